@@ -74,14 +74,14 @@ def host(seen: ProcessedDataset, *, dropout: float = 0.0, **options: Any) -> UNI
     return made
 
 
-def desk(seen: ProcessedDataset, **options: Any) -> GeneratorInputs:
+def inputs(seen: ProcessedDataset, **options: Any) -> GeneratorInputs:
     return GeneratorInputs(processor=seen, parser=RulePhraseParser(), **options)
 
 
 def writer(
     seen: ProcessedDataset, kind: type[TagsGenerator] = TagsGenerator, **options: Any
 ) -> TagsGenerator:
-    small = {"masks": 4, "refills": 5, "keep": 6, "desk": desk(seen)}
+    small = {"masks": 4, "refills": 5, "keep": 6, "desk": inputs(seen)}
     return kind(**{**small, **options})
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
-from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores
@@ -95,7 +95,7 @@ def rows(
         if (plan.needs_guide and not guides) or (plan.meanings and not encoder):
             continue
         plan = replace(plan, encoder=encoder if plan.meanings else None)
-        filters = build_filters(plan, dataset, guides=guides if plan.needs_guide else [])
+        filters = NegativeFilters(plan, dataset, guides=guides if plan.needs_guide else [])
         counted = "| | | "
         if not plan.skip:
             dense = DenseScores(*truth.shape)

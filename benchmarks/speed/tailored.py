@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.speed import Result
 from benchmarks.speed.gemm import Timing, against
 from benchmarks.speed.uniter import LONGEST, REGIONS, SIZES, Padded
-from counterfoil.core.types import Embeddings, ModalityBatch, WordHead
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
@@ -26,11 +26,9 @@ from counterfoil.negatives.generation.inputs import (
     CandidateFilter,
     GeneratedCandidates,
     GeneratorInputs,
-    PairInputs,
     SelectedNegatives,
-    read_in_parts,
-    score_in_parts,
 )
+from counterfoil.negatives.generation.scoring import PairInputs, predict_words, score_in_parts
 from counterfoil.negatives.generation.tags import MaskedInputs, MaskRefill
 
 MASKS = REFILLS = 20
@@ -60,9 +58,9 @@ class Work:
     """One positive: a caption of `LENGTH` tokens in a batch whose longest has `LONGEST`."""
 
     host: UNITER
-    desk: GeneratorInputs
-    hand: MaskRefill
-    sieve: CandidateFilter
+    inputs: GeneratorInputs
+    mask_refill: MaskRefill
+    candidate_filter: CandidateFilter
     row: Tensor
     images: Embeddings
     hidden: MaskedInputs
@@ -71,7 +69,7 @@ class Work:
     def of(host: UNITER) -> Work:
         dataset = load_dataset(CORPUS).split("train")
         processor = ProcessorConfig().fit(dataset).process(dataset)
-        desk, hand = (
+        inputs, mask_refill = (
             GeneratorInputs(processor=processor, parser=RulePhraseParser(), mask=3),
             MaskRefill(),
         )
@@ -79,10 +77,10 @@ class Work:
         row = (lengths == LENGTH).nonzero()[:1, 0]
         _biased(host, processor.texts(torch.arange(len(dataset.texts))))
         rng, device = torch.Generator().manual_seed(0), torch.device("cpu")
-        hidden = hand.hidden(desk, row, mask=3, rng=rng, device=device)
+        hidden = mask_refill.mask(inputs, row, mask=3, rng=rng, device=device)
         regions = torch.randn(1, REGIONS, host.text.width, generator=rng)
         images = Embeddings(regions, torch.ones(1, REGIONS, dtype=torch.bool))
-        return Work(host, desk, hand, CandidateFilter(), row, images, hidden)
+        return Work(host, inputs, mask_refill, CandidateFilter(), row, images, hidden)
 
     def compared(self, repeats: int) -> Timing:
         """Ours against the plain form; both have to find the same captions in the same order."""
@@ -99,22 +97,21 @@ class Work:
         return timing
 
     def ours(self) -> SelectedNegatives:
-        """The hardest written captions, as `Tailored` finds them."""
+        """The hardest written captions, as `TagsGenerator` selects them."""
         found = self.candidates(self.written())
-        may = self.sieve.may(found)
+        may = self.candidate_filter.allowed(found)
         number = may.nonzero()[:, 1]
         shown = PairInputs(
-            self.images, self._items(found.written[0, number]), torch.zeros_like(number)
+            self.images, self._items(found.generated[0, number]), torch.zeros_like(number)
         )
-        return self.sieve.picked(found, score_in_parts(self.host, shown), may, KEEP)
+        return self.candidate_filter.select(found, score_in_parts(self.host, shown), may, KEEP)
 
     def written(self) -> Tensor:
         """(1, K * L, tokens) captions with new words."""
         masked = self.hidden.masked
         shown = PairInputs(self.images, masked.texts, torch.zeros(MASKS, dtype=torch.long))
-        logits = read_in_parts(self.host, shown, frozenset({WordHead.FILL}), masked.slots).fill
-        assert logits is not None
-        return self.hand.written(self.desk, self.hidden, logits, _drawing())
+        logits = predict_words(self.host, shown, masked.slots)
+        return self.mask_refill.refill(self.inputs, self.hidden, logits, _drawing())
 
     def to_dict(self) -> SelectedNegatives:
         """The same from padded sequences, all words of all tokens, and all captions."""
@@ -122,15 +119,17 @@ class Work:
         states = self._padded(masked.texts).states()[:, :LONGEST]
         words = self.host.filled(states.flatten(0, 1)).view(MASKS, LONGEST, -1)
         logits = words[masked.slots.pair, masked.slots.place]
-        found = self.candidates(self.hand.written(self.desk, self.hidden, logits, _drawing()))
-        scores = self._padded(self._items(found.written[0])).scores()
-        may = self.sieve.may(found)
-        return self.sieve.picked(found, scores[may[0]], may, KEEP)
+        found = self.candidates(
+            self.mask_refill.refill(self.inputs, self.hidden, logits, _drawing())
+        )
+        scores = self._padded(self._items(found.generated[0])).scores()
+        may = self.candidate_filter.allowed(found)
+        return self.candidate_filter.select(found, scores[may[0]], may, KEEP)
 
     def candidates(self, written: Tensor) -> GeneratedCandidates:
-        """What a sieve looks at."""
-        image = self.desk.processor.dataset.text_to_image[self.row]
-        return GeneratedCandidates(self.desk, image, self.row, self.hidden.texts.values, written)
+        """The inputs of the filter."""
+        image = self.inputs.processor.dataset.text_to_image[self.row]
+        return GeneratedCandidates(self.inputs, image, self.row, self.hidden.texts.values, written)
 
     def _items(self, values: Tensor) -> ModalityBatch:
         ids = torch.full((len(values),), -1)

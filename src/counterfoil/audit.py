@@ -634,12 +634,12 @@ def _suspected_pairs(
 ) -> Iterator[LikelyPositive]:
     if not estimates:
         return
-    suspected = torch.stack([estimate.found for estimate in estimates]).any(0)
+    suspected = torch.stack([estimate.suspected for estimate in estimates]).any(0)
     for line, place in suspected.nonzero().tolist():
         yield LikelyPositive(
             int(side.pairs.image[line, place]),
             int(side.pairs.text[line, place]),
-            tuple(e.name for e in estimates if bool(e.found[line, place])),
+            tuple(e.name for e in estimates if bool(e.suspected[line, place])),
             None if scores is None else float(scores[line, place] - limit[line]),
         )
 

@@ -19,7 +19,7 @@ from counterfoil.data.phrases import parse_sentence
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import is_true
-from counterfoil.negatives.generation import writer
+from counterfoil.negatives.generation import generator
 from counterfoil.negatives.generation.store import GeneratedStore
 from recipes_cases import SMALL, run
 from test_docs import blocks
@@ -130,7 +130,7 @@ def test_an_encoder_is_asked_too(told, model, tmp_path):
 
 
 def test_stopped_and_gone_on_with(told, model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(writer, "CAPTIONS", 4)
+    monkeypatch.setattr(generator, "CAPTIONS", 4)
     told(*tags(model, tmp_path / "whole", "--split", "dev"))
     assert run(*tags(model, tmp_path / "w", "--split", "dev", "--minutes", 0.01)) in (0, 3)
     if not (tmp_path / "w").exists():

@@ -18,7 +18,7 @@ from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.hrem import BOTH, IMAGES, TEXTS
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = {
@@ -46,11 +46,10 @@ class OnWritten(Loss):
         return scores.pairs[Role.WRITTEN].exp().sum()
 
 
-class Written:
+class Written(OnlineMiner):
     """Two texts for each anchor, of unequal lengths, that are in no corpus."""
 
     provides = frozenset({Role.WRITTEN})
-    provides_words = frozenset[str]()
 
     def propose(self, model: Any, batch: Any, views: Any, grid: Any, rng: Any) -> MinedExtras:
         assert len(views.inference.texts) == len(batch.text_rows)

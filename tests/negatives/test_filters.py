@@ -1,3 +1,5 @@
+"""Filters against false negatives."""
+
 from __future__ import annotations
 
 import math
@@ -15,12 +17,15 @@ import processes
 import sentence_cases
 from counterfoil.core import config
 from counterfoil.core.types import Pairs
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.negatives.filters import (
+    Exclusions,
     FilterConfig,
     FilteredReducer,
+    NearPairs,
     NegativeFilters,
-    build_filters,
+    exclude_captions,
+    exclude_pictures,
 )
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.pipelines.pipeline import recipe_to_dict
@@ -40,7 +45,7 @@ def mined(
     k: int,
 ) -> tuple[TopK, TopK]:
     guides = [scoring(guide)] if plan.needs_guide else []
-    filters = build_filters(plan, dataset, guides=guides)
+    filters = NegativeFilters(plan, dataset, guides=guides)
     both = (
         TopK("image", len(dataset), k, dataset.text_to_image),
         TopK("text", len(dataset.texts), k, dataset.text_to_image),
@@ -112,12 +117,14 @@ def test_processes_find_what_one_does(size: int) -> None:
 def test_a_filter_that_is_off_is_not_there() -> None:
     dataset, *_ = case(3, 5, 0)
     ranking = TopK("image", 3, 2)
-    assert build_filters(FilterConfig(positive="highest"), dataset).on("image", ranking) is ranking
+    assert (
+        NegativeFilters(FilterConfig(positive="highest"), dataset).on("image", ranking) is ranking
+    )
 
 
 def test_others_see_the_tiles_as_they_are() -> None:
     dataset, scores, guide = case(9, 14, 2)
-    dense, everything = DenseScores(9, 14), build_filters(ALL, dataset, guides=[scoring(guide)])
+    dense, everything = DenseScores(9, 14), NegativeFilters(ALL, dataset, guides=[scoring(guide)])
     one = everything.on("image", TopK("image", 9, 3))
     stream_scores([scoring(scores)], [one, dense], tile=(4, 5))
     assert torch.equal(dense.scores, scores)
@@ -127,7 +134,7 @@ def test_any_reducer_sees_negatives_only() -> None:
     dataset, scores, guide = case(9, 14, 3)
     plan = replace(ALL, skip=0)
     dense = DenseScores(9, 14)
-    filters = build_filters(plan, dataset, guides=[scoring(guide)])
+    filters = NegativeFilters(plan, dataset, guides=[scoring(guide)])
     stream_scores([scoring(scores)], [filters.on("text", dense)], tile=(4, 5))
     keep = allowed(plan, dataset, scores, guide, "text")
     assert torch.equal(dense.scores, scores.masked_fill(~keep, -torch.inf))
@@ -136,7 +143,7 @@ def test_any_reducer_sees_negatives_only() -> None:
 def test_several_guides_count_with_their_mean() -> None:
     dataset, scores, guide = case(9, 14, 5)
     plan, other = FilterConfig(guided=0.0), eighths(9, 14, 99)
-    filters = build_filters(plan, dataset, guides=[scoring(guide), scoring(other)])
+    filters = NegativeFilters(plan, dataset, guides=[scoring(guide), scoring(other)])
     found = TopK("image", 9, 3)
     stream_scores([scoring(scores)], [filters.on("image", found)])
     keep = allowed(plan, dataset, scores, (guide + other) / 2, "image")
@@ -148,7 +155,7 @@ def test_a_guide_scores_a_tile_once_for_both_directions() -> None:
     member, seen = scoring(guide), []
     grid = member.model.score_matrix
     member.model.score_matrix = lambda *sides: seen.append(1) or grid(*sides)  # type: ignore[method-assign]
-    filters = build_filters(FilterConfig(guided=0.0), dataset, guides=[member])
+    filters = NegativeFilters(FilterConfig(guided=0.0), dataset, guides=[member])
     both = TopK("image", 12, 3), TopK("text", 20, 3)
     stream_scores([scoring(scores)], [filters.on(one.query, one) for one in both], tile=(12, 20))
     assert len(seen) == 1  # also the look ahead, whose tile is kept
@@ -161,7 +168,7 @@ def test_what_was_kept_is_taken_up(skip: int) -> None:
 
     def begun() -> tuple[TopK, FilteredReducer]:
         given = TopK("image", 8, 3, dataset.text_to_image)
-        filtered = build_filters(plan, dataset, guides=[scoring(guide)]).on("image", given)
+        filtered = NegativeFilters(plan, dataset, guides=[scoring(guide)]).on("image", given)
         assert isinstance(filtered, FilteredReducer)
         return given, filtered
 
@@ -209,17 +216,17 @@ def test_plans_that_make_no_sense(wrong: dict[str, object], message: str) -> Non
 def test_guides_have_to_fit() -> None:
     dataset, _, guide = case(4, 6, 0)
     with pytest.raises(ValueError, match=r"guided=0\.1 needs a guide model, and none was named"):
-        build_filters(FilterConfig(guided=0.1), dataset)
+        NegativeFilters(FilterConfig(guided=0.1), dataset)
     with pytest.raises(ValueError, match="a guide model was named, but no filter asks it"):
-        build_filters(FilterConfig(skip=1), dataset, guides=[scoring(guide)])
+        NegativeFilters(FilterConfig(skip=1), dataset, guides=[scoring(guide)])
     with pytest.raises(ValueError, match="encoded 3 images and 6 texts, but 4 and 6 are mined"):
-        build_filters(FilterConfig(guided=0.1), dataset, guides=[scoring(guide[:3])])
+        NegativeFilters(FilterConfig(guided=0.1), dataset, guides=[scoring(guide[:3])])
 
 
 def test_a_guide_that_knows_nothing_is_refused() -> None:
     dataset, scores, guide = case(4, 6, 0)
     guide[2, 5] = math.nan
-    filters = build_filters(FilterConfig(guided=0.0), dataset, guides=[scoring(guide)])
+    filters = NegativeFilters(FilterConfig(guided=0.0), dataset, guides=[scoring(guide)])
     with pytest.raises(ValueError, match="of the guide, the score of image row 2 and text row 0"):
         stream_scores([scoring(scores)], [filters.on("image", TopK("image", 4, 2))])
 
@@ -227,13 +234,13 @@ def test_a_guide_that_knows_nothing_is_refused() -> None:
 def test_what_cannot_be_compared_is_said() -> None:
     dataset = toy(3, 5, 0)
     with pytest.raises(ValueError, match="toy has neither features nor pictures"):
-        build_filters(FilterConfig(pictures=0.9), replace(dataset, features=None))
+        NegativeFilters(FilterConfig(pictures=0.9), replace(dataset, features=None))
     with pytest.raises(ValueError, match=r"captions=0\.9 compares words, but toy has none"):
-        build_filters(FilterConfig(captions=0.9), replace(dataset, texts=[""] * 5))
+        NegativeFilters(FilterConfig(captions=0.9), replace(dataset, texts=[""] * 5))
     with pytest.raises(
         ValueError, match="skip=1 leaves out the hardest of ranked lists, and Dense"
     ):
-        build_filters(FilterConfig(skip=1), dataset).on("image", DenseScores(3, 5))
+        NegativeFilters(FilterConfig(skip=1), dataset).on("image", DenseScores(3, 5))
 
 
 @pytest.mark.parametrize("least", [0.98, 0.99, 1.0])
@@ -247,7 +254,7 @@ def test_texts_that_mean_the_same_are_left_out(least: float, tmp_path: Path) -> 
     mine = dataset.text_to_image == torch.arange(12).unsqueeze(1)
     keep = ~(mine.long() @ near.long() > 0) & ~mine
     dense = DenseScores(12, 60)
-    stream_scores([scoring(scores)], [build_filters(plan, dataset).on("image", dense)])
+    stream_scores([scoring(scores)], [NegativeFilters(plan, dataset).on("image", dense)])
     assert torch.equal(dense.scores.isfinite(), keep)
     assert 0 < int(keep.sum()) < int((~mine).sum())
     assert not plan.judges_scores
@@ -259,13 +266,13 @@ def test_texts_that_mean_the_same_are_left_out(least: float, tmp_path: Path) -> 
 def test_an_encoder_is_named_where_it_is_asked() -> None:
     dataset = toy(3, 5, 0)
     with pytest.raises(ValueError, match=r"meanings=0\.7 needs a sentence encoder; set encoder to"):
-        build_filters(FilterConfig(meanings=0.7), dataset)
+        NegativeFilters(FilterConfig(meanings=0.7), dataset)
     with pytest.raises(
         ValueError, match=r"encoder=a\{b was named, but no filter asks it; set mean"
     ):
-        build_filters(FilterConfig(encoder="a{b"), dataset)
+        NegativeFilters(FilterConfig(encoder="a{b"), dataset)
     with pytest.raises(ValueError, match=r"meanings=0\.7 compares words, but toy has none"):
-        build_filters(FilterConfig(meanings=0.7, encoder="a"), replace(dataset, texts=[""] * 5))
+        NegativeFilters(FilterConfig(meanings=0.7, encoder="a"), replace(dataset, texts=[""] * 5))
     assert "by a{b" in FilterConfig(meanings=0.7, encoder="a{b").describe()[0]
 
 
@@ -325,3 +332,61 @@ def test_pairs_that_somebody_found_true_are_never_listed() -> None:
             keep[image, text] = False
             lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
             assert found.rows.tolist() == by_hand(lines, kept, found.k, plan.skip)
+
+
+RELATION = Relation(torch.tensor([0, 0, 1, -1, 2]), images=4)
+
+
+def near(*pairs: tuple[int, int]) -> NearPairs:
+    left, right = torch.tensor(pairs).T
+    return NearPairs(left, right, torch.ones(len(pairs)))
+
+
+def found(images: torch.Tensor, texts: torch.Tensor) -> set[tuple[int, int]]:
+    assert len(images) == len(texts)
+    return set(zip(images.tolist(), texts.tolist()))
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=30),
+    first=st.integers(0, 6),
+    high=st.integers(1, 7),
+    order=st.permutations(range(10)),
+    wide=st.integers(1, 10),
+)
+def test_the_places_in_any_tile(pairs, first, high, order, wide):
+    images, texts = (torch.tensor([pair[side] for pair in pairs]).long() for side in (0, 1))
+    exclusions = Exclusions(images, texts, (7, 10))
+    assert len(exclusions) == len(set(pairs))
+    rows, columns = torch.arange(7)[first : first + high], torch.tensor(order[:wide])
+    for _ in range(2):  # the second look finds nothing left over from the first
+        tile = ScoreTile(torch.zeros(len(rows), wide), rows, columns)
+        tile.scores[exclusions.places(tile)] = 1
+        for i, image in enumerate(rows.tolist()):
+            for t, text in enumerate(columns.tolist()):
+                assert bool(tile.scores[i, t]) == ((image, text) in pairs)
+
+
+@pytest.mark.parametrize(
+    "pairs, wanted",
+    [
+        ([(0, 2)], {(0, 2), (1, 0)}),
+        ([(0, 1)], set()),  # of one image: its own captions
+        ([(2, 3)], {(1, 3)}),  # a text of no image
+        ([(0, 4), (1, 4)], {(0, 4), (2, 0), (2, 1)}),
+    ],
+)
+def test_a_near_caption_goes_with_the_image(pairs, wanted):
+    assert found(*exclude_captions(near(*pairs), RELATION)) == wanted
+
+
+@pytest.mark.parametrize(
+    "pairs, wanted",
+    [
+        ([(0, 1)], {(0, 2), (1, 0), (1, 1)}),
+        ([(2, 3)], {(3, 4)}),  # an image without captions
+        ([(0, 2), (1, 2)], {(0, 4), (1, 4), (2, 0), (2, 1), (2, 2)}),
+    ],
+)
+def test_all_captions_of_a_near_picture_go_with_the_image(pairs, wanted):
+    assert found(*exclude_pictures(near(*pairs), RELATION)) == wanted

@@ -48,7 +48,7 @@ class StrayTailored(TagsGenerator):
     ) -> MinedExtras:
         proposal = super().propose(model, batch, views, grid, rng)
         anchors = batch.anchors
-        originals = self.desk.texts(batch.text_rows[anchors.text.cpu()])
+        originals = self.inputs.texts(batch.text_rows[anchors.text.cpu()])
         originals = originals.to(batch.positive.device)
         images = views.inference.images.rows(anchors.image)
         positive = gather_shards(

@@ -27,23 +27,21 @@ from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.layers.joint_encoder import with_derived_heads
 from counterfoil.models.uniter import convert_uniter
 from counterfoil.negatives.generation.inputs import (
-    PairInputs,
     choose_spans,
     copies_original,
-    duplicates_of,
-    hardest_kept,
+    hardest_allowed,
     is_true_caption,
-    lowercase_all,
     mask_probabilities,
     mask_spans,
     mask_table,
     occurs_in_captions,
-    read_in_parts,
-    score_in_parts,
+    penalise_copies,
+    repeated_captions,
     with_singles,
 )
+from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts, score_in_parts
 from counterfoil.negatives.generation.tags import (
-    SelectedMasks,
+    SelectedCaptions,
     fill_slots,
     refill_probabilities,
     word_tasks,
@@ -97,7 +95,7 @@ class Case:
 
     @property
     def again(self) -> Tensor:
-        return duplicates_of(self.written[None])
+        return repeated_captions(self.written[None])
 
     def masked(self) -> WordTask:
         shown = self.shown(self.inputs["mlm/input_ids"])
@@ -110,15 +108,15 @@ class Case:
         none = torch.zeros(count, dtype=torch.long)
         masking = torch.arange(count) // (count // self.config["K"])
         shown = self.shown(self.written)
-        kept = SelectedMasks(none, torch.arange(count), masking, shown.texts)
+        kept = SelectedCaptions(none, torch.arange(count), masking, shown.texts)
         scores, tasks = word_tasks(
             self.model, shown, kept, self.text, self.hidden, ("doubt", "correct")
         )
         return tasks, scores
 
     def chosen(self, scores: Tensor) -> Tensor:
-        low = lowercase_all(scores[None], self.copy, self.again, scale="logits")
-        return hardest_kept(low, torch.ones_like(low).bool(), self.config["m"])[0]
+        low = penalise_copies(scores[None], self.copy, self.again, scale="logits")
+        return hardest_allowed(low, torch.ones_like(low).bool(), self.config["m"])[0]
 
     def scores(self) -> Tensor:
         return score_in_parts(self.model, self.shown(self.written))
@@ -183,13 +181,13 @@ def selected(key: str) -> Tensor:
     if key == "effective_number":
         return effective()
     if key == "exact_rows":
-        order = hardest_kept(scores, ~copy, scores.shape[1])[
+        order = hardest_allowed(scores, ~copy, scores.shape[1])[
             0
         ]  # equal captions have other scores here
         order = order[order >= 0]
-        return order[~duplicates_of(case().written[order.flip(0)][None])[0].flip(0)]
-    rows = hardest_kept(
-        lowercase_all(scores, copy, again, scale="logits"), torch.ones_like(copy), 10**3
+        return order[~repeated_captions(case().written[order.flip(0)][None])[0].flip(0)]
+    rows = hardest_allowed(
+        penalise_copies(scores, copy, again, scale="logits"), torch.ones_like(copy), 10**3
     )[0]
     return rows[: len(case().golden.outputs["select/released_rows"])]
 
@@ -224,7 +222,7 @@ def ranked(form: str, key: str) -> Tensor:
 def pool(key: str) -> Tensor:
     assert key == "exact_rows"
     one = case()
-    return hardest_kept(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
+    return hardest_allowed(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
 
 
 def doubted(key: str) -> Tensor:
@@ -320,7 +318,7 @@ def test_copies_and_repeats_are_there() -> None:
     one = case()
     assert one.copy.any()
     assert (one.again & ~one.copy).any()
-    rows = hardest_kept(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
+    rows = hardest_allowed(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
     assert not one.copy[0, rows].any()
 
 

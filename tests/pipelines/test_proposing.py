@@ -249,8 +249,8 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
     seen = host.processor.fit(context.train).process(context.train)
     made = build_miner(context, host, seen)
     assert isinstance(made, TagsGenerator)
-    assert made.reader is seen
-    assert made.desk.tokenizer.size > seen.processor.tokenizer.size
+    assert made.model_inputs is seen
+    assert made.inputs.tokenizer.size > seen.processor.tokenizer.size
     assert made.filler is not None
     assert not any(weight.requires_grad for weight in made.filler.parameters())
 

@@ -15,7 +15,7 @@ from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.negatives.generation import writer
+from counterfoil.negatives.generation import generator
 from counterfoil.negatives.generation.store import GeneratedCaptions, GeneratedStore
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
@@ -99,8 +99,8 @@ def test_a_killed_stage_goes_on_to_the_same_bytes(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_pipeline(recipe(), DATA, tmp_path)
-    monkeypatch.setattr(writer, "CAPTIONS", 8)
-    save, saved = writer._write_lines, list[Path]()
+    monkeypatch.setattr(generator, "CAPTIONS", 8)
+    save, saved = generator._write_lines, list[Path]()
 
     def dies(path: Path, foils: Any) -> None:
         if len(saved) == 3:
@@ -108,14 +108,14 @@ def test_a_killed_stage_goes_on_to_the_same_bytes(
         saved.append(path)
         save(path, foils)
 
-    monkeypatch.setattr(writer, "_write_lines", dies)
+    monkeypatch.setattr(generator, "_write_lines", dies)
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(recipe(FOILS), DATA, tmp_path)
     assert not (tmp_path / "foils").exists()
     with pytest.raises(ValueError, match="holds a run that was stopped; add --resume"):
         run_pipeline(recipe(FOILS), DATA, tmp_path)
     saved.clear()
-    monkeypatch.setattr(writer, "_write_lines", save)
+    monkeypatch.setattr(generator, "_write_lines", save)
     assert run_pipeline(recipe(FOILS), DATA, tmp_path, resume=True)
     assert files(tmp_path / "foils") == files(whole / "foils")
     note = tmp_path / "foils.json"

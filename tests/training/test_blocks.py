@@ -18,7 +18,7 @@ from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.counterfactual import CounterfactualSampler
-from counterfoil.negatives.online import MinerChain, TopScoringMiner, reads_whole_block
+from counterfoil.negatives.online import MinerChain, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.training.step import TrainingStep
 
@@ -87,12 +87,10 @@ def test_the_block_is_scored_where_somebody_looks(
 def test_what_proposes_says_whether_it_looks() -> None:
     processor = tailored_cases.processor()
     sparing = TopScoringMiner(), tailored_cases.writer(processor)
-    assert not any(
-        reads_whole_block(one) for one in (None, *sparing, MinerChain(proposers=sparing))
-    )
+    assert all(miner.anchors_only for miner in (*sparing, MinerChain(proposers=sparing)))
     edited = CounterfactualSampler()
-    assert reads_whole_block(edited)
-    assert reads_whole_block(MinerChain(proposers=(TopScoringMiner(), edited)))
+    assert not edited.anchors_only
+    assert not MinerChain(proposers=(TopScoringMiner(), edited)).anchors_only
 
 
 def test_which_terms_look() -> None:

@@ -27,7 +27,7 @@ from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9]
@@ -47,7 +47,7 @@ class Seen(Loss):
         return self.grid(scores).scores.sum()
 
 
-class Proposes:
+class Proposes(OnlineMiner):
     provides = frozenset({Role.WRITTEN})
     provides_words = frozenset({"masked"})
 

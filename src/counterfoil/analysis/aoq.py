@@ -17,7 +17,7 @@ from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.evaluation.galleries import Exhibits, shown_caption, shown_image
 from counterfoil.evaluation.metrics import check_owner
-from counterfoil.negatives.sampling import images_per_batch
+from counterfoil.negatives.sampling import images_for_texts
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.publishing import (
     MISSING,
@@ -692,7 +692,7 @@ def _example_sizes(
     """The requested sizes, limited by the split and the lists."""
     most = max(1, len(dataset.texts))
     texts = min(top, most)
-    images = images_per_batch(texts, dataset.relation)
+    images = images_for_texts(texts, dataset.relation)
     if store is not None:
         texts = min(texts, store.lists.texts.shape[1])
         images = min(images, store.lists.images.shape[1])

@@ -14,6 +14,7 @@ from counterfoil.core.types import WordHead, WordHeadModel
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.model import Model
+from counterfoil.negatives.generation.generator import ModelGenerator
 from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.store import (
     WRITTEN,
@@ -22,7 +23,6 @@ from counterfoil.negatives.generation.store import (
     GeneratedStore,
 )
 from counterfoil.negatives.generation.tags import MaskRefill
-from counterfoil.negatives.generation.writer import ModelGenerator
 from counterfoil.pipelines.publishing import Scorer, check_different, score_unit, short_names
 from counterfoil.pipelines.run import DataSource
 from counterfoil.scoring.pairs import score_index_pairs
@@ -125,7 +125,7 @@ class GenerationSettings:
     temperature: float = 1.5
 
     @property
-    def hand(self) -> MaskRefill:
+    def mask_refill(self) -> MaskRefill:
         """The mask-and-refill settings."""
         return MaskRefill(masks=self.masks, refills=self.refills, temperature=self.temperature)
 
@@ -156,9 +156,9 @@ def caption_generator(
     """
     model = scorer.single()
     return ModelGenerator(
-        desk=generator_inputs(model, dataset),
+        inputs=generator_inputs(model, dataset),
         model=model.model,
-        hand=settings.hand,
+        mask_refill=settings.mask_refill,
         keep=settings.keep,
         seed=seed,
     )

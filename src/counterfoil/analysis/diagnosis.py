@@ -285,7 +285,7 @@ def _describe_store(store: NegativeStore, dataset: ImageTextDataset) -> str:
 def _side_to_dict(side: DirectionDiagnosis) -> dict[str, Any]:
     names = [estimate.name for estimate in side.estimates]
     ranks = [{**asdict(rank), "suspected": dict(zip(names, rank.suspected))} for rank in side.ranks]
-    meaning = {estimate.name: estimate.words for estimate in side.estimates}
+    meaning = {estimate.name: estimate.description for estimate in side.estimates}
     return {"ranks": ranks, "estimates": meaning, "hubs": asdict(side.hubs)}
 
 
@@ -338,7 +338,10 @@ def _meanings(side: DirectionDiagnosis) -> tuple[str, ...]:
     gap = ("Median gap: score less that of the anchor pair.",) if scored else ()
     return (
         *gap,
-        *(f"{e.name.capitalize()}: percent of pairs whose text {e.words}." for e in side.estimates),
+        *(
+            f"{e.name.capitalize()}: percent of pairs whose text {e.description}."
+            for e in side.estimates
+        ),
     )
 
 
@@ -425,7 +428,7 @@ def _example(
 def _listed_item(
     dataset: ImageTextDataset, side: DirectionDiagnosis, line: int, place: int, *, of_images: bool
 ) -> PageItem:
-    marks = tuple(e.name for e in side.estimates if bool(e.found[line, place]))
+    marks = tuple(e.name for e in side.estimates if bool(e.suspected[line, place]))
     score = None if side.scores is None else float(side.scores[line, place])
     pairs = side.looked.pairs
     if of_images:

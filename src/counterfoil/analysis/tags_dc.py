@@ -53,14 +53,13 @@ from counterfoil.evaluation.language_models import (
     spoken_by_ngrams,
 )
 from counterfoil.model import Model, load_model
+from counterfoil.negatives.generation.generator import GeneratedItems, generate_items
 from counterfoil.negatives.generation.inputs import (
     CandidateFilter,
     GeneratorInputs,
-    PairInputs,
-    read_in_parts,
 )
+from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts
 from counterfoil.negatives.generation.tags import check_heads
-from counterfoil.negatives.generation.writer import GeneratedItems, generate_items
 from counterfoil.pipelines.publishing import (
     MISSING,
     Analysis,
@@ -242,24 +241,20 @@ def _word_answers(
     Raises:
         ValueError: nothing was generated.
     """
-    desk, processor, parts, answers = (
-        generator_inputs(author, dataset),
-        model.process(dataset),
-        [],
-        [],
-    )
+    inputs, processor = generator_inputs(author, dataset), model.process(dataset)
+    parts, answers = [], []
     for part in generate_items(
         author.model,
-        desk,
+        inputs,
         rows,
-        hand=settings.hand,
-        sieve=CandidateFilter(),
+        mask_refill=settings.mask_refill,
+        candidate_filter=CandidateFilter(),
         keep=settings.keep,
         seed=seed,
     ):
         if len(part):
             parts.append(part)
-            answers.append(_read_words(model, processor, desk, part))
+            answers.append(_read_words(model, processor, inputs, part))
     if not parts:
         raise ValueError(
             f"nothing that may be false was written for {len(rows):,} captions of {dataset.name} "
@@ -270,7 +265,7 @@ def _word_answers(
 
 
 def _read_words(
-    model: Model, processor: ProcessedDataset, desk: GeneratorInputs, items: GeneratedItems
+    model: Model, processor: ProcessedDataset, inputs: GeneratorInputs, items: GeneratedItems
 ) -> WordPredictions:
     """The model's answers to every word of some generated captions, on the CPU."""
     matcher, texts = model.model, items.texts
@@ -279,7 +274,7 @@ def _read_words(
         processor.dataset.text_to_image[items.rows], return_inverse=True
     )
     device = texts.values.device
-    counted = texts.mask & ~desk.banned.to(device)[items.original]
+    counted = texts.mask & ~inputs.banned.to(device)[items.original]
     pair, place = counted.nonzero(as_tuple=True)
     want = matcher.wants & {WordHead.DOUBT, WordHead.CORRECT}
     with evaluation_mode([matcher]):

@@ -30,14 +30,14 @@ from counterfoil.data.scenes.truth import is_true
 from counterfoil.evaluation.bootstrap import CELLS, Counted, Interval, Share, shares
 from counterfoil.evaluation.foils.measures import roc_area
 from counterfoil.evaluation.galleries import shown_image
+from counterfoil.negatives.generation.inputs import Rule
 from counterfoil.negatives.generation.judges import CaptionNearness
 from counterfoil.negatives.generation.rules import (
     Exchanged,
-    FilterDecision,
-    Rule,
+    ImageWords,
+    all_words,
     exchanged_words,
-    words_added,
-    words_removed,
+    left_out_by_rule,
 )
 from counterfoil.negatives.generation.store import GeneratedCaption
 from counterfoil.negatives.similarity import SentenceEncoder
@@ -415,11 +415,11 @@ def _filters(judged: JudgedCaptions, opinions: Mapping[str, Tensor]) -> dict[str
     dataset, own = judged.dataset, {}
     for image in judged.images.unique().tolist():  # type: ignore[no-untyped-call]
         rows = dataset.relation.captions(torch.tensor([image]))[0].tolist()
-        own[image] = FilterDecision([dataset.texts[row] for row in rows])
+        own[image] = ImageWords([dataset.texts[row] for row in rows])
     pairs = list(zip(judged.images.tolist(), judged.words, strict=True))
 
     def keeps(rule: Rule) -> Tensor:
-        return torch.tensor([not words_removed(rule, own[row], words) for row, words in pairs])
+        return torch.tensor([not left_out_by_rule(rule, own[row], words) for row, words in pairs])
 
     more: dict[str, Tensor] = {rule: keeps(rule) for rule in _MORE_RULES if _possible(rule, judged)}
     more |= opinions
@@ -519,7 +519,7 @@ def _by_crowd(path: Path, source: DataSource) -> JudgedCaptions:
         captions=captions,
         true=others.true,
         images=others.images,
-        words=tuple(map(words_added, captions)),
+        words=tuple(map(all_words, captions)),
         made_of=torch.full((len(others),), -1),
         scores={},
     )

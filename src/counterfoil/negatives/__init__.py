@@ -1,3 +1,1 @@
-"""Where negatives come from: lists mined offline, draws, stores."""
-
-from __future__ import annotations
+"""Negatives: mining, filtering, sampling, generation and diagnosis."""

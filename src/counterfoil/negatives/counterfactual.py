@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.core import distributed
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.scoring.encode import evaluation_mode, gather_batches
 
 
@@ -322,7 +322,7 @@ EXPLORED = (Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
 
 
 @final
-class CounterfactualSampler:
+class CounterfactualSampler(OnlineMiner):
     """Edits the counterparts of anchors at their most important regions or words.
 
     CFM (Wei et al., "Synthesizing counterfactual samples for effective image-text matching", MM
@@ -340,7 +340,6 @@ class CounterfactualSampler:
     """
 
     provides = frozenset({*ADJUSTED, *EXPLORED})
-    provides_words = frozenset[str]()
 
     def __init__(
         self,
@@ -369,18 +368,11 @@ class CounterfactualSampler:
         Raises:
             ValueError: a share or probability out of range, or unknown gradients.
         """
-        for name, value in (
-            ("adjust", adjust),
-            ("explore", explore),
-            ("swapped", swapped),
-            ("hidden", hidden),
-        ):
+        shares = {"adjust": adjust, "explore": explore, "swapped": swapped, "hidden": hidden}
+        for name, value in shares.items():
             if not 0 <= value <= 1:
                 raise ValueError(f"{name}={value} is not possible; it must be from 0 to 1")
-        if gradients not in ("occurrence", "token"):
-            raise ValueError(
-                unknown_name(gradients, ["occurrence", "token"], "a kind of gradients")
-            )
+        parse_literal(Gradients, gradients, "a kind of gradients")
         self.margin, self.chances = margin, (adjust, explore)
         self.swapped, self.hidden, self.mask = swapped, hidden, mask
         self.gradients, self.specials = gradients, specials
@@ -417,73 +409,74 @@ class CounterfactualSampler:
         if not roles:
             return MinedExtras(pairs=_role_pairs(batch, roles, by_image, by_text))
         images, texts = triplet_pools(batch)
-        edited_texts = self._texts(model, texts, views.inference.images, by_image)
-        edited_images = self._images(model, images, views.inference.texts, by_text)
+
+        def hide_words(items: ModalityBatch, rank: Tensor, may: Tensor) -> ModalityBatch:
+            mask = word_embeddings_of(model).mask_word if self.mask is None else self.mask
+            assert mask is not None, "`check` makes sure that there is one"
+            return without_words(items, rank, may, share=self.hidden, mask=mask)
+
+        def hide_regions(items: ModalityBatch, rank: Tensor, may: Tensor) -> ModalityBatch:
+            return without_regions(items, rank, share=self.hidden)
+
+        inference = views.inference
+        edited_texts = self._edited(
+            model, texts, inference.images, by_image, word_saliency, hide_words
+        )
+        edited_images = self._edited(
+            model, images, inference.texts, by_text, region_saliency, hide_regions
+        )
         return MinedExtras(
             images=stack_items([edited_images[role] for role in roles]) if len(by_text) else None,
             texts=stack_items([edited_texts[role] for role in roles]) if len(by_image) else None,
             pairs=_role_pairs(batch, roles, by_image, by_text),
         )
 
-    def _texts(
+    def _edited(
         self,
         model: RetrievalModel,
         pool: ModalityBatch,
-        images: Embeddings,
+        others: Embeddings,
         triplets: BatchTriplets,
+        gradient: Callable[[RetrievalModel, ModalityBatch, Embeddings, Tensor], Tensor],
+        hide: Callable[[ModalityBatch, Tensor, Tensor], ModalityBatch],
     ) -> dict[Role, ModalityBatch]:
-        """Return edited texts of image anchors, by role."""
+        """Return edited counterparts of anchors, by role.
+
+        Args:
+            model: scores.
+            pool: the side that is edited.
+            others: the encoded other side.
+            triplets: anchors on the other side.
+            gradient: `region_saliency` or `word_saliency`.
+            hide: hides the most important tokens, given the items, ranks and editable tokens.
+        """
         if not len(triplets):
             return {}
         true, wrong = pool.rows(triplets.positive), pool.rows(triplets.negative)
+        words = not pool.values.is_floating_point()
+        by_token = words and self.gradients == "token"
 
-        def gradient(rows: Tensor) -> Tensor:
-            texts = stack_items([true.rows(rows), wrong.rows(rows)])
-            anchor = images.rows(triplets.anchor[rows].repeat(2))
-            signs = _signs(len(rows), len(triplets), anchor)
-            vectors = word_saliency(model, texts, anchor, signs)
-            return vectors if self.gradients == "token" else _lengths(vectors)
+        def saliency(rows: Tensor) -> Tensor:
+            items = stack_items([true.rows(rows), wrong.rows(rows)])
+            anchor = others.rows(triplets.anchor[rows].repeat(2))
+            # the mean of the true scores less that of the wrong ones
+            weight = anchor.tokens.new_full((len(rows),), 1 / len(triplets))
+            vectors = gradient(model, items, anchor, torch.cat([weight, -weight]))
+            return vectors if by_token else _lengths(vectors)
 
-        saliency = _share_saliency(triplets, gradient)
-        if self.gradients == "token":
-            saliency = _lengths(token_saliency(saliency, stack_items([true, wrong])))
-        rank, other = saliency.chunk(2)
-        may, its = (editable(some, specials=self.specials) for some in (true, wrong))
-        mask = self._mask(model)
+        ranks = _share_saliency(triplets, saliency)
+        if by_token:
+            ranks = _lengths(token_saliency(ranks, stack_items([true, wrong])))
+        rank, other = ranks.chunk(2)
+        specials = self.specials or not words
+        may, its = editable(true, specials=specials), editable(wrong, specials=specials)
         return {
             Role.EDITED: overwrite_tokens(
                 true, wrong, (rank, other), (may, its), share=self.swapped
             ),
-            Role.MASKED_POSITIVE: without_words(true, rank, may, share=self.hidden, mask=mask),
-            Role.MASKED_NEGATIVE: without_words(wrong, other, its, share=self.hidden, mask=mask),
+            Role.MASKED_POSITIVE: hide(true, rank, may),
+            Role.MASKED_NEGATIVE: hide(wrong, other, its),
         }
-
-    def _images(
-        self, model: RetrievalModel, pool: ModalityBatch, texts: Embeddings, triplets: BatchTriplets
-    ) -> dict[Role, ModalityBatch]:
-        """Return edited images of text anchors, by role."""
-        if not len(triplets):
-            return {}
-        true, wrong = pool.rows(triplets.positive), pool.rows(triplets.negative)
-
-        def length(rows: Tensor) -> Tensor:
-            images = stack_items([true.rows(rows), wrong.rows(rows)])
-            anchor = texts.rows(triplets.anchor[rows].repeat(2))
-            signs = _signs(len(rows), len(triplets), anchor)
-            return _lengths(region_saliency(model, images, anchor, signs))
-
-        rank, other = _share_saliency(triplets, length).chunk(2)
-        may = true.mask, wrong.mask
-        return {
-            Role.EDITED: overwrite_tokens(true, wrong, (rank, other), may, share=self.swapped),
-            Role.MASKED_POSITIVE: without_regions(true, rank, share=self.hidden),
-            Role.MASKED_NEGATIVE: without_regions(wrong, other, share=self.hidden),
-        }
-
-    def _mask(self, model: RetrievalModel) -> int:
-        mask = word_embeddings_of(model).mask_word if self.mask is None else self.mask
-        assert mask is not None, "the step checks that there is one"
-        return mask
 
 
 def _role_pairs(
@@ -507,12 +500,6 @@ def _behind(pool: int, nth: int, triplets: BatchTriplets) -> Tensor:
     """Return the places of the nth role's edited items behind a pool."""
     count = len(triplets)
     return pool + nth * count + torch.arange(count, device=triplets.number.device)
-
-
-def _signs(rows: int, count: int, anchor: Embeddings) -> Tensor:
-    """Return (2 rows,) weights: the weighted sum is the mean of true scores less wrong ones."""
-    weight = anchor.tokens.new_full((rows,), 1 / count)
-    return torch.cat([weight, -weight])
 
 
 def _lengths(vectors: Tensor) -> Tensor:

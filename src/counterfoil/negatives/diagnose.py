@@ -8,8 +8,6 @@ from functools import cache
 from itertools import combinations
 from typing import Any, final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,7 +17,7 @@ from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.scenes import scene
 from counterfoil.data.scenes.grammar import parse
 from counterfoil.data.scenes.truth import holds
-from counterfoil.negatives.filters import check_least, word_bags
+from counterfoil.negatives.filters import caption_cosines, caption_vectors, check_least
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import EmbeddedDataset, device_of, evaluation_mode
 
@@ -196,15 +194,15 @@ class SuspectedPositives:
 
     Attributes:
         name: short name.
-        words: description.
-        found: (S, h) bool, pairs that may be true.
-        known: (S, h) bool, pairs that the estimate can decide.
+        description: what the estimate suspects.
+        suspected: (S, h) bool, pairs that may be true.
+        decided: (S, h) bool, pairs that the estimate can decide.
     """
 
     name: str
-    words: str
-    found: Tensor
-    known: Tensor
+    description: str
+    suspected: Tensor
+    decided: Tensor
 
 
 def inspect_pairs(
@@ -225,28 +223,28 @@ def inspect_pairs(
 
 
 def suspects_by_score(
-    looked: InspectedPairs, scores: Tensor, positive: Tensor
+    inspected: InspectedPairs, scores: Tensor, positive: Tensor
 ) -> SuspectedPositives:
     """Suspect pairs that score at least as high as their anchor pair.
 
     Args:
-        looked: the lists.
+        inspected: the lists.
         scores: (S, h) of the listed pairs.
         positive: (S,) of the anchor pairs.
     """
     words = "scores at least what its anchor pair scores; mistakes of the model count too"
-    found = looked.listed & (scores >= positive.unsqueeze(1))
-    return SuspectedPositives("above positive", words, found, looked.listed)
+    suspected = inspected.listed & (scores >= positive.unsqueeze(1))
+    return SuspectedPositives("above positive", words, suspected, inspected.listed)
 
 
 def suspects_by_wording(
-    dataset: ImageTextDataset, looked: Sequence[InspectedPairs], *, least: float
+    dataset: ImageTextDataset, inspected: Sequence[InspectedPairs], *, least: float
 ) -> list[list[SuspectedPositives]]:
     """Suspect pairs whose text is worded like one of the image's own captions.
 
     Args:
         dataset: the captions.
-        looked: lists.
+        inspected: lists.
         least: TF-IDF cosine that counts as alike, see `counterfoil.negatives.filters`.
 
     Returns:
@@ -256,14 +254,14 @@ def suspects_by_wording(
         ValueError: `least` out of range.
     """
     check_least("alike", least)
-    wording = _Wording(dataset)
-    if not wording.bags.vocabulary:
-        return [[] for _ in looked]
+    vectors = caption_vectors(dataset.texts)
+    if not vectors.shape[1]:
+        return [[] for _ in inspected]
     same = "has the very words of a caption of the image, in any order"
     alike = f"has a TF-IDF cosine of at least {least:g} with a caption of the image"
     estimates = []
-    for part in looked:
-        cosine, listed = wording.cosines(part), part.listed
+    for part in inspected:
+        cosine, listed = _nearest_caption(vectors, dataset.relation, part), part.listed
         estimates.append(
             [
                 SuspectedPositives("same words", same, listed & (cosine >= _SAME), listed),
@@ -276,7 +274,7 @@ def suspects_by_wording(
 
 
 def suspects_by_truth(
-    dataset: ImageTextDataset, looked: Sequence[InspectedPairs]
+    dataset: ImageTextDataset, inspected: Sequence[InspectedPairs]
 ) -> list[list[SuspectedPositives]]:
     """Return the pairs whose text is true of the picture, for `scenes`, where that is known.
 
@@ -286,19 +284,19 @@ def suspects_by_truth(
     try:
         scene(dataset.image_ids[0])
     except ValueError:
-        return [[] for _ in looked]
+        return [[] for _ in inspected]
     words = "is true of the picture, as decided from what is in it"
     forms = cache(lambda row: (p := parse(dataset.texts[row])) and p.form)
     graphs = cache(lambda row: scene(dataset.image_ids[row]))
     estimates = []
-    for part in looked:
-        found, known = torch.zeros_like(part.listed), torch.zeros_like(part.listed)
+    for part in inspected:
+        suspected, decided = torch.zeros_like(part.listed), torch.zeros_like(part.listed)
         for line, place in part.listed.nonzero().tolist():
             form = forms(int(part.pairs.text[line, place]))
             if form is not None:
-                known[line, place] = True
-                found[line, place] = holds(form, graphs(int(part.pairs.image[line, place])))
-        estimates.append([SuspectedPositives("true", words, found, known)])
+                decided[line, place] = True
+                suspected[line, place] = holds(form, graphs(int(part.pairs.image[line, place])))
+        estimates.append([SuspectedPositives("true", words, suspected, decided)])
     return estimates
 
 
@@ -306,49 +304,16 @@ def _beside(anchor: Tensor, listed: Tensor) -> Tensor:
     return anchor.unsqueeze(1).expand_as(listed)
 
 
-@final
-class _Wording:
-    """TF-IDF cosines of texts with the captions of images."""
-
-    def __init__(self, dataset: ImageTextDataset) -> None:
-        self.bags, self.relation = word_bags(dataset.texts), dataset.relation
-
-    def cosines(self, looked: InspectedPairs) -> Tensor:
-        """Return the (S, h) highest cosine of each pair's text with a caption of its image."""
-        out = torch.zeros(looked.listed.shape, dtype=torch.double)
-        for line, listed in enumerate(looked.listed):
-            images, texts = looked.pairs.image[line, listed], looked.pairs.text[line, listed]
-            out[line, listed] = torch.from_numpy(self._line(images, texts))
-        return out
-
-    def _line(self, images: Tensor, texts: Tensor) -> npt.NDArray[Any]:
-        """For pairs that share their image or their text."""
-        if not len(images):
-            return np.zeros(0)
-        if bool((images == images[0]).all()):
-            captions, _ = self.relation.captions(images[:1])
-            best: npt.NDArray[Any] = np.zeros(len(images))
-            for one in captions.tolist():
-                best = np.maximum(best, self._with(one, texts))
-            return best
-        captions, counts = self.relation.captions(images)
-        best = np.zeros(len(images))
-        pair = np.repeat(np.arange(len(images)), counts.numpy())
-        np.maximum.at(best, pair, self._with(int(texts[0]), captions))
-        return best
-
-    def _with(self, one: int, others: Tensor) -> npt.NDArray[Any]:
-        """Cosine of one text with others."""
-        starts, words, weights = self.bags.starts, self.bags.words, self.bags.weights
-        dense: npt.NDArray[Any] = np.zeros(self.bags.vocabulary)
-        own = slice(starts[one], starts[one + 1])
-        dense[words[own]] = weights[own]
-        rows = others.numpy()
-        many = starts[rows + 1] - starts[rows]
-        at = np.repeat(starts[rows] - (many.cumsum() - many), many) + np.arange(many.sum())
-        pair = np.repeat(np.arange(len(rows)), many)
-        cosines: npt.NDArray[Any] = np.bincount(pair, dense[words[at]] * weights[at], len(rows))
-        return cosines
+def _nearest_caption(vectors: Any, relation: Relation, inspected: InspectedPairs) -> Tensor:
+    """Return the (S, h) highest cosine of each pair's text with a caption of its image."""
+    cosines = torch.zeros(inspected.listed.shape, dtype=torch.double)
+    for line, listed in enumerate(inspected.listed):
+        images, texts = inspected.pairs.image[line, listed], inspected.pairs.text[line, listed]
+        captions, counts = relation.captions(images)
+        pair = torch.arange(len(images)).repeat_interleave(counts)
+        each = torch.from_numpy(caption_cosines(vectors, texts[pair].numpy(), captions.numpy()))
+        cosines[line, listed] = cosines.new_zeros(len(images)).scatter_reduce(0, pair, each, "amax")
+    return cosines
 
 
 _NUMBERS = 2**24  # numbers in the encodings of pairs scored together, at most
@@ -376,21 +341,33 @@ class RankStatistics:
 
 
 def statistics_by_rank(
-    looked: InspectedPairs, estimates: Sequence[SuspectedPositives], gaps: Tensor | None
+    inspected: InspectedPairs, estimates: Sequence[SuspectedPositives], gaps: Tensor | None
 ) -> tuple[RankStatistics, ...]:
     """Return statistics of ranges of ranks, hardest first, and then of the whole lists.
 
     Args:
-        looked: the lists.
+        inspected: the lists.
         estimates: estimates of which pairs are true.
         gaps: (S, h) scores of the pairs less those of their anchor pairs; None without scores.
     """
-    depth = looked.listed.shape[1]
+    depth = inspected.listed.shape[1]
     lasts = [*(bound for bound in BOUNDS if bound < depth), depth]
     parts = list(zip([1, *(last + 1 for last in lasts)], lasts))
     if len(parts) > 1:
         parts.append((1, depth))
-    return tuple(_part(looked, estimates, gaps, first, last) for first, last in parts)
+    statistics = []
+    for first, last in parts:
+        ranks = slice(first - 1, last)
+        listed = inspected.listed[:, ranks]
+        shares: list[float | None] = []
+        for estimate in estimates:
+            decided = int(estimate.decided[:, ranks].sum())
+            suspects = int(estimate.suspected[:, ranks].sum())
+            shares.append(100 * suspects / decided if decided else None)
+        scored = torch.zeros(0) if gaps is None else gaps[:, ranks][listed]
+        gap = float(scored.median()) if len(scored) else None
+        statistics.append(RankStatistics(first, last, int(listed.sum()), gap, tuple(shares)))
+    return tuple(statistics)
 
 
 def pair_scores(members: Sequence[EmbeddedDataset], pairs: Pairs) -> Tensor:
@@ -408,22 +385,3 @@ def pair_scores(members: Sequence[EmbeddedDataset], pairs: Pairs) -> Tensor:
                     scores[part] += member.model.score_pairs(images, texts).float().cpu()
                     advance(len(images))
     return scores / max(1, len(members))
-
-
-def _part(
-    looked: InspectedPairs,
-    estimates: Sequence[SuspectedPositives],
-    gaps: Tensor | None,
-    first: int,
-    last: int,
-) -> RankStatistics:
-    ranks = slice(first - 1, last)
-    listed = looked.listed[:, ranks]
-    known = gaps[:, ranks][listed] if gaps is not None else torch.zeros(0)
-    suspected = []
-    for estimate in estimates:
-        decided = int(estimate.known[:, ranks].sum())
-        found = int(estimate.found[:, ranks].sum())
-        suspected.append(100 * found / decided if decided else None)
-    gap = float(known.median()) if len(known) else None
-    return RankStatistics(first, last, int(listed.sum()), gap, tuple(suspected))

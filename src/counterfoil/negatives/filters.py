@@ -1,24 +1,20 @@
 """Filters against false negatives: pairs that are likely true are left out of mined lists.
 
 An image is described by more captions than its own, and the hardest "wrong" captions of a good
-model are the first to be true.
-
-In this file: near-duplicate pictures and captions (`near_pictures`, `near_captions`), pairs that
-are never negatives (`Exclusions`), the reducer that hides filtered scores (`FilteredReducer`), and
-the settings (`FilterConfig`) with their application to a data set (`build_filters`).
+model are the first to be true. In this file: near-duplicate pictures and captions (`near_pictures`,
+`near_captions`), pairs that are never negatives (`Exclusions`), the settings (`FilterConfig`) with
+their application to a data set (`NegativeFilters`), and the reducer that hides filtered scores
+(`FilteredReducer`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import cycle
 from typing import Any, Literal, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -50,9 +46,14 @@ from counterfoil.scoring.stream import ScoreReducer
 
 MOST = 50_000_000  # near pairs held in memory, at most
 THUMBNAIL = 16  # pixels a side
-_BLOCK = 2048  # rows compared with as many at once
+_BLOCK = 2048  # vectors compared with as many at once
+_CAPTIONS_AT_ONCE = 128  # captions compared with all others at once
+_PAIRS_AT_ONCE = 2**20  # pairs of captions whose cosines are computed at once
 _READ = 512  # images read at once
 _SLACK = 1e-6  # float32 cosines of equal vectors are this close to 1
+_ROUNDING = 1e-9  # of sums of float64
+
+_Found = tuple[Tensor, Tensor, Tensor]  # rows, rows, cosines
 
 
 @final
@@ -115,21 +116,117 @@ def near_vectors(name: str, vectors: Tensor, *, least: float) -> NearPairs:
     """
     check_least(name, least)
     blocks = cut_tiles(torch.arange(len(vectors)), _BLOCK)
-    pairs = [(a, b) for a in range(len(blocks)) for b in range(a, len(blocks))]
-    near: list[tuple[Tensor, Tensor, Tensor]] = [(torch.zeros(0).long(),) * 2 + (torch.zeros(0),)]
+    places = [(a, b) for a in range(len(blocks)) for b in range(a, len(blocks))]
+
+    def compare(number: int) -> _Found:
+        first, second = (blocks[place] for place in places[number])
+        scores = vectors[first] @ vectors[second].T
+        row, column = (scores >= least - _SLACK).nonzero(as_tuple=True)
+        score = scores[row, column].cpu()
+        left, right = first[row.cpu()], second[column.cpu()]
+        once = left < right  # diagonal blocks hold each pair twice
+        return left[once], right[once], score[once]
+
+    return _gather_pairs(name, least, len(places), compare)
+
+
+def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
+    """Return pairs of captions of nearly the same words: TF-IDF cosine of at least `least`.
+
+    Exact: no word is too frequent to count. Only captions that share one of their rarest words are
+    compared (the prefix filter of Bayardo et al., "Scaling up all pairs similarity search", WWW
+    2007). Collective: the processes share the work, so all of them must call it.
+
+    Args:
+        texts: captions; equal ones are near.
+        least: cosine that counts as near, above 0 and at most 1.
+
+    Raises:
+        ValueError: `least` out of range, or more than 50 million pairs.
+    """
+    check_least("captions", least)
+    vectors = caption_vectors(texts)
+    # The length of a vector from each of its words on; rounded up, never down.
+    squares = np.concatenate([[0.0], (vectors.data**2).cumsum()])
+    ends = np.repeat(squares[vectors.indptr[1:]], np.diff(vectors.indptr))
+    remaining = np.sqrt((ends - squares[:-1]).clip(0)) + _ROUNDING
+    # By Cauchy-Schwarz, a cosine is at most the product of the two lengths from the first shared
+    # word on. So that word has a remaining length of `least` or more in both captions, and the sum
+    # of the products over all such shared words reaches `least`, too.
+    prefix = vectors.copy()
+    prefix.data = np.where(remaining >= least - _ROUNDING, remaining, 0.0)
+    prefix.eliminate_zeros()
+    by_word = prefix.T.tocsr()
+
+    def compare(number: int) -> _Found:
+        start = number * _CAPTIONS_AT_ONCE
+        bounds = (prefix[start : start + _CAPTIONS_AT_ONCE] @ by_word).tocoo()
+        likely = (bounds.col > bounds.row + start) & (bounds.data >= least - _ROUNDING)
+        left, right = bounds.row[likely] + start, bounds.col[likely]
+        parts = [slice(at, at + _PAIRS_AT_ONCE) for at in range(0, len(left), _PAIRS_AT_ONCE)]
+        cosines = [caption_cosines(vectors, left[part], right[part]) for part in parts]
+        cosine = np.concatenate([np.zeros(0), *cosines])
+        near = cosine >= least - _ROUNDING
+        left, right = left[near].astype(np.int64), right[near].astype(np.int64)
+        return torch.from_numpy(left), torch.from_numpy(right), torch.from_numpy(cosine[near])
+
+    return _gather_pairs("captions", least, -(-len(texts) // _CAPTIONS_AT_ONCE), compare)
+
+
+def caption_vectors(texts: Sequence[str]) -> Any:
+    """Return the (T, V) sparse TF-IDF vectors of captions (CSR), the columns rarest word first.
+
+    A caption is the set of its `plain_words`, weighted by ``1 + log((1 + T) / (1 + captions with
+    the word))`` and scaled to length 1; one without words is the zero vector.
+    """
+    from scipy.sparse import csr_array
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = [plain_words(text) for text in texts]
+    if not any(words):
+        return csr_array((len(texts), 0))
+    vectors = TfidfVectorizer(analyzer=list).fit_transform(words).tocsc()
+    rarest = np.argsort(np.diff(vectors.indptr), kind="stable")
+    vectors = csr_array(vectors[:, rarest])
+    vectors.sort_indices()
+    return vectors
+
+
+def caption_cosines(vectors: Any, left: Any, right: Any) -> Any:
+    """Return the (P,) cosines of P pairs of rows of `caption_vectors`."""
+    return np.asarray(vectors[left].multiply(vectors[right]).sum(1)).ravel()
+
+
+def plain_words(text: str) -> set[str]:
+    """Return the lower-cased words of a caption without punctuation marks.
+
+    >>> sorted(plain_words("A man's dog, running."))
+    ["'s", 'a', 'dog', 'man', 'running']
+    """
+    return {word for word in split_words(text) if any(sign.isalnum() for sign in word)}
+
+
+def _gather_pairs(
+    name: str, least: float, blocks: int, compare: Callable[[int], _Found]
+) -> NearPairs:
+    """Compare blocks, each process its share of them, and gather the near pairs of all."""
+    near: list[_Found] = [(torch.zeros(0).long(), torch.zeros(0).long(), torch.zeros(0))]
     total = 0
-    with progress(f"blocks of {name} compared", len(pairs)) as advance:
-        for a, b in pairs[distributed.rank() :: distributed.size()]:
-            scores = vectors[blocks[a]] @ vectors[blocks[b]].T
-            row, column = (scores >= least - _SLACK).nonzero(as_tuple=True)
-            keep = blocks[a][0] + row < blocks[b][0] + column  # each pair once, in diagonal blocks
-            row, column = row[keep], column[keep]
-            score = scores[row, column].cpu()
-            near.append((blocks[a][row.cpu()], blocks[b][column.cpu()], score))
-            total += len(score)
-            check_most(name, least, total)
+    with progress(f"blocks of {name} compared", blocks) as advance:
+        for number in range(distributed.rank(), blocks, distributed.size()):
+            near.append(compare(number))
+            total += len(near[-1][0])
+            if total > MOST:
+                raise ValueError(
+                    f"{name}={least} finds more than {MOST:,} pairs alike, so it tells little; "
+                    "raise it"
+                )
             advance(distributed.size())
-    return all_rows(*(torch.cat(parts) for parts in zip(*near, strict=True)))
+    parts: list[tuple[Tensor, ...]] = []
+    for share in distributed.gather_objects([torch.cat(column).numpy() for column in zip(*near)]):
+        assert isinstance(share, list)
+        parts.append(tuple(torch.from_numpy(column) for column in share))
+    return NearPairs.of(*(torch.cat(column) for column in zip(*parts)))
 
 
 def connected_groups(near: NearPairs, images: int) -> list[list[int]]:
@@ -187,16 +284,6 @@ def image_thumbnails(dataset: ImageTextDataset) -> Tensor:
     return normalize(grey - grey.mean(1, keepdim=True), dim=1)
 
 
-def all_rows(left: Tensor, right: Tensor, score: Tensor) -> NearPairs:
-    """Gather the pairs of all processes."""
-    mine = tuple(part.numpy() for part in (left, right, score))
-    parts: list[tuple[Tensor, ...]] = []
-    for theirs in distributed.gather_objects(mine):
-        assert isinstance(theirs, tuple)
-        parts.append(tuple(torch.from_numpy(part) for part in theirs))
-    return NearPairs.of(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
 def check_least(name: str, least: float) -> None:
     """Check a cosine threshold.
 
@@ -205,18 +292,6 @@ def check_least(name: str, least: float) -> None:
     """
     if not 0 < least <= 1:
         raise ValueError(f"{name}={least}: a cosine above 0 and up to 1 is needed, as in 0.8")
-
-
-def check_most(name: str, least: float, count: int) -> None:
-    """Check that this many pairs fit in memory.
-
-    Raises:
-        ValueError: there are more than 50 million.
-    """
-    if count > MOST:
-        raise ValueError(
-            f"{name}={least} finds more than {MOST:,} pairs alike, so it tells little; raise it"
-        )
 
 
 # Pairs that are never negatives.
@@ -282,401 +357,7 @@ def exclude_pictures(near: NearPairs, relation: Relation) -> tuple[Tensor, Tenso
     return images.repeat_interleave(counts), texts
 
 
-# Captions of nearly the same words.
-#
-# Two captions are compared by the cosine of their TF-IDF vectors: the set of their lower-cased
-# words without punctuation marks, weighted by ``1 + log((1 + T) / (1 + captions with the word))``.
-
-
-Array = npt.NDArray[Any]
-
-_PAIRS_AT_ONCE = 2**21  # candidate pairs compared together
-_CAPTIONS_AT_ONCE = 256  # captions held as dense vectors
-_ROUNDING = 1e-9  # of sums of float64
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class WordBags:
-    """TF-IDF vectors of T captions, as sparse rows with the rarest words first.
-
-    Attributes:
-        starts: (T + 1,) start of each caption's words.
-        words: (n,) word ids, ascending within a caption; a lower id is a rarer word.
-        weights: (n,) float64, of length 1 within a caption.
-        vocabulary: number of different words.
-    """
-
-    starts: Array
-    words: Array
-    weights: Array
-    vocabulary: int
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-
-def plain_words(text: str) -> set[str]:
-    """Return the lower-cased words of a caption without punctuation marks.
-
-    >>> sorted(plain_words("A man's dog, running."))
-    ["'s", 'a', 'dog', 'man', 'running']
-    """
-    return {word for word in split_words(text) if any(sign.isalnum() for sign in word)}
-
-
-def word_bags(texts: Sequence[str]) -> WordBags:
-    """Compute TF-IDF vectors of captions; one without words is empty and near to none."""
-    sets = [plain_words(text) for text in texts]
-    counts = Counter(word for words in sets for word in words)
-    rarest = sorted(counts, key=lambda word: (counts[word], word))
-    number = {word: place for place, word in enumerate(rarest)}
-    weight = np.array([1 + np.log((1 + len(texts)) / (1 + counts[word])) for word in rarest])
-    lengths = np.array([len(words) for words in sets], np.int64)
-    starts = np.concatenate([[0], lengths.cumsum()])
-    words = np.array([n for bag in sets for n in sorted(number[w] for w in bag)], np.int64)
-    weights = weight[words] if len(words) else np.zeros(0)
-    caption = np.repeat(np.arange(len(sets)), lengths)
-    norms = np.sqrt(np.bincount(caption, weights**2, minlength=len(sets)))
-    return WordBags(starts, words, weights / norms[caption], len(rarest))
-
-
-def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
-    """Return pairs of captions whose TF-IDF cosine is at least `least`.
-
-    Exact: no word is too frequent to count. Words are looked up rarest first, and a caption is
-    compared only with those whose words from the first shared one on can still reach the cosine
-    (the prefix filter of Bayardo et al., "Scaling up all pairs similarity search", WWW 2007).
-    Collective: the processes share the work, so all of them must call it.
-
-    Args:
-        texts: captions; equal ones are near.
-        least: cosine that counts as near, above 0 and at most 1.
-
-    Raises:
-        ValueError: `least` out of range, or more than 50 million pairs.
-    """
-    check_least("captions", least)
-    index = _WordIndex(word_bags(texts), least - _ROUNDING)
-    left, right, score = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    total = 0
-    with progress("captions compared", len(texts)) as advance:
-        for captions, a, b in index.candidates():
-            cosine = index.cosines(a, b)
-            near = cosine >= least - _ROUNDING
-            for column, part in ((left, a[near]), (right, b[near]), (score, cosine[near])):
-                column.append(part)
-            total += len(left[-1])
-            check_most("captions", least, total)
-            advance(captions)
-    columns = (torch.from_numpy(np.concatenate(column)) for column in (left, right, score))
-    return all_rows(*columns)
-
-
-@final
-class _WordIndex:
-    """An inverted index, from a word to the captions that have it.
-
-    The first word that two captions share is the rarest one. The cosine is the sum over the shared
-    words, so by Cauchy-Schwarz it is at most the product of the lengths of both vectors from that
-    word on ("remaining" below). Only entries with ``remaining(a) * remaining(b) >= least`` have to
-    be paired. Entries of a word are sorted by falling remaining length, so the partners of an entry
-    are one run, and its end is a binary search.
-
-    Args:
-        bags: the captions.
-        least: cosine to reach.
-    """
-
-    def __init__(self, bags: WordBags, least: float) -> None:
-        self.bags, self.least = bags, least
-        lengths = np.diff(bags.starts)
-        caption = np.repeat(np.arange(len(bags)), lengths)
-        squares = np.concatenate([[0.0], (bags.weights**2).cumsum()])
-        left = squares[bags.starts[1:]][caption] - squares[:-1]
-        # Length of the vector from this word to the caption's end; rounded up, never down.
-        remaining = np.sqrt(left.clip(0)) + _ROUNDING
-        shared = np.bincount(bags.words, minlength=bags.vocabulary)[bags.words] > 1
-        entries = np.flatnonzero(shared & (remaining * (1 + _ROUNDING) >= least))
-        self.caption, words, remaining = caption[entries], bags.words[entries], remaining[entries]
-        # One float orders entries by word (its whole part), then by falling remaining length (a
-        # fraction of 0 to 1/2), so that one sorted array serves all words.
-        keys = words + (1 - remaining.clip(max=1)) / 2
-        order = np.argsort(keys, kind="stable")
-        self.listed = self.caption[order]
-        reach = words + (1 - ((least - _ROUNDING) / remaining).clip(max=1) + _ROUNDING) / 2
-        self.first = np.searchsorted(keys[order], words)
-        self.counts = np.searchsorted(keys[order], reach + _ROUNDING, side="right") - self.first
-        self.dense = np.zeros((_CAPTIONS_AT_ONCE, bags.vocabulary))
-
-    def candidates(self) -> Iterator[tuple[int, Array, Array]]:
-        """Yield the number of captions looked up, and the pairs whose lower caption is one of them.
-
-        Runs of captions are dealt out to the processes in turn; a run of another process comes
-        without pairs.
-        """
-        bounds = np.searchsorted(self.caption, np.arange(len(self.bags) + 1))
-        work = np.concatenate([[0], self.counts.cumsum()])[bounds]
-        start, none = 0, np.zeros(0, np.int64)
-        for turn in cycle(range(distributed.size())):
-            if start == len(self.bags):
-                return
-            stop = int(np.searchsorted(work, work[start] + _PAIRS_AT_ONCE, side="right")) - 1
-            stop = min(max(stop, start + 1), start + _CAPTIONS_AT_ONCE, len(self.bags))
-            if turn == distributed.rank():
-                yield stop - start, *self._pairs(slice(bounds[start], bounds[stop]))
-            else:
-                yield stop - start, none, none
-            start = stop
-
-    def _pairs(self, entries: slice) -> tuple[Array, Array]:
-        """Return the pairs that these entries propose, each once, sorted."""
-        a = np.repeat(self.caption[entries], self.counts[entries])
-        b = self.listed[_runs(self.first[entries], self.counts[entries])]
-        pairs = np.unique(a[a < b] * len(self.bags) + b[a < b])
-        return pairs // len(self.bags), pairs % len(self.bags)
-
-    def cosines(self, left: Array, right: Array) -> Array:
-        """Return the cosine of each pair; `left` spans at most `_CAPTIONS_AT_ONCE` captions."""
-        if not len(left):
-            return np.zeros(0)
-        bags, low, high = self.bags, int(left[0]), int(left[-1]) + 1
-        # The left captions become dense rows; each word of a right caption is then one look-up.
-        part = slice(bags.starts[low], bags.starts[high])
-        line = np.repeat(np.arange(high - low), np.diff(bags.starts[low : high + 1]))
-        self.dense[line, bags.words[part]] = bags.weights[part]
-        counts = np.diff(bags.starts)[right]
-        entry = _runs(bags.starts[right], counts)
-        pair = np.repeat(np.arange(len(left)), counts)
-        shared = self.dense[left[pair] - low, bags.words[entry]] * bags.weights[entry]
-        self.dense[line, bags.words[part]] = 0
-        return np.bincount(pair, shared, minlength=len(left))
-
-
-def _runs(first: Array, counts: Array) -> Array:
-    """Concatenate the ranges first[0], first[0] + 1, ... of counts[0] numbers, and so on.
-
-    >>> _runs(np.array([5, 0]), np.array([2, 3]))
-    array([5, 6, 0, 1, 2])
-    """
-    start = np.repeat(first - (counts.cumsum() - counts), counts)
-    return np.asarray(start + np.arange(len(start)))
-
-
-# The reducer that hides filtered scores.
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ScoreWindow:
-    """The range of scores that a negative may have; for the fields see `FilterConfig`."""
-
-    lowest: float | None = None
-    highest: float | None = None
-    below_positive: float | None = None
-    below_share: float | None = None
-    guided: float | None = None
-
-    @property
-    def relative(self) -> bool:
-        """Whether the range depends on the anchors' positives."""
-        return any(x is not None for x in (self.below_positive, self.below_share, self.guided))
-
-    def limits(self, positive: Tensor) -> Tensor | None:
-        """Return the (Q,) highest scores allowed; None for no limit.
-
-        Args:
-            positive: (Q,) score of each anchor's positive, infinite where it has none.
-        """
-        none = torch.full_like(positive, torch.inf)
-        limits = []
-        if self.highest is not None:
-            limits.append(torch.full_like(positive, self.highest))
-        if self.below_positive is not None:
-            limits.append((positive - self.below_positive).where(positive.isfinite(), none))
-        if self.below_share is not None:
-            share = positive - (1 - self.below_share) * positive.abs()
-            limits.append(share.where(positive.isfinite(), none))
-        return torch.stack(limits).amin(0) if limits else None
-
-    def guide_limits(self, positive: Tensor) -> Tensor:
-        """Return the (Q,) highest guide scores allowed, as `limits`."""
-        assert self.guided is not None
-        limits = positive - self.guided
-        return limits.where(positive.isfinite(), torch.full_like(positive, torch.inf))
-
-
-@final
-class GuideScores:
-    """Guide models that score the tiles of another model's pass; the mean of several counts.
-
-    The last tile's scores are remembered, since both directions ask for the same tile in turn.
-    """
-
-    def __init__(self, members: Sequence[EmbeddedDataset]) -> None:
-        self.members = members
-        self._last: tuple[ScoreTile, Tensor] | None = None
-
-    def scores(self, tile: ScoreTile) -> Tensor:
-        """Return the (i, t) float32 mean scores of the tile's pairs.
-
-        Raises:
-            ValueError: one is not a number.
-        """
-        if self._last is None or self._last[0] is not tile:
-            with evaluation_mode(member.model for member in self.members):
-                each = [self._score(member, tile) for member in self.members]
-            scores = each[0] if len(each) == 1 else torch.stack(each).mean(0)
-            if bool(scores.amax().isnan()):
-                row, column = scores.isnan().nonzero()[0].tolist()
-                error = check_finite(int(tile.images[row]), int(tile.texts[column]))
-                raise ValueError(f"of the guide, {error}")
-            self._last = tile, scores
-        return self._last[1]
-
-    def _score(self, member: EmbeddedDataset, tile: ScoreTile) -> Tensor:
-        where = tile.scores.device
-        images = pick_tiles(member.images, tile.images.cpu(), len(tile.images), where)
-        texts = pick_tiles(member.texts, tile.texts.cpu(), len(tile.texts), where)
-        return member.model.score_matrix(images, texts).float()
-
-
-@final
-class FilteredReducer(ScoreReducer):
-    """Passes tiles on to a reducer with -inf in place of the pairs that are left out.
-
-    Limits relative to an anchor's positive are set in the look-ahead: the scores of true pairs are
-    read off the same tiles as in the pass, so they have the same bits on every process.
-
-    Attributes:
-        inner: the reducer that sees the filtered tiles.
-    """
-
-    def __init__(
-        self,
-        side: Side,
-        reducer: ScoreReducer,
-        text_to_image: Tensor,
-        window: ScoreWindow,
-        *,
-        excluded: Exclusions | None = None,
-        guides: GuideScores | None = None,
-        reduce: Literal["amin", "amax"] = "amin",
-        skip: int = 0,
-    ) -> None:
-        """Create a filter for one direction.
-
-        Args:
-            side: the side of the anchors.
-            reducer: receives the results.
-            text_to_image: (T,) image row that each text describes, -1 for none.
-            window: scores allowed.
-            excluded: pairs that are never negatives.
-            guides: models whose scores are limited too.
-            reduce: which of an image's positives counts: the lowest ("amin") or the highest.
-            skip: number of hardest negatives to leave out; `reducer` must be a `TopK` then.
-        """
-        self.side, self.window, self.skip = side, window, skip
-        self.inner, self._given = _wider(reducer, skip), reducer
-        self._text_to_image, self._excluded, self._guides = text_to_image, excluded, guides
-        self._reduce: Literal["amin", "amax"] = reduce
-        self.look_ahead = text_to_image if window.relative else None
-
-    def prepare(self, images: int, texts: int, device: torch.device) -> None:
-        """Allocate the anchors' positives."""
-        self.inner.prepare(images, texts, device)
-        self._text_to_image = self._text_to_image.to(device)
-        self.look_ahead = None if self.look_ahead is None else self._text_to_image
-        if self._excluded is not None:
-            self._excluded.to(device)
-        nothing = torch.inf if self._reduce == "amin" else -torch.inf
-        anchors = images if self.side == "image" else texts
-        # Row 0: by the mined model's scores; row 1: by the guide's.
-        self._positive = torch.full((2, anchors), nothing, device=device)
-        self._set_limits()
-
-    def observe(self, tile: ScoreTile) -> None:
-        """Note the scores of true pairs."""
-        row, column = tile.true(self._text_to_image)
-        anchors = tile.images[row] if self.side == "image" else tile.texts[column]
-        views = [tile.scores] if self._guides is None else [tile.scores, self._guides.scores(tile)]
-        for positive, scores in zip(self._positive, views):
-            positive.scatter_reduce_(0, anchors, scores[row, column], self._reduce)
-
-    def synchronize(self) -> None:
-        """Take the positives over all processes."""
-        gathered = distributed.gather(self._positive)
-        self._positive = gathered.amin(0) if self._reduce == "amin" else gathered.amax(0)
-        self._set_limits()
-
-    def update(self, tile: ScoreTile) -> None:
-        """Pass on the tile without the pairs that are left out."""
-        scores = tile.scores.clone()
-        if self._limits is not None:
-            _mask_out(
-                scores, torch.le(tile.scores, self._of(self._limits, tile), out=_like(scores))
-            )
-        if self.window.lowest is not None:
-            _mask_out(scores, torch.ge(tile.scores, self.window.lowest, out=_like(scores)))
-        if self._guides is not None:
-            guide, limits = self._guides.scores(tile), self._of(self._guide_limits, tile)
-            _mask_out(scores, torch.le(guide, limits, out=_like(scores)))
-        if self._excluded is not None:
-            scores[self._excluded.places(tile)] = -torch.inf
-        scores[tile.true(self._text_to_image)] = -torch.inf
-        self.inner.update(ScoreTile(scores, tile.images, tile.texts))
-
-    def merge(self) -> None:
-        """Merge, and drop the hardest where `skip` says so."""
-        self.inner.merge()
-        if self.skip:
-            assert isinstance(self.inner, TopK)
-            assert isinstance(self._given, TopK)
-            self._given.rows = self.inner.rows[:, self.skip :].contiguous()
-            self._given.scores = self.inner.scores[:, self.skip :].contiguous()
-
-    def state(self) -> Tensor:
-        """Return the inner reducer's state; the positives are read anew by the next look-ahead."""
-        assert isinstance(self.inner, TopK)
-        return self.inner.state()
-
-    def absorb(self, state: Tensor) -> None:
-        """Add a saved state to the inner reducer."""
-        assert isinstance(self.inner, TopK)
-        self.inner.absorb(state)
-
-    def _set_limits(self) -> None:
-        """Compute the limits from the positives, once for the whole pass."""
-        self._limits = self.window.limits(self._positive[0])
-        if self._guides is not None:
-            self._guide_limits = self.window.guide_limits(self._positive[1])
-
-    def _of(self, limits: Tensor, tile: ScoreTile) -> Tensor:
-        """Return the tile's limits, as a column or a row that broadcasts over its scores."""
-        if self.side == "image":
-            return limits[tile.images].unsqueeze(1)
-        return limits[tile.texts].unsqueeze(0)
-
-
-def _like(scores: Tensor) -> Tensor:
-    return torch.empty_like(scores)
-
-
-def _mask_out(scores: Tensor, within: Tensor) -> None:
-    """Set scores to -inf where the float `within` is 0, and keep them where it is 1.
-
-    (0 - 0.5) / 0 = -inf and (1 - 0.5) / 0 = inf, so a minimum does it; on the CPU a masked fill
-    takes ten times as long.
-    """
-    torch.minimum(scores, within.sub_(0.5).div_(0.0), out=scores)
-
-
-def _wider(reducer: ScoreReducer, skip: int) -> ScoreReducer:
-    """Return the reducer or, to skip some, one with longer lists."""
-    if not skip:
-        return reducer
-    assert isinstance(reducer, TopK)
-    return TopK(reducer.query, reducer.queries, reducer.k + skip, reducer.text_to_image)
+# The settings.
 
 
 Positive = Literal["lowest", "highest"]
@@ -789,92 +470,6 @@ class FilterConfig:
         return tuple(phrase.format(value) for value, phrase in phrases if value is not None)
 
 
-@final
-class NegativeFilters:
-    """A `FilterConfig` applied to a data set: near duplicates are known, guides have encoded it.
-
-    Attributes:
-        plan: the filters.
-        excluded: pairs that are never negatives, among them the data set's extra positives; None
-            for none.
-    """
-
-    def __init__(
-        self,
-        plan: FilterConfig,
-        dataset: ImageTextDataset,
-        *,
-        guides: Sequence[EmbeddedDataset] = (),
-        device: torch.device | str | None = None,
-    ) -> None:
-        """See `build_filters`."""
-        check_encoder(plan)
-        _check_guides(plan, dataset, guides)
-        self.plan, self.excluded = plan, _exclusions(plan, dataset, device)
-        self._text_to_image = dataset.text_to_image
-        self._guides = GuideScores(guides) if guides else None
-
-    def on(self, side: Side, reducer: ScoreReducer) -> ScoreReducer:
-        """Return a reducer that passes filtered tiles on to another one, which keeps the results.
-
-        `FilteredReducer.inner` is the reducer that sees the tiles: the given one or, if the plan
-        skips, a `TopK` with longer lists, which `merge` cuts and hands over. A plan that leaves
-        nothing out returns the given reducer.
-
-        Args:
-            side: the side of the anchors, whose positives limit their negatives.
-            reducer: sees -inf in place of true pairs and of those left out. Its own look-ahead is
-                not served.
-
-        Raises:
-            ValueError: the plan skips, and the reducer is no `TopK`.
-        """
-        plan = self.plan
-        if not plan.describe() and self.excluded is None:
-            return reducer
-        if plan.skip and not isinstance(reducer, TopK):
-            raise ValueError(
-                f"skip={plan.skip} leaves out the hardest of ranked lists, and "
-                f"{type(reducer).__name__} keeps none; use it with TopK"
-            )
-        window = ScoreWindow(
-            plan.lowest, plan.highest, plan.below_positive, plan.below_share, plan.guided
-        )
-        return FilteredReducer(
-            side,
-            reducer,
-            self._text_to_image,
-            window,
-            excluded=self.excluded,
-            guides=self._guides,
-            reduce="amin" if plan.positive == "lowest" else "amax",
-            skip=plan.skip,
-        )
-
-
-def build_filters(
-    plan: FilterConfig,
-    dataset: ImageTextDataset,
-    *,
-    guides: Sequence[EmbeddedDataset] = (),
-    device: torch.device | str | None = None,
-) -> NegativeFilters:
-    """Apply filters to the split that is mined.
-
-    Args:
-        plan: the filters.
-        dataset: the images and texts that are mined.
-        guides: models that have encoded this data set, for `FilterConfig.guided`; the mean of their
-            scores counts. They compute on the device of the tiles.
-        device: where near pictures are compared.
-
-    Raises:
-        ValueError: a guide or an encoder is missing, unused, of another data set or cannot be
-            opened; captions without words, or images without pictures or features, to compare.
-    """
-    return NegativeFilters(plan, dataset, guides=guides, device=device)
-
-
 def check_encoder(plan: FilterConfig) -> None:
     """Check that a sentence encoder is named if `meanings` is set, and only then.
 
@@ -939,3 +534,248 @@ def _exclusions(
         return None
     images, texts = (torch.cat(part) for part in zip(*pairs, strict=True))
     return Exclusions(images, texts, (len(dataset), len(dataset.texts)))
+
+
+@final
+class NegativeFilters:
+    """A `FilterConfig` applied to a data set: near duplicates are known, guides have encoded it.
+
+    Attributes:
+        plan: the filters.
+        excluded: pairs that are never negatives, among them the data set's extra positives; None
+            for none.
+    """
+
+    def __init__(
+        self,
+        plan: FilterConfig,
+        dataset: ImageTextDataset,
+        *,
+        guides: Sequence[EmbeddedDataset] = (),
+        device: torch.device | str | None = None,
+    ) -> None:
+        """Find the near duplicates.
+
+        Args:
+            plan: the filters.
+            dataset: the images and texts that are mined.
+            guides: models that have encoded this data set, for `FilterConfig.guided`; the mean of
+                their scores counts. They compute on the device of the tiles.
+            device: where near pictures are compared.
+
+        Raises:
+            ValueError: a guide or an encoder is missing, unused, of another data set or cannot be
+                opened; captions without words, or images without pictures or features, to compare.
+        """
+        check_encoder(plan)
+        _check_guides(plan, dataset, guides)
+        self.plan, self.excluded = plan, _exclusions(plan, dataset, device)
+        self._text_to_image = dataset.text_to_image
+        self._guides = GuideScores(guides) if guides else None
+
+    def on(self, side: Side, reducer: ScoreReducer) -> ScoreReducer:
+        """Return a reducer that passes filtered tiles on to another one, which keeps the results.
+
+        `FilteredReducer.inner` is the reducer that sees the tiles: the given one or, if the plan
+        skips, a `TopK` with longer lists, which `merge` cuts and hands over. A plan that leaves
+        nothing out returns the given reducer.
+
+        Args:
+            side: the side of the anchors, whose positives limit their negatives.
+            reducer: sees -inf in place of true pairs and of those left out. Its own look-ahead is
+                not served.
+
+        Raises:
+            ValueError: the plan skips, and the reducer is no `TopK`.
+        """
+        plan = self.plan
+        if not plan.describe() and self.excluded is None:
+            return reducer
+        if plan.skip and not isinstance(reducer, TopK):
+            raise ValueError(
+                f"skip={plan.skip} leaves out the hardest of ranked lists, and "
+                f"{type(reducer).__name__} keeps none; use it with TopK"
+            )
+        return FilteredReducer(
+            side, reducer, self._text_to_image, plan, excluded=self.excluded, guides=self._guides
+        )
+
+
+# The reducer that hides filtered scores.
+
+
+@final
+class GuideScores:
+    """Guide models that score the tiles of another model's pass; the mean of several counts.
+
+    The last tile's scores are remembered, since both directions ask for the same tile in turn.
+    """
+
+    def __init__(self, members: Sequence[EmbeddedDataset]) -> None:
+        self.members = members
+        self._last: tuple[ScoreTile, Tensor] | None = None
+
+    def scores(self, tile: ScoreTile) -> Tensor:
+        """Return the (i, t) float32 mean scores of the tile's pairs.
+
+        Raises:
+            ValueError: one is not a number.
+        """
+        if self._last is None or self._last[0] is not tile:
+            with evaluation_mode(member.model for member in self.members):
+                each = [self._score(member, tile) for member in self.members]
+            scores = each[0] if len(each) == 1 else torch.stack(each).mean(0)
+            if bool(scores.amax().isnan()):
+                row, column = scores.isnan().nonzero()[0].tolist()
+                error = check_finite(int(tile.images[row]), int(tile.texts[column]))
+                raise ValueError(f"of the guide, {error}")
+            self._last = tile, scores
+        return self._last[1]
+
+    def _score(self, member: EmbeddedDataset, tile: ScoreTile) -> Tensor:
+        where = tile.scores.device
+        images = pick_tiles(member.images, tile.images.cpu(), len(tile.images), where)
+        texts = pick_tiles(member.texts, tile.texts.cpu(), len(tile.texts), where)
+        return member.model.score_matrix(images, texts).float()
+
+
+@final
+class FilteredReducer(ScoreReducer):
+    """Passes tiles on to a reducer with -inf in place of the pairs that are left out.
+
+    Limits relative to an anchor's positive are set in the look-ahead: the scores of true pairs are
+    read off the same tiles as in the pass, so they have the same bits on every process.
+
+    Attributes:
+        inner: the reducer that sees the filtered tiles.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        reducer: ScoreReducer,
+        text_to_image: Tensor,
+        plan: FilterConfig,
+        *,
+        excluded: Exclusions | None = None,
+        guides: GuideScores | None = None,
+    ) -> None:
+        """Create a filter for one direction.
+
+        Args:
+            side: the side of the anchors.
+            reducer: receives the results; a `TopK` if the plan skips.
+            text_to_image: (T,) image row that each text describes, -1 for none.
+            plan: limits of the scores, and number of hardest negatives to skip.
+            excluded: pairs that are never negatives.
+            guides: models whose scores are limited too.
+        """
+        self.side, self.plan = side, plan
+        self.inner, self._given = _wider(reducer, plan.skip), reducer
+        self._text_to_image, self._excluded, self._guides = text_to_image, excluded, guides
+        self._reduce: Literal["amin", "amax"] = "amin" if plan.positive == "lowest" else "amax"
+        relative = (plan.below_positive, plan.below_share, plan.guided)
+        self.look_ahead = None if relative == (None, None, None) else text_to_image
+
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
+        """Allocate the anchors' positives."""
+        self.inner.prepare(images, texts, device)
+        self._text_to_image = self._text_to_image.to(device)
+        self.look_ahead = None if self.look_ahead is None else self._text_to_image
+        if self._excluded is not None:
+            self._excluded.to(device)
+        nothing = torch.inf if self._reduce == "amin" else -torch.inf
+        anchors = images if self.side == "image" else texts
+        # Row 0: by the mined model's scores; row 1: by the guide's.
+        self._positive = torch.full((2, anchors), nothing, device=device)
+        self._set_limits()
+
+    def observe(self, tile: ScoreTile) -> None:
+        """Note the scores of true pairs."""
+        row, column = tile.true(self._text_to_image)
+        anchors = tile.images[row] if self.side == "image" else tile.texts[column]
+        views = [tile.scores] if self._guides is None else [tile.scores, self._guides.scores(tile)]
+        for positive, scores in zip(self._positive, views):
+            positive.scatter_reduce_(0, anchors, scores[row, column], self._reduce)
+
+    def synchronize(self) -> None:
+        """Take the positives over all processes."""
+        gathered = distributed.gather(self._positive)
+        self._positive = gathered.amin(0) if self._reduce == "amin" else gathered.amax(0)
+        self._set_limits()
+
+    def update(self, tile: ScoreTile) -> None:
+        """Pass on the tile without the pairs that are left out."""
+        scores = tile.scores.clone()
+        if self._limits is not None:
+            _mask_out(scores, tile.scores <= self._of(self._limits, tile))
+        if self.plan.lowest is not None:
+            _mask_out(scores, tile.scores >= self.plan.lowest)
+        if self._guides is not None:
+            _mask_out(scores, self._guides.scores(tile) <= self._of(self._guide_limits, tile))
+        if self._excluded is not None:
+            scores[self._excluded.places(tile)] = -torch.inf
+        scores[tile.true(self._text_to_image)] = -torch.inf
+        self.inner.update(ScoreTile(scores, tile.images, tile.texts))
+
+    def merge(self) -> None:
+        """Merge, and drop the hardest where `skip` says so."""
+        self.inner.merge()
+        if skip := self.plan.skip:
+            assert isinstance(self.inner, TopK)
+            assert isinstance(self._given, TopK)
+            self._given.rows = self.inner.rows[:, skip:].contiguous()
+            self._given.scores = self.inner.scores[:, skip:].contiguous()
+
+    def state(self) -> Tensor:
+        """Return the inner reducer's state; the positives are read anew by the next look-ahead."""
+        assert isinstance(self.inner, TopK)
+        return self.inner.state()
+
+    def absorb(self, state: Tensor) -> None:
+        """Add a saved state to the inner reducer."""
+        assert isinstance(self.inner, TopK)
+        self.inner.absorb(state)
+
+    def _set_limits(self) -> None:
+        """Compute the limits from the positives, once for the whole pass."""
+        plan, (positive, guide_positive) = self.plan, self._positive
+        limits = []
+        if plan.highest is not None:
+            limits.append(torch.full_like(positive, plan.highest))
+        if plan.below_positive is not None:
+            limits.append(_where_finite(positive, positive - plan.below_positive))
+        if plan.below_share is not None:
+            share = positive - (1 - plan.below_share) * positive.abs()
+            limits.append(_where_finite(positive, share))
+        self._limits = torch.stack(limits).amin(0) if limits else None
+        if plan.guided is not None:
+            self._guide_limits = _where_finite(guide_positive, guide_positive - plan.guided)
+
+    def _of(self, limits: Tensor, tile: ScoreTile) -> Tensor:
+        """Return the tile's limits, as a column or a row that broadcasts over its scores."""
+        if self.side == "image":
+            return limits[tile.images].unsqueeze(1)
+        return limits[tile.texts].unsqueeze(0)
+
+
+def _where_finite(positive: Tensor, limits: Tensor) -> Tensor:
+    """Return the limits; infinity for anchors without a positive."""
+    return limits.where(positive.isfinite(), torch.full_like(positive, torch.inf))
+
+
+def _mask_out(scores: Tensor, within: Tensor) -> None:
+    """Set scores to -inf where `within` is False.
+
+    (0 - 0.5) / 0 = -inf and (1 - 0.5) / 0 = inf, so a minimum does it; on the CPU a masked fill
+    takes ten times as long.
+    """
+    torch.minimum(scores, within.to(scores.dtype).sub_(0.5).div_(0.0), out=scores)
+
+
+def _wider(reducer: ScoreReducer, skip: int) -> ScoreReducer:
+    """Return the reducer or, to skip some, one with longer lists."""
+    if not skip:
+        return reducer
+    assert isinstance(reducer, TopK)
+    return TopK(reducer.query, reducer.queries, reducer.k + skip, reducer.text_to_image)

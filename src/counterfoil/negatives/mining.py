@@ -8,6 +8,7 @@ float32, the same lists) and `rerank_proposals` (an embedding model proposes, a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, final
@@ -23,7 +24,6 @@ from counterfoil.negatives.filters import (
     FilterConfig,
     FilteredReducer,
     NegativeFilters,
-    build_filters,
     check_encoder,
 )
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
@@ -148,48 +148,28 @@ def mine_hard_negatives(
     models = _open_models([model] if isinstance(model, Model | str) else model)
     members = [one.embed(dataset) for one in models]
     judges = _open_models(guides)
-    applied = build_filters(
-        plan, dataset, guides=[one.embed(dataset) for one in judges], device=device
-    )
-    sources = tuple(one.source() for one in models)
-    guide_sources = tuple(one.source() for one in judges)
-    run = digest(
-        {
-            "corpus": dataset.fingerprint,
-            "scorers": [
-                [source.model_dump() for source in some] for some in (sources, guide_sources)
-            ],
-        }
-    )
-    keep, reason = None if checkpoint is None else Path(checkpoint), ""
+    embedded = [judge.embed(dataset) for judge in judges]
+    sources, guide_sources = ([one.source() for one in some] for some in (models, judges))
+    scorers = [[source.model_dump() for source in some] for some in (sources, guide_sources)]
+    settings: dict[str, Any] = {
+        "texts_per_image": texts_per_image,
+        "images_per_text": images_per_text,
+        "filters": NegativeFilters(plan, dataset, guides=embedded, device=device),
+        "device": device,
+        "keep": None if checkpoint is None else Path(checkpoint),
+        "run": digest({"corpus": dataset.fingerprint, "scorers": scorers}),
+    }
+    reason = ""
     if precision == "bf16":
-        lists, certificate = mine_half_precision(
-            members,
-            dataset.text_to_image,
-            texts_per_image=texts_per_image,
-            images_per_text=images_per_text,
-            filters=applied,
-            device=device,
-            keep=keep,
-            run=run,
-        )
+        lists, certificate = mine_half_precision(members, dataset.text_to_image, **settings)
         reason = f"bfloat16, then float32: {certificate.describe()}"
     else:
-        lists = mine_lists(
-            members,
-            dataset.text_to_image,
-            texts_per_image=texts_per_image,
-            images_per_text=images_per_text,
-            filters=applied,
-            device=device,
-            keep=keep,
-            run=run,
-        )
+        lists = mine_lists(members, dataset.text_to_image, **settings)
     store = NegativeStore.of(
         lists,
         dataset=dataset.fingerprint,
         split=dataset.split_name,
-        sources=sources,
+        sources=tuple(sources),
         filters=(*plan.describe(), *(f"guide: {source.matcher}" for source in guide_sources)),
         precision=reason,
     )
@@ -241,27 +221,12 @@ def mine_lists(
         WorkStopped: `stop` returned True.
     """
     _check_lengths(texts_per_image, images_per_text)
-    images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
-    hard_texts = TopK("image", images, max(1, min(texts_per_image, texts)), text_to_image)
-    hard_images = TopK("text", texts, max(1, min(images_per_text, images)), text_to_image)
-    lists = hard_texts, hard_images
-    reducers = _filtered(hard_texts, filters), _filtered(hard_images, filters)
-    checkpoint = None
-    if keep or stop:
-        facts: dict[str, Fact] = {
-            "run": run,
-            "precision": "float32",
-            **_mining_facts(members, text_to_image, lists, filters),
-        }
-        saved = dict(zip(("texts", "images"), reducers))
-        checkpoint = StreamCheckpoint(saved, facts, folder=keep, every=every, stop=stop)
-    stream_scores(members, reducers, memory=memory, device=device, tile=tile, checkpoint=checkpoint)
-    return HardNegativeLists(
-        hard_texts.rows.cpu(),
-        hard_images.rows.cpu(),
-        _half_scores(hard_texts.scores),
-        _half_scores(hard_images.scores),
+    matrix = _ScoreMatrix(
+        members, text_to_image, filters, memory, device, tile, keep, every, stop, run
     )
+    lists = matrix.empty_lists(texts_per_image, images_per_text)
+    matrix.fill(lists, "float32")
+    return _on_cpu(*((side.rows, side.scores) for side in lists))
 
 
 def _check_lengths(texts: int, images: int) -> None:
@@ -270,37 +235,102 @@ def _check_lengths(texts: int, images: int) -> None:
             raise ValueError(f"{name}={length}: a list of negatives has at least 1")
 
 
-def _mining_facts(
-    members: Sequence[EmbeddedDataset],
-    text_to_image: Tensor,
-    lists: tuple[TopK, TopK],
-    filters: NegativeFilters | None,
-) -> dict[str, Fact]:
-    """Describe what the lists depend on, so that no checkpoint of another mining is resumed."""
-    return {
-        "models": ", ".join(model_digest(member.model) for member in members),
-        "images and texts": ", ".join(f"{len(m.images)} x {len(m.texts)}" for m in members),
-        "true pairs": crc32(text_to_image.cpu().contiguous().numpy().tobytes()),
-        "texts of an image": lists[0].k,
-        "images of a text": lists[1].k,
-        "filters": "; ".join(filters.plan.describe()) if filters else "",
-    }
+@final
+@dataclass(frozen=True, slots=True)
+class _ScoreMatrix:
+    """The score matrix, streamed in float32 or bfloat16; for the fields see `mine_lists`."""
+
+    members: Sequence[EmbeddedDataset]
+    text_to_image: Tensor
+    filters: NegativeFilters | None
+    memory: int
+    device: torch.device | str | None
+    tile: tuple[int, int] | None
+    keep: Path | None
+    every: float
+    stop: Callable[[], bool] | None
+    run: str
+
+    def empty_lists(self, texts_per_image: int, images_per_text: int) -> tuple[TopK, TopK]:
+        """Return lists of these lengths, cut to the number of texts and of images."""
+        first = self.members[0] if self.members else None
+        images, texts = (len(first.images), len(first.texts)) if first else (0, 0)
+        return (
+            TopK("image", images, max(1, min(texts_per_image, texts)), self.text_to_image),
+            TopK("text", texts, max(1, min(images_per_text, images)), self.text_to_image),
+        )
+
+    def fill(self, lists: tuple[TopK, TopK], precision: Literal["float32", "bfloat16"]) -> None:
+        """Fill the lists in one pass, which checkpoints can resume."""
+        reducers = [self._filtered(side) for side in lists]
+        checkpoint = None
+        if self.keep or self.stop:
+            facts: dict[str, Fact] = {"run": self.run, "precision": precision, **self._facts(lists)}
+            saved = dict(zip(("texts", "images"), reducers))
+            checkpoint = StreamCheckpoint(
+                saved, facts, folder=self.keep, every=self.every, stop=self.stop
+            )
+        kind = torch.device(self.device or (device_of(self.members[0]) if self.members else "cpu"))
+        half = precision == "bfloat16"
+        with torch.autocast(kind.type, torch.bfloat16) if half else nullcontext():
+            self._stream(self.members, reducers, checkpoint)
+
+    def fill_rows(self, lists: TopK, rows: Tensor) -> None:
+        """Fill the lists of these queries from scores in float32; the others stay empty."""
+        first, members = self.members[0], self.members
+        if len(rows) < lists.queries:
+            members = [_with_queries(member, lists.query, rows) for member in members]
+        shape = len(first.images), len(first.texts)
+        reducer = _QuerySubset(lists.query, rows, shape, self._filtered(lists))
+        checkpoint = None if self.stop is None else StreamCheckpoint({}, {}, stop=self.stop)
+        self._stream(members, [reducer], checkpoint)
+
+    def _stream(
+        self,
+        members: Sequence[EmbeddedDataset],
+        reducers: Sequence[ScoreReducer],
+        checkpoint: StreamCheckpoint | None,
+    ) -> None:
+        stream_scores(
+            members,
+            reducers,
+            memory=self.memory,
+            device=self.device,
+            tile=self.tile,
+            checkpoint=checkpoint,
+        )
+
+    def _filtered(self, lists: TopK) -> TopK | FilteredReducer:
+        """Return the reducer that sees the tiles in place of the lists."""
+        if self.filters is None:
+            return lists
+        reducer = self.filters.on(lists.query, lists)
+        assert isinstance(reducer, TopK | FilteredReducer)
+        return reducer
+
+    def _facts(self, lists: tuple[TopK, TopK]) -> dict[str, Fact]:
+        """Describe what the lists depend on, so that no checkpoint of another mining is resumed."""
+        return {
+            "models": ", ".join(model_digest(member.model) for member in self.members),
+            "images and texts": ", ".join(
+                f"{len(m.images)} x {len(m.texts)}" for m in self.members
+            ),
+            "true pairs": crc32(self.text_to_image.cpu().contiguous().numpy().tobytes()),
+            "texts of an image": lists[0].k,
+            "images of a text": lists[1].k,
+            "filters": "; ".join(self.filters.plan.describe()) if self.filters else "",
+        }
 
 
-def _filtered(lists: TopK, filters: NegativeFilters | None) -> TopK | FilteredReducer:
-    """Return the reducer that sees the tiles in place of the lists."""
-    if filters is None:
-        return lists
-    reducer = filters.on(lists.query, lists)
-    assert isinstance(reducer, TopK | FilteredReducer)
-    return reducer
-
-
-def _half_scores(scores: Tensor) -> Tensor:
-    """Round scores to float16 on the CPU; a finite score stays finite."""
+def _on_cpu(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> HardNegativeLists:
+    """Return rows and scores as lists on the CPU, with scores in float16; finite ones stay so."""
     largest = torch.finfo(torch.half).max
-    finite = scores.clamp(-largest, largest).half()
-    return torch.where(scores.isinf(), scores.half(), finite).cpu().contiguous()
+    rows, scores = [], []
+    for some, given in (texts, images):
+        finite = given.clamp(-largest, largest).half()
+        rows.append(some.cpu())
+        scores.append(torch.where(given.isinf(), given.half(), finite).cpu().contiguous())
+    return HardNegativeLists(*rows, *scores)
 
 
 # Half precision, with the lists of single precision.
@@ -427,17 +457,17 @@ def mine_half_precision(
     The default bound is measured on the short lists, not proven for the other pairs.
 
     Args:
-        members: models with their encodings; the mean score of several counts.
-        text_to_image: (T,) image of each text, -1 for none; true pairs are left out.
-        texts_per_image: length of an image's list, cut to the number of texts.
-        images_per_text: length of a text's list, cut to the number of images.
+        members: see `mine_lists`, as for all arguments that are not described here.
+        text_to_image: (T,) image of each text, -1 for none.
+        texts_per_image: length of an image's list.
+        images_per_text: length of a text's list.
         slack: additional entries of the short lists; more slack leaves fewer queries to mine again.
         bound: largest error of a bfloat16 score, if it is known.
         safety: otherwise the bound is this many times the largest error on the short lists.
         memory: bytes, see `stream_scores`.
         device: where to compute, see `stream_scores`.
         tile: images and texts per tile, see `stream_scores`.
-        filters: what else to leave out; near duplicates only.
+        filters: what else to leave out of the lists; near duplicates only.
         keep: checkpoint folder of the bfloat16 pass, see `mine_lists`; the later steps start anew.
         every: seconds between two checkpoints.
         stop: polled while tiles are scored, see `mine_lists`.
@@ -447,107 +477,50 @@ def mine_half_precision(
         ValueError: a number out of range, filters on scores, or a checkpoint of another mining.
         WorkStopped: `stop` returned True.
     """
-    _check(texts_per_image, images_per_text, slack, bound, safety, filters)
-    images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
-    wanted = max(1, min(texts_per_image, texts)), max(1, min(images_per_text, images))
-    near = (
-        TopK("image", images, max(1, min(wanted[0] + slack, texts)), text_to_image),
-        TopK("text", texts, max(1, min(wanted[1] + slack, images)), text_to_image),
+    _check_lengths(texts_per_image, images_per_text)
+    if slack < 0:
+        raise ValueError(f"slack={slack}: 0 or more are kept besides the wanted ones")
+    if bound is not None and not bound >= 0:
+        raise ValueError(f"bound={bound}: 0 or more is needed")
+    if not safety >= 1:
+        raise ValueError(f"safety={safety}: at least 1 times the measured error is needed")
+    plan = filters.plan if filters else FilterConfig()
+    for setting in fields(plan):
+        given = getattr(plan, setting.name)
+        if setting.name not in _SPARSE and given != setting.default:
+            raise ValueError(
+                f"{setting.name}={given} judges scores, which half precision moves across its "
+                "border; mine in float32, or filter by captions and pictures only"
+            )
+    matrix = _ScoreMatrix(
+        members, text_to_image, filters, memory, device, tile, keep, every, stop, run
     )
-    matrix = _TwoPrecisionMatrix(members, text_to_image, filters, memory, device, tile, stop)
-    matrix.fill_half(near, keep, every, run)
+    exact = matrix.empty_lists(texts_per_image, images_per_text)
+    near = matrix.empty_lists(texts_per_image + slack, images_per_text + slack)
+    matrix.fill(near, "bfloat16")
     rescored = RescoredPairs(members, near[0].rows, near[1].rows, device=device)
     error = max(score_disagreement(side, rescored) for side in near)
     limit = safety * error if bound is None else bound
-    hard_texts, hard_images = (
-        matrix.resolve(side, rescored, k, limit) for side, k in zip(near, wanted, strict=True)
+    lists, certain = [], []
+    for wanted, short, answers in zip(exact, near, (exact[1].queries, exact[0].queries)):
+        rows, scores = rescored.best(short.query, wanted.k)
+        sure = certain_entries(short, answers, scores, limit)
+        if len(left := (~sure).nonzero().squeeze(1)):
+            matrix.fill_rows(wanted, left)
+            rows[left], scores[left] = wanted.rows.cpu()[left], wanted.scores.cpu()[left]
+        lists.append((rows, scores))
+        certain.append(int(sure.sum()))
+    certificate = Certificate(
+        images=exact[0].queries,
+        texts=exact[1].queries,
+        certain_images=certain[0],
+        certain_texts=certain[1],
+        pairs=len(rescored),
+        error=error,
+        bound=limit,
+        measured=bound is None,
     )
-    counts = images, texts, hard_texts.certain, hard_images.certain
-    return (
-        HardNegativeLists(
-            hard_texts.rows,
-            hard_images.rows,
-            _half_scores(hard_texts.scores),
-            _half_scores(hard_images.scores),
-        ),
-        Certificate(*counts, len(rescored), error, limit, bound is None),
-    )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _ResolvedLists:
-    """The lists of one side, and how many of them were certain without mining again."""
-
-    rows: Tensor
-    scores: Tensor
-    certain: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _TwoPrecisionMatrix:
-    """The score matrix, which can be streamed in bfloat16 and in float32."""
-
-    members: Sequence[EmbeddedDataset]
-    text_to_image: Tensor
-    filters: NegativeFilters | None
-    memory: int
-    device: torch.device | str | None
-    tile: tuple[int, int] | None
-    stop: Callable[[], bool] | None
-
-    def fill_half(self, near: tuple[TopK, TopK], keep: Path | None, every: float, run: str) -> None:
-        """Fill the short lists from scores in bfloat16."""
-        reducers = _filtered(near[0], self.filters), _filtered(near[1], self.filters)
-        checkpoint = None
-        if keep or self.stop:
-            lists = _mining_facts(self.members, self.text_to_image, near, self.filters)
-            facts: dict[str, Fact] = {"run": run, "precision": "bfloat16", **lists}
-            saved = dict(zip(("texts", "images"), reducers))
-            checkpoint = StreamCheckpoint(saved, facts, folder=keep, every=every, stop=self.stop)
-        kind = torch.device(self.device or (device_of(self.members[0]) if self.members else "cpu"))
-        with torch.autocast(kind.type, dtype=torch.bfloat16):
-            self._stream(self.members, reducers, checkpoint)
-
-    def resolve(self, near: TopK, rescored: RescoredPairs, k: int, bound: float) -> _ResolvedLists:
-        """Take the k best of each short list, and mine again, in float32, where not certain."""
-        rows, scores = rescored.best(near.query, k)
-        first = self.members[0]
-        answers = len(first.texts if near.query == "image" else first.images)
-        certain = certain_entries(near, answers, scores, bound)
-        left = (~certain).nonzero().squeeze(1)
-        if len(left):
-            lists = self._mine_again(TopK(near.query, near.queries, k, self.text_to_image), left)
-            rows[left], scores[left] = lists.rows.cpu()[left], lists.scores.cpu()[left]
-        return _ResolvedLists(rows, scores, int(certain.sum()))
-
-    def _mine_again(self, lists: TopK, rows: Tensor) -> TopK:
-        """Fill the lists of these queries from scores in float32; the others stay empty."""
-        first = self.members[0]
-        shape = len(first.images), len(first.texts)
-        members = self.members
-        if len(rows) < lists.queries:
-            members = [_with_queries(member, lists.query, rows) for member in members]
-        reducer = _QuerySubset(lists.query, rows, shape, _filtered(lists, self.filters))
-        checkpoint = None if self.stop is None else StreamCheckpoint({}, {}, stop=self.stop)
-        self._stream(members, [reducer], checkpoint)
-        return lists
-
-    def _stream(
-        self,
-        members: Sequence[EmbeddedDataset],
-        reducers: Sequence[ScoreReducer],
-        checkpoint: StreamCheckpoint | None,
-    ) -> None:
-        stream_scores(
-            members,
-            reducers,
-            memory=self.memory,
-            device=self.device,
-            tile=self.tile,
-            checkpoint=checkpoint,
-        )
+    return _on_cpu(*lists), certificate
 
 
 def _with_queries(member: EmbeddedDataset, side: Side, rows: Tensor) -> EmbeddedDataset:
@@ -588,32 +561,6 @@ class _QuerySubset(ScoreReducer):
     def merge(self) -> None:
         """Merge the reducer."""
         self._reducer.merge()
-
-
-def _check(
-    texts: int,
-    images: int,
-    slack: int,
-    bound: float | None,
-    safety: float,
-    filters: NegativeFilters | None,
-) -> None:
-    _check_lengths(texts, images)
-    if slack < 0:
-        raise ValueError(f"slack={slack}: 0 or more are kept besides the wanted ones")
-    if bound is not None and not bound >= 0:
-        raise ValueError(f"bound={bound}: 0 or more is needed")
-    if not safety >= 1:
-        raise ValueError(f"safety={safety}: at least 1 times the measured error is needed")
-    if filters is None:
-        return
-    for setting in fields(filters.plan):
-        if setting.name not in _SPARSE and getattr(filters.plan, setting.name) != setting.default:
-            raise ValueError(
-                f"{setting.name}={getattr(filters.plan, setting.name)} judges scores, which half "
-                "precision moves across its border; mine in float32, or filter by captions and "
-                "pictures only"
-            )
 
 
 def rerank_proposals(
@@ -662,11 +609,7 @@ def rerank_proposals(
     texts = texts.masked_fill(own[texts.long()] == rows, -1)
     images = images.masked_fill(images == own.unsqueeze(1), -1)
     rescored = RescoredPairs(members, texts, images, device=device)
-    hard_texts, text_scores = rescored.best("image", texts_per_image)
-    hard_images, image_scores = rescored.best("text", images_per_text)
-    return HardNegativeLists(
-        hard_texts, hard_images, _half_scores(text_scores), _half_scores(image_scores)
-    )
+    return _on_cpu(rescored.best("image", texts_per_image), rescored.best("text", images_per_text))
 
 
 def _check_proposed(members: Sequence[EmbeddedDataset], texts: Tensor, images: Tensor) -> None:

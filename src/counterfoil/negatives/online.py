@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, Self, final, runtime_checkable
+from typing import final
 
 import torch
 from torch import Tensor
@@ -45,19 +46,29 @@ class MinedExtras:
     scores: Mapping[Role, Tensor] = field(default_factory=dict)
 
 
-class OnlineMiner(Protocol):
-    """Chooses or generates negatives with the model in its current state."""
+class OnlineMiner(ABC):
+    """Chooses or generates negatives with the model in its current state.
 
-    @property
-    def provides(self) -> frozenset[Role]:
-        """Roles of the pairs it proposes."""
-        ...
+    Attributes:
+        provides: roles of the pairs it proposes.
+        provides_words: word tasks it computes as well.
+        screens: roles for which it chooses among candidates of a `NegativeSampler`.
+        anchors_only: whether it reads no wrong pairs of the anchor block.
+    """
 
-    @property
-    def provides_words(self) -> frozenset[str]:
-        """Word tasks it computes as well."""
-        ...
+    provides: frozenset[Role]
+    provides_words: frozenset[str] = frozenset()
+    screens: frozenset[Role] = frozenset()
+    anchors_only: bool = False
 
+    def check(self, model: RetrievalModel) -> None:  # noqa: B027  (any model by default)
+        """Check a model before training begins.
+
+        Raises:
+            ValueError: the miner cannot work with it.
+        """
+
+    @abstractmethod
     def propose(
         self,
         model: RetrievalModel,
@@ -72,56 +83,10 @@ class OnlineMiner(Protocol):
             model: the model in training.
             batch: `batch.images` and `batch.texts` hold this process's share only.
             views: encodings of the whole pools.
-            grid: (I, T) scores of the anchor block; NaN except for the anchor pairs if no miner
-                reads the others, see `AnchorsOnly`.
+            grid: (I, T) scores of the anchor block; NaN except for the anchor pairs if neither the
+                miner nor the loss reads the others.
             rng: in the same state on every process.
         """
-        ...
-
-
-@runtime_checkable
-class ChecksLoss(OnlineMiner, Protocol):
-    """A miner that works with some models only."""
-
-    def check(self, model: RetrievalModel) -> None:
-        """Check a model before training begins.
-
-        Raises:
-            ValueError: the miner cannot work with it.
-        """
-        ...
-
-
-@runtime_checkable
-class ScreensCandidates(OnlineMiner, Protocol):
-    """A miner that chooses among candidates of a `NegativeSampler`."""
-
-    @property
-    def screens(self) -> frozenset[Role]:
-        """Roles of these candidates."""
-        ...
-
-
-@runtime_checkable
-class AnchorsOnly(OnlineMiner, Protocol):
-    """A miner that may not need the wrong pairs of the anchor block."""
-
-    @property
-    def anchors_only(self) -> bool:
-        """Whether the scores of the anchor pairs are all that it reads."""
-        ...
-
-
-def reads_whole_block(proposer: OnlineMiner | None) -> bool:
-    """Return whether a miner reads wrong pairs of the anchor block."""
-    return proposer is not None and not (
-        isinstance(proposer, AnchorsOnly) and proposer.anchors_only
-    )
-
-
-def screens_lists(proposer: OnlineMiner | None) -> frozenset[Role]:
-    """Return the roles that a miner provides only if candidates are drawn for it."""
-    return proposer.screens if isinstance(proposer, ScreensCandidates) else frozenset()
 
 
 def existing_extras(pairs: Pairs, score: Callable[[Pairs], Tensor]) -> Tensor:
@@ -137,7 +102,7 @@ def existing_extras(pairs: Pairs, score: Callable[[Pairs], Tensor]) -> Tensor:
 
 
 @final
-class TopScoringMiner:
+class TopScoringMiner(OnlineMiner):
     """Trains on the highest-scoring of many candidates of every anchor, in both directions.
 
     UNITER (Chen et al., "UNITER: universal image-text representation learning", ECCV 2020,
@@ -160,7 +125,6 @@ class TopScoringMiner:
     """
 
     provides = screens = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
-    provides_words = frozenset[str]()
     anchors_only = True
 
     def __init__(self, *, keep: int = 31, at_once: int = 512) -> None:
@@ -188,14 +152,12 @@ class TopScoringMiner:
                 "an anchor, as in texts=399, images=399"
             )
         hardest = self._hardest(model, batch, batch.offered)
-        images = _AddedItems.of(
-            batch.image_rows, batch.offered[0], {r: pair.image for r, pair in hardest.items()}
-        )
-        texts = _AddedItems.of(
-            batch.text_rows, batch.offered[1], {r: pair.text for r, pair in hardest.items()}
-        )
-        pairs = {role: Pairs(images.places[role], texts.places[role]) for role in hardest}
-        return MinedExtras(images=images.new, texts=texts.new, pairs=pairs)
+        image_rows = {role: pairs.image for role, pairs in hardest.items()}
+        text_rows = {role: pairs.text for role, pairs in hardest.items()}
+        image_places, images = _added_items(batch.image_rows, batch.offered[0], image_rows)
+        text_places, texts = _added_items(batch.text_rows, batch.offered[1], text_rows)
+        pairs = {role: Pairs(image_places[role], text_places[role]) for role in hardest}
+        return MinedExtras(images=images, texts=texts, pairs=pairs)
 
     def _hardest(
         self, model: RetrievalModel, batch: Batch, offered: tuple[ModalityBatch, ModalityBatch]
@@ -217,23 +179,14 @@ class TopScoringMiner:
                     candidate_places(candidates.image, offered[0].ids),
                     candidate_places(candidates.text, offered[1].ids),
                 )
-                scores = self._candidate_scores(model, images, texts, role, places)
+                scores = existing_extras(
+                    places.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
+                )
                 best = hardest_candidates(candidates, scores.view(candidates.shape), self.keep)
-                hardest[role] = Pairs(*(distributed.gather(s).flatten(0, 1)[:count] for s in best))
+                hardest[role] = Pairs(
+                    *(distributed.gather(side).flatten(0, 1)[:count] for side in best)
+                )
         return hardest
-
-    def _candidate_scores(
-        self,
-        model: RetrievalModel,
-        images: Embeddings,
-        texts: Embeddings,
-        role: Role,
-        places: Pairs,
-    ) -> Tensor:
-        """Score the candidates of a role, -inf where there is none."""
-        return existing_extras(
-            places.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
-        )
 
     def _encode(
         self, encode: Callable[[ModalityBatch], Embeddings], items: ModalityBatch
@@ -255,37 +208,23 @@ class TopScoringMiner:
         return torch.cat(scores)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _AddedItems:
-    """The images, or the texts, of the chosen pairs.
+def _added_items(
+    pool: Tensor, offered: ModalityBatch, chosen: Mapping[Role, Tensor]
+) -> tuple[dict[Role, Tensor], ModalityBatch | None]:
+    """Return the places of chosen items in a pool and new items behind it, and the new items.
 
-    Attributes:
-        places: by role, in the pool and the new items behind it; -1 for none.
-        new: the items that the pool does not hold, if any.
+    Args:
+        pool: (P,) data set rows of the batch's pool.
+        offered: this process's candidates.
+        chosen: (B, k) data set rows by role, -1 for none; the same on every process.
     """
-
-    places: Mapping[Role, Tensor]
-    new: ModalityBatch | None
-
-    @classmethod
-    def of(cls, pool: Tensor, offered: ModalityBatch, chosen: Mapping[Role, Tensor]) -> Self:
-        """Collect the chosen items from the processes that have them.
-
-        Args:
-            pool: (P,) data set rows of the batch's pool.
-            offered: this process's candidates.
-            chosen: (B, k) data set rows by role, the same on every process.
-        """
-        rows = torch.cat(list(chosen.values()), 1)
-        pool = pool.to(rows.device)
-        new = torch.unique(rows)
-        new = new[(new >= 0) & ~torch.isin(new, pool)]
-        known = torch.cat([pool, new])
-        places = {role: candidate_places(some, known) for role, some in chosen.items()}
-        if not len(new):
-            return cls(places, None)
-        return cls(places, _collect(new, rows, offered))
+    rows = torch.cat(list(chosen.values()), 1)
+    pool = pool.to(rows.device)
+    new = torch.unique(rows)
+    new = new[(new >= 0) & ~torch.isin(new, pool)]
+    known = torch.cat([pool, new])
+    places = {role: candidate_places(items, known) for role, items in chosen.items()}
+    return places, _collect(new, rows, offered) if len(new) else None
 
 
 def distinct_candidates(pairs: Pairs) -> Pairs:
@@ -341,7 +280,7 @@ def _collect(new: Tensor, chosen: Tensor, offered: ModalityBatch) -> ModalityBat
 
 
 @final
-class MinerChain:
+class MinerChain(OnlineMiner):
     """Several online miners in one step, as TAGS chooses candidates and generates captions.
 
     Args:
@@ -355,30 +294,24 @@ class MinerChain:
         if not proposers:
             raise ValueError("proposers=() propose nothing; name at least one")
         self.proposers = proposers
-        self.provides, self.screens = frozenset[Role](), frozenset[Role]()
-        self.provides_words = frozenset[str]()
-        for one in proposers:
-            twice = [role.value for role in self.provides & one.provides]
-            twice += self.provides_words & one.provides_words
+        self.provides = frozenset()
+        for miner in proposers:
+            twice = [role.value for role in self.provides & miner.provides]
+            twice += self.provides_words & miner.provides_words
             if twice:
                 raise ValueError(
-                    f"{type(one).__name__} and another proposer both provide "
+                    f"{type(miner).__name__} and another proposer both provide "
                     f"{', '.join(repr(name) for name in sorted(twice))}; drop one of the two"
                 )
-            self.provides |= one.provides
-            self.provides_words |= one.provides_words
-            self.screens |= screens_lists(one)
-        self.anchors_only = not any(reads_whole_block(one) for one in proposers)
+            self.provides |= miner.provides
+            self.provides_words |= miner.provides_words
+            self.screens |= miner.screens
+        self.anchors_only = all(miner.anchors_only for miner in proposers)
 
     def check(self, model: RetrievalModel) -> None:
-        """Check a model with each miner.
-
-        Raises:
-            ValueError: one cannot work with it.
-        """
-        for one in self.proposers:
-            if isinstance(one, ChecksLoss):
-                one.check(model)
+        """Check a model with each miner."""
+        for miner in self.proposers:
+            miner.check(model)
 
     def propose(
         self,
@@ -395,8 +328,8 @@ class MinerChain:
         words: dict[str, WordTask] = {}
         scores: dict[Role, Tensor] = {}
         pools = len(batch.image_rows), len(batch.text_rows)
-        for one in self.proposers:
-            extras = one.propose(model, batch, views, grid, rng)
+        for miner in self.proposers:
+            extras = miner.propose(model, batch, views, grid, rng)
             for role, pair in extras.pairs.items():
                 pairs[role] = Pairs(
                     _shift(pair.image, pools[0], images), _shift(pair.text, pools[1], texts)

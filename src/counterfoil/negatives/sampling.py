@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, final, get_args
+from typing import Literal, Protocol, final
 
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Pairs, Role
 from counterfoil.data.batching import conflicts_of, separate_texts
 from counterfoil.data.dataset import Relation
-from counterfoil.negatives.store import HardNegativeLists, never_negative, usable_entries
+from counterfoil.negatives.store import HardNegativeLists, degenerate_anchors, usable_entries
 
 AGAIN = 100  # redraws of a pair that is an extra positive, at most
 
 
 class NegativeSampler(Protocol):
-    """Draws pairs of data set rows for anchor captions.
-
-    Attributes:
-        provides: the roles it draws.
-    """
+    """Draws pairs of data set rows for anchor captions."""
 
     @property
     def provides(self) -> frozenset[Role]:
@@ -94,9 +90,8 @@ class RandomNegativeSampler:
         most = int(relation.counts.max()) if relation.images else 0
         if relation.images < 2 or most == len(relation.text_to_image):
             raise ValueError(
-                f"{relation.images} images with {len(relation.text_to_image)} texts leave no "
-                f"wrong pair "
-                "to draw; at least two described images are needed"
+                f"{relation.images} images with {len(relation.text_to_image)} texts leave no wrong "
+                "pair to draw; at least two described images are needed"
             )
         if min(texts, images) < 0 or not texts + images:
             raise ValueError(
@@ -236,13 +231,8 @@ class OfflineNegativeSampler:
         self, *, lists: HardNegativeLists, relation: Relation, plan: SamplingConfig | None = None
     ) -> None:
         self.plan, self.relation = plan or SamplingConfig(), relation
-        lists.check(relation)
         self.lengths = lists.texts.shape[1], lists.images.shape[1]
-        texts = head_of_lists(lists.texts, self.plan.texts, "texts of an image")
-        hardest = self.plan.images
-        if hardest is None:
-            hardest = images_per_batch(texts.shape[1], relation)
-        images = head_of_lists(lists.images, hardest, "images of a text")
+        texts, images = hardest_entries(lists, relation, self.plan)
         self._texts, self._text_counts = usable_entries(texts, relation.text_to_image >= 0)
         self._images, self._image_counts = usable_entries(images, relation.counts > 0)
         self._check()
@@ -323,20 +313,34 @@ class OfflineNegativeSampler:
         if not self.plan.resample:
             return
         counts = self._text_counts, self._image_counts
-        if stuck := len(never_negative(self._texts, self._images, self.relation, counts)):
+        if stuck := len(degenerate_anchors(self._texts, self._images, self.relation, counts)):
             raise ValueError(
                 f"all negatives of {stuck} of {len(anchors)} captions describe each other; keep "
                 "longer lists, or draw with resample=False"
             )
 
 
-def images_per_batch(texts: int, relation: Relation) -> int:
+def hardest_entries(
+    lists: HardNegativeLists, relation: Relation, plan: SamplingConfig
+) -> tuple[Tensor, Tensor]:
+    """Return the part of the lists of texts and of images that a plan draws from.
+
+    Raises:
+        ValueError: lists of another data set, or shorter than the plan needs.
+    """
+    lists.check(relation)
+    texts = _first_entries(lists.texts, plan.texts, "texts of an image")
+    count = images_for_texts(texts.shape[1], relation) if plan.images is None else plan.images
+    return texts, _first_entries(lists.images, count, "images of a text")
+
+
+def images_for_texts(texts: int, relation: Relation) -> int:
     """Return the number of images that goes with a number of texts.
 
     AOQ keeps h texts and h / 5 images of data with five captions an image; here h is divided by the
     mean number of captions of a described image. At least 1, at most all images.
 
-    >>> images_per_batch(300, Relation(torch.arange(500) // 5, images=100))
+    >>> images_for_texts(300, Relation(torch.arange(500) // 5, images=100))
     60
     """
     described = int((relation.counts > 0).sum())
@@ -344,12 +348,8 @@ def images_per_batch(texts: int, relation: Relation) -> int:
     return max(1, min(-(-texts * described // max(captions, 1)), relation.images))
 
 
-def head_of_lists(lists: Tensor, count: int, what: str) -> Tensor:
-    """Return the first `count` entries of every list, all of them if it is 0.
-
-    Raises:
-        ValueError: the lists are shorter.
-    """
+def _first_entries(lists: Tensor, count: int, what: str) -> Tensor:
+    """Return the first `count` entries of every list, all of them if it is 0."""
     if count > lists.shape[1]:
         raise ValueError(
             f"{count} {what} were asked for, but the lists keep {lists.shape[1]}; ask for fewer or "
@@ -444,12 +444,8 @@ class CandidateConfig:
     def __post_init__(self) -> None:
         if min(self.texts, self.images) < 0:
             raise ValueError(f"texts={self.texts} and images={self.images}: neither may be below 0")
-        for value, known, what in (
-            (self.source, Source, "a source of candidates"),
-            (self.streams, Streams, "a form of streams"),
-        ):
-            if value not in get_args(known):
-                raise ValueError(unknown_name(value, list(get_args(known)), what))
+        parse_literal(Source, self.source, "a source of candidates")
+        parse_literal(Streams, self.streams, "a form of streams")
 
     @property
     def provides(self) -> frozenset[Role]:
@@ -506,11 +502,7 @@ class ListedCandidates:
         offer: CandidateConfig,
         plan: SamplingConfig | None = None,
     ) -> None:
-        plan = plan or SamplingConfig()
-        lists.check(relation)
-        texts = head_of_lists(lists.texts, plan.texts, "texts of an image")
-        down = images_per_batch(texts.shape[1], relation) if plan.images is None else plan.images
-        images = head_of_lists(lists.images, down, "images of a text")
+        texts, images = hardest_entries(lists, relation, plan or SamplingConfig())
         for count, rows, what in ((offer.texts, texts, "texts"), (offer.images, images, "images")):
             if count > rows.shape[1]:
                 raise ValueError(
@@ -558,7 +550,9 @@ class AlternatingCandidates:
         return pairs
 
 
-def check(offered: frozenset[Role], screened: frozenset[Role], needs: frozenset[Role]) -> None:
+def check_candidates(
+    offered: frozenset[Role], screened: frozenset[Role], needs: frozenset[Role]
+) -> None:
     """Check that there are candidates if, and only if, an online miner chooses among them.
 
     Args:

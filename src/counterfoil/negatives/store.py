@@ -93,10 +93,10 @@ def usable_entries(lists: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     return lists, keep.sum(1)
 
 
-def never_negative(
+def degenerate_anchors(
     texts: Tensor, images: Tensor, relation: Relation, counts: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Find the anchor captions whose mined texts and images all belong together.
+    """Return the anchor captions whose mined texts and images all belong together.
 
     A text describes one image. So an anchor with two different mined images has a wrong pair of
     negatives, whatever its texts; with one mined image, all its texts must describe that one.
@@ -225,7 +225,9 @@ class NegativeStore:
         Raises:
             ValueError: something else is there.
         """
-        arrays = {name: rows.numpy() for name, rows in _files(self.lists).items()}
+        names = ("texts", "images", "text_scores", "image_scores")
+        tensors = {name: getattr(self.lists, name) for name in names}
+        arrays = {f"{name}.npy": t.numpy() for name, t in tensors.items() if t is not None}
         MINED.save(folder, self.manifest, arrays)
 
     @classmethod
@@ -239,22 +241,14 @@ class NegativeStore:
         Raises:
             ValueError: no store, damaged, of another data set or of a newer version.
         """
-        manifest = MINED.read_manifest(folder, fingerprint=fingerprint)
-        m = manifest
+        manifest = m = MINED.read_manifest(folder, fingerprint=fingerprint)
         texts = _rows(folder, "texts.npy", (m.image_count, m.texts_per_image), m.text_count)
         images = _rows(folder, "images.npy", (m.text_count, m.images_per_text), m.image_count)
-        if not manifest.scored:
+        if not m.scored:
             return cls(manifest, HardNegativeLists(texts, images))
         text_scores = _scores(folder, "text_scores.npy", texts)
         image_scores = _scores(folder, "image_scores.npy", images)
         return cls(manifest, HardNegativeLists(texts, images, text_scores, image_scores))
-
-
-def _files(lists: HardNegativeLists) -> dict[str, Tensor]:
-    files = {"texts.npy": lists.texts, "images.npy": lists.images}
-    if lists.text_scores is not None and lists.image_scores is not None:
-        files |= {"text_scores.npy": lists.text_scores, "image_scores.npy": lists.image_scores}
-    return files
 
 
 def _rows(folder: Path, name: str, shape: tuple[int, int], limit: int) -> Tensor:

@@ -227,7 +227,7 @@ class TeacherModel:
 
 def write_targets(
     folder: Path,
-    trained: Sequence[TeacherModel],
+    teachers: Sequence[TeacherModel],
     *,
     form: Form = "stored",
     precision: BagPrecision = "fp32",
@@ -235,12 +235,12 @@ def write_targets(
 ) -> TargetManifest:
     """Encode a split with its teachers and store the result; a stopped run is resumed.
 
-    Collective: every process calls this, the first one writes. Encodings are appended batch by
+    Collective: every process calls this, the first process writes. Encodings are appended batch by
     batch to ``FOLDER.partial``, which is renamed when all are there.
 
     Args:
         folder: the folder to write.
-        trained: the teachers.
+        teachers: the teachers.
         form: "stored", or "models" for the manifest alone.
         precision: of the encodings.
         stop: polled after every batch; once it returns True on any process, all of them stop.
@@ -249,14 +249,14 @@ def write_targets(
         ValueError: the partial folder is of other teachers or data.
         WorkStopped: `stop` returned True.
     """
-    dataset = trained[0].processor.dataset
+    dataset = teachers[0].processor.dataset
     manifest = TargetManifest(
         corpus=dataset.fingerprint,
         form=form,
         precision=precision,
         image_count=len(dataset),
         text_count=len(dataset.texts),
-        teachers=tuple(_measure(one) for one in trained),
+        teachers=tuple(_measure(teacher) for teacher in teachers),
         version=__version__,
     )
     if TAUGHT.exists(folder) and (there := TAUGHT.read_manifest(folder)).same(manifest):
@@ -264,8 +264,8 @@ def write_targets(
     partial = partial_folder(folder)
     manifest = _begin(partial, manifest)
     if form == "stored":
-        for number, one in enumerate(trained):
-            _store(one, partial / f"{number}", precision, stop)
+        for number, teacher in enumerate(teachers):
+            _store(teacher, partial / f"{number}", precision, stop)
     distributed.barrier()
     if distributed.rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)
@@ -282,7 +282,7 @@ def partial_folder(folder: Path) -> Path:
 def _begin(partial: Path, manifest: TargetManifest) -> TargetManifest:
     """Return the manifest of the partial folder, which is created if needed.
 
-    The stored one wins: its means and deviations may differ in the last digits.
+    The stored manifest wins: its means and deviations may differ in the last digits.
     """
     distributed.barrier()  # no process reads before all have computed the manifest
     if TAUGHT.exists(partial):
@@ -298,17 +298,17 @@ def _begin(partial: Path, manifest: TargetManifest) -> TargetManifest:
 
 
 def _store(
-    one: TeacherModel, folder: Path, precision: BagPrecision, stop: Callable[[], bool]
+    teacher: TeacherModel, folder: Path, precision: BagPrecision, stop: Callable[[], bool]
 ) -> None:
     """Encode all images and texts, each batch written at once."""
-    dataset = one.processor.dataset
-    for name, encode, look, count in (
-        ("images", images_in_batches, one.processor.images, len(dataset)),
-        ("texts", texts_in_batches, one.processor.texts, len(dataset.texts)),
+    dataset = teacher.processor.dataset
+    for name, encode, inputs, count in (
+        ("images", images_in_batches, teacher.processor.images, len(dataset)),
+        ("texts", texts_in_batches, teacher.processor.texts, len(dataset.texts)),
     ):
         writer = EmbeddingWriter(folder / name, precision) if distributed.rank() == 0 else None
         done = distributed.all_reduce_max(writer.written.batches if writer else 0)
-        for rows, part in encode(one.model, look, count, done=done):
+        for rows, part in encode(teacher.model, inputs, count, done=done):
             if writer:
                 writer.put(rows, part)
             if distributed.all_reduce_max(int(stop())):
@@ -319,19 +319,23 @@ def _store(
             writer.close()
 
 
-def _measure(one: TeacherModel) -> TeacherTargets:
+def _measure(teacher: TeacherModel) -> TeacherTargets:
     """Measure the scores of a teacher on a sample of pairs."""
-    dataset = one.processor.dataset
+    dataset = teacher.processor.dataset
     images, texts = _sample_rows(len(dataset)), _sample_rows(len(dataset.texts))
-    left = encode_images(one.model, lambda rows: one.processor.images(images[rows]), len(images))
-    right = encode_texts(one.model, lambda rows: one.processor.texts(texts[rows]), len(texts))
+    left = encode_images(
+        teacher.model, lambda rows: teacher.processor.images(images[rows]), len(images)
+    )
+    right = encode_texts(
+        teacher.model, lambda rows: teacher.processor.texts(texts[rows]), len(texts)
+    )
     device = distributed.device()
-    with evaluation_mode([one.model]):
-        scores = one.model.score_matrix(left.to(device), right.to(device)).cpu()
+    with evaluation_mode([teacher.model]):
+        scores = teacher.model.score_matrix(left.to(device), right.to(device)).cpu()
     wrong = scores[dataset.text_to_image[texts] != images.unsqueeze(1)].double()
     return TeacherTargets(
-        source=one.source,
-        scale=one.model.score_scale,
+        source=teacher.source,
+        scale=teacher.model.score_scale,
         mean=float(wrong.mean()) if len(wrong) else 0.0,
         deviation=float(wrong.std()) if len(wrong) > 1 else 0.0,
         plain=_is_inner_product(left, right, scores),

@@ -18,7 +18,7 @@ from counterfoil.core.types import Role
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.negatives.sampling import (
     NegativeSampler,
@@ -176,7 +176,7 @@ class Reminer:
             dataset.text_to_image,
             texts_per_image=texts_per_image,
             images_per_text=images_per_text,
-            filters=build_filters(plan.filters, dataset, device=distributed.device()),
+            filters=NegativeFilters(plan.filters, dataset, device=distributed.device()),
             keep=partial,
             stop=stop,
             run=dataset.fingerprint,

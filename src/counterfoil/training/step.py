@@ -39,11 +39,9 @@ from counterfoil.core.types import (
 from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import (
-    ChecksLoss,
     MinedExtras,
     OnlineMiner,
     existing_extras,
-    reads_whole_block,
 )
 from counterfoil.negatives.teachers import PairTargetSource, TargetSource
 from counterfoil.scoring.encode import gather_parts, gather_shards, shard_bounds
@@ -214,13 +212,14 @@ class TrainingStep(TrainableModule[Batch]):
                 "drop one of the two sources"
             )
         _check_guided(objective.needs_guided, guide, provides)
-        if isinstance(proposer, ChecksLoss):
+        if proposer is not None:
             proposer.check(model)
         self.model, self.objective = model, objective
         # wrapped in a plain record, so that modules inside the miner or the guide are not
         # registered: they are frozen, belong in no checkpoint, and DDP must not see them
         self.sources = StepSources(proposer, guide)
-        self.spares_block = not (objective.needs_block or reads_whole_block(proposer))
+        anchors_only = proposer is None or proposer.anchors_only
+        self.spares_block = anchors_only and not objective.needs_block
         self.precision, self.seed = precision, seed
         self._copies: dict[str, int] = {}
         self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}

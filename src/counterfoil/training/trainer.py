@@ -32,15 +32,15 @@ from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.model import CARD, MODEL, Model, SavedModelCard, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.negatives.online import OnlineMiner, screens_lists
+from counterfoil.negatives.online import OnlineMiner
 from counterfoil.negatives.sampling import (
     NegativeSampler,
     NeighbourImages,
     OfflineNegativeSampler,
     RoleSubset,
     SamplingConfig,
+    check_candidates,
 )
-from counterfoil.negatives.sampling import check as check_candidates
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import TargetSource
 from counterfoil.training.batches import BatchStream, prefetch
@@ -410,7 +410,8 @@ def _needed_candidates(
 ) -> RoleSubset | None:
     """Candidates in the roles that the miner screens and the objective needs."""
     provided = candidates.provides if candidates else frozenset[Role]()
-    check_candidates(provided, screens_lists(proposer), objective.needs)
+    screened = proposer.screens if proposer else frozenset[Role]()
+    check_candidates(provided, screened, objective.needs)
     return RoleSubset(candidates, objective.needs) if candidates else None
 
 

@@ -1,10 +1,9 @@
 """Inputs and selection of generated captions: masks, allowed words, filters, scores of many pairs.
 
-TAGS (https://arxiv.org/abs/2111.03349, section 2.1) generates false captions from true ones. This
-file holds what surrounds the generator (`generation.tags`): hide phrases of a caption
-(`choose_spans`, `mask_spans`), list the words that may fill them (`GeneratorInputs`), leave out
-captions that may be true (`CandidateFilter`), score or read the rest (`score_in_parts`,
-`read_in_parts`).
+TAGS (https://arxiv.org/abs/2111.03349, section 2.1) generates false captions from true ones. The
+steps around the generator (`generation.tags`): hide phrases of a caption (`choose_spans`,
+`mask_spans`), list the words that may fill them (`GeneratorInputs`), leave out captions that may be
+true (`CandidateFilter`), score the rest (`score_in_parts`, `read_in_parts`).
 
 Masking, section 2.1.1: whole phrases are hidden. Each is chosen with the mean, over its tokens, of
 0.15 divided by the number of phrases that the token is part of; if none is chosen, a random one is.
@@ -22,15 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from counterfoil.core import distributed
 from counterfoil.core.config import parse_choice, unknown_name
 from counterfoil.core.types import (
-    Embeddings,
     ModalityBatch,
-    Pairs,
-    WordHead,
-    WordHeadModel,
-    WordReading,
     WordSlots,
 )
 from counterfoil.data.caption_edits import (
@@ -50,8 +43,6 @@ from counterfoil.data.phrases import (
 )
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.data.tokenizers import Tokenizer
-from counterfoil.models.base import RetrievalModel
-from counterfoil.scoring.encode import evaluation_mode, gather_shards
 
 Singles = Literal["without phrases", "always", "only"]
 SINGLES: tuple[Singles, ...] = ("without phrases", "always", "only")
@@ -140,7 +131,7 @@ def choose_spans(
         torch.rand(size, generator=rng, dtype=torch.double)
         < mask_probabilities(phrases, share=share)[:, None]
     )
-    # Always drawn, so that `first` does not change what the generator gives later.
+    # Drawn even with `first`, so that the later numbers of the generator are the same.
     order = torch.rand(size, generator=rng).masked_fill(~exists[:, None], 2.0)
     forced = exists.int().argmax(1)[:, None].expand(size[:2]) if first else order.argmin(2)
     empty = ~chosen.any(2) & exists.any(1, keepdim=True)
@@ -165,19 +156,17 @@ def mask_spans(
     fate = torch.rand(len(pair), generator=rng)
     other = words[torch.randint(len(words), (len(pair),), generator=rng)]
     pair, place, fate, other = (t.to(device) for t in (pair, place, fate, other))
-    several = repeat_masked(texts, times)
-    labels = several.values[pair, place]
-    values = several.values.clone()
+    repeated = texts.rows(torch.arange(len(texts), device=device).repeat_interleave(times))
+    labels = repeated.values[pair, place]
+    values = repeated.values.clone()
     new = other.where(fate >= HIDDEN, mask)
     values[pair, place] = new.where(fate < HIDDEN + EXCHANGED, labels)
-    return MaskedCaptions(replace(several, values=values), WordSlots(pair, place), labels)
+    return MaskedCaptions(with_tokens(repeated, values), WordSlots(pair, place), labels)
 
 
-def repeat_masked(texts: ModalityBatch, times: int) -> ModalityBatch:
-    """Repeat each text, side by side, with ids of no data set."""
-    row = torch.arange(len(texts), device=texts.values.device).repeat_interleave(times)
-    copies = texts.rows(row)
-    return replace(copies, ids=torch.full_like(copies.ids, -1), targets=None)
+def with_tokens(texts: ModalityBatch, values: Tensor) -> ModalityBatch:
+    """Return texts with other token ids and with ids of no data set."""
+    return replace(texts, ids=torch.full_like(texts.ids, -1), values=values, targets=None)
 
 
 # Which generated captions may be negatives, and which of them are the hardest.
@@ -188,7 +177,7 @@ def repeat_masked(texts: ModalityBatch, times: int) -> ModalityBatch:
 #
 # Departs from the authors' code in: theirs has no such rule in its first step and crashes on it in
 # the second (T2), and only lowers the scores of copies, so that they may still be chosen (T3); see
-# `lowercase_all` for that form.
+# `penalise_copies` for that form.
 
 
 Scale = Literal["logits", "sigmoid"]
@@ -196,40 +185,40 @@ SCALES: tuple[Scale, ...] = ("logits", "sigmoid")
 COPY, TWICE = 3.0, 2.0  # penalties of the authors' code for copies and repetitions
 
 
-def copies_original(written: Tensor, original: Tensor) -> Tensor:
+def copies_original(generated: Tensor, original: Tensor) -> Tensor:
     """Return (B, N) bool, True for a caption that equals the original.
 
     Args:
-        written: (B, N, L) long.
+        generated: (B, N, L) long.
         original: (B, L) long.
     """
-    return (written == original.unsqueeze(1)).all(2)
+    return (generated == original.unsqueeze(1)).all(2)
 
 
-def duplicates_of(written: Tensor) -> Tensor:
+def repeated_captions(generated: Tensor) -> Tensor:
     """Return (B, N) bool, True for a caption that a later one of the same anchor repeats.
 
     Args:
-        written: (B, N, L) long.
+        generated: (B, N, L) long.
     """
-    number = torch.arange(len(written), device=written.device)
-    rows = torch.cat([number[:, None, None].expand(*written.shape[:2], 1), written], 2)
+    number = torch.arange(len(generated), device=generated.device)
+    rows = torch.cat([number[:, None, None].expand(*generated.shape[:2], 1), generated], 2)
     group = torch.unique(rows.flatten(0, 1), dim=0, return_inverse=True)[1]
     place = torch.arange(len(group), device=group.device)
     last = torch.zeros_like(group).scatter_reduce(0, group, place, "amax", include_self=False)
-    return (last[group] != place).view(written.shape[:2])
+    return (last[group] != place).view(generated.shape[:2])
 
 
-def is_true_caption(written: Tensor, original: Tensor, there: Tensor) -> Tensor:
+def is_true_caption(generated: Tensor, original: Tensor, there: Tensor) -> Tensor:
     """Return (B, N) bool, True if every changed word occurs in captions of the image.
 
     Args:
-        written: (B, N, L) long.
+        generated: (B, N, L) long.
         original: (B, L) long.
         there: (B, V) bool, words that occur in the captions of each anchor's image.
     """
-    changed = written != original.unsqueeze(1)
-    occurs = there.gather(1, written.flatten(1)).view(written.shape)
+    changed = generated != original.unsqueeze(1)
+    occurs = there.gather(1, generated.flatten(1)).view(generated.shape)
     return (occurs | ~changed).all(2)
 
 
@@ -249,18 +238,18 @@ def occurs_in_captions(
     return there
 
 
-def agrees_with_wording(written: Tensor, original: Tensor, form: Tensor) -> Tensor:
+def agrees_with_wording(generated: Tensor, original: Tensor, form: Tensor) -> Tensor:
     """Return (B, N) bool, True if every new word has the inflection of the one it replaces.
 
     Args:
-        written: (B, N, L) long.
+        generated: (B, N, L) long.
         original: (B, L) long.
         form: (V,) long, a number for each inflection.
     """
-    return (form[written] == form[original].unsqueeze(1)).all(2)
+    return (form[generated] == form[original].unsqueeze(1)).all(2)
 
 
-def lowercase_all(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale) -> Tensor:
+def penalise_copies(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale) -> Tensor:
     """Lower the scores of copies by 3, and those of captions repeated later by 2.
 
     This is the authors' code, on logits in its first step and on sigmoids in its second. Nothing
@@ -270,7 +259,7 @@ def lowercase_all(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale)
     Args:
         scores: (B, N) logits.
         copy: (B, N) bool, see `copies_original`.
-        repeat: (B, N) bool, see `duplicates_of`.
+        repeat: (B, N) bool, see `repeated_captions`.
         scale: lower the logits, or their sigmoids.
 
     Raises:
@@ -281,18 +270,18 @@ def lowercase_all(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale)
     return scores - COPY * copy.to(scores.dtype) - TWICE * repeat.to(scores.dtype)
 
 
-def hardest_kept(scores: Tensor, keep: Tensor, count: int) -> Tensor:
+def hardest_allowed(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
     """Return the (B, M) places of the highest scores of each row, best first; -1 for none.
 
     Args:
         scores: (B, N).
-        keep: (B, N) bool, entries that may be chosen.
+        allowed: (B, N) bool, entries that may be chosen.
         count: M.
     """
-    left = scores.float().masked_fill(~keep, -torch.inf)
+    left = scores.float().masked_fill(~allowed, -torch.inf)
     order = left.sort(dim=1, descending=True, stable=True).indices[:, :count]
-    places = order.masked_fill(~keep.gather(1, order), -1)
-    return torch.nn.functional.pad(places, (0, count - places.shape[1]), value=-1)
+    places = order.masked_fill(~allowed.gather(1, order), -1)
+    return pad(places, (0, count - places.shape[1]), value=-1)
 
 
 @final
@@ -316,7 +305,9 @@ class GeneratorInputs:
         mask: int | None = None,
     ) -> None:
         if processor.processor.tokenizer is None:
-            raise ValueError("a writer reads words, and this lens shows it ready-made vectors")
+            raise ValueError(
+                "a caption generator reads words, and this processor gives it ready-made vectors"
+            )
         self.processor, self.parser = processor, parser
         self.tokenizer: Tokenizer = processor.processor.tokenizer
         self.mask = mask
@@ -329,10 +320,10 @@ class GeneratorInputs:
 
     def phrases(self, rows: Tensor, length: int) -> Tensor:
         """Return (B, N, L) bool, the tokens of each phrase; each caption is parsed once."""
-        wanted = rows.tolist()
+        captions = rows.tolist()
         if self.parser is None:
-            return torch.zeros(len(wanted), 0, length, dtype=torch.bool)
-        if new := sorted({row for row in wanted if row not in self._phrases}):
+            return torch.zeros(len(captions), 0, length, dtype=torch.bool)
+        if new := sorted(set(captions) - self._phrases.keys()):
             dataset = self.processor.dataset
             texts = [dataset.texts[row] for row in new]
             parsed = self.parser.phrases(texts, [dataset.text_ids[row] for row in new])
@@ -340,7 +331,9 @@ class GeneratorInputs:
                 self._phrases[row] = [
                     (phrase.kind, touched_tokens(phrase, spans)) for phrase in phrases
                 ]
-        return mask_table([[some for _, some in self._phrases[row]] for row in wanted], length)
+        return mask_table(
+            [[places for _, places in self._phrases[row]] for row in captions], length
+        )
 
     def kind(self, row: int, changed: Sequence[int]) -> str:
         """Return the kind of phrase that some tokens of a caption are part of.
@@ -407,7 +400,7 @@ class GeneratorInputs:
         """(W,) long, ids of all words that may be generated."""
         return (~self.banned).nonzero().squeeze(1)
 
-    def banned_of(self, width: int, *, specials: bool) -> Tensor:
+    def banned_ids(self, width: int, *, specials: bool) -> Tensor:
         """Return (V,) bool, ids that are not generated, for a generator of `width` ids.
 
         Args:
@@ -419,7 +412,7 @@ class GeneratorInputs:
         out[:known] = False if specials else self.banned[:known]
         return out
 
-    def widened(self, there: Tensor) -> Tensor:
+    def with_wider_terms(self, there: Tensor) -> Tensor:
         """Add to (B, V) bool words all forms of their WordNet synonyms and wider terms.
 
         Raises:
@@ -488,18 +481,18 @@ class GeneratedCandidates:
     """Captions generated for B anchors.
 
     Attributes:
-        desk: the inputs they were generated from.
+        inputs: the inputs they were generated from.
         images: (B,) data set rows of the anchors' images.
         rows: (B,) data set rows of the anchors' captions.
         original: (B, L) long, their captions.
-        written: (B, N, L) long.
+        generated: (B, N, L) long.
     """
 
-    desk: GeneratorInputs
+    inputs: GeneratorInputs
     images: Tensor
     rows: Tensor
     original: Tensor
-    written: Tensor
+    generated: Tensor
 
 
 @final
@@ -509,13 +502,13 @@ class SelectedNegatives:
 
     Attributes:
         anchor: (C,) the anchor.
-        column: (C,) rank among the anchor's captions, the hardest first.
+        rank: (C,) rank among the anchor's captions, the hardest first.
         number: (C,) index among the anchor's generated captions.
         place: (C,) index among the scored captions.
     """
 
     anchor: Tensor
-    column: Tensor
+    rank: Tensor
     number: Tensor
     place: Tensor
 
@@ -523,13 +516,13 @@ class SelectedNegatives:
 class FalseNegativeJudge(Protocol):
     """Another model that judges whether generated captions are true."""
 
-    def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
+    def is_true(self, images: Tensor, rows: Tensor, generated: list[str]) -> Tensor:
         """Return (P,) bool, True for captions that it takes for true.
 
         Args:
             images: (P,) data set rows.
             rows: (P,) data set rows of the original captions.
-            written: P generated captions.
+            generated: P generated captions.
         """
         ...
 
@@ -560,8 +553,8 @@ class CandidateFilter:
         opinion: FalseNegativeJudge | None = None,
     ) -> None:
         if unknown := [rule for rule in rules if rule not in RULES]:
-            raise ValueError(unknown_name(unknown[0], list(RULES), "a rule for written captions"))
-        parse_choice(CHOICES, choice, "a way to choose written captions")
+            raise ValueError(unknown_name(unknown[0], list(RULES), "a rule for generated captions"))
+        parse_choice(CHOICES, choice, "a way to choose generated captions")
         if choice != "exact" and (rules or opinion):
             raise ValueError(
                 f"choice={choice!r} is the authors' form, which leaves nothing out; give it "
@@ -569,81 +562,75 @@ class CandidateFilter:
             )
         self.rules, self.choice, self.opinion = rules, choice, opinion
 
-    def may(self, found: GeneratedCandidates) -> Tensor:
+    def allowed(self, candidates: GeneratedCandidates) -> Tensor:
         """Return (B, N) bool, captions that may be chosen; the others need not be scored."""
-        written, original = found.written, found.original
+        generated = candidates.generated
         if self.choice != "exact":
-            return torch.ones_like(written[:, :, 0], dtype=torch.bool)
-        allowed = ~(copies_original(written, original) | duplicates_of(written))
+            return torch.ones_like(generated[:, :, 0], dtype=torch.bool)
+        copies = copies_original(generated, candidates.original)
+        allowed = ~(copies | repeated_captions(generated))
         for rule in self.rules:
-            allowed &= self._passes(rule, found)
+            allowed &= self._passes(rule, candidates)
         return allowed
 
-    def picked(
-        self, found: GeneratedCandidates, scores: Tensor, may: Tensor, count: int
+    def select(
+        self, candidates: GeneratedCandidates, scores: Tensor, allowed: Tensor, count: int
     ) -> SelectedNegatives:
         """Choose the hardest of the captions that may be chosen.
 
         Args:
-            found: the captions.
+            candidates: the captions.
             scores: (P,) of those that may be chosen, anchor by anchor.
-            may: (B, N) bool, captions that may be chosen.
+            allowed: (B, N) bool, captions that may be chosen.
             count: M, of each anchor.
         """
-        table = scores.new_full(may.shape, -torch.inf)
-        table[may] = scores
-        best = self.best(found, table, may, count)
-        row, column = (best >= 0).nonzero(as_tuple=True)
-        number = best[row, column]
-        place = (may.flatten().cumsum(0) - 1).view(may.shape)
-        return SelectedNegatives(row, column, number, place[row, number])
+        table = scores.new_full(allowed.shape, -torch.inf)
+        table[allowed] = scores
+        hardest = self._hardest(candidates, table, allowed, count)
+        anchor, rank = (hardest >= 0).nonzero(as_tuple=True)
+        number = hardest[anchor, rank]
+        place = (allowed.flatten().cumsum(0) - 1).view(allowed.shape)
+        return SelectedNegatives(anchor, rank, number, place[anchor, number])
 
-    def best(self, found: GeneratedCandidates, scores: Tensor, may: Tensor, count: int) -> Tensor:
-        """Return the (B, M) indices of the hardest captions; -1 for none.
-
-        Args:
-            found: the captions.
-            scores: (B, N), -inf where they may not be chosen.
-            may: (B, N) bool.
-            count: M.
-        """
+    def _hardest(
+        self, candidates: GeneratedCandidates, scores: Tensor, allowed: Tensor, count: int
+    ) -> Tensor:
+        """Return the (B, count) indices of the hardest captions; -1 for none."""
+        generated, judge = candidates.generated, self.opinion
         if self.choice != "exact":
-            copy = copies_original(found.written, found.original)
-            repeated = duplicates_of(found.written)
-            if self.choice == "lowered logits":
-                scores = _logits(scores)
-            return hardest_kept(lowercase_all(scores, copy, repeated, scale="logits"), may, count)
+            copies = copies_original(generated, candidates.original)
+            scores = _logits(scores) if self.choice == "lowered logits" else scores
+            repeats = repeated_captions(generated)
+            lowered = penalise_copies(scores, copies, repeats, scale="logits")
+            return hardest_allowed(lowered, allowed, count)
         # With a judge, twice as many are scored by it: some of the hardest will be true.
-        places = hardest_kept(scores, may, 2 * count if self.opinion else count)
-        if self.opinion is None:
-            return places
-        row, column = (places >= 0).nonzero(as_tuple=True)
-        if not len(row):
+        places = hardest_allowed(scores, allowed, 2 * count if judge else count)
+        anchor, rank = (places >= 0).nonzero(as_tuple=True)
+        if judge is None or not len(anchor):
             return places[:, :count]
-        values = found.written[row, places[row, column]]
-        rows = found.rows[row.cpu()]
-        written = found.desk.strings(rows.tolist(), values)
-        true = self.opinion.true(found.images[row.cpu()], rows, written).to(may.device)
-        left = torch.zeros_like(may)
-        left[row, places[row, column]] = ~true
-        return hardest_kept(scores, left, count)
+        place, rows = places[anchor, rank], candidates.rows[anchor.cpu()]
+        strings = candidates.inputs.strings(rows.tolist(), generated[anchor, place])
+        true = judge.is_true(candidates.images[anchor.cpu()], rows, strings).to(allowed.device)
+        left = torch.zeros_like(allowed)
+        left[anchor, place] = ~true
+        return hardest_allowed(scores, left, count)
 
-    def _passes(self, rule: Rule, found: GeneratedCandidates) -> Tensor:
-        desk, device = found.desk, found.written.device
-        written, original = found.written, found.original
+    def _passes(self, rule: Rule, candidates: GeneratedCandidates) -> Tensor:
+        inputs, generated, original = candidates.inputs, candidates.generated, candidates.original
+        device = generated.device
         if rule == "inflection":
-            return agrees_with_wording(written, original, desk.inflections.to(device))
-        there = desk.occurring(found.images)
-        if rule == "captions":
-            return ~is_true_caption(written, original, there.to(device))
+            return agrees_with_wording(generated, original, inputs.inflections.to(device))
+        there = inputs.occurring(candidates.images)
         if rule == "wordnet":
-            return ~is_true_caption(written, original, desk.widened(there).to(device))
-        lemmas = desk.lemmas
-        occurring = torch.zeros(there.shape).scatter_reduce(
-            1, lemmas.expand_as(there), there.float(), "amax"
-        )
-        lemmas = lemmas.to(device)
-        return ~is_true_caption(lemmas[written], lemmas[original], occurring.bool().to(device))
+            there = inputs.with_wider_terms(there)
+        if rule == "lemmas":
+            lemmas = inputs.lemmas
+            there = torch.zeros(there.shape).scatter_reduce(
+                1, lemmas.expand_as(there), there.float(), "amax"
+            )
+            lemmas = lemmas.to(device)
+            generated, original = lemmas[generated], lemmas[original]
+        return ~is_true_caption(generated, original, there.bool().to(device))
 
 
 def _logits(scores: Tensor) -> Tensor:
@@ -655,127 +642,3 @@ def _logits(scores: Tensor) -> Tensor:
             f"{scores.max():.3g}, which are no probabilities; use 'lowered scores'"
         )
     return scores.logit()
-
-
-# Scores and word heads of many pairs, computed in parts and shared between processes.
-
-
-TEXTS_AT_ONCE = 1024
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PairInputs:
-    """Texts paired with images.
-
-    Attributes:
-        images: I encoded images.
-        texts: P texts.
-        image: (P,) index of each text's image.
-    """
-
-    images: Embeddings
-    texts: ModalityBatch
-    image: Tensor
-
-
-def score_in_parts(model: RetrievalModel, shown: PairInputs) -> Tensor:
-    """Score (P,) pairs in evaluation mode without a graph, each process a share of them."""
-    count, device = len(shown.texts), shown.image.device
-
-    def score(rows: Tensor | slice) -> Tensor:
-        texts, image = shown.texts.rows(rows), shown.image[rows]
-        parts = []
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = slice(start, start + TEXTS_AT_ONCE)
-            encoded = model.encode_texts(texts.rows(part))
-            pairs = Pairs(image[part], torch.arange(len(encoded), device=device))
-            parts.append(model.score_indices(shown.images, encoded, pairs))
-        return torch.cat(parts)
-
-    if not count:
-        return torch.zeros(0, device=device)
-    with evaluation_mode([model]):
-        return gather_shards(count, score, device)
-
-
-def read_in_parts(
-    model: RetrievalModel, shown: PairInputs, want: frozenset[WordHead], slots: WordSlots
-) -> WordReading:
-    """Run word heads on all texts, each process on a share; the result is the same on all.
-
-    Args:
-        model: a model with word heads.
-        shown: P texts, at least one, with their images.
-        want: the heads.
-        slots: M places in the texts, in the order of the texts.
-    """
-    assert isinstance(model, WordHeadModel), "the step checks that it reads words"
-    count, device = len(shown.texts), shown.image.device
-    begin, end = _bounds(count, distributed.rank())
-    rows = torch.arange(begin, end, device=device)
-    inside = (slots.pair >= begin) & (slots.pair < end)
-    own_slots = WordSlots(slots.pair[inside] - begin, slots.place[inside])
-    texts = model.encode_texts(shown.texts.rows(rows))
-    reading = model.read(shown.images.rows(shown.image[rows]), texts, want, own_slots)
-    if distributed.size() == 1:
-        return reading
-    by_text, by_slot = _shares(count, slots)
-    return WordReading(
-        score=_gather_share(reading.score, by_text),
-        fill=_gather_share(reading.fill, by_slot),
-        doubt=_gather_share(reading.doubt, by_text),
-        correct=_gather_share(reading.correct, by_slot),
-    )
-
-
-def _bounds(count: int, rank: int) -> tuple[int, int]:
-    """Return the bounds of a process's share of rows; the last row if it has none."""
-    each = -(-count // distributed.size())
-    begin = min(rank * each, count - 1)
-    return begin, max(min((rank + 1) * each, count), begin + 1)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _SharePlaces:
-    """The places of all rows after a gather in which each process sends `most` rows.
-
-    Attributes:
-        most: rows that each process sends.
-        places: (n,) places of the rows that count.
-    """
-
-    most: int
-    places: Tensor
-
-
-def _shares(count: int, slots: WordSlots) -> tuple[_SharePlaces, _SharePlaces]:
-    """Return the places of the texts, and of the slots."""
-    each = -(-count // distributed.size())
-    texts, words = [], []
-    for rank in range(distributed.size()):
-        begin, end = _bounds(count, rank)
-        real = rank * each < count
-        inside = int(((slots.pair >= begin) & (slots.pair < end)).sum())
-        texts.append((end - begin, real))
-        words.append((inside, real))
-    return _places_of(texts, slots.pair.device), _places_of(words, slots.pair.device)
-
-
-def _places_of(sent: list[tuple[int, bool]], device: torch.device) -> _SharePlaces:
-    most = max(rows for rows, _ in sent)
-    places = [
-        torch.arange(rank * most, rank * most + rows, device=device)
-        for rank, (rows, real) in enumerate(sent)
-        if real
-    ]
-    return _SharePlaces(most, torch.cat(places))
-
-
-def _gather_share(share: Tensor | None, shares: _SharePlaces) -> Tensor | None:
-    """Gather the rows of all processes, with their gradients."""
-    if share is None:
-        return None
-    padded = pad(share, (0, 0) * (share.dim() - 1) + (0, shares.most - len(share)))
-    return distributed.gather_rows(padded)[shares.places]

@@ -13,7 +13,8 @@ from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.generation.inputs import FalseNegativeJudge, PairInputs, score_in_parts
+from counterfoil.negatives.generation.inputs import FalseNegativeJudge
+from counterfoil.negatives.generation.scoring import PairInputs, score_in_parts
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.scoring.encode import evaluation_mode
 
@@ -37,11 +38,11 @@ class JudgeModel:
     ) -> None:
         if processor.processor.tokenizer is None:
             raise ValueError(
-                "a second opinion reads written captions, and this model reads ready-made vectors"
+                "a judge reads generated captions, and this model reads ready-made vectors"
             )
         self.model, self.processor, self.slack = model, processor, slack
 
-    def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
+    def is_true(self, images: Tensor, rows: Tensor, generated: list[str]) -> Tensor:
         """Return (P,) bool, True for captions that it takes for true; see `FalseNegativeJudge`."""
         # Each image and each original pair is encoded and scored once.
         unique, image = torch.unique(images, return_inverse=True)
@@ -50,7 +51,7 @@ class JudgeModel:
         with evaluation_mode([self.model]):
             encoded = self.model.encode_images(self._to_device(self.processor.images(unique)))
         old = self._to_device(self.processor.texts(pairs[1]))
-        new = self._to_device(self.processor.processor.process_texts(written))
+        new = self._to_device(self.processor.processor.process_texts(generated))
         device = new.values.device
         original = score_in_parts(self.model, PairInputs(encoded, old, place.to(device)))
         scores = score_in_parts(self.model, PairInputs(encoded, new, image.to(device)))
@@ -66,15 +67,15 @@ class AnyJudge:
     """Takes a caption for true if one of several judges does.
 
     Args:
-        opinions: the judges, at least one.
+        judges: at least one.
     """
 
-    def __init__(self, opinions: Sequence[FalseNegativeJudge]) -> None:
-        self.opinions = opinions
+    def __init__(self, judges: Sequence[FalseNegativeJudge]) -> None:
+        self.judges = judges
 
-    def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
-        """Return (P,) bool, True for captions that one of them takes for true."""
-        return torch.stack([one.true(images, rows, written) for one in self.opinions]).any(0)
+    def is_true(self, images: Tensor, rows: Tensor, generated: list[str]) -> Tensor:
+        """Return (P,) bool, True for captions that any of them takes for true."""
+        return torch.stack([judge.is_true(images, rows, generated) for judge in self.judges]).any(0)
 
 
 @final
@@ -96,7 +97,7 @@ class ParaphraseJudge:
     ) -> None:
         self.meanings, self.dataset, self.slack = meanings, dataset, slack
 
-    def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
+    def is_true(self, images: Tensor, rows: Tensor, generated: list[str]) -> Tensor:
         """Return (P,) bool, True for captions that it takes for true; see `FalseNegativeJudge`."""
         images, rows = images.cpu(), rows.cpu()
         captions = self.dataset.relation.captions(torch.unique(images))[0]
@@ -104,7 +105,7 @@ class ParaphraseJudge:
         vectors = self.meanings.vectors([self.dataset.texts[row] for row in captions.tolist()])
         nearness = CaptionNearness(self.dataset.relation, captions, vectors)
         old = nearness.nearest(vectors[torch.searchsorted(captions, rows)], images, rows)
-        new = nearness.nearest(self.meanings.vectors(written), images, rows)
+        new = nearness.nearest(self.meanings.vectors(generated), images, rows)
         return old.isfinite() & (new >= old - self.slack)
 
 

@@ -1,4 +1,4 @@
-"""What all writers of foils go by: when two captions are one, and chance that has a name."""
+"""Generated captions on disk, with their provenance, and the sampler that trains on them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from counterfoil.core.types import Batch, EncodedViews, Pairs, Role
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 
 
 def normalise_for_comparison(text: str) -> str:
-    """A caption's words, without case, points and blanks.
+    """Return a caption's words in lower case, without punctuation marks.
 
     >>> normalise_for_comparison("A man's  T-shirt.")
     "a man's t-shirt"
@@ -36,12 +36,9 @@ def normalise_for_comparison(text: str) -> str:
 
 
 def named_generator(name: str) -> torch.Generator:
-    """A random state that depends on a name only."""
+    """Return a random state that depends on a name only."""
     digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
     return torch.Generator().manual_seed(digest)
-
-
-# Generated captions on disk, with their provenance.
 
 
 ROWS = "foils.jsonl"
@@ -50,13 +47,13 @@ ROWS = "foils.jsonl"
 @final
 @dataclass(frozen=True, slots=True)
 class ChangedSpan:
-    """Words of a caption that its foil does not have.
+    """Words of a caption and those that replace them in its foil.
 
     Attributes:
-        old: the caption's.
-        new: the foil's.
-        start: first character of the new ones in the foil.
-        stop: the one after their last.
+        old: words of the caption.
+        new: words of the foil.
+        start: first character of the new words in the foil.
+        stop: the character after their last.
     """
 
     old: str
@@ -68,17 +65,17 @@ class ChangedSpan:
 @final
 @dataclass(frozen=True, slots=True)
 class GeneratedCaption:
-    """One written caption.
+    """One generated caption.
 
     Attributes:
-        image: the data set's name of the image that it is not true of.
-        text: the data set's name of the caption that it was made of.
-        caption: that caption.
-        foil: what was made of it.
-        kind: what was changed, as in "noun".
+        image: id of the image that it does not describe.
+        text: id of the original caption.
+        caption: the original caption.
+        foil: the generated caption.
+        kind: kind of the changed words, as in "noun".
         changed: the changed words, from left to right.
-        scores: what models thought of it, by the name of the score.
-        writer: who wrote it.
+        scores: scores by models, by name.
+        writer: name of the generator.
     """
 
     image: str
@@ -91,21 +88,24 @@ class GeneratedCaption:
     writer: str = "rules"
 
     def line(self) -> str:
-        """The line of a file that holds it."""
+        """Return it as a line of a JSON-lines file."""
         return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
+
+_FOIL = TypeAdapter(GeneratedCaption)
 
 
 @final
 class GeneratedManifest(ArtifactManifest):
-    """What captions were written for, so that they are never read against anything else.
+    """Provenance of generated captions, so that they are never read for other data.
 
     Attributes:
-        dataset: fingerprint of the images and captions.
-        split: whose captions they are, as in "train".
-        writer: who wrote, in words.
-        settings: of the writer.
-        seed: of what was drawn.
-        counts: foils by kind.
+        corpus: fingerprint of the images and captions.
+        split: split of the captions, as in "train".
+        writer: description of the generator.
+        settings: of the generator.
+        seed: of random choices.
+        counts: number of foils by kind.
     """
 
     corpus: str
@@ -127,11 +127,11 @@ WRITTEN = ArtifactFormat(
 @final
 @dataclass(frozen=True, slots=True)
 class GeneratedStore:
-    """A folder of written captions: ``manifest.json``, and ``foils.jsonl`` with one a line.
+    """A folder of generated captions: ``manifest.json``, and ``foils.jsonl`` with one a line.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it was made from.
+        folder: its path.
+        manifest: its provenance.
     """
 
     folder: Path
@@ -148,18 +148,18 @@ class GeneratedStore:
         settings: Mapping[str, Any],
         seed: int,
     ) -> Self:
-        """Write the folder, whole or not at all, while the foils are being made.
+        """Write the folder, whole or not at all, while the foils are being generated.
 
         Args:
             folder: must not exist yet.
             foils: of captions of the data set.
-            dataset: the split that they were written for.
-            writer: who wrote, in words.
-            settings: of the writer; plain values.
-            seed: of what was drawn.
+            dataset: the split of these captions.
+            writer: description of the generator.
+            settings: of the generator; plain values.
+            seed: of random choices.
 
         Raises:
-            ValueError: something is there.
+            ValueError: the folder exists.
         """
         ensure_absent(folder)
         counts: dict[str, int] = {}
@@ -182,7 +182,7 @@ class GeneratedStore:
 
     @classmethod
     def open(cls, folder: Path, *, fingerprint: str) -> Self:
-        """A folder that `write` wrote for a data set.
+        """Open a folder that `write` wrote for a data set.
 
         Raises:
             ValueError: no such folder, damaged, for another data set or of a newer version.
@@ -193,7 +193,7 @@ class GeneratedStore:
         return sum(self.manifest.counts.values())
 
     def foils(self) -> Iterator[GeneratedCaption]:
-        """All of them, in the order in which they were written.
+        """Yield the captions, in the order of the file.
 
         Raises:
             ValueError: a line is damaged, or there are not as many as the manifest promises.
@@ -210,7 +210,7 @@ class GeneratedStore:
 
 
 def generated_digest(folder: Path) -> str:
-    """Sixteen hex digits of the captions in a folder; "" where there are none."""
+    """Return sixteen hex digits, the hash of the captions in a folder; "" where there are none."""
     path = folder / ROWS
     if not path.is_file():
         return ""
@@ -219,48 +219,39 @@ def generated_digest(folder: Path) -> str:
 
 
 def read_generated(path: Path) -> Iterator[GeneratedCaption]:
-    """The foils of a file with one a line.
+    """Yield the captions of a file with one a line.
 
     Raises:
         ValueError: there is no such file, or a line is damaged.
     """
     if not path.is_file():
-        raise ValueError(f"{path} does not exist; written captions are needed there")
+        raise ValueError(f"{path} does not exist; generated captions are needed there")
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
-            yield _row(path, number, line)
-
-
-_ROW = TypeAdapter(GeneratedCaption)
-
-
-def _row(path: Path, number: int, line: str) -> GeneratedCaption:
-    try:
-        return _ROW.validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise ValueError(
-            f"{path}, line {number} is damaged: {where}: {first['msg'].lower()}; write again"
-        ) from None
-
-
-# Sampling negatives from stored captions, whatever generated them.
+            try:
+                yield _FOIL.validate_json(line)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(str(part) for part in first["loc"]) or "the whole"
+                raise ValueError(
+                    f"{path}, line {number} is damaged: {where}: {first['msg'].lower()}; write "
+                    "again"
+                ) from None
 
 
 @final
-class GeneratedCaptions:
+class GeneratedCaptions(OnlineMiner):
     """Draws stored foils of each anchor caption, which the model in training reads as text.
 
-    VSE-C (https://arxiv.org/abs/1806.10348) trains on rules' foils, TAGS's "static" negatives are a
-    frozen model's; each visit of an anchor draws anew, without replacement. Roles: "written".
+    VSE-C (https://arxiv.org/abs/1806.10348) trains on foils made by rules, TAGS with "static"
+    negatives on those of a frozen model. Each visit of an anchor draws anew, without replacement.
+    Roles: "written".
 
     Departs from VSE-C's code in: an anchor's candidates are foils of its own caption, not the
     hardest of those of the whole batch.
     """
 
     provides = frozenset({Role.WRITTEN})
-    provides_words = frozenset[str]()
     anchors_only = True
 
     def __init__(
@@ -272,24 +263,26 @@ class GeneratedCaptions:
         kinds: tuple[str, ...] = (),
         shared: bool = False,
     ) -> None:
-        """Keyword arguments.
+        """Read the captions.
 
         Args:
-            folder: of written captions, as ``counterfoil write`` makes it.
-            processor: what the model in training sees of the data set.
+            folder: of generated captions, as ``counterfoil write`` makes it.
+            processor: inputs of the model in training.
             count: N, foils of each anchor; fewer where fewer are stored.
-            kinds: only these, as in ("noun", "numeral"); () for all.
-            shared: every anchor's image is asked about the foils of all anchors, as NegCLIP
+            kinds: kinds of foils to use, as in ("noun", "numeral"); () for all.
+            shared: score every anchor's image with the foils of all anchors, as NegCLIP
                 (https://arxiv.org/abs/2210.01936) appends them to the texts of a batch.
 
         Raises:
-            ValueError: the folder is none, is damaged or was written for another data set, the
-                model reads no words, or nothing is left to draw.
+            ValueError: no such folder, damaged or of another data set, a model that reads no words,
+                or no foil is left to draw.
         """
         if count < 1:
             raise ValueError(f"count={count} is not possible; it must be at least 1")
         if processor.processor.tokenizer is None:
-            raise ValueError("this model compares ready-made vectors and cannot read written foils")
+            raise ValueError(
+                "this model compares ready-made vectors and cannot read generated captions"
+            )
         store = GeneratedStore.open(Path(folder), fingerprint=processor.dataset.fingerprint)
         self.processor, self.count, self.shared = processor, count, shared
         self._foils: dict[int, list[str]] = {}
@@ -303,9 +296,9 @@ class GeneratedCaptions:
             if not kinds or foil.kind in kinds:
                 self._foils.setdefault(rows[foil.text], []).append(foil.foil)
         if not self._foils:
-            there = ", ".join(store.manifest.counts) or "none"
+            stored = ", ".join(store.manifest.counts) or "none"
             raise ValueError(
-                f"{folder} has no foils of {', '.join(kinds) or 'any kind'}; it has: {there}"
+                f"{folder} has no foils of {', '.join(kinds) or 'any kind'}; it has: {stored}"
             )
 
     def propose(
@@ -316,20 +309,19 @@ class GeneratedCaptions:
         grid: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
-        """Stored foils of every anchor, the same on every process."""
+        """Return stored foils of every anchor, the same on every process."""
         anchors = batch.anchors.image.unsqueeze(1)
         text = torch.full((len(anchors), self.count), -1)
         strings: list[str] = []
-        for at, row in enumerate(batch.text_rows[batch.anchors.text.cpu()].tolist()):
+        for anchor, row in enumerate(batch.text_rows[batch.anchors.text.cpu()].tolist()):
             foils = self._foils.get(row, [])
-            drawn = torch.randperm(len(foils), generator=rng)[: self.count].tolist()
+            places = torch.randperm(len(foils), generator=rng)[: self.count].tolist()
             first = len(batch.text_rows) + len(strings)
-            text[at, : len(drawn)] = torch.arange(first, first + len(drawn))
-            strings += [foils[place] for place in drawn]
+            text[anchor, : len(places)] = torch.arange(first, first + len(places))
+            strings += [foils[place] for place in places]
         if self.shared and strings:
             text = text[text >= 0].expand(len(anchors), -1)
         pairs = Pairs(anchors.expand(text.shape), text.to(anchors.device))
-        texts = (
-            self.processor.processor.process_texts(strings).to(anchors.device) if strings else None
-        )
+        process = self.processor.processor.process_texts
+        texts = process(strings).to(anchors.device) if strings else None
         return MinedExtras(texts=texts, pairs={Role.WRITTEN: pairs})

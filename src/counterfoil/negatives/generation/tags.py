@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
@@ -31,15 +31,19 @@ from counterfoil.negatives.generation.inputs import (
     GeneratedCandidates,
     GeneratorInputs,
     MaskedCaptions,
-    PairInputs,
     Singles,
     choose_spans,
     mask_spans,
+    with_singles,
+    with_tokens,
+)
+from counterfoil.negatives.generation.scoring import (
+    PairInputs,
+    predict_words,
     read_in_parts,
     score_in_parts,
-    with_singles,
 )
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.scoring.encode import evaluation_mode
 
 
@@ -143,9 +147,9 @@ class MaskRefill:
             )
         parse_choice(SINGLES, self.singles, "a way to hide single words")
 
-    def hidden(
+    def mask(
         self,
-        desk: GeneratorInputs,
+        inputs: GeneratorInputs,
         rows: Tensor,
         *,
         mask: int,
@@ -155,39 +159,39 @@ class MaskRefill:
         """Mask captions, K times each.
 
         Args:
-            desk: the data set.
+            inputs: the data set.
             rows: (B,) rows of the captions.
             mask: id of the token that hides a word.
             rng: of the masked tokens.
             device: of the result.
         """
-        texts = desk.texts(rows)
-        words = texts.mask & ~desk.banned[texts.values]
-        phrases = with_singles(desk.phrases(rows, texts.mask.shape[1]), words, singles=self.singles)
+        texts = inputs.texts(rows)
+        words = texts.mask & ~inputs.banned[texts.values]
+        phrases = inputs.phrases(rows, texts.mask.shape[1])
+        phrases = with_singles(phrases, words, singles=self.singles)
         slots = choose_spans(
             phrases, times=self.masks, rng=rng, share=self.share, first=self.singles == "only"
         )
         texts = texts.to(device)
-        masked = mask_spans(texts, slots, mask=mask, words=desk.words, rng=rng)
+        masked = mask_spans(texts, slots, mask=mask, words=inputs.words, rng=rng)
         return MaskedInputs(texts, slots.to(device), masked)
 
-    def written(
-        self, desk: GeneratorInputs, of: MaskedInputs, logits: Tensor, rng: torch.Generator
+    def refill(
+        self, inputs: GeneratorInputs, masked: MaskedInputs, logits: Tensor, rng: torch.Generator
     ) -> Tensor:
         """Refill masked captions: (B, K * C, L) long, with new words in the slots.
 
         Args:
-            desk: the data set.
-            of: the masked captions.
+            inputs: the data set.
+            masked: the masked captions.
             logits: (M, V) the generator's logits at the slots.
             rng: of the words.
         """
-        banned = desk.banned_of(logits.shape[1], specials=self.specials).to(logits.device)
+        banned = inputs.banned_ids(logits.shape[1], specials=self.specials).to(logits.device)
         chances = refill_probabilities(logits, temperature=self.temperature, banned=banned)
-        new = fill_slots(
-            of.masked.texts.values, of.masked.slots, draw_refills(chances, self.refills, rng)
-        )
-        return new.view(len(of.texts), -1, new.shape[1])
+        words = draw_refills(chances, self.refills, rng)
+        filled = fill_slots(masked.masked.texts.values, masked.masked.slots, words)
+        return filled.view(len(masked.texts), -1, filled.shape[1])
 
 
 def at_least_one(numbers: Mapping[str, int]) -> None:
@@ -201,43 +205,43 @@ def at_least_one(numbers: Mapping[str, int]) -> None:
             raise ValueError(f"{name}={number} is not possible; it must be at least 1")
 
 
-def check_heads(model: RetrievalModel, asked: set[WordHead], what: str, instead: str) -> None:
+def check_heads(model: RetrievalModel, heads: set[WordHead], what: str, instead: str) -> None:
     """Check that a model has the required word heads.
 
     Args:
         model: the model.
-        asked: required heads, if any.
+        heads: required heads, if any.
         what: noun for messages, as in "the filler".
         instead: advice for a model without any word heads.
 
     Raises:
         ValueError: a head is missing.
     """
-    if not asked:
+    if not heads:
         return
     if not isinstance(model, WordHeadModel):
         raise ValueError(f"{what} {type(model).__name__} does not read words; {instead}")
-    if missing := sorted(want.value for want in asked - model.wants):
+    if missing := sorted(head.value for head in heads - model.wants):
         raise ValueError(
             f"{what} {type(model).__name__} has no heads for {', '.join(missing)}; it has "
-            f"{', '.join(sorted(want.value for want in model.wants))}: name them in its outputs"
+            f"{', '.join(sorted(head.value for head in model.wants))}: name them in its outputs"
         )
 
 
-def mask_token_of(desk: GeneratorInputs, writer: RetrievalModel) -> int:
+def mask_token_of(inputs: GeneratorInputs, generator: RetrievalModel) -> int:
     """Return the id of the token that hides a word: of the inputs, the model or the tokenizer.
 
     Raises:
         ValueError: there is none.
     """
-    if desk.mask is not None:
-        return desk.mask
-    own = word_embeddings_of(writer).mask_word
-    mask = desk.tokenizer.mask if own is None else own
+    if inputs.mask is not None:
+        return inputs.mask
+    own = word_embeddings_of(generator).mask_word
+    mask = inputs.tokenizer.mask if own is None else own
     if mask is None:
         raise ValueError(
-            "neither the writer nor its tokenizer has a token that hides a word; give its id "
-            "to the desk as mask, such as 3 for <unk>"
+            "neither the generator nor its tokenizer has a token that hides a word; give its id to "
+            "GeneratorInputs as mask, such as 3 for <unk>"
         )
     return mask
 
@@ -252,28 +256,28 @@ TASKS: dict[str, WordHead] = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class SelectedMasks:
+class SelectedCaptions:
     """Generated captions that are trained on.
 
     Attributes:
         anchor: (C,) the anchor.
-        column: (C,) rank among the anchor's captions, the hardest first.
+        rank: (C,) rank among the anchor's captions, the hardest first.
         masking: (C,) the masking of the anchor's caption that was filled.
         texts: C captions, as inputs of the model in training.
     """
 
     anchor: Tensor
-    column: Tensor
+    rank: Tensor
     masking: Tensor
     texts: ModalityBatch
 
 
 def word_tasks(
     model: RetrievalModel,
-    shown: PairInputs,
-    kept: SelectedMasks,
+    pairs: PairInputs,
+    selected: SelectedCaptions,
     originals: ModalityBatch,
-    hidden: Tensor,
+    masked: Tensor,
     words: tuple[Task, ...],
 ) -> tuple[Tensor, dict[str, WordTask]]:
     """Score the C chosen captions and compute their word tasks, in one forward pass.
@@ -283,32 +287,32 @@ def word_tasks(
 
     Args:
         model: a model with word heads.
-        shown: the chosen captions with their images.
-        kept: the chosen captions.
+        pairs: the chosen captions with their images.
+        selected: the chosen captions.
         originals: B captions.
-        hidden: (B, K, L) bool, slots of each masking.
+        masked: (B, K, L) bool, slots of each masking.
         words: the tasks; "masked" is ignored.
 
     Returns:
         (C,) scores, and the tasks by name.
     """
-    anchor, none = kept.anchor, not len(kept.anchor)
-    slots_of = hidden[anchor, kept.masking]
+    anchor, none = selected.anchor, not len(selected.anchor)
+    slots = masked[anchor, selected.masking]
     if none:
-        anchor, slots_of = anchor.new_zeros(1), hidden[:1, 0]
-        shown = PairInputs(shown.images, originals.rows(anchor), anchor)
-    pair, place = slots_of.nonzero(as_tuple=True)
+        anchor, slots = anchor.new_zeros(1), masked[:1, 0]
+        pairs = PairInputs(pairs.images, originals.rows(anchor), anchor)
+    pair, place = slots.nonzero(as_tuple=True)
     want = frozenset({WordHead.SCORE, *(TASKS[word] for word in words if word != "masked")})
-    found = read_in_parts(model, shown, want, WordSlots(pair, place))
+    reading = read_in_parts(model, pairs, want, WordSlots(pair, place))
     true, tasks = originals.values[anchor], {}
-    assert found.score is not None
-    if found.doubt is not None:
-        row, column = shown.texts.mask.nonzero(as_tuple=True)
-        same = (shown.texts.values == true).long()[row, column]
-        tasks["doubt"] = _task(found.doubt[row, column], same, anchor[row], none)
-    if found.correct is not None:
-        tasks["correct"] = _task(found.correct, true[pair, place], anchor[pair], none)
-    return found.score[: len(kept.anchor)], tasks
+    assert reading.score is not None
+    if reading.doubt is not None:
+        row, column = pairs.texts.mask.nonzero(as_tuple=True)
+        same = (pairs.texts.values == true).long()[row, column]
+        tasks["doubt"] = _task(reading.doubt[row, column], same, anchor[row], none)
+    if reading.correct is not None:
+        tasks["correct"] = _task(reading.correct, true[pair, place], anchor[pair], none)
+    return reading.score[: len(selected.anchor)], tasks
 
 
 def _task(logits: Tensor, labels: Tensor, anchor: Tensor, none: bool) -> WordTask:
@@ -320,7 +324,7 @@ INSTEAD = "give TagsGenerator a frozen filler that does, such as UNITER, and no 
 
 
 @final
-class TagsGenerator:
+class TagsGenerator(OnlineMiner):
     """Hides phrases of a caption, fills them with a model that sees the image, keeps the hardest.
 
     TAGS (https://arxiv.org/abs/2111.03349; Algorithm 1): each anchor caption is masked K times, and
@@ -356,7 +360,7 @@ class TagsGenerator:
         sieve: CandidateFilter | None = None,
         specials: bool = False,
     ) -> None:
-        """Create a generator.
+        """Create a generator; the names of the arguments are those of saved configurations.
 
         Args:
             desk: inputs of the generator.
@@ -378,7 +382,7 @@ class TagsGenerator:
                 another processor than the generator.
         """
         at_least_one({"masks": masks, "refills": refills, "keep": keep})
-        self.hand = MaskRefill(
+        self.mask_refill = MaskRefill(
             masks=masks,
             refills=refills,
             temperature=temperature,
@@ -393,8 +397,8 @@ class TagsGenerator:
                 "a model that reads with a lens of its own needs a frozen filler, and learns no "
                 f"word tasks from it; given were {', '.join(words) or 'none'}"
             )
-        self.desk, self.filler, self.reader = desk, filler, reader
-        self.keep, self.words, self.sieve = keep, words, sieve or CandidateFilter()
+        self.inputs, self.filler, self.model_inputs = desk, filler, reader
+        self.keep, self.words, self.candidate_filter = keep, words, sieve or CandidateFilter()
         self.provides_words = frozenset[str](words)
 
     def check(self, model: RetrievalModel) -> None:
@@ -403,12 +407,12 @@ class TagsGenerator:
         Raises:
             ValueError: a head is missing.
         """
-        asked = {TASKS[word] for word in self.words}
-        asked |= {WordHead.FILL} if self.filler is None else set()
-        check_heads(model, asked, "the model", INSTEAD)
+        heads = {TASKS[word] for word in self.words}
+        heads |= {WordHead.FILL} if self.filler is None else set()
+        check_heads(model, heads, "the model", INSTEAD)
         if self.filler is not None:
             check_heads(self.filler, {WordHead.FILL}, "the filler", INSTEAD)
-        mask_token_of(self.desk, self.filler or model)
+        mask_token_of(self.inputs, self.filler or model)
 
     def propose(
         self,
@@ -420,22 +424,24 @@ class TagsGenerator:
     ) -> MinedExtras:
         """Return generated captions of every anchor, the same on every process."""
         rows, device = batch.text_rows[batch.anchors.text.cpu()], batch.positive.device
-        mask = mask_token_of(self.desk, self.filler or model)
-        draft = self.hand.hidden(self.desk, rows, mask=mask, rng=rng, device=device)
-        logits, task = self._predict(model, batch, views, draft.masked)
-        written = self.hand.written(self.desk, draft, logits, rng)
-        kept = self._select(model, batch, draft.texts, written)
+        mask = mask_token_of(self.inputs, self.filler or model)
+        masked = self.mask_refill.mask(self.inputs, rows, mask=mask, rng=rng, device=device)
+        logits, task = self._predict(model, batch, views, masked.masked)
+        generated = self.mask_refill.refill(self.inputs, masked, logits, rng)
+        selected = self._select(model, batch, masked.texts, generated)
         tasks = {} if task is None else {"masked": task}
         if not {"doubt", "correct"} & set(self.words):
             return MinedExtras(
-                texts=kept.texts if len(kept.anchor) else None,
-                pairs={Role.WRITTEN: self._pairs(batch, kept)},
+                texts=selected.texts if len(selected.anchor) else None,
+                pairs={Role.WRITTEN: self._pairs(batch, selected)},
                 words=tasks,
             )
-        shown = PairInputs(views.inference.images, kept.texts, batch.anchors.image[kept.anchor])
-        scores, more = word_tasks(model, shown, kept, draft.texts, draft.slots, self.words)
+        pairs = PairInputs(
+            views.inference.images, selected.texts, batch.anchors.image[selected.anchor]
+        )
+        scores, more = word_tasks(model, pairs, selected, masked.texts, masked.slots, self.words)
         table = scores.new_full((len(batch.anchors.image), self.keep), -torch.inf)
-        table = table.index_put((kept.anchor, kept.column), scores)
+        table = table.index_put((selected.anchor, selected.rank), scores)
         return MinedExtras(words={**tasks, **more}, scores={Role.WRITTEN: table})
 
     def _predict(
@@ -443,63 +449,61 @@ class TagsGenerator:
     ) -> tuple[Tensor, WordTask | None]:
         """Return the generator's logits at the slots, and the "masked" task of the model."""
         anchor = torch.arange(len(batch.anchors.image), device=batch.positive.device)
-        anchor = anchor.repeat_interleave(self.hand.masks)
-        want, task, logits = frozenset({WordHead.FILL}), None, None
+        anchor = anchor.repeat_interleave(self.mask_refill.masks)
+        task, slots = None, masked.slots
         if self.filler is None or "masked" in self.words:
-            shown = PairInputs(views.inference.images, masked.texts, batch.anchors.image[anchor])
-            logits = read_in_parts(model, shown, want, masked.slots).fill
-            assert logits is not None
+            pairs = PairInputs(views.inference.images, masked.texts, batch.anchors.image[anchor])
+            logits = predict_words(model, pairs, slots)
             if "masked" in self.words:
-                task = WordTask(logits, masked.labels, anchor[masked.slots.pair])
+                task = WordTask(logits, masked.labels, anchor[slots.pair])
         if self.filler is not None:
             filler = self.filler.to(anchor.device)
             with evaluation_mode([filler]):
-                images = filler.encode_images(self._images(batch, self.desk.processor))
-                logits = read_in_parts(
-                    filler, PairInputs(images, masked.texts, anchor), want, masked.slots
-                ).fill
-        assert logits is not None
+                images = filler.encode_images(self._images(batch, self.inputs.processor))
+                logits = predict_words(filler, PairInputs(images, masked.texts, anchor), slots)
         return logits, task
 
     def _select(
-        self, model: RetrievalModel, batch: Batch, originals: ModalityBatch, written: Tensor
-    ) -> SelectedMasks:
+        self, model: RetrievalModel, batch: Batch, originals: ModalityBatch, generated: Tensor
+    ) -> SelectedCaptions:
         """Return the hardest of the captions that the filter allows."""
         images = batch.image_rows[batch.anchors.image.cpu()]
         rows = batch.text_rows[batch.anchors.text.cpu()]
-        candidates = GeneratedCandidates(self.desk, images, rows, originals.values, written)
-        may = self.sieve.may(candidates)
-        anchor, number = may.nonzero(as_tuple=True)
-        texts = self._as_inputs(rows, originals.rows(anchor), anchor, written[anchor, number])
+        candidates = GeneratedCandidates(self.inputs, images, rows, originals.values, generated)
+        allowed = self.candidate_filter.allowed(candidates)
+        anchor, number = allowed.nonzero(as_tuple=True)
+        texts = self._model_texts(rows, originals.rows(anchor), anchor, generated[anchor, number])
         with evaluation_mode([model]):
-            encoded = model.encode_images(self._images(batch, self.reader or self.desk.processor))
+            processor = self.model_inputs or self.inputs.processor
+            encoded = model.encode_images(self._images(batch, processor))
         scores = score_in_parts(model, PairInputs(encoded, texts, anchor))
-        best = self.sieve.picked(candidates, scores, may, self.keep)
-        masking = best.number // self.hand.refills
-        return SelectedMasks(best.anchor, best.column, masking, texts.rows(best.place))
+        best = self.candidate_filter.select(candidates, scores, allowed, self.keep)
+        masking = best.number // self.mask_refill.refills
+        return SelectedCaptions(best.anchor, best.rank, masking, texts.rows(best.place))
 
-    def _as_inputs(
+    def _model_texts(
         self, rows: Tensor, originals: ModalityBatch, anchor: Tensor, values: Tensor
     ) -> ModalityBatch:
         """Return generated captions as inputs of the model in training."""
-        if self.reader is None:
-            return replace(originals, ids=torch.full_like(originals.ids, -1), values=values)
-        strings = self.desk.strings(rows[anchor.cpu()].tolist(), values)
+        if self.model_inputs is None:
+            return with_tokens(originals, values)
+        process = self.model_inputs.processor.process_texts
+        strings = self.inputs.strings(rows[anchor.cpu()].tolist(), values)
         if not strings:
-            strings = [self.desk.processor.dataset.texts[int(rows[0])]]
-            return self.reader.processor.process_texts(strings).to(values.device).rows(slice(0, 0))
-        return self.reader.processor.process_texts(strings).to(values.device)
+            any_text = self.inputs.processor.dataset.texts[int(rows[0])]
+            return process([any_text]).to(values.device).rows(slice(0, 0))
+        return process(strings).to(values.device)
 
     def _images(self, batch: Batch, processor: ProcessedDataset) -> ModalityBatch:
         """Return the anchors' images, processed."""
         rows = batch.image_rows[batch.anchors.image.cpu()]
         return processor.images(rows).to(batch.positive.device)
 
-    def _pairs(self, batch: Batch, kept: SelectedMasks) -> Pairs:
+    def _pairs(self, batch: Batch, selected: SelectedCaptions) -> Pairs:
         """Return (B, m) pairs; -1 where there is no text."""
         anchors = batch.anchors.image.unsqueeze(1)
         text = torch.full((len(anchors), self.keep), -1, device=anchors.device)
-        text[kept.anchor, kept.column] = len(batch.text_rows) + torch.arange(
-            len(kept.anchor), device=anchors.device
+        text[selected.anchor, selected.rank] = len(batch.text_rows) + torch.arange(
+            len(selected.anchor), device=anchors.device
         )
         return Pairs(anchors.expand_as(text), text)

@@ -14,6 +14,7 @@ from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import PhraseParser, RulePhraseParser
 from counterfoil.model import Model, load_model
+from counterfoil.negatives.generation.generator import ModelGenerator, generate_in_parts
 from counterfoil.negatives.generation.inputs import (
     RULES,
     SHARE,
@@ -27,7 +28,6 @@ from counterfoil.negatives.generation.judges import AnyJudge, JudgeModel, Paraph
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
 from counterfoil.negatives.generation.store import GeneratedStore
 from counterfoil.negatives.generation.tags import MaskRefill, at_least_one
-from counterfoil.negatives.generation.writer import ModelGenerator, generate_in_parts
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.fitting import ModelStage
@@ -225,11 +225,11 @@ def generate_captions(
     guide = load_model(find(stage.guide)) if stage.guide else None
     inputs = GeneratorInputs(processor=model.process(dataset), parser=stage.parser.build())
     writer = ModelGenerator(
-        desk=inputs,
+        inputs=inputs,
         model=model.model,
-        hand=stage.mask_refill,
+        mask_refill=stage.mask_refill,
         keep=stage.keep,
-        sieve=_candidate_filter(stage, guide, dataset),
+        candidate_filter=_candidate_filter(stage, guide, dataset),
         seed=stage.seed,
     )
     with stop_watch(left(), EVERY) as watch:

@@ -21,7 +21,6 @@ from counterfoil.negatives.diagnose import NegativeHardness, hardness
 from counterfoil.negatives.filters import (
     FilterConfig,
     NegativeFilters,
-    build_filters,
     check_encoder,
 )
 from counterfoil.negatives.mining import mine_half_precision, mine_lists, rerank_proposals
@@ -266,7 +265,7 @@ def _mine_lists(
 ) -> tuple[HardNegativeLists, str]:
     """Mine with the stage's models or the proposing ones; with a note on half precision."""
     judges = [guide.embed(dataset) for guide in models.guides]
-    filters = build_filters(stage.filters, dataset, guides=judges, device=distributed.device())
+    filters = NegativeFilters(stage.filters, dataset, guides=judges, device=distributed.device())
     proposers = [model.embed(dataset) for model in models.proposing]
     run = models.digest(dataset)
     with stop_watch(left(), EVERY / 60) as watch:

@@ -25,8 +25,8 @@ from counterfoil.negatives.sampling import (
     NeighbourImages,
     OfflineNegativeSampler,
     SamplingConfig,
+    check_candidates,
 )
-from counterfoil.negatives.sampling import check as check_candidates
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import TargetSource
 from counterfoil.pipelines.overrides import match_type

@@ -1,3 +1,5 @@
+"""Judges of generated captions."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,9 +8,59 @@ import torch
 import sentence_cases
 import tailored_cases as cases
 from counterfoil.core.types import Role
+from counterfoil.data.processor import ProcessedDataset, Processor
 from counterfoil.negatives.generation.inputs import CandidateFilter
-from counterfoil.negatives.generation.judges import AnyJudge, CaptionNearness, ParaphraseJudge
+from counterfoil.negatives.generation.judges import (
+    AnyJudge,
+    CaptionNearness,
+    JudgeModel,
+    ParaphraseJudge,
+)
 from counterfoil.negatives.similarity import SentenceEncoder
+
+
+def test_as_high_as_the_original_is_true() -> None:
+    seen = cases.processor()
+    model = cases.host(seen).eval()
+    rows = torch.tensor([4, 0, 4, 9])
+    images = seen.dataset.relation.text_to_image[rows]
+    told = ["Red dogs", "blue cats near black hats", "white balls", seen.dataset.texts[9]]
+
+    def score(image: int, text: str) -> float:
+        with torch.no_grad():
+            one = model.encode_images(seen.images(torch.tensor([image])))
+            return float(
+                model.score_pairs(one, model.encode_texts(seen.processor.process_texts([text])))
+            )
+
+    gaps = [
+        score(int(i), text) - score(int(i), seen.dataset.texts[r])
+        for i, r, text in zip(images, rows, told, strict=True)
+    ]
+    for slack in (-1.0, 0.0, 1e-4, 0.05, 1.0):
+        asked = JudgeModel(model=model, processor=seen, slack=slack + 1e-6)
+        assert asked.is_true(images, rows, told).tolist() == [gap >= -slack - 1e-6 for gap in gaps]
+    assert len({gap >= 0 for gap in gaps}) == 2
+
+
+def test_it_leaves_captions_out() -> None:
+    seen = cases.processor()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    counts = []
+    for slack in (-1.0, 0.0, 1.0):
+        opinion = JudgeModel(model=cases.host(seen), processor=seen, slack=slack)
+        source = cases.writer(seen, sieve=CandidateFilter(opinion=opinion))
+        proposal, _, _ = cases.proposed(source, model, batch)
+        counts.append(int((proposal.pairs[Role.WRITTEN].text >= 0).sum()))
+    assert counts[0] > counts[1] > counts[2] == 0
+
+
+def test_vectors_are_not_read() -> None:
+    seen = cases.processor()
+    bare = ProcessedDataset(Processor(seen.processor.image_processor, None), seen.dataset)
+    with pytest.raises(ValueError, match="ready-made vectors"):
+        JudgeModel(model=cases.host(seen), processor=bare)
+
 
 SAID = (*cases.COLOURS, *cases.THINGS, *cases.RELATIONS)
 
@@ -39,14 +91,14 @@ def test_as_near_to_the_others_as_the_original_is_true(meanings: SentenceEncoder
     assert len({gap >= 0 for gap in gaps[:3] + gaps[4:]}) == 2
     for slack in (-1.0, 0.0, 0.05, 3.0):
         asked = ParaphraseJudge(meanings=meanings, dataset=seen, slack=slack + 1e-5)
-        assert asked.true(images, rows, told).tolist() == [gap >= -slack - 1e-5 for gap in gaps]
+        assert asked.is_true(images, rows, told).tolist() == [gap >= -slack - 1e-5 for gap in gaps]
 
 
 def test_without_other_captions_nothing_is_taken_for_true(meanings: SentenceEncoder) -> None:
     alone = cases.dataset(captions=1)
     asked = ParaphraseJudge(meanings=meanings, dataset=alone, slack=9.0)
     rows = torch.arange(2)
-    assert asked.true(rows, rows, ["Red dogs", alone.texts[1]]).tolist() == [False, False]
+    assert asked.is_true(rows, rows, ["Red dogs", alone.texts[1]]).tolist() == [False, False]
 
 
 def test_nearest_of_what_is_said() -> None:
@@ -58,7 +110,7 @@ def test_nearest_of_what_is_said() -> None:
     torch.testing.assert_close(found, torch.tensor([0.8, 0.6, 0.4]))
 
 
-def test_it_leaves_captions_out(meanings: SentenceEncoder) -> None:
+def test_paraphrases_are_left_out(meanings: SentenceEncoder) -> None:
     seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     counts = []
@@ -75,11 +127,11 @@ def test_one_of_several_is_enough() -> None:
         def __init__(self, *said: bool) -> None:
             self.said = said
 
-        def true(
+        def is_true(
             self, images: torch.Tensor, rows: torch.Tensor, written: list[str]
         ) -> torch.Tensor:
             return torch.tensor(self.said)
 
     both = AnyJudge([Says(True, False, False), Says(False, False, True)])
     rows = torch.zeros(3).long()
-    assert both.true(rows, rows, ["", "", ""]).tolist() == [True, False, True]
+    assert both.is_true(rows, rows, ["", "", ""]).tolist() == [True, False, True]

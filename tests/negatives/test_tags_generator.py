@@ -59,7 +59,7 @@ def test_what_is_written_may_be_false_and_only_phrases_change() -> None:
         rows, _ = relation.captions(torch.tensor([image]))
         known = set(seen.texts(rows).values.flatten().tolist())
         row = int(batch.text_rows[batch.anchors.text[b]])
-        phrases = source.desk.phrases(torch.tensor([row]), old.shape[1])[0].any(0)
+        phrases = source.inputs.phrases(torch.tensor([row]), old.shape[1])[0].any(0)
         assert texts, "something was written"
         assert len({tuple(t.tolist()) for t in texts}) == len(texts), "nothing twice"
         for text in texts:
@@ -195,7 +195,7 @@ def test_strings_are_what_the_ids_say() -> None:
     for b, texts in written(proposal, batch).items():
         rows += [int(batch.text_rows[batch.anchors.text[b]])] * len(texts)
         values += texts
-    strings = source.desk.strings(rows, torch.stack(values))
+    strings = source.inputs.strings(rows, torch.stack(values))
     again = seen.processor.process_texts(strings)
     for text, ids, mask in zip(values, again.values, again.mask, strict=True):
         assert torch.equal(text[: int(mask.sum())], ids[mask])
@@ -296,7 +296,7 @@ def test_further_rules_leave_more_out(rule: Any) -> None:
 class Odd:
     """Takes every caption for true that begins with a letter before m."""
 
-    def true(self, images: torch.Tensor, rows: torch.Tensor, told: list[str]) -> torch.Tensor:
+    def is_true(self, images: torch.Tensor, rows: torch.Tensor, told: list[str]) -> torch.Tensor:
         assert len(images) == len(rows) == len(told)
         return torch.tensor([text[0].lower() < "m" for text in told])
 
@@ -310,7 +310,7 @@ def test_another_opinion() -> None:
     assert sum(map(len, texts.values()))
     for b, some in texts.items():
         row = int(batch.text_rows[batch.anchors.text[b]])
-        strings = source.desk.strings([row] * len(some), torch.stack(some)) if some else []
+        strings = source.inputs.strings([row] * len(some), torch.stack(some)) if some else []
         assert all(text[0].lower() >= "m" for text in strings)
 
 
@@ -372,10 +372,10 @@ def pieces(tmp_path: Path) -> ProcessedDataset:
 
 def test_all_pieces_of_a_phrase_are_hidden(pieces: ProcessedDataset) -> None:
     source = cases.writer(pieces)
-    assert source.desk.words[0] == 6, "no special token and no unused one is written"
+    assert source.inputs.words[0] == 6, "no special token and no unused one is written"
     rows = torch.tensor(cases.ANCHORS)
     texts = pieces.texts(rows)
-    phrases = source.desk.phrases(rows, texts.values.shape[1])
+    phrases = source.inputs.phrases(rows, texts.values.shape[1])
     ends = {
         pieces.processor.tokenizer.tokens([n])[0]: n for n in range(pieces.processor.tokenizer.size)
     }

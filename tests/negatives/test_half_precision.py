@@ -9,7 +9,7 @@ from torch import Tensor
 import processes
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.dataset import Relation
-from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.mining import Certificate, mine_half_precision, mine_lists
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -131,7 +131,7 @@ def test_near_duplicates_are_left_out(plan: FilterConfig, slack: int) -> None:
         dataset.text_to_image,
         slack=slack,
         bound=0.25,
-        filters=build_filters(plan, dataset),
+        filters=NegativeFilters(plan, dataset),
     )
     assert certificate.error == 0.0  # eighths are exact in bfloat16
     texts, images = (allowed(plan, dataset, scores, guide, side) for side in ("image", "text"))
@@ -161,7 +161,7 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, float], message: str)
 @pytest.mark.parametrize("setting", [{"skip": 2}, {"lowest": -1.0}, {"below_positive": 0.1}])
 def test_filters_that_judge_scores_are_refused(setting: dict[str, float]) -> None:
     dataset, scores, _ = case(13, 37, 5)
-    filters = build_filters(FilterConfig(**setting), dataset)  # type: ignore[arg-type]
+    filters = NegativeFilters(FilterConfig(**setting), dataset)  # type: ignore[arg-type]
     (name,) = setting
     with pytest.raises(ValueError, match=rf"{name}=.* judges scores, .*; mine in float32, or"):
         halved([given(scores)], dataset.text_to_image, filters=filters)

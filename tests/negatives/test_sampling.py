@@ -1,6 +1,10 @@
+"""Samplers of random and mined negatives and of candidates."""
+
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +15,118 @@ from torch import Tensor
 from counterfoil.core.types import Pairs, Role
 from counterfoil.data.dataset import Relation
 from counterfoil.negatives.sampling import (
+    AlternatingCandidates,
+    CandidateConfig,
+    ListedCandidates,
     NegativeSampler,
     OfflineNegativeSampler,
+    RandomNegativeSampler,
+    RoleSubset,
     SamplingConfig,
-    images_per_batch,
+    check_candidates,
+    images_for_texts,
+    random_below,
 )
 from counterfoil.negatives.store import HardNegativeLists
-from negatives_cases import ragged, random_lists
+from negatives_cases import ragged, random_lists, ranked
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 999), images=st.integers(2, 9), orphans=st.integers(0, 3))
+def test_nothing_true_is_drawn_and_shapes_are_anchors_by_count(
+    seed: int, images: int, orphans: int
+) -> None:
+    relation = ragged(images, seed, orphans)
+    draws: NegativeSampler = RandomNegativeSampler(relation=relation, texts=7, images=7)
+    texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
+    drawn = draws.draw(texts, torch.Generator().manual_seed(seed))
+    assert drawn.keys() == draws.provides == {Role.HARD_TEXT, Role.HARD_IMAGE}
+    hard_text, hard_image = drawn[Role.HARD_TEXT], drawn[Role.HARD_IMAGE]
+    for pair in (hard_text, hard_image):
+        assert pair.shape == (len(texts), 7) == pair.text.shape
+        assert (relation.text_to_image[pair.text] != pair.image).all()
+    assert (hard_text.image == relation.text_to_image[texts].unsqueeze(1)).all()
+    assert (hard_image.text == texts.unsqueeze(1)).all()
+
+
+def test_every_wrong_row_is_equally_likely() -> None:
+    relation = ragged(6, 1, orphans=2)
+    anchor = int((relation.text_to_image == 3).nonzero()[0])
+    draws = RandomNegativeSampler(relation=relation, texts=40_000, images=40_000)
+    drawn = draws.draw(torch.tensor([anchor]), torch.Generator().manual_seed(0))
+    texts = torch.bincount(drawn[Role.HARD_TEXT].text[0], minlength=len(relation.text_to_image))
+    images = torch.bincount(drawn[Role.HARD_IMAGE].image[0], minlength=6)
+    for counts, wrong in ((texts, relation.text_to_image != 3), (images, torch.arange(6) != 3)):
+        assert (counts[~wrong] == 0).all()
+        share = 40_000 / int(wrong.sum())
+        assert ((counts[wrong] - share).abs() < 6 * share**0.5).all()
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    draws = RandomNegativeSampler(relation=ragged(), texts=5, images=5)
+    a, b, c = (
+        draws.draw(torch.arange(8), torch.Generator().manual_seed(s))[Role.HARD_TEXT].text
+        for s in (3, 3, 4)
+    )
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+@pytest.mark.parametrize(
+    ("text_to_image", "images"), [([0, 0], 1), ([1, 1, 1], 2), ([], 0), ([], 3)]
+)
+def test_a_corpus_without_wrong_pairs_is_refused(text_to_image: list[int], images: int) -> None:
+    relation = Relation(torch.tensor(text_to_image, dtype=torch.long), images=images)
+    with pytest.raises(ValueError, match="leave no wrong pair to draw"):
+        RandomNegativeSampler(relation=relation)
+
+
+def test_nothing_to_draw_is_refused() -> None:
+    with pytest.raises(ValueError, match="texts=0 and images=0"):
+        RandomNegativeSampler(relation=ragged(), texts=0, images=0)
+
+
+def test_one_side_alone() -> None:
+    draws = RandomNegativeSampler(relation=ragged(), texts=0, images=4)
+    drawn = draws.draw(torch.arange(3), torch.Generator().manual_seed(0))
+    assert drawn.keys() == draws.provides == {Role.HARD_IMAGE}
+    assert drawn[Role.HARD_IMAGE].shape == (3, 4)
+    with pytest.raises(ValueError, match="texts=-1 and images=4"):
+        RandomNegativeSampler(relation=ragged(), texts=-1, images=4)
+
+
+def test_below_reaches_all_numbers_and_no_other() -> None:
+    drawn = random_below(torch.full((2000,), 5), torch.Generator().manual_seed(0))
+    assert drawn.unique().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_only_what_is_needed_is_drawn():
+    relation = Relation(torch.tensor([0, 0, 1]), images=2)
+    source = RandomNegativeSampler(relation=relation, texts=2, images=2)
+    needed = RoleSubset(source, frozenset({Role.HARD_TEXT, Role.CROSS}))
+    drawn = needed.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))
+    whole = source.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))
+    assert set(drawn) == needed.provides == {Role.HARD_TEXT}
+    assert torch.equal(drawn[Role.HARD_TEXT].text, whole[Role.HARD_TEXT].text)
+    with pytest.raises(ValueError, match="no term of the objective needs"):
+        RoleSubset(source, frozenset({Role.WRITTEN}))
+
+
+def test_what_was_judged_true_is_drawn_anew() -> None:
+    """All others stay as likely as before; where nothing else is wrong, it is drawn after all."""
+    besides = Pairs(torch.tensor([0, 2]), torch.tensor([3, 0]))
+    text_to_image = torch.tensor([0, 0, 1, 1, 2])
+    anchors = torch.zeros(4000, dtype=torch.long)
+    rng = torch.Generator().manual_seed(0)
+    relation = Relation(text_to_image, images=3, besides=besides)
+    drawn = RandomNegativeSampler(relation=relation).draw(anchors, rng)
+    texts = torch.bincount(drawn[Role.HARD_TEXT].text.flatten(), minlength=5)
+    assert texts[[0, 1, 3]].tolist() == [0, 0, 0]
+    assert abs(int(texts[2]) - 2000) < 200
+    assert drawn[Role.HARD_IMAGE].image.unique().tolist() == [1]
+    every = Pairs(torch.tensor([0, 0, 0]), torch.tensor([2, 3, 4]))
+    alone = RandomNegativeSampler(relation=Relation(text_to_image, images=3, besides=every))
+    assert alone.draw(anchors[:2], rng)[Role.HARD_TEXT].text.shape == (2, 1)
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -161,7 +270,7 @@ def test_as_many_images_as_texts_by_captions() -> None:
 def test_how_many_images_go_with_texts(
     text_to_image: list[int], images: int, texts: int, wanted: int
 ) -> None:
-    assert images_per_batch(texts, Relation(torch.tensor(text_to_image), images=images)) == wanted
+    assert images_for_texts(texts, Relation(torch.tensor(text_to_image), images=images)) == wanted
 
 
 def test_short_lists_draw_among_what_they_have() -> None:
@@ -206,7 +315,7 @@ def test_rare_wrong_pairs_are_found_however_unlikely() -> None:
     assert drawn[Role.HARD_TEXT].text.unique().tolist() == [301]
 
 
-def test_the_same_seed_draws_the_same() -> None:
+def test_the_same_seed_draws_the_same_mined_negatives() -> None:
     relation = ragged(9, 3)
     mined = OfflineNegativeSampler(lists=random_lists(relation, 8, 4), relation=relation)
     texts = anchors(relation)
@@ -267,3 +376,123 @@ def test_lists_that_always_correspond_can_be_drawn_without_resampling() -> None:
 def test_an_impossible_plan_is_refused(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field}=-1"):
         SamplingConfig(**{field: -1})
+
+
+TEXT, IMAGE = Role.HARD_TEXT, Role.HARD_IMAGE
+
+
+def mined(relation: Relation, h: int = 6, k: int = 4) -> HardNegativeLists:
+    scores = torch.rand(relation.images, len(relation.text_to_image), generator=rng(1))
+    return ranked(scores, relation, h, k)
+
+
+def test_random_ones_are_wrong_and_as_many_as_asked() -> None:
+    relation = ragged(orphans=2)
+    plan = CandidateConfig(texts=9, images=5)
+    assert plan.provides == {TEXT, IMAGE}
+    draws = plan.draws(relation)
+    drawn = draws.draw(torch.arange(4), rng())
+    assert [drawn[role].shape for role in (TEXT, IMAGE)] == [(4, 9), (4, 5)]
+    for pairs in drawn.values():
+        assert (relation.text_to_image[pairs.text] != pairs.image).all()
+    assert CandidateConfig(images=2).provides == {IMAGE}
+    assert not CandidateConfig().provides
+
+
+def test_listed_ones_are_each_drawn_once_from_the_head() -> None:
+    relation = ragged(orphans=2)
+    lists = mined(relation)
+    offer = CandidateConfig(texts=3, images=2, source="mined")
+    draws = offer.draws(relation, lists, SamplingConfig(texts=5, images=3))
+    anchors = (relation.text_to_image >= 0).nonzero().squeeze(1)
+    seen: dict[Role, set[int]] = {TEXT: set(), IMAGE: set()}
+    for seed in range(40):
+        drawn = draws.draw(anchors, rng(seed))
+        assert drawn.keys() == draws.provides == {TEXT, IMAGE}
+        for n, anchor in enumerate(anchors.tolist()):
+            own = int(relation.text_to_image[anchor])
+            heads = {
+                TEXT: [t for t in lists.texts[own, :5].tolist() if relation.text_to_image[t] >= 0],
+                IMAGE: [i for i in lists.images[anchor, :3].tolist() if relation.counts[i] > 0],
+            }
+            for role, found, side, width in (
+                (TEXT, drawn[TEXT].text, drawn[TEXT].image, 3),
+                (IMAGE, drawn[IMAGE].image, drawn[IMAGE].text, 2),
+            ):
+                there = [row for row in found[n].tolist() if row >= 0]
+                assert len(found[n]) == width
+                assert len(there) == len(set(there)) == min(width, len(heads[role]))
+                assert set(there) <= set(heads[role])
+                assert set(side[n].tolist()) == {own if role is TEXT else anchor}
+                if n == 0:
+                    seen[role] |= set(there)
+    own = int(relation.text_to_image[anchors[0]])
+    assert seen[TEXT] == {
+        t for t in lists.texts[own, :5].tolist() if relation.text_to_image[t] >= 0
+    }
+
+
+def test_a_short_list_is_filled_with_none() -> None:
+    relation = Relation(torch.tensor([0, 1, 2]), images=3)
+    rows = torch.tensor([[1, -1], [2, 0], [0, -1]], dtype=torch.int32)
+    offer = CandidateConfig(texts=2, images=1)
+    drawn = ListedCandidates(
+        lists=HardNegativeLists(rows, rows), relation=relation, offer=offer
+    ).draw(torch.arange(3), rng())
+    assert drawn[TEXT].text[0].tolist() == [1, -1]
+    assert sorted(drawn[TEXT].text[1].tolist()) == [0, 2]
+
+
+@pytest.mark.parametrize("anchors", [1, 2, 7])
+def test_two_streams_take_turns(anchors: int) -> None:
+    relation = ragged()
+    draws: NegativeSampler = AlternatingCandidates(
+        RandomNegativeSampler(relation=relation, texts=3, images=2)
+    )
+    begun = set()
+    for seed in range(12):
+        drawn = draws.draw(torch.arange(anchors), rng(seed))
+        texts = [bool((row >= 0).all()) for row in drawn[TEXT].text]
+        images = [bool((row >= 0).all()) for row in drawn[IMAGE].image]
+        assert [bool((row < 0).all()) for row in drawn[TEXT].text] == images
+        assert images == [not one for one in texts]
+        assert all(a != b for a, b in itertools.pairwise(texts))
+        assert (drawn[TEXT].image >= 0).all()
+        begun.add(texts[0])
+    assert begun == {True, False}
+    assert isinstance(
+        CandidateConfig(texts=1, streams="two").draws(relation), AlternatingCandidates
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"texts": -1}, "texts=-1 and images=0: neither may be below 0"),
+        ({"source": "mine"}, "'mine' is not a source of candidates; did you mean 'mined'"),
+        ({"streams": "three"}, "'three' is not a form of streams"),
+    ],
+)
+def test_a_plan_that_cannot_be(arguments: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CandidateConfig(**arguments)
+
+
+def test_lists_that_are_too_short() -> None:
+    relation = ragged()
+    offer = CandidateConfig(texts=7, source="mined")
+    with pytest.raises(ValueError, match="7 texts are to be offered from the 6 hardest"):
+        offer.draws(relation, mined(relation))
+    with pytest.raises(ValueError, match="7 texts are to be offered from the 2 hardest"):
+        offer.draws(relation, mined(relation), SamplingConfig(texts=2))
+
+
+def test_offering_and_screening_go_together() -> None:
+    both = frozenset({TEXT, IMAGE})
+    check_candidates(both, both, both)
+    check_candidates(frozenset(), frozenset(), both)
+    check_candidates(frozenset({TEXT}), both, frozenset({TEXT, Role.WRITTEN}))
+    with pytest.raises(ValueError, match="the proposer screens none"):
+        check_candidates(both, frozenset(), both)
+    with pytest.raises(ValueError, match="in the role of 'hard image' are to be screened, and no"):
+        check_candidates(frozenset({TEXT}), both, both)
