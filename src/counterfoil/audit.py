@@ -28,7 +28,7 @@ from counterfoil.evaluation.explain import (
     explain_dataset,
     has_doubt_head,
 )
-from counterfoil.evaluation.explanation_page import CaptionPart, ExplainedCard
+from counterfoil.evaluation.explanation_page import ExplainedCard
 from counterfoil.model import Model
 from counterfoil.negatives.diagnose import (
     InspectedPairs,
@@ -39,7 +39,7 @@ from counterfoil.negatives.diagnose import (
 )
 from counterfoil.negatives.filters import check_least, connected_groups, near_pictures
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.report.page import PageItem, Provenance, template, thumbnail
+from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import PairRanks, Ranks
 from counterfoil.scoring.stream import stream_scores
@@ -92,7 +92,7 @@ class ReviewItem:
     note: str = ""  # the reason, in few words
     measure: float | None = None  # how odd it is, for programs; None without a number
     # the caption, coloured by doubt; empty without an explanation
-    parts: tuple[CaptionPart, ...] = ()
+    parts: tuple[TextPart, ...] = ()
     proposed: str = ""  # corrected caption; "" without one
 
     @property

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterfoil.evaluation import extended
-from counterfoil.evaluation.extended import extended_positives
 
 
 def _slow(ranking, true):
@@ -27,7 +26,7 @@ def _slow(ranking, true):
 )
 def test_equals_a_slow_loop(true, rankings, depth):
     rankings = [ranking[:depth] for ranking in rankings[: len(true)]]
-    known = extended_positives({n: sorted(items) for n, items in enumerate(true)})
+    known = {n: frozenset(items) for n, items in enumerate(true)}
     found = extended.eccv_score(torch.tensor(rankings), known, "i2t")
     slow = [_slow(ranking, items) for ranking, items in zip(rankings, true)]
     assert found.map_at_r == pytest.approx(100 * sum(a for a, _ in slow) / len(true))
@@ -40,9 +39,9 @@ def test_equals_a_slow_loop(true, rankings, depth):
 
 def test_rankings_must_be_deep_enough():
     with pytest.raises(ValueError, match="3 true items but rankings are 2 deep; rank at least 3"):
-        extended.rank_precisions(torch.tensor([[1, 2]]), extended_positives({0: [1, 2, 3]}))
+        extended.rank_precisions(torch.tensor([[1, 2]]), {0: frozenset({1, 2, 3})})
 
 
 def test_a_query_without_truth():
     with pytest.raises(ValueError, match="1 queries have no true item"):
-        extended.rank_precisions(torch.tensor([[1], [1]]), extended_positives({0: [1], 1: []}))
+        extended.rank_precisions(torch.tensor([[1], [1]]), {0: frozenset({1}), 1: frozenset()})

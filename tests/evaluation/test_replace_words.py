@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.tokenizers import word_spans
 from counterfoil.evaluation.explain import without_word
-from counterfoil.evaluation.word_heads import replace_words, spell
-from counterfoil.evaluation.word_heads import word_spans as word_spans_word_heads
+from counterfoil.evaluation.word_heads import group_tokens, replace_words, spell
 
 WORDS = st.sampled_from(
     ["a", "An", "red", "Orange", "DOG", "cat's", "can", "don't", "3", "çà", "x"]
@@ -121,7 +120,7 @@ def test_every_token_but_special_ones_has_its_word(lengths):
             words.append(word)
             at += 1
         at += 1
-    found = word_spans_word_heads([*spans_, (0, 0)], [*words, -1])
+    found = group_tokens([*spans_, (0, 0)], [*words, -1])
     assert [len(place.tokens) for place in found] == [more + 1 for more in lengths]
     assert [token for place in found for token in place.tokens] == list(range(1, len(spans_)))
     assert [place.stop - place.start for place in found] == [more + 1 for more in lengths]

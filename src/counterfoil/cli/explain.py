@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import heapq
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, TypeAlias, final
 
 import typer
 
@@ -208,24 +206,30 @@ def explain_many(
     checkpoint = _open_checkpoint(model, dataset, config, outputs)
     captions = doubted = truncated = 0
     best: list[Ranked] = []
-    with _sorted_lines(outputs.json) as write:
-        for row, explanation in explain_dataset(model, dataset, config, checkpoint):
-            doubt = explanation.doubt or 0.0
-            suspicion = doubt if rank_by == "doubt" else -explanation.score
-            ids = {
+    lines: list[tuple[float, int, bytes]] = []  # negated suspicion, row, JSON
+    for row, explanation in explain_dataset(model, dataset, config, checkpoint):
+        doubt = explanation.doubt or 0.0
+        suspicion = doubt if rank_by == "doubt" else -explanation.score
+        if outputs.json is not None:
+            values = {
                 "id": dataset.text_ids[row],
                 "image": dataset.image_ids[int(dataset.text_to_image[row])],
+                "suspicion": suspicion,
+                **explanation.to_dict(),
             }
-            write(suspicion, {**ids, "suspicion": suspicion, **explanation.to_dict()})
-            captions += 1
-            truncated += explanation.unread is not None
-            doubted += doubt >= config.threshold
-            # of equally suspicious captions the first is kept: rows are negated
-            push = heapq.heappush if len(best) < top else heapq.heappushpop
-            push(best, (suspicion, -row, explanation))
+            line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
+            lines.append((-suspicion, row, line))
+        captions += 1
+        truncated += explanation.unread is not None
+        doubted += doubt >= config.threshold
+        # of equally suspicious captions the first stays: rows are negated
+        push = heapq.heappush if len(best) < top else heapq.heappushpop
+        push(best, (suspicion, -row, explanation))
+    if outputs.json is not None and distributed.rank() == 0:
+        _write_lines(outputs.json, lines)
     # only now is the output complete on disk
     if checkpoint is not None:
-        checkpoint.delete()
+        checkpoint.parts.remove()
     best.sort(key=lambda ranked: ranked[:2], reverse=True)
     if distributed.rank() == 0:
         order = "greatest doubt" if rank_by == "doubt" else "lowest score"
@@ -289,28 +293,13 @@ def _open_checkpoint(
     return ExplanationCheckpoint(outputs.json, facts, resume=outputs.resume)
 
 
-@contextmanager
-def _sorted_lines(path: Path | None) -> Iterator[Callable[[float, dict[str, Any]], None]]:
-    """Collect JSON lines in a temporary file; on success write them, most suspicious first."""
-    from counterfoil.core import distributed
+def _write_lines(path: Path, lines: list[tuple[float, int, bytes]]) -> None:
+    """Write JSON lines, the most suspicious first; of equal ones the first row."""
     from counterfoil.core.io import atomic_write
 
-    if path is None or distributed.rank():
-        yield lambda suspicion, values: None
-        return
-    with tempfile.TemporaryFile() as spool:
-        lines: list[tuple[float, int, int]] = []  # negated suspicion, offset, length
-
-        def write(suspicion: float, values: dict[str, Any]) -> None:
-            line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
-            lines.append((-suspicion, spool.tell(), len(line)))
-            spool.write(line)
-
-        yield write
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            for _, offset, length in sorted(lines):
-                spool.seek(offset)
-                file.write(spool.read(length))
+    lines.sort()
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.writelines(line for _, _, line in lines)
 
 
 def _show_ranking(
