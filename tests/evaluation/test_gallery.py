@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,13 +23,15 @@ def _picture(row):
     return Image.new("RGB", (300, 150), (row * 10, 0, 0))
 
 
+SPLIT = evaluation_cases.split(CAPTIONS, OWNER, _picture)
+
+
 def _shown(seed=0, count=2, depth=4):
     scores = evaluation_cases.scores(20, OWNER, seed)
     report = evaluate_scores(scores, OWNER)
     other = evaluate_scores(evaluation_cases.scores(20, OWNER, 1), OWNER)
     lists = evaluation_cases.found(scores, report, ("first", other))
-    exhibits = galleries.Exhibits(CAPTIONS, OWNER, _picture)
-    return scores, report, galleries.galleries(exhibits, *lists, count=count, depth=depth)
+    return scores, report, galleries.galleries(SPLIT, *lists, count=count, depth=depth)
 
 
 def test_best_and_worst_both_ways():
@@ -108,7 +111,7 @@ def test_without_scores_the_first_rows_are_best():
     scores = evaluation_cases.scores(20, OWNER, 0)
     report = evaluate_scores(scores, OWNER)
     rows = scores.T.argsort(1, descending=True)
-    best, worst = galleries.pick(galleries.Found(report.ranked[1], rows), 3)
+    best, worst = galleries.best_and_worst(galleries.RankedLists(report.ranked[1], rows), 3)
     ranks = report.ranked[1].ranks
     hits = (ranks == 0).nonzero().flatten().tolist()
     assert best[0] == hits[0]
@@ -118,19 +121,17 @@ def test_without_scores_the_first_rows_are_best():
 def test_folds_have_no_lists():
     scores = evaluation_cases.scores(20, OWNER, 0)
     report = evaluate_scores(scores, OWNER, Protocol("two", folds=2))
-    exhibits = galleries.Exhibits(CAPTIONS, OWNER, _picture)
-    assert galleries.galleries(exhibits, *evaluation_cases.found(scores, report)) == ()
+    assert galleries.galleries(SPLIT, *evaluation_cases.found(scores, report)) == ()
 
 
 def test_what_is_true_besides_is_marked_as_true():
     besides = Pairs(torch.tensor([2]), torch.tensor([0]))
-    plain = galleries.Exhibits(CAPTIONS, OWNER, _picture)
-    more = galleries.Exhibits(CAPTIONS, OWNER, _picture, besides)
+    more = replace(SPLIT, extra_positives=besides)
     for image in range(4):
         for text in range(8):
             own, met = int(OWNER[text]) == image, (image, text) == (2, 0)
-            for exhibits, true in ((plain, own), (more, own or met)):
-                assert galleries.shown_caption(exhibits, text, image).true == true
-                assert galleries.shown_image(exhibits, image, text).true == true
+            for dataset, true in ((SPLIT, own), (more, own or met)):
+                assert galleries.shown_caption(dataset, text, image).true == true
+                assert galleries.shown_image(dataset, image, text).true == true
     assert not galleries.shown_caption(more, 0).true
     assert not galleries.shown_image(more, 2).true

@@ -31,7 +31,6 @@ from counterfoil.pipelines.publishing import (
     Analysis,
     check_page_path,
     describe_protocol,
-    exhibits,
     open_scorers,
     score_unit,
 )
@@ -738,11 +737,11 @@ def _query_name(dataset: ImageTextDataset, one: Neighbourhood) -> str:
 
 def _map_figure(one: Neighbourhood, dataset: ImageTextDataset, place: int) -> Figure:
     query, others = _MAP_SIDES[one.direction]
-    shown, item = exhibits(dataset), shown_caption if one.direction == "i2t" else shown_image
+    item = shown_caption if one.direction == "i2t" else shown_image
     edge = 1 + len(one.true)
 
     def words(rows: Tensor) -> tuple[str, ...]:
-        return tuple(item(shown, row).text for row in rows.tolist())
+        return tuple(item(dataset, row).text for row in rows.tolist())
 
     points = one.points.numpy()
     letters = tuple(chr(ord("a") + n) for n in range(min(len(one.true), 26)))
@@ -759,19 +758,18 @@ def _map_figure(one: Neighbourhood, dataset: ImageTextDataset, place: int) -> Fi
 
 
 def _map_card(one: Neighbourhood, dataset: ImageTextDataset) -> ExampleCard:
-    shown = exhibits(dataset)
     query, item = (
         (shown_image, shown_caption) if one.direction == "i2t" else (shown_caption, shown_image)
     )
-    true = tuple(item(shown, row, one.row) for row in one.true.tolist())
+    true = tuple(item(dataset, row, one.row) for row in one.true.tolist())
     wrong = enumerate(one.wrong[:LABELLED].tolist())
     return ExampleCard(
-        query(shown, one.row),
+        query(dataset, one.row),
         "",
         (
             CardColumn("True", "a, b, … in this order", true),
             CardColumn(
-                "Wrong", "the nearest", tuple(item(shown, row, one.row, n) for n, row in wrong)
+                "Wrong", "the nearest", tuple(item(dataset, row, one.row, n) for n, row in wrong)
             ),
         ),
     )
