@@ -16,7 +16,7 @@ from counterfoil.core.console import progress
 from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.evaluation.galleries import shown_caption, shown_image
-from counterfoil.evaluation.metrics import check_owner
+from counterfoil.evaluation.metrics import check_text_to_image
 from counterfoil.negatives.sampling import images_per_batch
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.publishing import (
@@ -925,7 +925,7 @@ def cross_ranks(
         ValueError: `text_to_image` does not fit the encodings, or no text describes an image.
     """
     images = len(members[0].images) if members else 0
-    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     paired = text_to_image >= 0
     if not bool(paired.any()):
         raise ValueError(

@@ -21,7 +21,7 @@ from counterfoil.evaluation.galleries import shown_caption, shown_image
 from counterfoil.evaluation.metrics import (
     MEAN_OF_BAGS,
     Direction,
-    check_owner,
+    check_text_to_image,
     holds_bags,
     single_unit_vectors,
 )
@@ -116,7 +116,7 @@ def margins(
             a negative.
     """
     images = len(members[0].images) if members else 0
-    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     true = TrueScores(text_to_image)
     texts, pictures = (
         TopK("image", images, 1, text_to_image),
@@ -288,7 +288,7 @@ def negative_similarities(
         ValueError: `text_to_image` does not fit the encodings, or there is no wrong pair.
     """
     images = len(members[0].images) if members else 0
-    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     texts, pictures = (
         TopK("image", images, top, text_to_image),
         TopK("text", len(text_to_image), top, text_to_image),
@@ -577,7 +577,7 @@ def neighbourhood(
         ValueError: `text_to_image` does not fit the encodings, the query has no negative, images
             and texts are vectors of different widths, or scikit-learn is needed and not installed.
     """
-    check_owner(text_to_image, len(members[0].images), len(members[0].texts))
+    check_text_to_image(text_to_image, len(members[0].images), len(members[0].texts))
     if direction == "i2t":
         true = (text_to_image == row).nonzero().flatten()
         query, others = [m.images for m in members], [m.texts for m in members]
