@@ -33,10 +33,10 @@ def slow(folder: str, caption: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("at_once", [2, 2**10])
 def test_captions_are_read_as_alone(folder, monkeypatch, at_once):
-    monkeypatch.setattr(language_models, "AT_ONCE", at_once)
+    monkeypatch.setattr(language_models, "BATCH_TOKENS", at_once)
     model = CausalLM(folder)
     assert model.begins == "<|endoftext|>"
-    found = model.spoken(CAPTIONS)
+    found = model.log_probs(CAPTIONS)
     for row, caption in enumerate(CAPTIONS):
         logs, tokens = slow(folder, caption)
         assert found.logs[row].item() == pytest.approx(logs, abs=1e-5)
@@ -47,8 +47,8 @@ def test_captions_are_read_as_alone(folder, monkeypatch, at_once):
 def test_what_it_cannot_read_is_refused(folder):
     model = CausalLM(folder)
     with pytest.raises(ValueError, match=r"reads 2 to 12 tokens .* has 14"):
-        model.spoken(["dog " * 13])
+        model.log_probs(["dog " * 13])
     with pytest.raises(ValueError, match="has 1"):
-        model.spoken([""])
+        model.log_probs([""])
     with pytest.raises(ValueError, match="or leave --lm out"):
         CausalLM("no/such-model")

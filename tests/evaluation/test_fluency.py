@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from counterfoil.data.tokenizers import END, START, split_words
-from counterfoil.evaluation.language_models import NGrams, Spoken, fluency, spoken_by_ngrams
+from counterfoil.evaluation.language_models import CaptionLogProbs, NGrams, fluency, ngram_log_probs
 
 
-def some(count: int = 30, seed: int = 0) -> tuple[Spoken, torch.Tensor]:
+def some(count: int = 30, seed: int = 0) -> tuple[CaptionLogProbs, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randint(2, 12, (count,), generator=rng)
     logs = -tokens * (1 + torch.rand(count, generator=rng, dtype=torch.double))
-    return Spoken(logs, tokens), torch.arange(count) // 3
+    return CaptionLogProbs(logs, tokens), torch.arange(count) // 3
 
 
 def test_the_three_perplexities_are_those_of_a_loop():
@@ -44,7 +44,7 @@ def test_what_is_equal_is_as_fluent():
 def test_ngrams_count_the_end():
     model = NGrams.of(["a dog runs", "a cat sleeps", "a dog sleeps"])
     captions = ["A dog sleeps.", "cat"]
-    spoken = spoken_by_ngrams(model, captions)
+    spoken = ngram_log_probs(model, captions)
     for row, caption in enumerate(captions):
         words = [START, *split_words(caption), END]
         logs = [
