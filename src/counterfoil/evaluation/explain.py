@@ -609,7 +609,7 @@ def _most_doubted(doubts: Sequence[float], draft: _Draft, threshold: float) -> i
 def _score_corrected(
     heads: WordHeads, drafts: Sequence[_Draft], rows: Tensor
 ) -> dict[int, CorrectedCaption]:
-    """The corrected captions by row, scored after tokenizing their text anew."""
+    """The corrected captions by row, tokenized and scored again."""
     edits = {}
     for row, draft in enumerate(drafts):
         changes = [

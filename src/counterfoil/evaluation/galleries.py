@@ -111,7 +111,7 @@ def is_positive(dataset: ImageTextDataset, image: int, text: int) -> bool:
 def shown_caption(
     dataset: ImageTextDataset,
     row: int,
-    wanted: int = -1,
+    query: int = -1,
     place: int = -1,
     score: float | None = None,
 ) -> PageItem:
@@ -120,18 +120,18 @@ def shown_caption(
     Args:
         dataset: the split.
         row: row of the caption.
-        wanted: image whose captions are matches.
+        query: image whose captions are matches.
         place: rank from 0; -1 for none.
         score: of the pair, if known.
     """
-    true = is_positive(dataset, wanted, row)
+    true = is_positive(dataset, query, row)
     return PageItem(dataset.texts[row], place=place + 1, true=true, score=score)
 
 
 def shown_image(
     dataset: ImageTextDataset,
     row: int,
-    wanted: int = -1,
+    query: int = -1,
     place: int = -1,
     score: float | None = None,
 ) -> PageItem:
@@ -140,14 +140,14 @@ def shown_image(
     Args:
         dataset: the split.
         row: row of the image.
-        wanted: caption whose images are matches.
+        query: caption whose images are matches.
         place: rank from 0; -1 for none.
         score: of the pair, if known.
     """
     own = (dataset.text_to_image == row).nonzero().flatten()
     words = dataset.texts[int(own[0])] if len(own) else f"image {row}"
     picture = thumbnail(dataset.pictures.open(row)) if dataset.pictures else None
-    return PageItem(words, picture, place + 1, is_positive(dataset, row, wanted), score)
+    return PageItem(words, picture, place + 1, is_positive(dataset, row, query), score)
 
 
 def _retrieval(

@@ -192,9 +192,9 @@ def score_foils(members: Sequence[EmbeddedDataset], foils: FoilSet) -> Tensor:
         foils: the set.
     """
     images, texts = foil_pairs(foils)
-    many = len(foils.dataset.texts)
-    unique, place = (images * many + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    return score_index_pairs(members, unique // many, unique % many)[place]
+    count = len(foils.dataset.texts)
+    unique, place = (images * count + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return score_index_pairs(members, unique // count, unique % count)[place]
 
 
 def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) -> BlindControl:
