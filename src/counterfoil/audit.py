@@ -359,7 +359,7 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
         groups[len({dataset.splits[row] for row in rows}) > 1].append(rows)
     inputs = "features" if dataset.features is not None else "grey thumbnails"
     rule = f"Cosine of their {inputs} of at least {least:g}."
-    leaked = "Nearly the same picture in several splits: test images occur in the training data."
+    leaked = "Nearly the same picture in several splits: what is trained on is measured on too."
     repeated = "Nearly the same picture more than once in a split."
     for shared, kind, title, note in (
         (True, "leaked", "Leaked images", leaked),
@@ -404,8 +404,8 @@ def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
 
     repeated = sorted(equal_captions(display.dataset), key=order)
     note = (
-        "Captions that are equal but for capitals, blanks and a last full stop. Of several images "
-        f"they may all be right. Of one caption at most {GROUP_IMAGES} are shown."
+        "Captions that say the same but for capitals, blanks and a last full stop. Of several "
+        f"images they may all be right. Of one caption at most {GROUP_IMAGES} are shown."
     )
     if repeated:
         findings = map(finding, repeated)
@@ -502,7 +502,7 @@ def _explainer_note(explainer: Model | None) -> str:
         return ""
     if missing := describe_missing_heads(explainer):
         return f" {missing}: words are the deeper in colour the more the score gains without them."
-    return f" Words that {explainer.name} doubts are coloured, with its correction."
+    return f" Words that {explainer.name} doubts are coloured, with what it would write instead."
 
 
 def _check_ranks(explainer: Model) -> None:
