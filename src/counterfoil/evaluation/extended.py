@@ -12,9 +12,9 @@ rating] (``i2i.json`` and ``t2t.json`` too). Ids are COCO's numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import Literal, TypeAlias, final
 
 import torch
 from rich.table import Table
@@ -141,10 +141,6 @@ class ECCVResult:
     r10: float
     queries: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
-
 
 def rank_precisions(rankings: Tensor, positives: Positives) -> tuple[Tensor, Tensor]:
     """(Q,) average precision at R and (Q,) R-Precision of each query, as fractions.
@@ -232,10 +228,6 @@ class CxCResult:
     r10: float
     queries: int
     left_out: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
 
 def cxc_between(

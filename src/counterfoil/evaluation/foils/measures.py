@@ -533,28 +533,28 @@ def measure_foils(
     half = torch.randperm(int(images.max()) + 1, generator=rng)[images] % 2 == 0
     names = [item.category for item in foils.items]
     groups = category_groups(foils.form, Counter(names))
-    pairs = [
-        (measure, group)
+    columns = [_group_columns(group, names) for group in groups]
+    parts = [
+        (measure, group, own)
         for measure in _item_measures(foils, scores.double(), judged, half, ties)
-        for group in groups
+        for group, own in zip(groups, columns, strict=True)
     ]
-    columns = [_group_columns(group, names) for group in groups] * (len(pairs) // len(groups))
     counted = [
-        Counted(*(part.unsqueeze(1) * own for part in (measure.gained, measure.possible)))
-        for (measure, _), own in zip(pairs, columns, strict=True)
+        Counted(measure.gained.unsqueeze(1) * own, measure.possible.unsqueeze(1) * own)
+        for measure, _, own in parts
     ]
-    values = shares(counted, images, scale=100, seed=seed, resamples=resamples)
+    percents = shares(counted, images, scale=100, seed=seed, resamples=resamples)
     lines = [
         FoilScore(
             measure.name,
             group.title,
             int(own.sum()),
-            share.value,
-            share.interval,
+            percent.value,
+            percent.interval,
             _chance(measure, own),
             group.own,
         )
-        for (measure, group), own, share in zip(pairs, columns, values, strict=True)
+        for (measure, group, own), percent in zip(parts, percents, strict=True)
     ]
     if judged is not None:
         areas = (
