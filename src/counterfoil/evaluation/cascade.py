@@ -283,9 +283,8 @@ class _FoldRanker:
         """Store the first counterparts of a fold by their rows in the split."""
         queries, items = fold[side].unsqueeze(1), fold[1 - side]
         columns = torch.arange(rows.shape[1])
-        self.rows[side][queries, columns] = items[rows.long().clamp(min=0)].masked_fill(
-            rows < 0, -1
-        )
+        first = items[rows.long().clamp(min=0)].masked_fill(rows < 0, -1)
+        self.rows[side][queries, columns] = first
         self.scores[side][queries, columns] = scores
 
 

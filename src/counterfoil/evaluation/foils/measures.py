@@ -238,35 +238,22 @@ def foil_pairs(foils: FoilSet) -> tuple[Tensor, Tensor]:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemMeasure:
-    """The points of each item.
-
-    Attributes:
-        name: name of the measure.
-        gained: (N,) double, points of each item.
-        possible: (N,) double, the most points it can have.
-        chance: (N,) double, its points on average by guessing.
-    """
+    """Points of each of N items by one measure."""
 
     name: str
-    gained: Tensor
-    possible: Tensor
-    chance: Tensor
+    gained: Tensor  # (N,) double, points
+    possible: Tensor  # (N,) double, the most points
+    chance: Tensor  # (N,) double, points on average by guessing
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredCaptions:
-    """Captions that are true or false of their image.
+    """M captions that are true or false of their image."""
 
-    Attributes:
-        item: (M,) long, the item of each.
-        scores: (M,) double.
-        true: (M,) bool.
-    """
-
-    item: Tensor
-    scores: Tensor
-    true: Tensor
+    item: Tensor  # (M,) long, the item of each
+    scores: Tensor  # (M,) double
+    true: Tensor  # (M,) bool
 
 
 def choice_accuracy(
@@ -447,19 +434,12 @@ NO_ORDER = frozenset(
 @final
 @dataclass(frozen=True, slots=True)
 class CategoryGroup:
-    """Categories with one number.
+    """Categories that are averaged to one number."""
 
-    Attributes:
-        title: title in tables.
-        categories: names of the categories.
-        macro: average over categories, not over items.
-        own: whether the set's authors report it.
-    """
-
-    title: str
+    title: str  # in tables
     categories: tuple[str, ...]
-    macro: bool = False
-    own: bool = False
+    macro: bool = False  # average over categories, not over items
+    own: bool = False  # whether the set's authors report it
 
 
 def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[CategoryGroup, ...]:

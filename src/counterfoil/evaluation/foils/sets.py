@@ -289,13 +289,7 @@ _NOUN_TAGS, _ADJECTIVE_TAGS = ("NN", "NNS", "NNP", "NNPS"), ("JJ", "JJR", "JJS")
 @final
 @dataclass(frozen=True, slots=True)
 class WordClasses:
-    """The words of a caption, with the indices of its nouns and adjectives.
-
-    Attributes:
-        words: in order.
-        nouns: indices of the nouns.
-        adjectives: indices of the adjectives.
-    """
+    """The words of a caption, with the indices of its nouns and adjectives."""
 
     words: tuple[str, ...]
     nouns: tuple[int, ...]
