@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.types import Embeddings
-from counterfoil.evaluation.galleries import Found
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.images import DrawnPictures
+from counterfoil.evaluation.galleries import RankedLists
 from counterfoil.evaluation.metrics import EvaluationReport
 from counterfoil.models.base import RetrievalModel
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -81,11 +83,25 @@ def member(found: Tensor) -> EmbeddedDataset:
 
 def found(
     scores: Tensor, report: EvaluationReport, *others: tuple[str, EvaluationReport]
-) -> tuple[Found, Found]:
+) -> tuple[RankedLists, RankedLists]:
     """Whole lists in both directions."""
     lists = []
     for side, matrix in enumerate((scores, scores.T)):
         best, rows = matrix.sort(dim=1, descending=True, stable=True)
         ranked = tuple((name, other.ranked[side]) for name, other in others)
-        lists.append(Found(report.ranked[side], rows, best, ranked))
+        lists.append(RankedLists(report.ranked[side], rows, best, ranked))
     return lists[0], lists[1]
+
+
+def split(texts, text_to_image, draw) -> ImageTextDataset:
+    """A data set with pictures that `draw` makes of their row."""
+    count = int(text_to_image.max()) + 1
+    return ImageTextDataset(
+        name="cases",
+        image_ids=[str(row) for row in range(count)],
+        text_ids=[str(row) for row in range(len(texts))],
+        texts=texts,
+        text_to_image=text_to_image,
+        splits=["test"] * count,
+        pictures=DrawnPictures(draw, range(count), "cases"),
+    )

@@ -6,11 +6,11 @@ corrections file (`counterfoil.data.corrections`), which every reader of the dat
 
 from __future__ import annotations
 
-import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, final
 
 import torch
@@ -28,7 +28,7 @@ from counterfoil.evaluation.explain import (
     explain_dataset,
     has_doubt_head,
 )
-from counterfoil.evaluation.explanation_page import CaptionPart, ExplainedCard
+from counterfoil.evaluation.explanation_page import ExplainedCard
 from counterfoil.model import Model
 from counterfoil.negatives.diagnose import (
     InspectedPairs,
@@ -39,7 +39,7 @@ from counterfoil.negatives.diagnose import (
 )
 from counterfoil.negatives.filters import check_least, connected_groups, near_pictures
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.report.page import PageItem, Provenance, template, thumbnail
+from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import PairRanks, Ranks
 from counterfoil.scoring.stream import stream_scores
@@ -92,7 +92,7 @@ class ReviewItem:
     note: str = ""  # the reason, in few words
     measure: float | None = None  # how odd it is, for programs; None without a number
     # the caption, coloured by doubt; empty without an explanation
-    parts: tuple[CaptionPart, ...] = ()
+    parts: tuple[TextPart, ...] = ()
     proposed: str = ""  # corrected caption; "" without one
 
     @property
@@ -248,7 +248,7 @@ def _without_empty(dataset: ImageTextDataset) -> ImageTextDataset:
 class _Display:
     """How images and captions of a data set are displayed."""
 
-    dataset: ImageTextDataset  # the data set
+    dataset: ImageTextDataset
     top: int  # number of findings of a kind on the page
 
     def image(self, row: int) -> PageItem:
@@ -271,17 +271,16 @@ class _Display:
         acts = CAPTION_ACTIONS if self.dataset.text_features is None else IMAGE_ACTIONS
         return ReviewItem("", self.dataset.text_ids[row], text, acts, PageItem(text), note, measure)
 
-    def image_item(self, row: int, note: str, measure: float) -> ReviewItem:
+    def image_item(self, row: int, note: str, measure: float | None = None) -> ReviewItem:
         """An image, with the first of its captions."""
-        own, name = self.captions(row), self.dataset.image_ids[row]
-        shown = PageItem(own[0] if own else name, self.image(row).picture)
-        was = own[0] if own else ""
-        return ReviewItem(name, "", was, IMAGE_ACTIONS, shown, self._place(row, note), measure)
+        name, caption = self.dataset.image_ids[row], next(iter(self.captions(row)), "")
+        shown = replace(self.image(row), text=caption or name)
+        return ReviewItem(name, "", caption, IMAGE_ACTIONS, shown, self._place(row, note), measure)
 
     def caption_with_picture(self, row: int, note: str) -> ReviewItem:
         """A caption under the picture of its image."""
         item, image = self.caption_item(row), int(self.dataset.text_to_image[row])
-        shown = PageItem(item.shown.text, self.image(image).picture)
+        shown = replace(self.image(image), text=item.shown.text)
         return replace(item, shown=shown, note=self._place(image, note))
 
     def caption_beside_image(self, row: int, item: ReviewItem | None = None) -> Finding:
@@ -291,7 +290,7 @@ class _Display:
         return Finding((item or self.caption_item(row),), self.image(image), own)
 
     def explained_caption(
-        self, row: int, note: str, measure: float, explanation: Explanation | None
+        self, row: int, note: str, measure: float | None, explanation: Explanation | None
     ) -> Finding:
         """A caption, coloured and with a proposed correction where it is explained."""
         item = self.caption_item(row, note, measure)
@@ -300,6 +299,13 @@ class _Display:
             proposed = explanation.corrected.text if explanation.corrected else ""
             item = replace(item, parts=parts, proposed=proposed)
         return self.caption_beside_image(row, item)
+
+    def section(
+        self, kind: str, title: str, note: str, count: int, findings: Iterable[Finding]
+    ) -> AuditSection:
+        """A section of `count` findings, of which the first are displayed."""
+        displayed = tuple(islice(findings, self.top))
+        return AuditSection(kind, title, note, count, len(displayed), displayed)
 
     def _place(self, row: int, note: str) -> str:
         parts = (self.dataset.image_ids[row], self.dataset.splits[row], note)
@@ -313,17 +319,18 @@ def _unreadable_images(dataset: ImageTextDataset) -> tuple[ImageTextDataset, Aud
     errors, _ = check_pictures(dataset.pictures)
     if not errors:
         return dataset, None
-    display, finds = _Display(dataset, len(errors)), []
+    display = _Display(dataset, len(errors))
+    findings = []
     for row, error in errors.items():
         own, name = display.captions(row), dataset.image_ids[row]
-        was = own[0] if own else ""
-        item = ReviewItem(name, "", was, IMAGE_ACTIONS, PageItem(name), error)
-        finds.append(Finding((item,), own=own))
+        caption = next(iter(own), "")
+        item = ReviewItem(name, "", caption, IMAGE_ACTIONS, PageItem(name), error)
+        findings.append(Finding((item,), own=own))
     readable = torch.tensor(
         [row for row in range(len(dataset)) if row not in errors], dtype=torch.long
     )
     note = "Pictures that are missing or damaged. Training on pictures needs all of them."
-    section = AuditSection("unreadable", "Unreadable", note, len(errors), len(errors), tuple(finds))
+    section = display.section("unreadable", "Unreadable", note, len(errors), findings)
     return dataset.subset(readable), section
 
 
@@ -338,11 +345,7 @@ def _data_sections(display: _Display, config: AuditConfig) -> Iterator[AuditSect
 
 
 def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
-    """Near-duplicate images across splits, and within splits.
-
-    Raises:
-        ValueError: `least` is out of range, or too low to be useful.
-    """
+    """Near-duplicate images across splits, and within splits."""
     dataset = display.dataset
     near = near_pictures(dataset, least=least)
     best: dict[int, float] = {}  # highest cosine of each row with any other
@@ -351,37 +354,38 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
             best[row] = max(best.get(row, 0.0), score)
     duplicates = connected_groups(near, len(dataset))
     duplicates.sort(key=lambda rows: (-max(best[row] for row in rows), rows[0]))
+    groups: dict[bool, list[list[int]]] = {True: [], False: []}  # by whether splits share them
+    for rows in duplicates:
+        groups[len({dataset.splits[row] for row in rows}) > 1].append(rows)
     inputs = "features" if dataset.features is not None else "grey thumbnails"
     rule = f"Cosine of their {inputs} of at least {least:g}."
     leaked = "Nearly the same picture in several splits: what is trained on is measured on too."
     repeated = "Nearly the same picture more than once in a split."
-    for across, kind, title, note in (
+    for shared, kind, title, note in (
         (True, "leaked", "Leaked images", leaked),
         (False, "repeated-images", "Near-duplicate images", repeated),
     ):
-        own = [
-            rows for rows in duplicates if (len({dataset.splits[r] for r in rows}) > 1) == across
-        ]
-        finds = tuple(
+        findings = (
             Finding(
                 tuple(
                     display.image_item(row, f"cosine {best[row]:.3f}", best[row])
                     for row in rows[:GROUP_IMAGES]
                 )
             )
-            for rows in own[: display.top]
+            for rows in groups[shared]
         )
-        yield AuditSection(kind, title, f"{note} {rule}", len(own), len(finds), finds)
+        count = len(groups[shared])
+        yield display.section(kind, title, f"{note} {rule}", count, findings)
 
 
 def _empty_captions(display: _Display) -> Iterator[AuditSection]:
     text_to_image = display.dataset.text_to_image.tolist()
     texts = display.dataset.texts
     rows = [row for row, text in enumerate(texts) if not text.strip() and text_to_image[row] >= 0]
-    finds = tuple(display.caption_beside_image(row) for row in rows[: display.top])
     note = "Captions without a word: write one or drop them."
     if rows:
-        yield AuditSection("empty", "Empty captions", note, len(rows), len(finds), finds)
+        findings = map(display.caption_beside_image, rows)
+        yield display.section("empty", "Empty captions", note, len(rows), findings)
 
 
 def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
@@ -392,24 +396,21 @@ def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
         same_image = len({text_to_image[row] for row in rows}) < len(rows)
         return not same_image, -len(rows), rows[0]
 
-    repeated = sorted(equal_captions(display.dataset), key=order)
-    finds = []
-    for rows in repeated[: display.top]:
+    def finding(rows: list[int]) -> Finding:
         images = [text_to_image[row] for row in rows]
-        items = (
-            display.caption_with_picture(
-                row, "twice of this image" if images.count(text_to_image[row]) > 1 else ""
-            )
-            for row in rows[:GROUP_IMAGES]
-        )
-        finds.append(Finding(tuple(items)))
+        notes = ("twice of this image" if images.count(image) > 1 else "" for image in images)
+        pairs = zip(rows[:GROUP_IMAGES], notes, strict=False)
+        return Finding(tuple(display.caption_with_picture(row, note) for row, note in pairs))
+
+    repeated = sorted(equal_captions(display.dataset), key=order)
     note = (
         "Captions that say the same but for capitals, blanks and a last full stop. Of several "
         f"images they may all be right. Of one caption at most {GROUP_IMAGES} are shown."
     )
     if repeated:
-        yield AuditSection(
-            "repeated-captions", "Repeated captions", note, len(repeated), len(finds), tuple(finds)
+        findings = map(finding, repeated)
+        yield display.section(
+            "repeated-captions", "Repeated captions", note, len(repeated), findings
         )
 
 
@@ -458,56 +459,50 @@ def _mismatches(
     dataset = display.dataset
     ranks = rank_mismatches([model.embed(dataset) for model in models], dataset.text_to_image)
     worst = ranks.worst()
-    rows = worst[: display.top]
-    explanations = dict(_explain_rows(explainer, dataset, rows)) if explainer else {}
-    finds = []
-    for row in rows:
-        note = (
+    explanations = {}
+    if explainer is not None and worst:
+        explanations = _explain_rows(explainer, dataset, worst[: display.top])
+    findings = (
+        display.explained_caption(
+            row,
             f"{int(ranks.images[row]):,} other images fit it better, "
-            f"{int(ranks.texts[row]):,} other captions fit its image better"
+            f"{int(ranks.texts[row]):,} other captions fit its image better",
+            float(ranks.shares[row]),
+            explanations.get(row),
         )
-        share = float(ranks.shares[row])
-        finds.append(display.explained_caption(row, note, share, explanations.get(row)))
+        for row in worst
+    )
     note = (
         f"By {' + '.join(model.name for model in models)}: captions that at least "
         f"{100 * MISMATCH_SHARE:g} % of the other images fit better, while at least as many of the "
         "other captions fit their image better; the lower of both shares ranks them. Odd is not "
         "wrong."
     )
-    return _suspicious(note, explainer, len(worst), finds)
+    note += _explainer_note(explainer)
+    return display.section("suspicious", "Suspicious captions", note, len(worst), findings)
 
 
 def _doubted(display: _Display, explainer: Model) -> AuditSection:
     """Captions with a doubted word, the greatest doubt first."""
-    best: list[tuple[float, int, Explanation]] = []  # doubt, negated row
-    count = 0
-    for row, explanation in explain_dataset(explainer, display.dataset, ExplainConfig()):
-        doubt = explanation.doubt or 0.0
-        if doubt >= DOUBT_THRESHOLD:
-            count += 1
-            push = heapq.heappush if len(best) < display.top else heapq.heappushpop
-            push(best, (doubt, -row, explanation))
-    finds = [
-        display.explained_caption(-row, f"greatest doubt {doubt:.2f}", doubt, explanation)
-        for doubt, row, explanation in sorted(best, reverse=True)
+    explained = explain_dataset(explainer, display.dataset, ExplainConfig())
+    doubted = [
+        (each.doubt, row, each) for row, each in explained if (each.doubt or 0) >= DOUBT_THRESHOLD
     ]
-    note = "Captions with a doubted word, the most doubted first."
-    return _suspicious(note, explainer, count, finds)
+    doubted.sort(key=lambda line: -(line[0] or 0))  # of equal doubts the first row comes first
+    findings = (
+        display.explained_caption(row, f"greatest doubt {doubt:.2f}", doubt, explanation)
+        for doubt, row, explanation in doubted
+    )
+    note = "Captions with a doubted word, the most doubted first." + _explainer_note(explainer)
+    return display.section("suspicious", "Suspicious captions", note, len(doubted), findings)
 
 
-def _suspicious(
-    note: str, explainer: Model | None, count: int, finds: Sequence[Finding]
-) -> AuditSection:
-    if explainer is not None:
-        missing = describe_missing_heads(explainer)
-        note += (
-            f" {missing}: words are the deeper in colour the more the score gains without them."
-            if missing
-            else f" Words that {explainer.name} doubts are coloured, with what it would write "
-            "instead."
-        )
-    title = "Suspicious captions"
-    return AuditSection("suspicious", title, note, count, len(finds), tuple(finds))
+def _explainer_note(explainer: Model | None) -> str:
+    if explainer is None:
+        return ""
+    if missing := describe_missing_heads(explainer):
+        return f" {missing}: words are the deeper in colour the more the score gains without them."
+    return f" Words that {explainer.name} doubts are coloured, with what it would write instead."
 
 
 def _check_ranks(explainer: Model) -> None:
@@ -521,15 +516,13 @@ def _check_ranks(explainer: Model) -> None:
 
 def _explain_rows(
     explainer: Model, dataset: ImageTextDataset, rows: Sequence[int]
-) -> Iterator[tuple[int, Explanation]]:
+) -> dict[int, Explanation]:
     """Explanations of some captions by row."""
-    if not rows:
-        return
     texts = torch.tensor(sorted(rows), dtype=torch.long)
     images, text_to_image = dataset.text_to_image[texts].unique(return_inverse=True)  # type: ignore[no-untyped-call]
     subset = dataset.cut(images, texts, text_to_image)
-    for row, explanation in explain_dataset(explainer, subset, ExplainConfig()):
-        yield int(texts[row]), explanation
+    explained = explain_dataset(explainer, subset, ExplainConfig())
+    return {int(texts[row]): explanation for row, explanation in explained}
 
 
 @final
@@ -660,7 +653,7 @@ def _false_negatives(
     by_image: dict[int, list[ReviewItem]] = {}
     for pair in suspected[: display.top]:
         by_image.setdefault(pair.image, []).append(_pair_item(dataset, pair))
-    finds = tuple(
+    findings = tuple(
         Finding(tuple(items), display.image(image), display.captions(image))
         for image, items in by_image.items()
     )
@@ -674,7 +667,7 @@ def _false_negatives(
     )
     shown = min(len(suspected), display.top)
     title = "Negatives that may be true"
-    return AuditSection("false-negatives", title, note, len(suspected), shown, finds)
+    return AuditSection("false-negatives", title, note, len(suspected), shown, findings)
 
 
 def _pair_item(dataset: ImageTextDataset, pair: LikelyPositive) -> ReviewItem:

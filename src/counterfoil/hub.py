@@ -455,8 +455,8 @@ def compare_points(
             len(dataset),
             dataset=dataset.name,
             split=dataset.split_name,
-            besides=dataset.extra_positives,
-            decided=dataset.corrections,
+            extra_positives=dataset.extra_positives,
+            corrections=dataset.corrections,
         )
     first, *others = reports
     for name in others if distributed.rank() == 0 else ():
@@ -502,7 +502,7 @@ def _on_dev(
     for alpha in alphas:
         member = interpolate_models(*models, alpha).embed(dev)
         found[alpha] = evaluate_protocol(
-            [member], dev.text_to_image, len(dev), besides=dev.extra_positives
+            [member], dev.text_to_image, len(dev), extra_positives=dev.extra_positives
         ).rsum
     return found
 

@@ -14,8 +14,7 @@ from counterfoil.audit import AuditPage, AuditSection, Finding, ReviewItem, rend
 from counterfoil.core.io import write_text
 from counterfoil.data.corrections import CORRECTIONS_FILE, Correction
 from counterfoil.data.readers import load_dataset
-from counterfoil.evaluation.explanation_page import CaptionPart
-from counterfoil.report.page import PageItem, Provenance, thumbnail
+from counterfoil.report.page import PageItem, Provenance, TextPart, thumbnail
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +39,7 @@ def photos(tmp_path) -> Path:
 def page(tmp_path) -> Path:
     picture = thumbnail(Image.new("RGB", (300, 200), "teal"))
     shown = PageItem("0.png", picture)
-    parts = (CaptionPart("a"), CaptionPart(" dog", 0.9, "90 %", True))
+    parts = (TextPart("a"), TextPart(" dog", 0.9, "90 %", True))
     leaked = tuple(
         ReviewItem(name, "", was, ("keep", "drop"), PageItem(was, picture), f"{name} · train")
         for name, was in (("1.png", "a cat"), ("2.png", "a bird"))

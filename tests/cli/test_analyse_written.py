@@ -257,7 +257,7 @@ def test_fluency_of_the_first_by_a_language_model(tmp_path, written, analysed):
     shown, _, numbers = analysed("fluency", folder, "--lm", lm, "--each", 1)
     first = list({foil.text: foil for foil in reversed(short)}.values())[::-1]
     [one] = numbers["sets"]
-    spoken = CausalLM(lm).spoken([foil.foil for foil in first])
+    spoken = CausalLM(lm).log_probs([foil.foil for foil in first])
     assert one["written"]["captions"] == len(first) < len(short)
     whole = float((-spoken.logs.sum() / spoken.tokens.sum()).exp())
     assert one["written"]["whole"]["value"] == pytest.approx(whole)

@@ -69,7 +69,7 @@ def test_what_was_planted_is_found_without_a_model(tmp_path, audited):
     assert "<b>dog" not in page
     assert page.count("<script") == page.count("</script>") == 2
     assert 'src="http' not in page
-    assert "no model was asked" in " ".join(shown.split())
+    assert "no model was used" in " ".join(shown.split())
 
 
 def test_pictures_that_cannot_be_read_are_found_and_the_rest_goes_on(tmp_path, audited):

@@ -166,8 +166,8 @@ def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     for more, why in (
         ((), "add --resume to go on"),
-        (("--resume", "--threshold", 0.3), "begun with another threshold"),
-        (("--resume", "--split", "test"), "begun with another data"),
+        (("--resume", "--threshold", 0.3), "begun otherwise: threshold is"),
+        (("--resume", "--split", "test"), "begun otherwise: data is"),
     ):
         assert run("explain", words, *data, "--json", out, *more) == 2
         assert why in " ".join(capsys.readouterr().err.split())

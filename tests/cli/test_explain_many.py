@@ -10,7 +10,6 @@ import pytest
 import explain_cases as cases
 import recipes_cases
 from corpus_cases import write_picture
-from counterfoil.cli import explain
 from counterfoil.cli.explain import ExplainOutputs, explain_many, explain_one, read_caption_file
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import ExplainConfig, ExplainedWord, Explanation
@@ -38,7 +37,6 @@ def audited(tmp_path, monkeypatch):
             )
 
     monkeypatch.setattr("counterfoil.evaluation.explain.explain_dataset", made_up)
-    monkeypatch.setattr(explain, "_open_checkpoint", lambda *_: None)
     monkeypatch.setattr(ExplainConfig, "rank_by", lambda plan, _: plan.rank)
 
     def audited(top: int, rank: str | None = None):
@@ -51,7 +49,7 @@ def audited(tmp_path, monkeypatch):
     return audited
 
 
-@pytest.mark.parametrize("top", range(8))
+@pytest.mark.parametrize("top", range(1, 8))
 def test_the_most_suspicious_are_shown_and_of_equals_the_first(audited, top):
     order = sorted(range(len(DOUBTS)), key=lambda row: (-DOUBTS[row], row))
     shown, lines = audited(top, "doubt")

@@ -10,7 +10,7 @@ import processes
 from counterfoil.core.types import Pairs
 from counterfoil.evaluation import cascade
 from counterfoil.evaluation.bootstrap import compare
-from counterfoil.evaluation.cascade import Cascade, Shortlisting, evaluate_cascade
+from counterfoil.evaluation.cascade import Cascade, Shortlister, evaluate_cascade
 from counterfoil.evaluation.metrics import Protocol
 from counterfoil.evaluation.protocols import WHOLE, evaluate_protocol
 from counterfoil.scoring import pairs
@@ -28,11 +28,18 @@ def case(seed=3, levels=2):
 
 
 def ranked(
-    coarse, fine, text_to_image, depth, protocol=WHOLE, tie="row", besides=None, **options
+    coarse, fine, text_to_image, depth, protocol=WHOLE, tie="row", extra_positives=None, **options
 ) -> Cascade:
-    by = Shortlisting((member(coarse),), "quick", depth, **options)
+    by = Shortlister((member(coarse),), "quick", depth, **options)
     return evaluate_cascade(
-        [member(fine)], by, text_to_image, len(coarse), protocol, head=4, tie=tie, besides=besides
+        [member(fine)],
+        by,
+        text_to_image,
+        len(coarse),
+        protocol,
+        head=4,
+        tie=tie,
+        extra_positives=extra_positives,
     )
 
 
@@ -55,7 +62,7 @@ def test_every_place_is_that_of_a_sort(depth, tie, more):
     coarse, fine, text_to_image = case()
     texts = (text_to_image >= 0).nonzero().flatten()[:more]
     besides = Pairs(text_to_image[texts.flip(0)], texts) if more else None
-    found = ranked(coarse, fine, text_to_image, depth, tie=tie, besides=besides)
+    found = ranked(coarse, fine, text_to_image, depth, tie=tie, extra_positives=besides)
     truth = text_to_image == torch.arange(IMAGES).unsqueeze(1)
     if besides is not None:
         truth[besides.image, besides.text] = True
@@ -90,7 +97,7 @@ def test_lists_of_everything_give_the_full_ranking(protocol, tie):
 def test_lists_of_all_images_alone_rank_them_as_all_pairs_do(name):
     text_to_image = evaluation_cases.ragged(9, 1, most=5)
     fine, quick = host(name, 9, len(text_to_image)), host("vse", 9, len(text_to_image))
-    by = Shortlisting((quick,), "quick", len(text_to_image) - 1)
+    by = Shortlister((quick,), "quick", len(text_to_image) - 1)
     found = evaluate_cascade([fine], by, text_to_image, 9, head=4)
     assert len(text_to_image) > 10
     full = evaluate_protocol([fine], text_to_image, 9)
@@ -163,7 +170,7 @@ def _here(names: tuple[str, ...]) -> list[object]:
     torch.set_num_threads(1)
     text_to_image = evaluation_cases.ragged(15, 2, orphans=2)
     members = [host(name, 15, len(text_to_image)) for name in names]
-    by = Shortlisting((host("vse", 15, len(text_to_image)),), "quick", 6)
+    by = Shortlister((host("vse", 15, len(text_to_image)),), "quick", 6)
     found = evaluate_cascade(members, by, text_to_image, 15, FOLDS, head=3)
     ranks = [ranked.ranks.tolist() for ranked in found.report.ranked]
     return [*ranks, found.texts.tolist(), found.image_scores.tolist(), found.shortlists.ceiling]
@@ -180,8 +187,8 @@ def test_bad_shortlists():
     coarse, fine, text_to_image = case()
     with pytest.raises(ValueError, match="depth=0: at least 1 counterpart"):
         ranked(coarse, fine, text_to_image, 0)
-    with pytest.raises(ValueError, match="no model is there to shortlist"):
-        Shortlisting((), "nobody")
+    with pytest.raises(ValueError, match="no model makes the shortlists"):
+        Shortlister((), "nobody")
     with pytest.raises(ValueError, match="a model encoded 22 images"):
         ranked(coarse, fine[1:], text_to_image, 5)
     with pytest.raises(ValueError, match="the tie rule 'odd' is unknown"):

@@ -11,7 +11,7 @@ import explain_cases as cases
 from counterfoil.core.types import Embeddings
 from counterfoil.data.tokenizers import Tokenizer
 from counterfoil.evaluation.explain import Explanation, explain_by_heads
-from counterfoil.evaluation.word_heads import spell, word_spans
+from counterfoil.evaluation.word_heads import group_tokens, spell
 from counterfoil.models.uniter import UNITER
 
 IMAGE = torch.tensor([3, 0, 5, 0])
@@ -39,7 +39,7 @@ def explained(model, pieces, images, **options) -> list[Explanation]:
 
 def parts(pieces, text):
     read = pieces.read([text])
-    every = word_spans(pieces.spans([text])[0], read.words[0])
+    every = group_tokens(pieces.spans([text])[0], read.words[0])
     return read.ids[0], [one for one in every if text[one.start : one.stop] not in (".", ",")]
 
 

@@ -1,8 +1,9 @@
-"""What is said of captions, written down and read back."""
+"""Explanations are stored in parts and read back unchanged."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from counterfoil.evaluation.explain import (
     CorrectedCaption,
     ExplainedWord,
     Explanation,
+    ExplanationCheckpoint,
     WordCorrection,
 )
 
@@ -28,11 +30,18 @@ WORDS = (
     ],
     ids=["whole", "bare"],
 )
-def test_it_comes_back_as_it_was(one: Explanation) -> None:
-    assert Explanation.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+def test_it_comes_back_as_it_was(one: Explanation, tmp_path: Path) -> None:
+    checkpoint = ExplanationCheckpoint(tmp_path / "out.jsonl", {}, resume=False)
+    checkpoint.save(3, [one])
+    assert checkpoint.load(3) == [one]
+    assert checkpoint.load(2) is None
 
 
-@pytest.mark.parametrize("plain", [{}, {"words": [{"word": 1}]}, {"words": 3}])
-def test_what_is_no_explanation(plain: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError)):
-        Explanation.from_dict(plain)
+@pytest.mark.parametrize("plain", [{}, [{}], [{"words": [{"word": 1}]}], [{"words": 3}], "{"])
+def test_damaged_parts_are_refused(plain: object, tmp_path: Path) -> None:
+    checkpoint = ExplanationCheckpoint(tmp_path / "out.jsonl", {}, resume=False)
+    checkpoint.save(0, [])
+    text = plain if isinstance(plain, str) else json.dumps(plain)
+    checkpoint.parts.path(0).write_text(text)
+    with pytest.raises(ValueError, match=r"holds no explanations: .+; delete it"):
+        checkpoint.load(0)

@@ -55,9 +55,15 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
     protocol = Protocol("p", folds=folds)
     member = evaluation_cases.member(scores)
     found = evaluate_protocol(
-        [member], text_to_image, 37, protocol, tie=tie, besides=besides, decided="2 pairs"
+        [member],
+        text_to_image,
+        37,
+        protocol,
+        tie=tie,
+        extra_positives=besides,
+        corrections="2 pairs",
     )
-    dense = evaluate_scores(scores, text_to_image, protocol, tie=tie, besides=besides)
+    dense = evaluate_scores(scores, text_to_image, protocol, tie=tie, extra_positives=besides)
     assert "; the data as decided: 2 pairs; " in found.setting.line()
     own = text_to_image == torch.arange(37).unsqueeze(1)
     true = own.clone()

@@ -43,11 +43,11 @@ def _runs():
     matrices = [evaluation_cases.scores(12, OWNER, seed) for seed in (0, 1)]
     reports = [evaluate_scores(m, OWNER, dataset=NASTY, split="test") for m in matrices]
     lists = evaluation_cases.found(matrices[1], reports[1], ("a", reports[0]))
-    exhibits = galleries.Exhibits(
+    dataset = evaluation_cases.split(
         [NASTY] * 24, OWNER, lambda n: Image.new("RGB", (40, 30), (n * 20, 0, 0))
     )
     runs = results({NASTY: reports[0], "second": reports[1]})
-    return runs, reports[0].setting.line(), galleries.galleries(exhibits, *lists)
+    return runs, reports[0].setting.line(), galleries.galleries(dataset, *lists)
 
 
 def _page():

@@ -10,7 +10,7 @@ from counterfoil.core.io import write_json
 from counterfoil.data.corrections import Correction, apply_corrections
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation import cascade, extended
-from counterfoil.evaluation.cascade import Shortlisting
+from counterfoil.evaluation.cascade import Shortlister
 from counterfoil.evaluation.protocols import WHOLE
 from counterfoil.model import load_model
 from counterfoil.pipelines.stages import compare
@@ -79,7 +79,7 @@ def test_a_cascade_round_trip(full, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cascade, "AFFORDABLE", 0)
     folders = [recipes_cases.pixel_model(tmp_path / name) for name in ("m", "n")]
     one, two = (load_model(folder).embed(SCENES) for folder in folders)
-    by = Shortlisting((two,), "quick", 3, full)
+    by = Shortlister((two,), "quick", 3, full)
     found = RetrievalEvaluation.of([one], SCENES, WHOLE, seed=3, by=by)
     found.save(tmp_path / "e")
     back = RetrievalEvaluation.open(tmp_path / "e")

@@ -15,8 +15,8 @@ from counterfoil.core import distributed
 from counterfoil.core.console import progress
 from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset, Relation
-from counterfoil.evaluation.galleries import Exhibits, shown_caption, shown_image
-from counterfoil.evaluation.metrics import check_owner
+from counterfoil.evaluation.galleries import shown_caption, shown_image
+from counterfoil.evaluation.metrics import check_text_to_image
 from counterfoil.negatives.sampling import images_for_texts
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.publishing import (
@@ -24,7 +24,6 @@ from counterfoil.pipelines.publishing import (
     Analysis,
     check_page_path,
     describe_protocol,
-    exhibits,
     open_scorers,
     short_names,
 )
@@ -681,7 +680,7 @@ def negative_examples(
             ],
         },
         tables=(_example_table(pairs),),
-        sections=tuple(_example_cards(pairs, exhibits(dataset), kinds)),
+        sections=tuple(_example_cards(pairs, dataset, kinds)),
     ).publish(out)
     return pairs
 
@@ -718,7 +717,9 @@ def _medians(listed: Sequence[Listed]) -> tuple[str, str]:
     return f"{ranks.median():,.0f}", format_number(scores.median().item(), ".3f")
 
 
-def _example_cards(pairs: ExamplePairs, shown: Exhibits, kinds: Kinds) -> Iterator[CardSection]:
+def _example_cards(
+    pairs: ExamplePairs, shown: ImageTextDataset, kinds: Kinds
+) -> Iterator[CardSection]:
     yield CardSection(
         "Images and wrong captions",
         "Before each caption its rank among the wrong ones, after it its score.",
@@ -732,7 +733,7 @@ def _example_cards(pairs: ExamplePairs, shown: Exhibits, kinds: Kinds) -> Iterat
 
 
 def _example_card(
-    shown: Exhibits, example: Example, kinds: Kinds, *, from_image: bool
+    shown: ImageTextDataset, example: Example, kinds: Kinds, *, from_image: bool
 ) -> ExampleCard:
     item = shown_caption if from_image else shown_image
     query = shown_image if from_image else shown_caption
@@ -924,7 +925,7 @@ def cross_ranks(
         ValueError: `text_to_image` does not fit the encodings, or no text describes an image.
     """
     images = len(members[0].images) if members else 0
-    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     paired = text_to_image >= 0
     if not bool(paired.any()):
         raise ValueError(

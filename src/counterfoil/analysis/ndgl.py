@@ -21,7 +21,7 @@ from counterfoil.evaluation.galleries import shown_caption, shown_image
 from counterfoil.evaluation.metrics import (
     MEAN_OF_BAGS,
     Direction,
-    check_owner,
+    check_text_to_image,
     holds_bags,
     single_unit_vectors,
 )
@@ -31,7 +31,6 @@ from counterfoil.pipelines.publishing import (
     Analysis,
     check_page_path,
     describe_protocol,
-    exhibits,
     open_scorers,
     score_unit,
 )
@@ -117,7 +116,7 @@ def margins(
             a negative.
     """
     images = len(members[0].images) if members else 0
-    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     true = TrueScores(text_to_image)
     texts, pictures = (
         TopK("image", images, 1, text_to_image),
@@ -289,7 +288,7 @@ def negative_similarities(
         ValueError: `text_to_image` does not fit the encodings, or there is no wrong pair.
     """
     images = len(members[0].images) if members else 0
-    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     texts, pictures = (
         TopK("image", images, top, text_to_image),
         TopK("text", len(text_to_image), top, text_to_image),
@@ -578,7 +577,7 @@ def neighbourhood(
         ValueError: `text_to_image` does not fit the encodings, the query has no negative, images
             and texts are vectors of different widths, or scikit-learn is needed and not installed.
     """
-    check_owner(text_to_image, len(members[0].images), len(members[0].texts))
+    check_text_to_image(text_to_image, len(members[0].images), len(members[0].texts))
     if direction == "i2t":
         true = (text_to_image == row).nonzero().flatten()
         query, others = [m.images for m in members], [m.texts for m in members]
@@ -738,11 +737,11 @@ def _query_name(dataset: ImageTextDataset, one: Neighbourhood) -> str:
 
 def _map_figure(one: Neighbourhood, dataset: ImageTextDataset, place: int) -> Figure:
     query, others = _MAP_SIDES[one.direction]
-    shown, item = exhibits(dataset), shown_caption if one.direction == "i2t" else shown_image
+    item = shown_caption if one.direction == "i2t" else shown_image
     edge = 1 + len(one.true)
 
     def words(rows: Tensor) -> tuple[str, ...]:
-        return tuple(item(shown, row).text for row in rows.tolist())
+        return tuple(item(dataset, row).text for row in rows.tolist())
 
     points = one.points.numpy()
     letters = tuple(chr(ord("a") + n) for n in range(min(len(one.true), 26)))
@@ -759,19 +758,18 @@ def _map_figure(one: Neighbourhood, dataset: ImageTextDataset, place: int) -> Fi
 
 
 def _map_card(one: Neighbourhood, dataset: ImageTextDataset) -> ExampleCard:
-    shown = exhibits(dataset)
     query, item = (
         (shown_image, shown_caption) if one.direction == "i2t" else (shown_caption, shown_image)
     )
-    true = tuple(item(shown, row, one.row) for row in one.true.tolist())
+    true = tuple(item(dataset, row, one.row) for row in one.true.tolist())
     wrong = enumerate(one.wrong[:LABELLED].tolist())
     return ExampleCard(
-        query(shown, one.row),
+        query(dataset, one.row),
         "",
         (
             CardColumn("True", "a, b, … in this order", true),
             CardColumn(
-                "Wrong", "the nearest", tuple(item(shown, row, one.row, n) for n, row in wrong)
+                "Wrong", "the nearest", tuple(item(dataset, row, one.row, n) for n, row in wrong)
             ),
         ),
     )

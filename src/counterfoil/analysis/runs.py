@@ -26,7 +26,6 @@ from counterfoil.pipelines.publishing import (
     Analysis,
     check_different,
     check_page_path,
-    exhibits,
     short_names,
 )
 from counterfoil.pipelines.run import DataSource, stage_records
@@ -707,7 +706,6 @@ def _match_rank(measured: RetrievalEvaluation, side: int, row: int) -> int:
 def _difference_card(
     dataset: ImageTextDataset, both: Mapping[str, RetrievalEvaluation], side: int, row: int
 ) -> ExampleCard:
-    shown = exhibits(dataset)
     query, item = (shown_caption, shown_image) if side else (shown_image, shown_caption)
     columns = []
     for name, measured in both.items():
@@ -715,10 +713,10 @@ def _difference_card(
         note = "no true counterpart" if rank < 1 else f"first true one at place {rank:,}"
         listed = enumerate(zip(*_first_items(measured, side, row)))
         items: tuple[PageItem, ...] = tuple(
-            item(shown, r, row, place, score) for place, (r, score) in listed if r >= 0
+            item(dataset, r, row, place, score) for place, (r, score) in listed if r >= 0
         )
         columns.append(CardColumn(name, note, items))
-    return ExampleCard(query(shown, row), "", tuple(columns))
+    return ExampleCard(query(dataset, row), "", tuple(columns))
 
 
 def _difference_numbers(

@@ -45,12 +45,12 @@ from counterfoil.evaluation.explain import (
 )
 from counterfoil.evaluation.explanation_page import DOUBT_NOTE, GAIN_NOTE, ExplainedCard
 from counterfoil.evaluation.language_models import (
+    CaptionLogProbs,
     CausalLM,
     Fluency,
     NGrams,
-    Spoken,
     fluency,
-    spoken_by_ngrams,
+    ngram_log_probs,
 )
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.generation.generator import GeneratedItems, generate_items
@@ -365,7 +365,7 @@ def _words_headline(accuracies: Sequence[WordAccuracy]) -> str:
 _TABLE_3 = (  # by GPT-2
     "captions 51.13, TAGS-DC, written 87.63, TAGS-DC, corrected 70.87, VSE-C, rules 292.76"
 )
-Speaks: TypeAlias = Callable[[Sequence[str]], Spoken]
+Speaks: TypeAlias = Callable[[Sequence[str]], CaptionLogProbs]
 
 
 @final
@@ -518,7 +518,7 @@ def _select(one: StoredCaptions, each: int | None, model: Model | None) -> _Sele
 def _causal(name: str) -> tuple[Speaks, str]:
     model = CausalLM(name, distributed.device())
     begin = f"behind {model.begins}" if model.begins else "first tokens not counted"
-    return model.spoken, f"language model {name}, captions {begin}"
+    return model.log_probs, f"language model {name}, captions {begin}"
 
 
 def _ngrams(selected: Sequence[_Selected], source: DataSource) -> tuple[Speaks, str]:
@@ -543,7 +543,7 @@ def _ngrams(selected: Sequence[_Selected], source: DataSource) -> tuple[Speaks, 
         )
     model = NGrams.of(kept)
     return (
-        lambda captions: spoken_by_ngrams(model, captions),
+        lambda captions: ngram_log_probs(model, captions),
         f"language model: {model.order}-grams of {len(kept):,} training captions, "
         f"{len(train.texts) - len(kept):,} of measured pictures or like measured captions left out",
     )

@@ -45,7 +45,6 @@ from counterfoil.pipelines.publishing import (
     Analysis,
     Scorer,
     check_page_path,
-    exhibits,
     format_share,
     open_scorers,
     share_point,
@@ -594,7 +593,7 @@ def _true_rate_figures(rates: Sequence[TrueRate]) -> Iterator[Figure]:
 
 
 def _survivors(one: TrueRate) -> Iterator[CardSection]:
-    judged, shown, cards = one.judged, exhibits(one.judged.dataset), []
+    judged, shown, cards = one.judged, one.judged.dataset, []
     for row in one.survivors:
         old = int(judged.made_of[row])
         title = f"made of: {judged.dataset.texts[old]}" if old >= 0 else "true"

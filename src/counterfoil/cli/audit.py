@@ -94,7 +94,7 @@ def audit(
         f"captions of {judged} ranked by {' + '.join(names)}" if names else "",
         f"words judged by {explainer}" if explainer else "",
         f"negatives of {negatives}" if negatives else "",
-        "" if names or explainer else "no model was asked",
+        "" if names or explainer else "no model was used",
         f"decided before: {dataset.corrections}" if dataset.corrections else "",
     )
     page = AuditPage(

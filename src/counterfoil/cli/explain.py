@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import heapq
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, TypeAlias, final
 
 import typer
 
@@ -29,13 +27,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from counterfoil.data.dataset import ImageTextDataset
-    from counterfoil.evaluation.explain import ExplainConfig, Explanation, ExplanationCheckpoint
+    from counterfoil.evaluation.explain import ExplainConfig, Explanation
     from counterfoil.evaluation.explanation_page import ExplainedCard
     from counterfoil.model import Model
     from counterfoil.pipelines.run import DataSource
 
 
-Ranked: TypeAlias = "tuple[float, int, Explanation]"  # suspicion, negated caption row
+Ranked: TypeAlias = "tuple[float, int, Explanation]"  # suspicion, caption row
 TINTS = ((0.75, "bold red"), (0.5, "red"), (0.25, "yellow"))
 
 CaptionFile = Annotated[
@@ -141,7 +139,7 @@ def explain_one(
     source: DataSource | None,
     config: ExplainConfig,
     outputs: ExplainOutputs,
-) -> Explanation:
+) -> None:
     """Explain a caption of an image, given by path, or by id where `source` is given."""
     from counterfoil.core import distributed
     from counterfoil.core.console import output
@@ -172,18 +170,17 @@ def explain_one(
         threshold=config.threshold,
         corrections=config.corrections,
     )
-    if distributed.rank() == 0:
-        card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
-        _print_missing_heads(model)
-        print_caption(card)
-        if outputs.page is not None:
-            title = headline(explanation, config.threshold)
-            _write_page(outputs.page, model, "A caption explained", title, [card], "")
-        if outputs.json is not None:
-            values = {"model": model_name, "image": image, **explanation.to_dict()}
-            write_json(outputs.json, values)
-            output(f"{outputs.json}")
-    return explanation
+    if distributed.rank():
+        return
+    card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
+    _print_missing_heads(model)
+    print_caption(card)
+    if outputs.page is not None:
+        title = headline(explanation, config.threshold)
+        _write_page(outputs.page, model, "A caption explained", title, [card])
+    if outputs.json is not None:
+        write_json(outputs.json, {"model": model_name, "image": image, **explanation.to_dict()})
+        output(f"{outputs.json}")
 
 
 def explain_many(
@@ -197,7 +194,7 @@ def explain_many(
 ) -> list[Explanation]:
     """Explain all captions of a split or a file; returns the most suspicious, which are shown."""
     from counterfoil.core import distributed
-    from counterfoil.evaluation.explain import explain_dataset
+    from counterfoil.evaluation.explain import ExplanationCheckpoint, explain_dataset
     from counterfoil.model import load_model
 
     outputs.check()
@@ -205,28 +202,41 @@ def explain_many(
     dataset = source.split(split) if file is None else read_caption_file(file, source)
     model = load_model(model_name)
     rank_by = config.rank_by(model)
-    checkpoint = _open_checkpoint(model, dataset, config, outputs)
+    lines_file = None if distributed.rank() else outputs.json
+    checkpoint = None
+    if lines_file is not None:
+        facts = {
+            "model": model.identity(),
+            "data": dataset.fingerprint,
+            "threshold": config.threshold,
+            "corrections": config.corrections,
+        }
+        checkpoint = ExplanationCheckpoint(lines_file, facts, resume=outputs.resume)
     captions = doubted = truncated = 0
-    best: list[Ranked] = []
-    with _sorted_lines(outputs.json) as write:
+    lines: list[tuple[float, bytes]] = []  # suspicion, JSON
+
+    def ranked() -> Iterator[Ranked]:
+        nonlocal captions, doubted, truncated
         for row, explanation in explain_dataset(model, dataset, config, checkpoint):
             doubt = explanation.doubt or 0.0
             suspicion = doubt if rank_by == "doubt" else -explanation.score
-            ids = {
-                "id": dataset.text_ids[row],
-                "image": dataset.image_ids[int(dataset.text_to_image[row])],
-            }
-            write(suspicion, {**ids, "suspicion": suspicion, **explanation.to_dict()})
+            if lines_file is not None:
+                image = dataset.image_ids[int(dataset.text_to_image[row])]
+                values = {"id": dataset.text_ids[row], "image": image, "suspicion": suspicion}
+                line = json.dumps({**values, **explanation.to_dict()}, ensure_ascii=False)
+                lines.append((suspicion, line.encode()))
             captions += 1
             truncated += explanation.unread is not None
             doubted += doubt >= config.threshold
-            # of equally suspicious captions the first is kept: rows are negated
-            push = heapq.heappush if len(best) < top else heapq.heappushpop
-            push(best, (suspicion, -row, explanation))
+            yield suspicion, row, explanation
+
+    # both sorts are stable: of equally suspicious captions the first row comes first
+    best = heapq.nlargest(top, ranked(), key=lambda line: line[0])
+    if lines_file is not None:
+        _write_lines(lines_file, lines)
     # only now is the output complete on disk
     if checkpoint is not None:
-        checkpoint.delete()
-    best.sort(key=lambda ranked: ranked[:2], reverse=True)
+        checkpoint.parts.remove()
     if distributed.rank() == 0:
         order = "greatest doubt" if rank_by == "doubt" else "lowest score"
         protocol = f"{dataset.name}: {captions:,} captions; {order} first"
@@ -238,12 +248,23 @@ def explain_many(
                 f"{doubted:,} of {captions:,} captions ({100 * doubted / captions:.1f} %) have a "
                 f"word whose doubt is {config.threshold:g} or more."
             )
-        _show_ranking(model, dataset, best, (summary, protocol), config, outputs)
+        _show_ranking(model, dataset, best, (summary, protocol), config.threshold, outputs)
     return [explanation for _, _, explanation in best]
+
+
+def _write_lines(path: Path, lines: list[tuple[float, bytes]]) -> None:
+    """Write JSON lines, the most suspicious first."""
+    from counterfoil.core.io import atomic_write
+
+    lines.sort(key=lambda line: -line[0])
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.writelines(line + b"\n" for _, line in lines)
 
 
 def read_caption_file(file: Path, source: DataSource) -> ImageTextDataset:
     """A data set of the lines of a file; its images may come from other data."""
+    import torch
+
     from counterfoil.data.readers.folder import LISTS, read_folder
     from counterfoil.evaluation.explain import find_image_row
 
@@ -254,63 +275,19 @@ def read_caption_file(file: Path, source: DataSource) -> ImageTextDataset:
     if not source.data:
         return read_folder(file, images=source.images, features=source.features, name=file.name)
     lines, data = read_folder(file, name=file.name), source.open()
-    known = {name: row for row, name in enumerate(data.image_ids)}
+    rows = {name: row for row, name in enumerate(data.image_ids)}
     for name in lines.image_ids:
-        if name not in known:
+        if name not in rows:
             find_image_row(data, name)  # raises with the known ids
-    text_to_image = lines.text_to_image.clone()
-    for row, name in enumerate(lines.image_ids):
-        text_to_image[lines.text_to_image == row] = known[name]
+    new_rows = torch.tensor([rows[name] for name in lines.image_ids])
     return replace(
         data,
         name=file.name,
         texts=lines.texts,
         text_ids=lines.text_ids,
-        text_to_image=text_to_image,
+        text_to_image=new_rows[lines.text_to_image],
         text_features=None,
     )
-
-
-def _open_checkpoint(
-    model: Model, dataset: ImageTextDataset, config: ExplainConfig, outputs: ExplainOutputs
-) -> ExplanationCheckpoint | None:
-    """Checkpoint of JSON lines; None without them and in all processes but the first."""
-    from counterfoil.core import distributed
-    from counterfoil.evaluation.explain import ExplanationCheckpoint
-
-    if outputs.json is None or distributed.rank():
-        return None
-    facts = {
-        "model": model.identity(),
-        "data": dataset.fingerprint,
-        "threshold": config.threshold,
-        "corrections": config.corrections,
-    }
-    return ExplanationCheckpoint(outputs.json, facts, resume=outputs.resume)
-
-
-@contextmanager
-def _sorted_lines(path: Path | None) -> Iterator[Callable[[float, dict[str, Any]], None]]:
-    """Collect JSON lines in a temporary file; on success write them, most suspicious first."""
-    from counterfoil.core import distributed
-    from counterfoil.core.io import atomic_write
-
-    if path is None or distributed.rank():
-        yield lambda suspicion, values: None
-        return
-    with tempfile.TemporaryFile() as spool:
-        lines: list[tuple[float, int, int]] = []  # negated suspicion, offset, length
-
-        def write(suspicion: float, values: dict[str, Any]) -> None:
-            line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
-            lines.append((-suspicion, spool.tell(), len(line)))
-            spool.write(line)
-
-        yield write
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            for _, offset, length in sorted(lines):
-                spool.seek(offset)
-                file.write(spool.read(length))
 
 
 def _show_ranking(
@@ -318,7 +295,7 @@ def _show_ranking(
     dataset: ImageTextDataset,
     best: Sequence[Ranked],
     sentences: tuple[str, str],
-    config: ExplainConfig,
+    threshold: float,
     outputs: ExplainOutputs,
 ) -> None:
     """Print the ranking, write the page, and name the files."""
@@ -326,11 +303,11 @@ def _show_ranking(
     from counterfoil.evaluation.explanation_page import ExplainedCard, measure, picture_of
 
     cards = []
-    for place, (_, negated_row, explanation) in enumerate(best, 1):
-        image = int(dataset.text_to_image[-negated_row])
+    for place, (_, row, explanation) in enumerate(best, 1):
+        image = int(dataset.text_to_image[row])
         picture = _open_picture(dataset, image) if outputs.page is not None else None
         shown = picture_of(dataset.image_ids[image], picture)
-        cards.append(ExplainedCard(shown, explanation, config.threshold, place))
+        cards.append(ExplainedCard(shown, explanation, threshold, place))
     _print_missing_heads(model)
     print_ranking(cards, measure(best[0][2]) if best else "")
     for sentence in filter(None, sentences):
@@ -362,7 +339,7 @@ def _write_page(
     title: str,
     headline: str,
     cards: Sequence[ExplainedCard],
-    data: str,
+    data: str = "",
 ) -> None:
     from counterfoil.core.console import output
     from counterfoil.core.io import write_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from counterfoil.evaluation.foils.measures import BlindControl, FoilReport, FoilScore, TieRule
     from counterfoil.evaluation.foils.sets import FoilItem, FoilSet
     from counterfoil.model import Model
-    from counterfoil.report.page import ExampleCard, TableBlock
+    from counterfoil.report.page import ExampleCard, TableBlock, TableRow
 
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -82,9 +82,11 @@ def foils(
     """Test whether a model tells captions from foils, which differ in one detail."""
     from counterfoil.core import distributed
     from counterfoil.core.config import unknown_name
-    from counterfoil.core.io import ensure_writable_file
+    from counterfoil.core.console import console, output
+    from counterfoil.core.io import ensure_writable_file, write_json, write_text
     from counterfoil.evaluation.foils.measures import TIES
     from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
+    from counterfoil.report.tables import terminal_table
 
     if page is None:
         refuse(context, ("examples",), "with --output")
@@ -101,88 +103,71 @@ def foils(
         if path is not None:
             ensure_writable_file(path)
     distributed.init()
-    questions = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
-    report = _report(model, questions, blind, corrections, tie_rule, seed)
-    if distributed.rank() == 0:
-        _show(report, page, examples, seed)
-        if json is not None:
-            _write(json, {"model": model, "seed": seed, "ties": ties, **report.to_dict()})
-
-
-def _report(
-    name: str,
-    questions: FoilSet,
-    blind: str | None,
-    corrections: Path | None,
-    ties: TieRule,
-    seed: int,
-) -> FoilReport:
-    """The numbers of a model or an ensemble, or of the blind control alone."""
-    from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
-    from counterfoil.pipelines.publishing import open_scorers
-
-    scorer = None if name == BLIND else open_scorers([name])[0]
-    for model in scorer.models if scorer else ():
-        _check_readable(model, questions)
-    control = _blind_control(blind, corrections, questions) if blind else None
-    if scorer is not None:
-        scores, description = (
-            score_foils(scorer.on(questions.dataset), questions),
-            scorer.describe(),
-        )
-    else:
-        assert control is not None
-        scores, description = control.scores, "the blind model alone"
-    return evaluate_foils(questions, scores, model=description, blind=control, ties=ties, seed=seed)
-
-
-def _show(report: FoilReport, page: Path | None, examples: int, seed: int) -> None:
-    """Print the tables and write the page."""
-    from counterfoil.core.console import console, output
-    from counterfoil.core.io import write_text
-    from counterfoil.report.tables import terminal_table
-
+    foils = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
+    report = _report(model, foils, blind, corrections, tie_rule, seed)
+    if distributed.rank():
+        return
     for table in _tables(report):
         console().print(terminal_table(table, report.protocol))
     output(report.headline())
     if page is not None:
         write_text(page, _page(report, examples, seed))
         output(f"{page}")
+    if json is not None:
+        write_json(json, {"model": model, "seed": seed, "ties": ties, **report.to_dict()})
+        output(f"{json}")
 
 
-def _write(path: Path, numbers: dict[str, Any]) -> None:
-    from counterfoil.core.console import output
-    from counterfoil.core.io import write_json
+def _report(
+    name: str,
+    foils: FoilSet,
+    blind: str | None,
+    corrections: Path | None,
+    ties: TieRule,
+    seed: int,
+) -> FoilReport:
+    """Evaluate a model or an ensemble, or the blind control alone."""
+    from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
+    from counterfoil.pipelines.publishing import open_scorers
 
-    write_json(path, numbers)
-    output(f"{path}")
+    scorer = None if name == BLIND else open_scorers([name])[0]
+    for model in scorer.models if scorer else ():
+        _check_readable(model, foils)
+    control = _blind_control(blind, corrections, foils) if blind else None
+    if scorer is not None:
+        scores = score_foils(scorer.on(foils.dataset), foils)
+        description = scorer.describe()
+    else:
+        assert control is not None
+        scores, description = control.scores, "the blind model alone"
+    return evaluate_foils(foils, scores, model=description, blind=control, ties=ties, seed=seed)
 
 
-def _check_readable(model: Model, questions: FoilSet) -> None:
+def _check_readable(model: Model, foils: FoilSet) -> None:
     """Refuse a model that cannot read the images or captions, before anything is encoded."""
     from counterfoil.data.processor import FeatureProcessor
 
-    dataset = questions.dataset
+    dataset = foils.dataset
     if model.processor is None or model.processor.tokenizer is None:
         raise ValueError(
             f"{model.name} compares ready-made vectors and cannot read the captions of "
-            f"{questions.name}; give a model folder or the name of a model"
+            f"{foils.name}; give a model folder or the name of a model"
         )
     needs_features = isinstance(model.processor.image_processor, FeatureProcessor)
     if needs_features and dataset.features is None:
         raise ValueError(
-            f"{model.name} reads stored features of pictures and {questions.name} comes without; "
+            f"{model.name} reads stored features of pictures and {foils.name} comes without; "
             f"extract those of its pictures and name their folder with --features; a picture is "
             f"called as in {dataset.image_ids[0]!r}"
         )
     if not needs_features and dataset.pictures is None:
         raise ValueError(
-            f"{questions.name} comes without pictures, such as {dataset.image_ids[0]!r}; name "
+            f"{foils.name} comes without pictures, such as {dataset.image_ids[0]!r}; name "
             "their folder with --images"
         )
 
 
-def _blind_control(source: str, corrections: Path | None, questions: FoilSet) -> BlindControl:
+def _blind_control(source: str, corrections: Path | None, foils: FoilSet) -> BlindControl:
     """The blind control, trained on a text file or on the training split of data."""
     from counterfoil.core.io import read_text_lines
     from counterfoil.data.readers import load_dataset
@@ -192,7 +177,7 @@ def _blind_control(source: str, corrections: Path | None, questions: FoilSet) ->
         captions = [line for line in read_text_lines(Path(source), "captions") if line.strip()]
     else:
         captions = list(load_dataset(source, decisions=corrections).split("train").texts)
-    return train_blind_control(captions, source, questions)
+    return train_blind_control(captions, source, foils)
 
 
 def _tables(report: FoilReport) -> tuple[TableBlock, ...]:
@@ -204,37 +189,30 @@ def _tables(report: FoilReport) -> tuple[TableBlock, ...]:
     head = "", "items", "%", "95 %", "chance", *(("blind", "95 %") if controls else ())
     tables = []
     for measure in dict.fromkeys(line.measure for line in report.lines):
-        rows = tuple(
-            (*_cells(line), *(_control_cells(controls.get((measure, line.of))) if controls else ()))
-            for line in report.lines
-            if line.measure == measure
-        )
+        rows: list[TableRow] = []
+        suspicious = False
+        for line in (line for line in report.lines if line.measure == measure):
+            title = f"{line.of} *" if line.own else line.of
+            row = [title, f"{line.items:,}", *_value_and_interval(line), f"{line.chance:.1f}"]
+            if controls:
+                control = controls.get((measure, line.of))
+                row += ("", "") if control is None else _value_and_interval(control, mark=" !")
+                suspicious |= control is not None and control.suspicious
+            rows.append(tuple(row))
         note = f"{MEANINGS[measure]} *: as the set's authors report it."
-        if any(line.suspicious for line in report.blind if line.measure == measure):
+        if suspicious:
             note += (
                 f" !: suspicious: the blind model is surely more than {MARGIN:.0f} points above "
                 "chance, so the captions alone give answers away."
             )
-        tables.append(TableBlock(measure, head, rows, note))
+        tables.append(TableBlock(measure, head, tuple(rows), note))
     return tuple(tables)
 
 
-def _cells(line: FoilScore) -> tuple[str, ...]:
-    title = f"{line.of} *" if line.own else line.of
-    return (
-        title,
-        f"{line.items:,}",
-        f"{line.value:.1f}",
-        f"{line.interval.low:.1f} to {line.interval.high:.1f}",
-        f"{line.chance:.1f}",
-    )
-
-
-def _control_cells(line: FoilScore | None) -> tuple[str, str]:
-    if line is None:
-        return "", ""
-    span = f"{line.interval.low:.1f} to {line.interval.high:.1f}"
-    return f"{line.value:.1f}{' !' if line.suspicious else ''}", span
+def _value_and_interval(line: FoilScore, mark: str = "") -> tuple[str, str]:
+    """Cells of a number, marked where it is suspicious, and of its interval."""
+    value = f"{line.value:.1f}{mark if line.suspicious else ''}"
+    return value, f"{line.interval.low:.1f} to {line.interval.high:.1f}"
 
 
 def _page(report: FoilReport, examples: int, seed: int) -> str:
@@ -267,17 +245,17 @@ def _page(report: FoilReport, examples: int, seed: int) -> str:
 
 
 def _cards(
-    questions: FoilSet, item: FoilItem, scores: Sequence[float], margin: float
+    foils: FoilSet, item: FoilItem, scores: Sequence[float], margin: float
 ) -> Iterator[ExampleCard]:
     """One card for each image of an item, with the captions by score."""
     from counterfoil.report.page import CardColumn, ExampleCard, PageItem, thumbnail
 
-    dataset, many = questions.dataset, len(item.texts)
+    dataset, many = foils.dataset, len(item.texts)
     minus = f"{margin:.3f}".replace("-", "−")
     title = f"{item.category or 'item'} · {item.id} · margin {minus}"
     for place, image in enumerate(item.images):
         own = scores[place * many : (place + 1) * many]
-        true = place if questions.task == "crossed" else 0
+        true = place if foils.task == "crossed" else 0
         ranked = sorted(range(many), key=lambda at: (-own[at], at == true))
         captions = tuple(
             PageItem(dataset.texts[item.texts[at]], None, rank, at == true and item.true, own[at])

@@ -1,9 +1,9 @@
 """Bootstrap over images: confidence intervals and paired tests of every measure.
 
-Captions of one image rise and fall together, so images are what is drawn anew, each with all its
-queries or items (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and
-15, with images as the sampling units). A draw is a row of counts, how often each image was drawn:
-a resampled sum is then one matrix product of counts and sums per image. Folds are strata, drawn
+The ranks of one image's captions are correlated, so images are the sampling units, each with all
+its queries or items (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13
+and 15). A resample is a row of counts, the number of times that each image occurs in it: a
+resampled sum is then one matrix product of counts and sums per image. Folds are strata, resampled
 within themselves.
 """
 
@@ -40,14 +40,14 @@ class Interval:
 def image_draws(
     strata: Sequence[Tensor], images: int, *, resamples: int, seed: int, width: int
 ) -> Iterator[Tensor]:
-    """Draw images with replacement: (b, I) double counts of each image, some resamples at a time.
+    """Resample images: (b, I) double counts of each image, some resamples at a time.
 
     Args:
-        strata: image rows of each stratum, which is drawn within itself.
+        strata: image rows of each stratum, resampled within itself.
         images: number of images, I.
-        resamples: number of draws.
-        seed: of the draws.
-        width: numbers that the caller computes for each draw, which bounds b.
+        resamples: number of resamples.
+        seed: of the resampling.
+        width: numbers that the caller computes for each resample, which bounds b.
     """
     rng = torch.Generator().manual_seed(seed)
     at_once = max(1, CELLS // max(1, width))
@@ -55,8 +55,8 @@ def image_draws(
         counts = torch.zeros(min(at_once, resamples - start), images, dtype=torch.double)
         for rows in strata:
             if len(rows):
-                drawn = rows[torch.randint(len(rows), (len(counts), len(rows)), generator=rng)]
-                counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.double))
+                sample = rows[torch.randint(len(rows), (len(counts), len(rows)), generator=rng)]
+                counts.scatter_add_(1, sample, torch.ones_like(sample, dtype=torch.double))
         yield counts
 
 
@@ -69,11 +69,11 @@ def percentile_interval(values: Tensor, edges: tuple[float, float] = EDGES) -> I
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Counted:
-    """What each of N items gains of what it could, in one column or in several.
+    """Points of N items and the most points possible, in one column or in several.
 
     Attributes:
-        gained: (N,) or (N, C) double.
-        possible: the same shape; all ones for a mean over items.
+        gained: (N,) or (N, C) double, points.
+        possible: the same shape, most points; all ones for a mean over items.
     """
 
     gained: Tensor
@@ -81,30 +81,30 @@ class Counted:
 
     @classmethod
     def where(cls, right: Tensor, among: Tensor | None = None) -> Counted:
-        """Items that are right, of those that count.
+        """Share of items that are right.
 
         Args:
             right: (N,) bool.
-            among: (N,) bool; None for all.
+            among: (N,) bool, items that count; None for all.
         """
         counted = torch.ones_like(right) if among is None else among
         return cls((right & counted).double(), counted.double())
 
     @classmethod
     def mean(cls, values: Tensor) -> Counted:
-        """(N,) values, each once."""
+        """Mean of (N,) values."""
         return cls(values.double(), torch.ones_like(values, dtype=torch.double))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What was gained of what was possible, and its percentile bootstrap interval of 95 %.
+    """Points as a share of the possible ones, with its percentile bootstrap interval of 95 %.
 
     Attributes:
-        value: the mean over the columns; NaN where nothing was possible.
+        value: mean over the columns; NaN where nothing is possible.
         interval: of the value.
-        count: what was possible, over all columns.
+        count: possible points of all columns.
     """
 
     value: float
@@ -112,7 +112,7 @@ class Share:
     count: int
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form; None in place of what is not a number."""
+        """JSON-ready form, with None for NaN."""
         if not self.count:
             return {"value": None, "interval": None, "count": 0}
         return asdict(self)
@@ -126,23 +126,27 @@ def shares(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> tuple[Share, ...]:
-    """Share of each quantity, all under the same draws of images.
+    """Share of each quantity, all under the same resamples of images.
 
     Args:
         counted: quantities of the same N items.
         images: (N,) long, the image of each item.
         scale: 100 for percent.
-        seed: of the draws.
-        resamples: how many times to draw.
+        seed: of the resampling.
+        resamples: number of resamples.
     """
-    there, rows = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    totals = [_by_image(one, rows, len(there)) for one in counted]
-    once = torch.ones(1, len(there), dtype=torch.double)
+    unique, rows = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    totals = [_by_image(quantity, rows, len(unique)) for quantity in counted]
+    once = torch.ones(1, len(unique), dtype=torch.double)
     spread: list[list[Tensor]] = [[] for _ in counted]
-    everything = [torch.arange(len(there))]
-    for counts in image_draws(
-        everything, len(there), resamples=resamples, seed=seed, width=len(there)
-    ):
+    draws = image_draws(
+        [torch.arange(len(unique))],
+        len(unique),
+        resamples=resamples,
+        seed=seed,
+        width=len(unique),
+    )
+    for counts in draws:
         for values, (gained, possible) in zip(spread, totals, strict=True):
             values.append(share_of(counts, gained, possible))
     return tuple(
@@ -156,10 +160,10 @@ def shares(
 
 
 def share_of(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
-    """(R,) gained of possible under (R, I) draws: the mean over the columns that were drawn.
+    """(R,) share of the possible points in each resample, the mean over columns that have any.
 
     Args:
-        counts: (R, I) how often each image was drawn.
+        counts: (R, I) number of times that each image is in a resample.
         gained: (I, C) sums per image.
         possible: (I, C).
     """
@@ -167,7 +171,7 @@ def share_of(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
 
 
 def _by_image(one: Counted, rows: Tensor, images: int) -> tuple[Tensor, Tensor]:
-    """(I, C) what the items of each image gain and could gain."""
+    """(I, C) points of the items of each image, and the possible points."""
     empty = torch.zeros(images, 1 if one.gained.dim() == 1 else one.gained.shape[1]).double()
     gained, possible = (
         empty.index_add(0, rows, part.double().view(len(rows), empty.shape[1]))
@@ -179,14 +183,14 @@ def _by_image(one: Counted, rows: Tensor, images: int) -> tuple[Tensor, Tensor]:
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a metric differs between two runs on the same queries.
+    """Difference of a metric between two runs on the same queries.
 
     Attributes:
         metric: one of `METRICS`.
         difference: second run minus first.
-        interval: percentile bootstrap interval of the difference, both runs drawn alike.
+        interval: percentile bootstrap interval of the difference, both runs resampled alike.
         p: two-sided, of a test that exchanges the runs' answers image by image (sign flips); None
-            for median ranks. Not corrected for looking at several metrics.
+            for median ranks. Not corrected for the number of metrics.
     """
 
     metric: str
@@ -202,20 +206,20 @@ class Comparison:
 def intervals(
     report: EvaluationReport, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> tuple[Interval, ...]:
-    """Percentile bootstrap intervals of all `METRICS`, drawing images with all their queries.
+    """Percentile bootstrap intervals of all `METRICS`, over images with all their queries.
 
     Args:
         report: an evaluation.
-        resamples: how many times to draw.
-        level: share of draws inside the interval.
-        seed: of the draws.
+        resamples: number of resamples.
+        level: share of resamples inside the interval.
+        seed: of the resampling.
 
     Raises:
         ValueError: `resamples` or `level` out of range.
     """
     _check(resamples, level)
-    drawn = _draws(report, seed, resamples)
-    return _percentiles(torch.cat([_resampled(report, counts) for counts in drawn]), level)
+    draws = _draws(report, seed, resamples)
+    return _percentiles(torch.cat([_resampled(report, counts) for counts in draws]), level)
 
 
 def sums(
@@ -225,17 +229,17 @@ def sums(
 
     Args:
         report: an evaluation.
-        resamples: how many times to draw.
-        level: share of draws inside the interval.
-        seed: of the draws; those of `intervals` with the same seed.
+        resamples: number of resamples.
+        level: share of resamples inside the interval.
+        seed: of the resampling; the same seed gives the resamples of `intervals`.
 
     Raises:
         ValueError: `resamples` or `level` out of range.
     """
     _check(resamples, level)
-    drawn = torch.cat([_resampled(report, counts) for counts in _draws(report, seed, resamples)])
-    halves = [drawn[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5)]
-    total, i2t, t2i = _percentiles(torch.stack([drawn[:, -1], *halves], 1), level)
+    values = torch.cat([_resampled(report, counts) for counts in _draws(report, seed, resamples)])
+    halves = [values[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5)]
+    total, i2t, t2i = _percentiles(torch.stack([values[:, -1], *halves], 1), level)
     return total, i2t, t2i
 
 
@@ -248,24 +252,24 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Difference of all `METRICS` between two runs on the same queries, and whether it is chance.
+    """Difference of all `METRICS` between two runs on the same queries, with tests.
 
     Args:
         first: evaluation of one run.
         second: evaluation of another on the same images, texts and folds.
-        resamples: how many times to draw for the intervals.
-        flips: how many random exchanges for the tests; the smallest p is 1 / (flips + 1).
-        level: share of draws inside the intervals.
-        seed: of the draws.
+        resamples: number of resamples for the intervals.
+        flips: number of random exchanges for the tests; the smallest p is 1 / (flips + 1).
+        level: share of resamples inside the intervals.
+        seed: of the resampling.
 
     Raises:
-        ValueError: the two were not made on the same queries.
+        ValueError: the runs have different queries.
     """
     _check(resamples, level)
     for one, other in zip(first.ranked, second.ranked):
         _check_same(one, other)
-    drawn = _draws(first, seed, resamples)
-    changes = [_resampled(second, counts) - _resampled(first, counts) for counts in drawn]
+    draws = _draws(first, seed, resamples)
+    changes = [_resampled(second, counts) - _resampled(first, counts) for counts in draws]
     spans = _percentiles(torch.cat(changes), level)
     chances = iter(_flipped(_shares(second) - _shares(first), flips, seed).tolist())
     return tuple(
@@ -301,7 +305,7 @@ def _draws(report: EvaluationReport, seed: int, resamples: int) -> Iterator[Tens
 
 
 def _resampled(report: EvaluationReport, counts: Tensor) -> Tensor:
-    """(b, 11) all metrics under each draw."""
+    """(b, 11) all metrics of each resample."""
     each = [
         torch.cat([_within(ranked, counts, fold) for ranked in report.ranked], 1)
         for fold in range(len(report.folds))
@@ -323,7 +327,7 @@ def _within(ranked: RankedQueries, counts: Tensor, fold: int) -> Tensor:
 
 
 def _values(ranks: Tensor) -> Tensor:
-    """(Q, 4) what each query adds to R@1, R@5, R@10 and mean rank."""
+    """(Q, 4) contribution of each query to R@1, R@5, R@10 and mean rank."""
     recalls = [100.0 * (ranks < k).double() for k in CUTOFFS]
     return torch.stack([*recalls, ranks.double() + 1], 1)
 
@@ -338,7 +342,7 @@ def _medians(ranks: Tensor, weights: Tensor) -> Tensor:
 
 
 def _shares(report: EvaluationReport) -> Tensor:
-    """(I, 9) what each image adds to every metric but the medians; the sums are the metrics."""
+    """(I, 9) contribution of each image to every metric but the medians; sums are the metrics."""
     parts = [_query_shares(ranked) for ranked in report.ranked]
     recalls = parts[0][:, :3].sum(1) + parts[1][:, :3].sum(1)
     return torch.cat([*parts, recalls.unsqueeze(1)], 1)
@@ -355,19 +359,19 @@ def _query_shares(ranked: RankedQueries) -> Tensor:
 
 
 def _flipped(changes: Tensor, flips: int, seed: int) -> Tensor:
-    """(9,) share of random sign flips whose sum is at least as far from 0 as the real one."""
+    """(9,) share of random sign flips whose sum is at least as far from 0 as the actual one."""
     rng = torch.Generator().manual_seed(seed + 1)
-    real = changes.sum(0).abs() - 1e-9
+    actual = changes.sum(0).abs() - 1e-9
     changes = changes[changes.any(1)]
-    extreme = torch.zeros_like(real)
+    extreme = torch.zeros_like(actual)
     at_once = max(1, CELLS // max(1, len(changes)))
     for start in range(0, flips, at_once):
         shape = (min(at_once, flips - start), len(changes))
         signs = torch.randint(2, shape, generator=rng).double().mul_(2).sub_(1)
-        extreme += ((signs @ changes).abs() >= real).sum(0)
+        extreme += ((signs @ changes).abs() >= actual).sum(0)
     return (extreme + 1) / (flips + 1)
 
 
-def _percentiles(drawn: Tensor, level: float) -> tuple[Interval, ...]:
+def _percentiles(values: Tensor, level: float) -> tuple[Interval, ...]:
     edge = (1 - level) / 2
-    return tuple(percentile_interval(column, (edge, 1 - edge)) for column in drawn.T)
+    return tuple(percentile_interval(column, (edge, 1 - edge)) for column in values.T)

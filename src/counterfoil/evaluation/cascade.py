@@ -1,7 +1,7 @@
-"""Retrieval by cascade: a first model ranks everything, others put the head of each list in order.
+"""Retrieval by cascade: a first model ranks everything, others re-rank the head of each list.
 
-What a transformer reads pair by pair costs too much to rank whole. What stands outside a shortlist
-keeps the first model's order, behind the shortlist.
+Cross-encoders, which read an image and a text together, are too slow to rank a whole split. Items
+outside a shortlist follow behind it in the order of the first model.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from counterfoil.scoring.pairs import RescoredPairs
 from counterfoil.scoring.reducers import Ranks, TopK
 from counterfoil.scoring.stream import MEMORY, stream_scores
 
-AFFORDABLE = 100_000  # pairs that are all scored, whether that is asked for or not
-DEPTH = 50
+AFFORDABLE = 100_000  # pairs up to which the full ranking is always made
+DEPTH = 50  # of a shortlist
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Shortlisting:
-    """Who shortlists, and how much.
+class Shortlister:
+    """First models of a cascade, and the length of their shortlists.
 
     Attributes:
-        first: models with what they encoded; their mean score ranks.
-        name: of them together.
-        depth: how many counterparts of a query are re-ranked.
-        full: rank everything too, to tell what the shortlists lose; small splits are in any case.
+        first: models with their embeddings; their mean score ranks.
+        name: of the models together.
+        depth: number of items of each query that are re-ranked.
+        full: rank everything too, to measure the loss by shortlists; small splits always do.
 
     Raises:
         ValueError: no model, or a depth below 1.
@@ -60,20 +60,20 @@ class Shortlisting:
 
     def __post_init__(self) -> None:
         if not self.first:
-            raise ValueError("no model is there to shortlist; name at least one")
+            raise ValueError("no model makes the shortlists; name at least one")
         check_depth(self.depth)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Shortlists:
-    """What the shortlists let through.
+class ShortlistReport:
+    """Quality of the shortlists.
 
     Attributes:
-        ceiling: percent of queries whose shortlist holds a true counterpart, i2t and t2i; no
-            re-ranking recalls more.
-        first: as the first models rank.
-        full: as the others rank everything; None where they did not.
+        ceiling: percent of queries whose shortlist holds a positive, i2t and t2i; an upper bound
+            of every recall.
+        first: ranking by the first models alone.
+        full: ranking of everything by the other models; None where it was not made.
     """
 
     ceiling: tuple[float, float]
@@ -81,17 +81,17 @@ class Shortlists:
     full: EvaluationReport | None
 
     def describe(self, reached: EvaluationReport) -> str:
-        """The ceiling, and what was lost of the full ranking, in a sentence.
+        """The ceiling, and the loss against the full ranking, in a sentence.
 
         Args:
-            reached: with these shortlists.
+            reached: the evaluation with these shortlists.
         """
-        i2t, t2i = self.ceiling
-        said = f"{reached.setting.shortlists()}; ceiling of any R@K: i2t {i2t:.1f}, t2i {t2i:.1f}"
+        (i2t, t2i), depth = self.ceiling, reached.setting.shortlists()
+        ceiling = f"{depth}; ceiling of any R@K: i2t {i2t:.1f}, t2i {t2i:.1f}"
         if self.full is None:
-            return f"{said}; the full ranking was not made"
+            return f"{ceiling}; the full ranking was not made"
         lost = self.full.rsum - reached.rsum
-        return f"{said}; RSum lost against the full ranking: {lost:.1f}"
+        return f"{ceiling}; RSum lost against the full ranking: {lost:.1f}"
 
 
 @final
@@ -101,7 +101,7 @@ class Cascade:
 
     Attributes:
         report: re-ranked.
-        shortlists: what they let through.
+        shortlists: their quality.
         texts: (I, K) first texts of every image, -1 for none; within its fold where there are some.
         text_scores: (I, K), -inf for none.
         images: (T, K) first images of every text.
@@ -109,7 +109,7 @@ class Cascade:
     """
 
     report: EvaluationReport
-    shortlists: Shortlists
+    shortlists: ShortlistReport
     texts: Tensor
     text_scores: Tensor
     images: Tensor
@@ -117,14 +117,14 @@ class Cascade:
 
 
 def check_depth(depth: int) -> None:
-    """Refuse shortlists of nothing."""
+    """Refuse empty shortlists."""
     if depth < 1:
         raise ValueError(f"depth={depth}: at least 1 counterpart of a query has to be re-ranked")
 
 
 def evaluate_cascade(
     members: Sequence[EmbeddedDataset],
-    by: Shortlisting,
+    by: Shortlister,
     text_to_image: Tensor,
     image_count: int,
     protocol: Protocol = WHOLE,
@@ -135,28 +135,28 @@ def evaluate_cascade(
     split: str = "",
     seed: int | None = None,
     memory: int = MEMORY,
-    besides: Pairs | None = None,
-    decided: str = "",
+    extra_positives: Pairs | None = None,
+    corrections: str = "",
 ) -> Cascade:
-    """Rank by some models what others have shortlisted, both ways, and count.
+    """Re-rank the shortlists of other models in both directions, and count.
 
     A pair on the shortlists of its image and of its text is scored once. Shortlists as long as the
     split give the ranking of `counterfoil.evaluation.protocols.evaluate_protocol`, bit for bit.
 
     Args:
         members: encoded images and texts under the models that re-rank.
-        by: who shortlists.
+        by: the models that make the shortlists.
         text_to_image: (T,) image row of each text; -1 for a text of no image.
-        image_count: how many images there are.
+        image_count: number of images.
         protocol: how to cut the split; shortlists are made within folds.
         head: length of the lists that are returned.
-        tie: what becomes of equal scores; of those, shortlists take the lower row.
+        tie: rule for equal scores; of those, shortlists take the lower row.
         dataset: for the record.
         split: for the record.
         seed: for the record.
-        memory: bytes for encodings on the device and tiles kept.
-        besides: rows of pairs that are true besides.
-        decided: for the record.
+        memory: bytes for encodings on the device and for score tiles.
+        extra_positives: rows of further true pairs.
+        corrections: for the record.
 
     Raises:
         ValueError: pools and `text_to_image` do not fit together, or the protocol does not fit the
@@ -166,16 +166,23 @@ def evaluate_cascade(
     for member in (*members, *by.first):
         check_pools(member, image_count, len(text_to_image))
     setting = EvaluationSetting(
-        protocol, image_count, len(text_to_image), tie, len(members), dataset, split, seed
+        protocol,
+        image_count,
+        len(text_to_image),
+        tie,
+        len(members),
+        dataset,
+        split,
+        seed,
+        decided=corrections,
     )
-    setting = replace(setting, decided=decided)
-    ranker = _Ranker(members, by, head, image_count, len(text_to_image), tie, memory)
+    ranker = _FoldRanker(members, by, head, image_count, len(text_to_image), tie, memory)
     report = report_of(
-        ranker, text_to_image, replace(setting, first=by.name, depth=by.depth), besides
+        ranker, text_to_image, replace(setting, first=by.name, depth=by.depth), extra_positives
     )
-    done = iter(ranker.firsts)
+    first_ranks = iter(ranker.firsts)  # of each fold, in order
     alone = replace(setting, members=len(by.first), seed=None)
-    first = report_of(lambda *_: next(done), text_to_image, alone)
+    first = report_of(lambda *_: next(first_ranks), text_to_image, alone)
     full = None
     if ranker.covered:
         full = replace(report, setting=setting)
@@ -189,32 +196,32 @@ def evaluate_cascade(
             dataset=dataset,
             split=split,
             seed=seed,
-            besides=besides,
-            decided=decided,
+            extra_positives=extra_positives,
+            corrections=corrections,
         )
     pairs = zip(ranker.hits, report.ranked, strict=True)
     i2t, t2i = (100.0 * hit[ranked.counted].double().mean().item() for hit, ranked in pairs)
     (texts, images), (text_scores, image_scores) = ranker.rows, ranker.scores
-    shortlists = Shortlists((i2t, t2i), first, full)
+    shortlists = ShortlistReport((i2t, t2i), first, full)
     return Cascade(report, shortlists, texts, text_scores, images, image_scores)
 
 
 @final
-class _Swept:
+class _FullPass:
     """Ranks and first counterparts of some images and texts, from one pass over all pairs."""
 
     def __init__(
         self,
         members: Sequence[EmbeddedDataset],
         text_to_image: Tensor,
-        besides: Pairs | None,
+        extra_positives: Pairs | None,
         k: int,
         memory: int,
     ) -> None:
         images, texts = len(members[0].images), len(members[0].texts)
         self.orders = (
-            Ranks("image", images, text_to_image, besides),
-            Ranks("text", texts, text_to_image, besides),
+            Ranks("image", images, text_to_image, extra_positives),
+            Ranks("text", texts, text_to_image, extra_positives),
         )
         self.lists = TopK("image", images, min(k, texts)), TopK("text", texts, min(k, images))
         stream_scores(members, [*self.orders, *self.lists], memory=memory)
@@ -225,13 +232,13 @@ class _Swept:
 
 
 @final
-class _Ranker:
-    """Ranks fold after fold, and remembers what else there is to know of it."""
+class _FoldRanker:
+    """Ranks fold after fold; collects lists, shortlist hits and the first models' ranks."""
 
     def __init__(
         self,
         members: Sequence[EmbeddedDataset],
-        by: Shortlisting,
+        by: Shortlister,
         head: int,
         images: int,
         texts: int,
@@ -246,61 +253,61 @@ class _Ranker:
         self.scores = tuple(torch.full(rows.shape, -torch.inf) for rows in self.rows)
 
     def __call__(
-        self, images: Tensor, texts: Tensor, text_to_image: Tensor, besides: Pairs | None
+        self, images: Tensor, texts: Tensor, text_to_image: Tensor, extra_positives: Pairs | None
     ) -> tuple[Tensor, Tensor]:
         """Ranks in both directions of a fold."""
         members, fold = fold_parts(self.members, images, texts), (images, texts)
-        first = _Swept(
-            fold_parts(self.by.first, *fold), text_to_image, besides, self.by.depth, self.memory
-        )
+        first_members = fold_parts(self.by.first, *fold)
+        first = _FullPass(first_members, text_to_image, extra_positives, self.by.depth, self.memory)
         self.firsts.append(first.ranks(self.tie))
         lists = first.lists[0].rows.cpu().long(), first.lists[1].rows.cpu().long()
-        truth = _truth(lists, text_to_image, besides)
-        for place, rows in enumerate(fold):
-            self.hits[place][rows] = truth[place].any(1)
+        positive = _positives(lists, text_to_image, extra_positives)
+        for side, rows in enumerate(fold):
+            self.hits[side][rows] = positive[side].any(1)
         if self.covered:
-            swept = _Swept(members, text_to_image, besides, self.head, self.memory)
-            for place, best in enumerate(swept.lists):
-                self._keep(place, fold, best.rows.cpu(), best.scores.cpu())
-            return swept.ranks(self.tie)
+            full = _FullPass(members, text_to_image, extra_positives, self.head, self.memory)
+            for side, best in enumerate(full.lists):
+                self._store(side, fold, best.rows.cpu(), best.scores.cpu())
+            return full.ranks(self.tie)
         rescored = RescoredPairs(members, *lists)
-        self._keep(0, fold, *rescored.best("image", self.head))
-        self._keep(1, fold, *rescored.best("text", self.head))
+        self._store(0, fold, *rescored.best("image", self.head))
+        self._store(1, fold, *rescored.best("text", self.head))
         scores = rescored.scores("image"), rescored.scores("text")
         i2t, t2i = (
             _reranked(*each, self.tie)
-            for each in zip(scores, lists, truth, self.firsts[-1], strict=True)
+            for each in zip(scores, lists, positive, self.firsts[-1], strict=True)
         )
         return i2t, t2i
 
-    def _keep(self, side: int, fold: tuple[Tensor, Tensor], rows: Tensor, scores: Tensor) -> None:
-        """The first counterparts of a fold, by their rows in the split."""
-        asked, answers = fold[side], fold[1 - side]
+    def _store(self, side: int, fold: tuple[Tensor, Tensor], rows: Tensor, scores: Tensor) -> None:
+        """Store the first counterparts of a fold by their rows in the split."""
+        queries, items = fold[side].unsqueeze(1), fold[1 - side]
         columns = torch.arange(rows.shape[1])
-        found = answers[rows.long().clamp(min=0)].masked_fill(rows < 0, -1)
-        self.rows[side][asked.unsqueeze(1), columns] = found
-        self.scores[side][asked.unsqueeze(1), columns] = scores
+        first = items[rows.long().clamp(min=0)].masked_fill(rows < 0, -1)
+        self.rows[side][queries, columns] = first
+        self.scores[side][queries, columns] = scores
 
 
-def _truth(
-    lists: tuple[Tensor, Tensor], text_to_image: Tensor, besides: Pairs | None
+def _positives(
+    lists: tuple[Tensor, Tensor], text_to_image: Tensor, extra_positives: Pairs | None
 ) -> tuple[Tensor, Tensor]:
-    """Where true counterparts stand on the lists of images and of texts."""
+    """Whether the items on the lists of images and of texts are positives."""
     texts, images = lists
-    described = text_to_image[texts.clamp(min=0)].masked_fill(texts < 0, -1)
-    asked = torch.arange(len(texts)).unsqueeze(1)
-    found = described == asked, (images == text_to_image.unsqueeze(1)) & (images >= 0)
-    if besides is not None:
-        for image, text in zip(besides.image.tolist(), besides.text.tolist(), strict=True):
-            found[0][image] |= texts[image] == text
-            found[1][text] |= images[text] == image
-    return found
+    image_of_text = text_to_image[texts.clamp(min=0)].masked_fill(texts < 0, -1)
+    of_images = image_of_text == torch.arange(len(texts)).unsqueeze(1)
+    of_texts = (images == text_to_image.unsqueeze(1)) & (images >= 0)
+    if extra_positives is not None:
+        pairs = zip(extra_positives.image.tolist(), extra_positives.text.tolist(), strict=True)
+        for image, text in pairs:
+            of_images[image] |= texts[image] == text
+            of_texts[text] |= images[text] == image
+    return of_images, of_texts
 
 
-def _reranked(scores: Tensor, rows: Tensor, truth: Tensor, behind: Tensor, tie: Tie) -> Tensor:
-    """(Q,) ranks: among the shortlist where something true is on it, else as `behind` has it."""
+def _reranked(scores: Tensor, rows: Tensor, positive: Tensor, first: Tensor, tie: Tie) -> Tensor:
+    """(Q,) ranks within the shortlist where a positive is on it, else behind it, as in `first`."""
     last = torch.iinfo(rows.dtype).max
     order = rows.masked_fill(rows < 0, last).argsort(1)  # of equal scores the lower row comes first
-    found = rank_positions(scores.gather(1, order), truth.gather(1, order), tie)
-    rest = behind.maximum((rows >= 0).sum(1)).masked_fill(behind < 0, -1)
-    return rest.where(found < 0, found)
+    within = rank_positions(scores.gather(1, order), positive.gather(1, order), tie)
+    behind = first.maximum((rows >= 0).sum(1)).masked_fill(first < 0, -1)
+    return behind.where(within < 0, within)

@@ -96,7 +96,7 @@ def evaluate(
         tie=ties,
         dataset=dataset.name,
         split=dataset.split_name,
-        besides=dataset.extra_positives,
-        decided=dataset.corrections,
+        extra_positives=dataset.extra_positives,
+        corrections=dataset.corrections,
     )
     return EvaluationResult(report)

@@ -8,7 +8,6 @@ explains the score, not the word: where two words are wrong, leaving out either 
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from counterfoil.core import distributed
 from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
 from counterfoil.core.io import read_json, write_json
+from counterfoil.core.resumable import FACTS, PartsFolder, check_facts
 from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
@@ -32,12 +32,12 @@ from counterfoil.evaluation.word_heads import (
     SentenceWord,
     WordHeads,
     WordSpan,
+    group_tokens,
+    is_word,
     rank_replacements,
     replace_words,
     spell,
-    without_punctuation,
 )
-from counterfoil.evaluation.word_heads import word_spans as word_spans_word_heads
 from counterfoil.models.base import RetrievalModel
 from counterfoil.scoring.encode import evaluation_mode
 
@@ -129,26 +129,6 @@ class Explanation:
         """JSON-ready form."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Explanation:
-        """Rebuild from `to_dict`.
-
-        Raises:
-            KeyError: a field is missing.
-            TypeError: a field has another type.
-        """
-        words = tuple(
-            ExplainedWord(
-                **{**word, "corrections": tuple(WordCorrection(**c) for c in word["corrections"])}
-            )
-            for word in values["words"]
-        )
-        corrected = None
-        if (new := values["corrected"]) is not None:
-            changes = tuple((start, stop) for start, stop in new["changes"])
-            corrected = CorrectedCaption(new["text"], new["score"], changes)
-        return cls(values["caption"], values["score"], words, corrected, values["unread"])
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -173,9 +153,9 @@ class ExplainConfig:
             raise ValueError(unknown_name(self.rank, known, "a rank of captions"))
         if self.rank == "doubt" and not has_doubts:
             raise ValueError(f"{describe_missing_heads(model)}; rank by score")
-        if self.rank is not None:
-            return "doubt" if self.rank == "doubt" else "score"
-        return "doubt" if has_doubts else "score"
+        if self.rank is None:
+            return "doubt" if has_doubts else "score"
+        return "doubt" if self.rank == "doubt" else "score"
 
 
 @overload
@@ -227,7 +207,7 @@ def explain(
     captions = [caption] if isinstance(caption, str) else list(caption)
     processor = text_processor(model)
     if not all(text.strip() for text in captions):
-        raise ValueError("the caption is empty; say something of the picture")
+        raise ValueError("the caption is empty; describe the picture")
     if isinstance(image, str) and dataset is not None:
         rows = torch.tensor([find_image_row(dataset, image)])
         images = _encode_images(model, processor, dataset, rows)
@@ -236,11 +216,11 @@ def explain(
     config = ExplainConfig(threshold=threshold, corrections=corrections)
     same_image = torch.zeros(len(captions), dtype=torch.long)
     explanations = explain_pairs(model, images, captions, same_image, config)
-    for one in explanations:
-        if one.unread is not None:
+    for explanation in explanations:
+        if explanation.unread is not None:
             raise ValueError(
                 f"the caption is too long for {model.name}, which reads it up to "
-                f"{one.caption[: one.unread][-30:]!r}; leave out what follows"
+                f"{explanation.caption[: explanation.unread][-30:]!r}; leave out what follows"
             )
     return explanations[0] if isinstance(caption, str) else explanations
 
@@ -314,7 +294,7 @@ def explain_pairs(
         model.model, processor.process_texts, images, captions, image=image
     )
     ends = _truncations(processor.tokenizer, captions)
-    return [replace(one, unread=end) for one, end in zip(explanations, ends, strict=True)]
+    return [replace(each, unread=end) for each, end in zip(explanations, ends, strict=True)]
 
 
 def has_doubt_head(model: RetrievalModel) -> bool:
@@ -329,11 +309,8 @@ def has_correction_head(model: RetrievalModel) -> bool:
 
 def describe_missing_heads(model: Model) -> str:
     """The word heads that a model lacks, in a clause; "" where it has both."""
-    heads = {
-        "doubts": has_doubt_head(model.model),
-        "corrects": has_correction_head(model.model),
-    }
-    missing = [name for name, present in heads.items() if not present]
+    heads = {"doubts": has_doubt_head, "corrects": has_correction_head}
+    missing = [name for name, has_head in heads.items() if not has_head(model.model)]
     if not missing:
         return ""
     return f"{model.name} has no head that {' or '.join(missing)} words, as TAGS-DC trains them"
@@ -380,7 +357,7 @@ def _encode_images(
 def _truncation(text: str, words: Sequence[WordSpan]) -> int | None:
     """The character after the last word that was read; None where nothing was cut."""
     stop = words[-1].stop if words else 0
-    return stop if any(map(str.isalnum, text[stop:])) else None
+    return stop if is_word(text[stop:]) else None
 
 
 def _truncations(tokenizer: Tokenizer, captions: Sequence[str]) -> list[int | None]:
@@ -390,7 +367,7 @@ def _truncations(tokenizer: Tokenizer, captions: Sequence[str]) -> list[int | No
     except ValueError:
         return [None] * len(captions)
     return [
-        _truncation(text, word_spans_word_heads(own, None))
+        _truncation(text, group_tokens(own, None))
         for text, own in zip(captions, spans, strict=True)
     ]
 
@@ -451,7 +428,7 @@ def without_word(text: str, start: int, stop: int) -> str:
 
 def _removable_words(text: str) -> list[tuple[int, int]]:
     """Words with a letter or digit; none where there is only one, as no caption would be left."""
-    words = [word for word in word_spans(text) if any(map(str.isalnum, text[slice(*word)]))]
+    words = [word for word in word_spans(text) if is_word(text[slice(*word)])]
     return words if len(words) > 1 else []
 
 
@@ -464,33 +441,22 @@ def _check_number(caption: str, *values: float) -> None:
 
 
 @final
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Draft:
-    """A caption while it is explained and corrected."""
+    """A caption while it is corrected."""
 
     text: str
     words: list[WordSpan]
     score: float
-    doubts: list[float]
-    replacements: dict[int, RankedReplacements] = field(default_factory=dict)  # by word
-    new: dict[int, str] = field(default_factory=dict)  # by word
+    doubts: list[float]  # of the words
+    new: dict[int, str] = field(default_factory=dict)  # new words, by number of the word
 
     def old(self, word: int) -> str:
         return self.text[self.words[word].start : self.words[word].stop]
 
-    def options(
-        self, tokenizer: Tokenizer, word: int, count: int
-    ) -> list[tuple[str, tuple[int, ...], float]]:
-        """The best replacements that differ from the word and one another: text, ids, chance."""
-        old = self.old(word)
-        seen = {old.casefold()}
-        options: list[tuple[str, tuple[int, ...], float]] = []
-        for one in self.replacements[word].best:
-            text = spell(tokenizer.tokens(one.ids), old)
-            if text.casefold() not in seen and len(options) < count:
-                options.append((text, one.ids, math.exp(one.log_prob)))
-            seen.add(text.casefold())
-        return options
+
+# replacements by row of the caption and number of the word
+_Ranked: TypeAlias = "dict[tuple[int, int], RankedReplacements]"
 
 
 def explain_by_heads(
@@ -527,7 +493,12 @@ def explain_by_heads(
     rows = torch.arange(len(captions)) if image is None else image.cpu()
     heads = WordHeads(model, tokenizer, images)
     sentences, words = _tokenize(tokenizer, captions, rows)
-    drafts = _drafts(heads, sentences, captions, words)
+    scores, token_doubts = heads.doubts(sentences)
+    drafts = []
+    for row, (text, score) in enumerate(zip(captions, scores.tolist(), strict=True)):
+        _check_number(text, score, *token_doubts[row][sentences.mask[row]].tolist())
+        drafts.append(_Draft(text, words[row], score, _word_doubts(words[row], token_doubts[row])))
+    ranked: _Ranked = {}
     if has_correction_head(model):
         doubted = [
             (row, word)
@@ -536,14 +507,17 @@ def explain_by_heads(
             if doubt >= threshold
         ]
         # twice as many as shown: replacements that differ only in case are merged
-        _rank(heads, sentences, drafts, doubted, 2 * corrections + 2)
-        _correct(heads, sentences, drafts, threshold)
+        ranked = _rank(heads, sentences, drafts, doubted, 2 * corrections + 2)
+        _correct(heads, sentences, drafts, ranked, threshold)
     corrected = _score_corrected(heads, drafts, rows)
     return [
         Explanation(
             draft.text,
             draft.score,
-            tuple(_explained_words(tokenizer, draft, corrections, threshold)),
+            tuple(
+                _explained_word(tokenizer, draft, word, ranked.get((row, word)), corrections)
+                for word in range(len(draft.words))
+            ),
             corrected.get(row),
             _truncation(draft.text, draft.words),
         )
@@ -556,28 +530,11 @@ def _tokenize(
 ) -> tuple[ImageSentences, list[list[WordSpan]]]:
     reading = tokenizer.read(captions)
     ids, mask = pack_tokens(reading, tokenizer.pad).take(torch.arange(len(captions)))
-    words = [
-        without_punctuation(
-            text,
-            word_spans_word_heads(spans, None if reading.words is None else reading.words[row]),
-        )
-        for row, (text, spans) in enumerate(zip(captions, tokenizer.spans(captions), strict=True))
-    ]
+    words = []
+    for row, (text, spans) in enumerate(zip(captions, tokenizer.spans(captions), strict=True)):
+        groups = group_tokens(spans, None if reading.words is None else reading.words[row])
+        words.append([word for word in groups if is_word(text[word.start : word.stop])])
     return ImageSentences(ids, mask, rows), words
-
-
-def _drafts(
-    heads: WordHeads,
-    sentences: ImageSentences,
-    captions: Sequence[str],
-    words: Sequence[list[WordSpan]],
-) -> list[_Draft]:
-    scores, doubts = heads.doubts(sentences)
-    drafts = []
-    for row, (text, score) in enumerate(zip(captions, scores.tolist(), strict=True)):
-        _check_number(text, score, *doubts[row][sentences.mask[row]].tolist())
-        drafts.append(_Draft(text, words[row], score, _word_doubts(words[row], doubts[row])))
-    return drafts
 
 
 def _word_doubts(words: Sequence[WordSpan], token_doubts: Tensor) -> list[float]:
@@ -591,36 +548,46 @@ def _rank(
     drafts: Sequence[_Draft],
     targets: Sequence[tuple[int, int]],
     beam: int,
-) -> None:
-    """Store replacements of (caption, word) targets, which are ordered by caption."""
+) -> _Ranked:
+    """Replacements of (row, word) targets, which are ordered by row."""
     words = [SentenceWord(row, drafts[row].words[word].tokens) for row, word in targets]
-    ranked = rank_replacements(heads, sentences, words, beam)
-    for (row, word), replacements in zip(targets, ranked, strict=True):
-        drafts[row].replacements[word] = replacements
+    return dict(zip(targets, rank_replacements(heads, sentences, words, beam), strict=True))
+
+
+def _options(
+    tokenizer: Tokenizer, old: str, replacements: RankedReplacements, count: int
+) -> list[tuple[str, tuple[int, ...], float]]:
+    """The best replacements that differ from the word and one another: text, ids, probability."""
+    texts = {old.casefold()}
+    options: list[tuple[str, tuple[int, ...], float]] = []
+    for replacement in replacements.best:
+        text = spell(tokenizer.tokens(replacement.ids), old)
+        if text.casefold() not in texts and len(options) < count:
+            options.append((text, replacement.ids, math.exp(replacement.log_prob)))
+        texts.add(text.casefold())
+    return options
 
 
 def _correct(
-    heads: WordHeads, sentences: ImageSentences, drafts: Sequence[_Draft], threshold: float
+    heads: WordHeads,
+    sentences: ImageSentences,
+    drafts: Sequence[_Draft],
+    ranked: _Ranked,
+    threshold: float,
 ) -> None:
     """Replace doubted words; in each round the most doubted one of every caption."""
     ids = sentences.ids.clone()
     doubts = {row: draft.doubts for row, draft in enumerate(drafts)}
-    # the corrections shown are those of the original caption
-    original = [dict(draft.replacements) for draft in drafts]
-    first_round = True
-    while True:
-        worst = {
-            row: word
-            for row, own in doubts.items()
-            if (word := _most_doubted(own, drafts[row], threshold)) is not None
-        }
-        if not worst:
-            break
-        if not first_round:
-            _rank(heads, sentences.with_ids(ids), drafts, sorted(worst.items()), 4)
+    while worst := {
+        row: word
+        for row, own in doubts.items()
+        if (word := _most_doubted(own, drafts[row], threshold)) is not None
+    }:
+        if any(drafts[row].new for row in worst):  # after the first round: other words have changed
+            ranked = _rank(heads, sentences.with_ids(ids), drafts, sorted(worst.items()), 4)
         for row, word in worst.items():
             draft = drafts[row]
-            best = draft.options(heads.tokenizer, word, 1)
+            best = _options(heads.tokenizer, draft.old(word), ranked[row, word], 1)
             # a word without a replacement stays, and is not tried again
             draft.new[word] = best[0][0] if best else draft.old(word)
             if best:
@@ -631,9 +598,6 @@ def _correct(
             row: _word_doubts(drafts[row].words, own)
             for row, own in zip(rows.tolist(), token_doubts, strict=True)
         }
-        first_round = False
-    for draft, replacements in zip(drafts, original, strict=True):
-        draft.replacements = replacements
 
 
 def _most_doubted(doubts: Sequence[float], draft: _Draft, threshold: float) -> int | None:
@@ -645,17 +609,19 @@ def _most_doubted(doubts: Sequence[float], draft: _Draft, threshold: float) -> i
 def _score_corrected(
     heads: WordHeads, drafts: Sequence[_Draft], rows: Tensor
 ) -> dict[int, CorrectedCaption]:
-    """The corrected captions by row, scored after tokenizing their text anew."""
-    edits = {
-        row: replace_words(draft.text, _changes(draft))
-        for row, draft in enumerate(drafts)
-        if draft.new
-    }
-    edits = {row: edit for row, edit in edits.items() if edit[0] != drafts[row].text}
+    """The corrected captions by row, tokenized and scored again."""
+    edits = {}
+    for row, draft in enumerate(drafts):
+        changes = [
+            TextChange(draft.words[word].start, draft.words[word].stop, new)
+            for word, new in sorted(draft.new.items())
+            if new != draft.old(word)
+        ]
+        if changes:
+            edits[row] = replace_words(draft.text, changes)
     if not edits:
         return {}
-    texts = [text for text, _ in edits.values()]
-    sentences, _ = _tokenize(heads.tokenizer, texts, rows[list(edits)])
+    sentences, _ = _tokenize(heads.tokenizer, [text for text, _ in edits.values()], rows[[*edits]])
     scores = heads.scores(sentences).tolist()
     return {
         row: CorrectedCaption(text, score, spans)
@@ -663,68 +629,51 @@ def _score_corrected(
     }
 
 
-def _changes(draft: _Draft) -> list[TextChange]:
-    return [
-        TextChange(draft.words[word].start, draft.words[word].stop, new)
-        for word, new in sorted(draft.new.items())
-        if new != draft.old(word)
-    ]
-
-
-def _explained_words(
-    tokenizer: Tokenizer, draft: _Draft, corrections: int, threshold: float
-) -> Iterator[ExplainedWord]:
-    for word, (span, doubt) in enumerate(zip(draft.words, draft.doubts, strict=True)):
-        plain = ExplainedWord(draft.old(word), span.start, span.stop, doubt=doubt)
-        if doubt < threshold or word not in draft.replacements:
-            yield plain
-            continue
-        options = draft.options(tokenizer, word, corrections)
-        yield replace(
-            plain,
-            kept=math.exp(draft.replacements[word].own),
-            corrections=tuple(WordCorrection(text, chance) for text, _, chance in options),
-        )
+def _explained_word(
+    tokenizer: Tokenizer,
+    draft: _Draft,
+    word: int,
+    replacements: RankedReplacements | None,
+    count: int,
+) -> ExplainedWord:
+    span, old = draft.words[word], draft.old(word)
+    explained = ExplainedWord(old, span.start, span.stop, doubt=draft.doubts[word])
+    if replacements is None:
+        return explained
+    options = _options(tokenizer, old, replacements, count)
+    return replace(
+        explained,
+        kept=math.exp(replacements.own),
+        corrections=tuple(WordCorrection(text, chance) for text, _, chance in options),
+    )
 
 
 @final
 class ExplanationCheckpoint:
-    """Finished parts of a pass over a data set, on disk until the output file is complete.
-
-    Attributes:
-        folder: of the parts, beside the output file.
-    """
-
-    _FACTS = "facts.json"
-    _NOUN = "explanations that are kept"
+    """Finished parts of a pass over a data set, on disk until the output file is complete."""
 
     def __init__(self, output: Path, facts: Mapping[str, Any], *, resume: bool) -> None:
         """Start a pass, or resume it.
 
         Args:
-            output: the file that will hold all explanations.
+            output: the file that will hold all explanations; the parts are in a folder beside it.
             facts: plain values that the explanations depend on.
             resume: allow parts of an interrupted pass.
 
         Raises:
             ValueError: there are parts and `resume` is False, or they depend on other facts.
         """
-        self.folder = output.with_name(f"{output.name}.partial")
-        self._facts = dict(facts)
-        if not (self.folder / self._FACTS).exists():
+        self.parts = PartsFolder(output.with_name(f"{output.name}.partial"), suffix=".json")
+        self._facts, self._facts_file = dict(facts), self.parts.folder / FACTS
+        if not self._facts_file.exists():
             return
         if not resume:
             raise ValueError(
-                f"{self.folder} holds explanations that were stopped; add --resume to go on with "
-                "them, or delete it"
+                f"{self.parts.folder} holds explanations that were stopped; add --resume to go on "
+                "with them, or delete it"
             )
-        stored = read_json(self.folder / self._FACTS, self._NOUN)
-        known = stored if isinstance(stored, dict) else {}
-        if other := next((name for name in facts if known.get(name) != facts[name]), None):
-            raise ValueError(
-                f"{self.folder} was begun with another {other}; go on with what it was then, or "
-                "delete it"
-            )
+        stored = read_json(self._facts_file, "the facts of stored explanations")
+        check_facts(self.parts.folder, stored, self._facts)
 
     def load(self, number: int) -> list[Explanation] | None:
         """A finished part; None where it is missing.
@@ -732,25 +681,20 @@ class ExplanationCheckpoint:
         Raises:
             ValueError: it is damaged.
         """
-        path = self._part(number)
+        from pydantic import TypeAdapter, ValidationError
+
+        path = self.parts.path(number)
         if not path.exists():
             return None
-        values = read_json(path, self._NOUN)
         try:
-            return [Explanation.from_dict(one) for one in values]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path} holds no explanations: {error}; delete it") from error
+            return TypeAdapter(list[Explanation]).validate_json(path.read_bytes())
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ValueError(f"{path} holds no explanations: {reason}; delete it") from error
 
     def save(self, number: int, explanations: Sequence[Explanation]) -> None:
         """Write a part."""
-        if not (self.folder / self._FACTS).exists():
-            write_json(self.folder / self._FACTS, self._facts)
-        write_json(self._part(number), [one.to_dict() for one in explanations])
-
-    def delete(self) -> None:
-        """Delete all parts."""
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-
-    def _part(self, number: int) -> Path:
-        return self.folder / f"{number:06d}.json"
+        # the facts come with the first part: a pass that is refused leaves nothing behind
+        if not self._facts_file.exists():
+            write_json(self._facts_file, self._facts)
+        write_json(self.parts.path(number), [each.to_dict() for each in explanations])

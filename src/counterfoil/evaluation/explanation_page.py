@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from counterfoil.evaluation.explain import ExplainedWord, Explanation
-from counterfoil.report.page import PageItem, Provenance, template, thumbnail
+from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
 DOUBT_NOTE = (
-    "The deeper the colour of a word, the likelier the model holds it to be wrong. Words that "
-    "count as wrong bear the probability. What may stand instead is for each word alone, all "
-    "others as they are; in the corrected caption, new words are underlined."
+    "The deeper the colour of a word, the likelier it is wrong according to the model. Words that "
+    "count as wrong show the probability. Replacements are for each word alone, all other words "
+    "unchanged; in the corrected caption, new words are underlined."
 )
 GAIN_NOTE = (
     "No head of this model doubts words, so the page shows what the score gains when a word is "
@@ -24,17 +24,6 @@ GAIN_NOTE = (
     "probability that a word is wrong."
 )
 PICTURE_SIDE = 448  # pixels; displayed at half that
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class CaptionPart:
-    """A stretch of a caption."""
-
-    text: str  # of the stretch
-    tint: float | None = None  # depth of its colour, in 0..1; None between words
-    number: str = ""  # of a word, as text
-    marked: bool = False  # whether the number is visible
 
 
 @final
@@ -48,17 +37,17 @@ class ExplainedCard:
     place: int = 0  # in a ranking, from 1; 0 outside one
 
     @property
-    def parts(self) -> tuple[CaptionPart, ...]:
+    def parts(self) -> tuple[TextPart, ...]:
         """The caption in words and the stretches between them."""
-        caption, parts, end = self.explanation.caption, list[CaptionPart](), 0
+        caption, parts, end = self.explanation.caption, list[TextPart](), 0
         for word, tint in zip(self.explanation.words, tints(self.explanation), strict=True):
             if word.start > end:
-                parts.append(CaptionPart(caption[end : word.start]))
+                parts.append(TextPart(caption[end : word.start]))
             marked = word.doubt is not None and word.doubt >= self.threshold
-            parts.append(CaptionPart(word.text, tint, number(word), marked))
+            parts.append(TextPart(word.text, tint, number(word), marked))
             end = word.stop
         if rest := caption[end:]:
-            parts.append(CaptionPart(rest))
+            parts.append(TextPart(rest))
         return tuple(parts)
 
     @property
@@ -80,7 +69,7 @@ class ExplainedCard:
             (
                 word.text,
                 number(word),
-                ", ".join(f"{one.text} {percent(one.chance)}" for one in word.corrections),
+                ", ".join(f"{new.text} {percent(new.chance)}" for new in word.corrections),
             )
             for word in self.explanation.words
         )
@@ -132,7 +121,7 @@ def headline(explanation: Explanation, threshold: float) -> str:
         gains = [(word.gain, word.text) for word in explanation.words if word.gain is not None]
         if not gains:
             return f"Score {score}."
-        gain, text = max(gains, key=lambda one: one[0])
+        gain, text = max(gains, key=lambda pair: pair[0])
         return f"Score {score}. Without “{text}” it changes by {signed(gain)}."
     wrong = [f"“{word.text}”" for word in explanation.words if (word.doubt or 0.0) >= threshold]
     if not wrong:

@@ -12,9 +12,9 @@ rating] (``i2i.json`` and ``t2t.json`` too). Ids are COCO's numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, TypeAlias, final
 
 import torch
 from rich.table import Table
@@ -27,69 +27,19 @@ from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class ExtendedPositives:
-    """Queries with all of their positives, as ids.
-
-    Attributes:
-        queries: (Q,) long ids.
-        offsets: (Q + 1,) long; items of query q are ``items[offsets[q]:offsets[q + 1]]``.
-        items: (P,) long ids, each once per query.
-    """
-
-    queries: Tensor
-    offsets: Tensor
-    items: Tensor
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-    @property
-    def sizes(self) -> Tensor:
-        """(Q,) number of positives of each query."""
-        return self.offsets.diff()
-
-    def hits(self, rankings: Tensor) -> Tensor:
-        """(Q, K) bool, whether each ranked item is a positive.
-
-        Args:
-            rankings: (Q, K) item ids, best first, in the order of `queries`; -1 for none.
-
-        Raises:
-            ValueError: not one row per query, or an item occurs twice in a row.
-        """
-        check_rankings(rankings, len(self))
-        # A pair (query, item) becomes one integer, so that one `isin` answers all queries.
-        known, code = torch.unique(
-            torch.cat([self.items, rankings.flatten().long()]), return_inverse=True
-        )
-        rows = torch.arange(len(self))
-        true = rows.repeat_interleave(self.sizes) * len(known) + code[: len(self.items)]
-        ranked = rows.unsqueeze(1) * len(known) + code[len(self.items) :].view(rankings.shape)
-        return torch.isin(ranked, true) & (rankings >= 0)
+# ids of the positives of each query id
+Positives: TypeAlias = Mapping[int, frozenset[int]]
 
 
-def extended_positives(relation: Mapping[int, Sequence[int]]) -> ExtendedPositives:
-    """Convert a mapping of query id to item ids; repeated items count once."""
-    lists = [sorted(set(items)) for items in relation.values()]
-    offsets = torch.tensor([0, *map(len, lists)]).cumsum(0)
-    items = torch.tensor([item for each in lists for item in each], dtype=torch.long)
-    return ExtendedPositives(torch.tensor(list(relation), dtype=torch.long), offsets, items)
-
-
-def read_extended(path: Path) -> ExtendedPositives:
+def read_extended(path: Path) -> Positives:
     """Read ``{"query id": [item id, ...], ...}``, the layout of the `eccv_caption` package.
 
     Raises:
         ValueError: the file is missing or holds something else.
     """
-    plain = read_json(path, "a ground-truth file")
+    lists = read_json(path, "a ground-truth file")
     try:
-        return extended_positives(
-            {int(query): [int(item) for item in plain[query]] for query in plain}
-        )
+        return {int(query): frozenset(int(item) for item in lists[query]) for query in lists}
     except (TypeError, ValueError, IndexError) as error:
         raise ValueError(
             f"{path} is not a ground-truth file: a JSON object from query id to a list of item "
@@ -97,33 +47,49 @@ def read_extended(path: Path) -> ExtendedPositives:
         ) from error
 
 
-def align_positives(truth: ExtendedPositives, asked: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
-    """Convert rankings of rows to rankings of ids, for the queries of a ground truth.
+def align_rankings(
+    positives: Positives, query_ids: Tensor, item_ids: Tensor, rows: Tensor
+) -> Tensor:
+    """(Q, K) ids of ranked items, for the queries of a ground truth in its order.
 
     Args:
-        truth: the positives.
-        asked: (N,) ids of the queries.
-        ids: (M,) ids of the ranked items.
+        positives: the ground truth.
+        query_ids: (N,) ids of the evaluated queries.
+        item_ids: (M,) ids of the ranked items.
         rows: (N, K) rows of ranked items, best first; -1 for none.
 
-    Returns:
-        (Q, K) item ids.
-
     Raises:
-        ValueError: a query of the ground truth was not asked.
+        ValueError: a query of the ground truth was not evaluated.
     """
-    order = asked.argsort()
-    place = torch.searchsorted(asked[order], truth.queries).clamp(max=len(asked) - 1)
-    place = order[place]
-    missing = truth.queries[asked[place] != truth.queries]
-    if len(missing):
+    places = {query: place for place, query in enumerate(query_ids.tolist())}
+    missing = [query for query in positives if query not in places]
+    if missing:
         raise ValueError(
-            f"{len(missing)} of the {len(truth)} queries of the ground truth are not among the "
-            f"{len(asked)} evaluated ones (the first is {int(missing[0])}); evaluate the split "
+            f"{len(missing)} of the {len(positives)} queries of the ground truth are not among the "
+            f"{len(query_ids)} evaluated ones (the first is {missing[0]}); evaluate the split "
             "that the ground truth was written for"
         )
-    picked = rows[place].long()
-    return ids[picked.clamp(min=0)].masked_fill(picked < 0, -1)
+    return _ids_of(rows[[places[query] for query in positives]].long(), item_ids)
+
+
+def _ids_of(rows: Tensor, ids: Tensor) -> Tensor:
+    return ids[rows.clamp(min=0)].masked_fill(rows < 0, -1)
+
+
+def positive_hits(rankings: Tensor, positives: Positives) -> Tensor:
+    """(Q, K) bool, whether each ranked item is a positive.
+
+    Args:
+        rankings: (Q, K) item ids, best first, in the order of `positives`; -1 for none.
+        positives: the ground truth.
+
+    Raises:
+        ValueError: not one row per query, or an item occurs twice in a row.
+    """
+    check_rankings(rankings, len(positives))
+    pairs = zip(rankings.tolist(), positives.values(), strict=True)
+    hits = [[item in items for item in ranking] for ranking, items in pairs]
+    return torch.tensor(hits, dtype=torch.bool).view(rankings.shape)
 
 
 def check_rankings(rankings: Tensor, queries: int) -> None:
@@ -138,7 +104,7 @@ def check_rankings(rankings: Tensor, queries: int) -> None:
     if twice.any():
         raise ValueError(
             f"{int(twice.sum())} of the {queries} rankings hold an item twice (the first is row "
-            f"{int(twice.nonzero()[0])}); every item may stand in a ranking once"
+            f"{int(twice.nonzero()[0])}); an item may occur once in a ranking"
         )
 
 
@@ -175,31 +141,18 @@ class ECCVResult:
     r10: float
     queries: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class RankPrecisions:
-    """Average precision at R and R-Precision of each query, (Q,) as fractions."""
-
-    map_at_r: Tensor
-    r_precision: Tensor
-
-
-def rank_precisions(rankings: Tensor, truth: ExtendedPositives) -> RankPrecisions:
-    """Average precision at R and R-Precision of each query.
+def rank_precisions(rankings: Tensor, positives: Positives) -> tuple[Tensor, Tensor]:
+    """(Q,) average precision at R and (Q,) R-Precision of each query, as fractions.
 
     Args:
-        rankings: (Q, K) item ids, best first, in the order of ``truth.queries``.
-        truth: what is true.
+        rankings: (Q, K) item ids, best first, in the order of `positives`.
+        positives: the ground truth.
 
     Raises:
-        ValueError: a query without true items, or rankings shorter than the longest list.
+        ValueError: a query without positives, or rankings shorter than the longest list.
     """
-    sizes = truth.sizes
+    sizes = torch.tensor([len(items) for items in positives.values()])
     if int(sizes.min()) < 1:
         raise ValueError(f"{int((sizes < 1).sum())} queries have no true item; leave them out")
     if int(sizes.max()) > rankings.shape[1]:
@@ -208,38 +161,37 @@ def rank_precisions(rankings: Tensor, truth: ExtendedPositives) -> RankPrecision
             f"rank at least {int(sizes.max())} items"
         )
     place = torch.arange(1, rankings.shape[1] + 1)
-    hits = truth.hits(rankings) & (place <= sizes.unsqueeze(1))
+    hits = positive_hits(rankings, positives) & (place <= sizes.unsqueeze(1))
     precision = hits.double().cumsum(1) / place
-    average = (precision * hits).sum(1) / sizes
-    return RankPrecisions(average, hits.double().sum(1) / sizes)
+    return (precision * hits).sum(1) / sizes, hits.double().sum(1) / sizes
 
 
-def any_hit_recall(rankings: Tensor, truth: ExtendedPositives) -> tuple[float, float, float]:
+def any_hit_recall(rankings: Tensor, positives: Positives) -> tuple[float, float, float]:
     """Percent of queries with a positive in the first 1, 5 and 10."""
-    hits = truth.hits(rankings)
+    hits = positive_hits(rankings, positives)
     r1, r5, r10 = (100.0 * hits[:, :k].any(1).double().mean().item() for k in CUTOFFS)
     return r1, r5, r10
 
 
-def eccv_score(rankings: Tensor, truth: ExtendedPositives, direction: Direction) -> ECCVResult:
+def eccv_score(rankings: Tensor, positives: Positives, direction: Direction) -> ECCVResult:
     """All metrics of one direction.
 
     Args:
-        rankings: (Q, K) item ids, best first, in the order of ``truth.queries``, see
-            `align_positives`; `ECCV_DEPTH` is deep enough.
-        truth: what is true.
+        rankings: (Q, K) item ids, best first, in the order of `positives`, see `align_rankings`;
+            `ECCV_DEPTH` is deep enough.
+        positives: the ground truth.
         direction: of the queries.
     """
-    each = rank_precisions(rankings, truth)
-    r1, r5, r10 = any_hit_recall(rankings, truth)
+    map_at_r, r_precision = rank_precisions(rankings, positives)
+    r1, r5, r10 = any_hit_recall(rankings, positives)
     return ECCVResult(
         direction=direction,
-        map_at_r=100.0 * each.map_at_r.mean().item(),
-        r_precision=100.0 * each.r_precision.mean().item(),
+        map_at_r=100.0 * map_at_r.mean().item(),
+        r_precision=100.0 * r_precision.mean().item(),
         r1=r1,
         r5=r5,
         r10=r10,
-        queries=len(truth),
+        queries=len(positives),
     )
 
 
@@ -277,29 +229,27 @@ class CxCResult:
     queries: int
     left_out: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return asdict(self)
 
-
-def cxc_between(kind: Kind, asked: Tensor, ids: Tensor, rows: Tensor, rated: Rated) -> CxCResult:
+def cxc_between(
+    kind: Kind, query_ids: Tensor, item_ids: Tensor, rows: Tensor, rated: Rated
+) -> CxCResult:
     """Recalls between images and texts.
 
     Args:
         kind: "i2t" or "t2i".
-        asked: (Q,) ids of the queries.
-        ids: (M,) ids of the ranked items.
+        query_ids: (Q,) ids of the queries.
+        item_ids: (M,) ids of the ranked items.
         rows: (Q, K) rows of ranked items, best first, at least `CXC_DEPTH` if there are as many.
         rated: positives by query id, with ratings; a query with an empty list counts as missed, one
             without a list is left out.
     """
-    known = set(ids.tolist())
-    true = {
-        query: [item for item, _ in rated[query] if item in known]
-        for query in asked.tolist()
+    known = set(item_ids.tolist())
+    positives = {
+        query: frozenset(item for item, _ in rated[query] if item in known)
+        for query in query_ids.tolist()
         if query in rated
     }
-    return _recall(kind, asked, ids, rows, true)
+    return _recall(kind, query_ids, item_ids, rows, positives)
 
 
 def cxc_images(embedded: Tensor, ids: Tensor, rated: Rated, own: Self = "excluded") -> CxCResult:
@@ -311,8 +261,8 @@ def cxc_images(embedded: Tensor, ids: Tensor, rated: Rated, own: Self = "exclude
         rated: rated images by image id.
         own: how an image is excluded from its own ranking, see `nearest_neighbours`.
     """
-    true = _related(ids, rated, IMAGE_RATING, {})
-    return _recall("i2i", ids, ids, nearest_neighbours(embedded, own=own), true)
+    positives = _related(ids, rated, IMAGE_RATING, {})
+    return _recall("i2i", ids, ids, nearest_neighbours(embedded, own=own), positives)
 
 
 def cxc_texts(
@@ -331,8 +281,8 @@ def cxc_texts(
     for text, image in zip(ids.tolist(), text_to_image.tolist()):
         together.setdefault(image, []).append(text)
     siblings = {t: group for i, group in together.items() if i >= 0 for t in group}
-    true = _related(ids, rated, TEXT_RATING, siblings)
-    return _recall("t2t", ids, ids, nearest_neighbours(embedded, own=own), true)
+    positives = _related(ids, rated, TEXT_RATING, siblings)
+    return _recall("t2t", ids, ids, nearest_neighbours(embedded, own=own), positives)
 
 
 def nearest_neighbours(
@@ -372,30 +322,28 @@ def _top_columns(similar: Tensor, depth: int) -> Tensor:
 
 def _related(
     ids: Tensor, rated: Rated, threshold: float, siblings: Mapping[int, list[int]]
-) -> dict[int, list[int]]:
+) -> Positives:
+    """Items rated alike and siblings, of each query that has any."""
     known = set(ids.tolist())
-    true: dict[int, list[int]] = {}
+    positives: dict[int, frozenset[int]] = {}
     for item in ids.tolist():
         near = {other for other, rating in rated.get(item, ()) if rating >= threshold}
         near = (near | set(siblings.get(item, ()))) & known - {item}
         if near:
-            true[item] = sorted(near)
-    return true
+            positives[item] = frozenset(near)
+    return positives
 
 
 def _recall(
-    kind: Kind, asked: Tensor, ids: Tensor, rows: Tensor, true: Mapping[int, list[int]]
+    kind: Kind, query_ids: Tensor, item_ids: Tensor, rows: Tensor, positives: Positives
 ) -> CxCResult:
-    if not true:
-        raise ValueError(f"none of the {len(asked)} {kind} queries has a rated item; check the ids")
-    counted = torch.tensor([query in true for query in asked.tolist()])
-    known: ExtendedPositives = extended_positives(
-        {query: true[query] for query in asked[counted].tolist()}
-    )
-    picked = rows[counted].long().cpu()
-    rankings = ids[picked.clamp(min=0)].masked_fill(picked < 0, -1)
-    r1, r5, r10 = any_hit_recall(rankings, known)
-    return CxCResult(kind, r1, r5, r10, len(known), len(asked) - len(known))
+    if not positives:
+        raise ValueError(
+            f"none of the {len(query_ids)} {kind} queries has a rated item; check the ids"
+        )
+    rankings = align_rankings(positives, query_ids, item_ids, rows.cpu())
+    r1, r5, r10 = any_hit_recall(rankings, positives)
+    return CxCResult(kind, r1, r5, r10, len(positives), len(query_ids) - len(positives))
 
 
 # -- Evaluation of models --------------------------------------------------------------------------
@@ -409,12 +357,12 @@ def eccv_caption(
     Raises:
         ValueError: an annotation file is missing or damaged, or the split is another one.
     """
-    truths = read_extended(folder / "i2t.json"), read_extended(folder / "t2i.json")
-    texts, images = _lists(members, dataset, ECCV_DEPTH)
+    i2t, t2i = read_extended(folder / "i2t.json"), read_extended(folder / "t2i.json")
     image_ids, text_ids = _numbers(dataset.image_ids), _numbers(dataset.text_ids)
+    texts, images = _lists(members, dataset, ECCV_DEPTH)
     return (
-        eccv_score(align_positives(truths[0], image_ids, text_ids, texts), truths[0], "i2t"),
-        eccv_score(align_positives(truths[1], text_ids, image_ids, images), truths[1], "t2i"),
+        eccv_score(align_rankings(i2t, image_ids, text_ids, texts), i2t, "i2t"),
+        eccv_score(align_rankings(t2i, text_ids, image_ids, images), t2i, "t2i"),
     )
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from torch import Tensor
 
-from counterfoil.core.types import Pairs
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import RankedQueries
 from counterfoil.report.page import CardColumn, CardSection, ExampleCard, PageItem, thumbnail
-
-if TYPE_CHECKING:
-    from PIL import Image
-
 
 DEPTH = 7
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class RankedLists:
     """One direction of an evaluation, with its lists.
 
     Attributes:
@@ -37,51 +33,39 @@ class Found:
     others: tuple[tuple[str, RankedQueries], ...] = ()
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Exhibits:
-    """Captions and pictures of a split.
-
-    Attributes:
-        captions: (T,) raw captions.
-        text_to_image: (T,) image of each, -1 for none.
-        picture: opens the picture of an image row; None if only features exist.
-        besides: rows of additional positive pairs.
-    """
-
-    captions: Sequence[str]
-    text_to_image: Tensor
-    picture: Callable[[int], Image.Image] | None
-    besides: Pairs | None = None
-
-    def true(self, image: int, text: int) -> bool:
-        """Whether a caption, by its row, describes an image; never for row -1."""
-        if min(image, text) < 0:
-            return False
-        more = self.besides
-        extra = more is not None and bool(((more.image == image) & (more.text == text)).any())
-        return extra or int(self.text_to_image[text]) == image
-
-
-def pick(found: Found, count: int) -> tuple[list[int], list[int]]:
+def best_and_worst(lists: RankedLists, count: int) -> tuple[list[int], list[int]]:
     """Choose the best and the worst queries, one per image, in a fixed order.
 
     Best are those at rank 0 with the widest gap between the first two scores (the first rows if
-    scores were not kept); worst are those of the greatest rank.
+    there are no scores); worst are those of the greatest rank.
     """
-    ranks = found.ranked.ranks
-    if found.scores is None or found.scores.shape[1] < 2:
-        gaps = [0.0] * len(ranks)
-    else:
-        gaps = (found.scores[:, 0] - found.scores[:, 1]).tolist()
-    places = ranks.tolist()
-    good = sorted((q for q, r in enumerate(places) if r == 0), key=lambda q: (-gaps[q], q))
-    bad = sorted((q for q, r in enumerate(places) if r > 0), key=lambda q: (-places[q], q))
-    return _one_per_image(good, found, count), _one_per_image(bad, found, count)
+    ranks, scores = lists.ranked.ranks.tolist(), lists.scores
+    gaps = [0.0] * len(ranks)
+    if scores is not None and scores.shape[1] > 1:
+        gaps = (scores[:, 0] - scores[:, 1]).tolist()
+    best = sorted((q for q, r in enumerate(ranks) if r == 0), key=lambda q: (-gaps[q], q))
+    worst = sorted((q for q, r in enumerate(ranks) if r > 0), key=lambda q: (-ranks[q], q))
+    images = lists.ranked.images
+    return _one_per_image(best, images, count), _one_per_image(worst, images, count)
+
+
+def _one_per_image(queries: Iterable[int], images: Tensor, count: int) -> list[int]:
+    """The first query of each image, at most `count`."""
+    chosen: dict[int, int] = {}
+    for query in queries:
+        if len(chosen) == count:
+            break
+        chosen.setdefault(int(images[query]), query)
+    return list(chosen.values())
 
 
 def galleries(
-    exhibits: Exhibits, i2t: Found, t2i: Found, *, count: int = 3, depth: int = DEPTH
+    dataset: ImageTextDataset,
+    i2t: RankedLists,
+    t2i: RankedLists,
+    *,
+    count: int = 3,
+    depth: int = DEPTH,
 ) -> tuple[CardSection, ...]:
     """Cards of the best and the worst retrievals in both directions.
 
@@ -89,102 +73,110 @@ def galleries(
     not fit them.
 
     Args:
-        exhibits: captions and pictures.
+        dataset: the split.
         i2t: lists of captions, by image.
         t2i: lists of images, by caption.
         count: retrievals of each kind.
         depth: items of each list, the missed match among them.
     """
-    sections: list[CardSection] = []
     if int(i2t.ranked.folds.max()) > 0:
         return ()
-    for found, title, queries in (
+    sections: list[CardSection] = []
+    for lists, title, noun in (
         (t2i, "Text to image", "captions"),
         (i2t, "Image to text", "images"),
     ):
-        best, worst = pick(found, count)
-        for rows, kind, note in (
-            (best, "best", f"The surest of the {queries} that were answered right at once."),
-            (worst, "worst", f"The {queries} whose true counterpart came last."),
+        notes = (
+            f"The surest of the {noun} that were answered right at once.",
+            f"The {noun} whose true counterpart came last.",
+        )
+        for queries, kind, note in zip(
+            best_and_worst(lists, count), ("best", "worst"), notes, strict=True
         ):
-            cards = tuple(_retrieval(exhibits, found, query, depth) for query in rows)
+            cards = tuple(_retrieval(dataset, lists, query, depth) for query in queries)
             if cards:
                 sections.append(CardSection(f"{title}: {kind}", note, cards))
     return tuple(sections)
 
 
+def is_positive(dataset: ImageTextDataset, image: int, text: int) -> bool:
+    """Whether a caption, by its row, describes an image; never for row -1."""
+    if min(image, text) < 0:
+        return False
+    extra = dataset.extra_positives
+    also = extra is not None and bool(((extra.image == image) & (extra.text == text)).any())
+    return also or int(dataset.text_to_image[text]) == image
+
+
 def shown_caption(
-    exhibits: Exhibits, row: int, wanted: int = -1, place: int = -1, score: float | None = None
+    dataset: ImageTextDataset,
+    row: int,
+    query: int = -1,
+    place: int = -1,
+    score: float | None = None,
 ) -> PageItem:
     """A caption as an item of a page.
 
     Args:
-        exhibits: captions and pictures.
+        dataset: the split.
         row: row of the caption.
-        wanted: image whose captions are matches.
+        query: image whose captions are matches.
         place: rank from 0; -1 for none.
         score: of the pair, if known.
     """
-    true = exhibits.true(wanted, row)
-    return PageItem(exhibits.captions[row], place=place + 1, true=true, score=score)
+    true = is_positive(dataset, query, row)
+    return PageItem(dataset.texts[row], place=place + 1, true=true, score=score)
 
 
 def shown_image(
-    exhibits: Exhibits, row: int, wanted: int = -1, place: int = -1, score: float | None = None
+    dataset: ImageTextDataset,
+    row: int,
+    query: int = -1,
+    place: int = -1,
+    score: float | None = None,
 ) -> PageItem:
     """An image as an item of a page: its picture, or its first caption if there are no pictures.
 
     Args:
-        exhibits: captions and pictures.
+        dataset: the split.
         row: row of the image.
-        wanted: caption whose images are matches.
+        query: caption whose images are matches.
         place: rank from 0; -1 for none.
         score: of the pair, if known.
     """
-    own = (exhibits.text_to_image == row).nonzero().flatten()
-    words = exhibits.captions[int(own[0])] if len(own) else f"image {row}"
-    picture = thumbnail(exhibits.picture(row)) if exhibits.picture else None
-    return PageItem(words, picture, place + 1, exhibits.true(row, wanted), score)
+    own = (dataset.text_to_image == row).nonzero().flatten()
+    words = dataset.texts[int(own[0])] if len(own) else f"image {row}"
+    picture = thumbnail(dataset.pictures.open(row)) if dataset.pictures else None
+    return PageItem(words, picture, place + 1, is_positive(dataset, row, query), score)
 
 
-def _one_per_image(queries: Sequence[int], found: Found, count: int) -> list[int]:
-    chosen: dict[int, int] = {}
-    for query in queries:
-        chosen.setdefault(int(found.ranked.images[query]), query)
-        if len(chosen) == count:
-            break
-    return list(chosen.values())
-
-
-def _retrieval(exhibits: Exhibits, found: Found, query: int, depth: int) -> ExampleCard:
-    rank = int(found.ranked.ranks[query])
-    rows = [row for row in found.rows[query, :depth].tolist() if row >= 0]
-    seen = rank < len(rows)
-    rows = rows if seen else rows[: depth - 1]  # the last place goes to the missed match
-    scores = [None] * len(rows) if found.scores is None else found.scores[query].tolist()
-    from_image, image = found.ranked.direction == "i2t", int(found.ranked.images[query])
+def _retrieval(
+    dataset: ImageTextDataset, lists: RankedLists, query: int, depth: int
+) -> ExampleCard:
+    rank = int(lists.ranked.ranks[query])
+    rows = [row for row in lists.rows[query, :depth].tolist() if row >= 0]
+    listed = rank < len(rows)
+    rows = rows if listed else rows[: depth - 1]  # the last place goes to the missed match
+    scores = [None] * len(rows) if lists.scores is None else lists.scores[query].tolist()
+    from_image, image = lists.ranked.direction == "i2t", int(lists.ranked.images[query])
     item = shown_caption if from_image else shown_image
-    wanted = image if from_image else query
     items = tuple(
-        item(exhibits, row, wanted, place, score)
+        item(dataset, row, image if from_image else query, place, score)
         for place, (row, score) in enumerate(zip(rows, scores))
     )
     missed = None
-    if not seen and from_image:  # the first of several captions, which need not be the best
-        first = int((exhibits.text_to_image == image).nonzero()[0])
-        missed = PageItem(exhibits.captions[first], true=True)
-    elif not seen:
-        missed = shown_image(exhibits, image, query, rank)
+    if not listed and from_image:  # the first of several captions, which need not be the best
+        first = int((dataset.text_to_image == image).nonzero()[0])
+        missed = PageItem(dataset.texts[first], true=True)
+    elif not listed:
+        missed = shown_image(dataset, image, query, rank)
     kind = "First true caption" if from_image else "True image"
-    others = "".join(f"; {name}: {int(o.ranks[query]) + 1:,}" for name, o in found.others)
+    others = "".join(f"; {name}: {int(o.ranks[query]) + 1:,}" for name, o in lists.others)
     return ExampleCard(
-        shown_image(exhibits, query) if from_image else PageItem(exhibits.captions[query]),
+        shown_image(dataset, query) if from_image else PageItem(dataset.texts[query]),
         f"{kind} at place {rank + 1:,}{others}",
         (CardColumn("", "", items, missed),),
     )
-
-
-# Queries on which two models differ most.
 
 
 def differ(first: RankedQueries, second: RankedQueries, count: int) -> tuple[list[int], list[int]]:
@@ -196,7 +188,7 @@ def differ(first: RankedQueries, second: RankedQueries, count: int) -> tuple[lis
     Args:
         first: ranks under one model.
         second: ranks of the same queries under the other.
-        count: how many of each, at most.
+        count: number of each, at most.
 
     Raises:
         ValueError: the ranks are of other queries.
@@ -208,13 +200,9 @@ def differ(first: RankedQueries, second: RankedQueries, count: int) -> tuple[lis
         )
     gain = (first.ranks.double() + 1).log() - (second.ranks.double() + 1).log()
     gain = gain.where(first.counted & second.counted, 0.0)
-    return _most(gain, first.images, count), _most(-gain, first.images, count)
 
+    def most(gain: Tensor) -> list[int]:
+        order = gain.argsort(descending=True, stable=True).tolist()
+        return _one_per_image((q for q in order if gain[q] > 0), first.images, count)
 
-def _most(gain: Tensor, images: Tensor, count: int) -> list[int]:
-    chosen: dict[int, int] = {}
-    for query in gain.argsort(descending=True, stable=True).tolist():
-        if gain[query] <= 0 or len(chosen) == count:
-            break
-        chosen.setdefault(int(images[query]), query)
-    return list(chosen.values())
+    return most(gain), most(-gain)

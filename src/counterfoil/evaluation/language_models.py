@@ -1,4 +1,4 @@
-"""A language model that has seen captions and no picture.
+"""Language models of captions: n-grams, and perplexities by n-grams or a causal language model.
 
 Interpolated Kneser-Ney smoothing: Kneser and Ney, "Improved backing-off for m-gram language
 modeling", ICASSP 1995, in the form of Chen and Goodman, "An empirical study of smoothing techniques
@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from counterfoil.core.console import progress
 from counterfoil.data.tokenizers import END, START, split_words
@@ -27,25 +28,18 @@ from counterfoil.models.layers.pretrained import hf_library
 
 Gram: TypeAlias = tuple[str, ...]
 ORDER = 3
-DISCOUNT = 0.5  # where too few n-grams are seen once and twice to estimate one
+DISCOUNT = 0.5  # where too few n-grams occur once and twice to estimate one
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Counts of the n-grams of one length, and what follows each context.
+    """Counts of the n-grams of one length."""
 
-    Attributes:
-        counts: of each n-gram: how often it stands there; below the longest, after how many words.
-        totals: their sum over the last word.
-        kinds: how many last words there are.
-        discount: taken off every count.
-    """
-
-    counts: Counter[Gram]
-    totals: Counter[Gram]
-    kinds: Counter[Gram]
-    discount: float
+    counts: Counter[Gram]  # occurrences; below the longest length, distinct preceding words
+    totals: Counter[Gram]  # by context: sum of the counts
+    kinds: Counter[Gram]  # by context: number of distinct last words
+    discount: float  # subtracted from every count
 
 
 @final
@@ -54,8 +48,8 @@ class NGrams:
 
     Attributes:
         order: words of the longest n-gram.
-        words: how many different ones it has seen, the end of a caption among them.
-        captions: how many it has seen.
+        words: number of distinct words in training, the end of a caption among them.
+        captions: number of captions in training.
     """
 
     def __init__(self, levels: Sequence[_Level], captions: int) -> None:
@@ -65,7 +59,7 @@ class NGrams:
 
     @staticmethod
     def of(captions: Iterable[str], *, order: int = ORDER) -> NGrams:
-        """The model of these captions.
+        """Train a model on captions.
 
         Raises:
             ValueError: there is no caption, or the order is below 1.
@@ -73,37 +67,37 @@ class NGrams:
         if order < 1:
             raise ValueError(f"n-grams of {order} words cannot be counted; at least 1 is needed")
         raw: list[Counter[Gram]] = [Counter() for _ in range(order)]
-        many = 0
+        count = 0
         for caption in captions:
             words = _ended(caption)
-            many += 1
+            count += 1
             for length in range(1, order + 1):
                 grams = zip(*(words[start:] for start in range(length)))
                 raw[length - 1].update(grams)
-        if not many:
-            raise ValueError("a language model needs at least one caption to learn from; none came")
-        del raw[0][(START,)]  # nothing begins a caption twice
-        return NGrams(_levels(raw), many)
+        if not count:
+            raise ValueError("a language model needs at least one caption to learn from")
+        del raw[0][(START,)]  # never predicted
+        return NGrams(_levels(raw), count)
 
     def scores(self, captions: Sequence[str]) -> Tensor:
         """(N,) double, mean log probability of the words of each caption and of its end."""
-        found = [sum(logs) / len(logs) for logs in map(self._logs, captions)]
-        return torch.tensor(found, dtype=torch.double)
+        means = [sum(logs) / len(logs) for logs in map(self._logs, captions)]
+        return torch.tensor(means, dtype=torch.double)
 
     def perplexity(self, captions: Sequence[str]) -> float:
-        """Of all words of these captions and their ends together.
+        """Perplexity of all words of some captions and their ends together.
 
         Raises:
             ValueError: there is no caption.
         """
         logs = [log for caption in captions for log in self._logs(caption)]
         if not logs:
-            raise ValueError("a perplexity needs at least one caption; none came")
+            raise ValueError("a perplexity needs at least one caption")
         return math.exp(-sum(logs) / len(logs))
 
     def probability(self, word: str, before: Sequence[str]) -> float:
-        """Of a word after others, the first of which may be `START`."""
-        found = 1 / (self.words + 1)  # one share for all that was never seen
+        """Probability of a word after others, the first of which may be `START`."""
+        probability = 1 / (self.words + 1)  # one share for all unknown words
         for length, level in enumerate(self._levels):
             if length > len(before):
                 break
@@ -111,9 +105,10 @@ class NGrams:
             total = level.totals[context]
             if not total:
                 break
-            kept = max(level.counts[(*context, word)] - level.discount, 0.0)
-            found = (kept + level.discount * level.kinds[context] * found) / total
-        return found
+            discounted = max(level.counts[(*context, word)] - level.discount, 0.0)
+            backoff = level.discount * level.kinds[context] * probability
+            probability = (discounted + backoff) / total
+        return probability
 
     def _logs(self, caption: str) -> list[float]:
         words = _ended(caption)
@@ -128,7 +123,7 @@ def _ended(caption: str) -> Gram:
 
 
 def _levels(raw: Sequence[Counter[Gram]]) -> list[_Level]:
-    found = []
+    levels = []
     for place, counts in enumerate(raw):
         if place + 1 < len(raw):
             counts = _preceded(counts, raw[place + 1])
@@ -137,51 +132,48 @@ def _levels(raw: Sequence[Counter[Gram]]) -> list[_Level]:
         for gram, count in counts.items():
             totals[gram[:-1]] += count
             kinds[gram[:-1]] += 1
-        seen = Counter(counts.values())
-        once, twice = seen[1], seen[2]
+        frequencies = Counter(counts.values())
+        once, twice = frequencies[1], frequencies[2]
         discount = once / (once + 2 * twice) if once and twice else DISCOUNT
-        found.append(_Level(counts, totals, kinds, discount))
-    return found
+        levels.append(_Level(counts, totals, kinds, discount))
+    return levels
 
 
 def _preceded(counts: Counter[Gram], longer: Counter[Gram]) -> Counter[Gram]:
-    """After how many words each n-gram stands; how often, where it begins a caption."""
+    """Distinct words before each n-gram; its occurrences, where it begins a caption."""
     words: defaultdict[Gram, int] = defaultdict(int)
     for gram in longer:
         words[gram[1:]] += 1
     return Counter({g: count if g[0] == START else words[g] for g, count in counts.items()})
 
 
-# Perplexity of captions by a causal language model or by n-grams.
-#
-# TAGS-DC (https://arxiv.org/abs/2111.03349, Table 3) prints one perplexity and does not say which
-# of
+# --- perplexity of captions ------------------------------------------------------------------
+# TAGS-DC (https://arxiv.org/abs/2111.03349, Table 3) reports a perplexity and does not say which of
 # three it is, so all are computed.
 
-
-AT_ONCE = 2**10  # tokens read together
+BATCH_TOKENS = 2**10
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Spoken:
+class CaptionLogProbs:
     """Log probabilities of N captions by a language model.
 
     Attributes:
         logs: (N,) double, log probability of each whole caption.
-        tokens: (N,) long, how many tokens it consists of; at least one.
+        tokens: (N,) long, number of its tokens; at least one.
     """
 
     logs: Tensor
     tokens: Tensor
 
-    def rows(self, rows: Tensor) -> Spoken:
+    def rows(self, rows: Tensor) -> CaptionLogProbs:
         """Select rows."""
-        return Spoken(self.logs[rows], self.tokens[rows])
+        return CaptionLogProbs(self.logs[rows], self.tokens[rows])
 
     @property
     def means(self) -> Tensor:
-        """(N,) double, of the negative log probability of the tokens of each caption."""
+        """(N,) double, mean negative log probability of a token of each caption."""
         return -self.logs / self.tokens
 
 
@@ -191,11 +183,11 @@ class Fluency:
     """Perplexities of some captions; lower is more fluent.
 
     Attributes:
-        captions: how many.
+        captions: number of captions.
         typical: exp of the mean, over captions, of the mean negative log probability of a token.
-        mean: of the perplexities of the captions.
-        whole: of all tokens together, so that long captions count more.
-        times: `typical`, divided by that of the captions that these were made of.
+        mean: mean of the perplexities of the captions.
+        whole: perplexity of all tokens together, so that long captions count more.
+        times: `typical`, divided by that of the original captions.
     """
 
     captions: int
@@ -206,48 +198,48 @@ class Fluency:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        return {
-            "captions": self.captions,
-            "typical": self.typical.to_dict(),
-            "mean": self.mean.to_dict(),
-            "whole": self.whole.to_dict(),
-            "times": self.times.to_dict() if self.times else None,
-        }
+        shares = {name: getattr(self, name) for name in ("typical", "mean", "whole", "times")}
+        numbers = {name: share and share.to_dict() for name, share in shares.items()}
+        return {"captions": self.captions, **numbers}
 
 
 def fluency(
-    spoken: Spoken, images: Tensor, *, made_of: Spoken | None = None, seed: int = 0
+    captions: CaptionLogProbs,
+    images: Tensor,
+    *,
+    made_of: CaptionLogProbs | None = None,
+    seed: int = 0,
 ) -> Fluency:
-    """Perplexities with 95 % intervals that draw pictures anew, each with all its captions.
+    """Perplexities with 95 % intervals, bootstrapped over images with all their captions.
 
     Args:
-        spoken: N captions, at least one.
-        images: (N,) long, of which picture each is.
-        made_of: the N captions that they were made of.
-        seed: of the draws.
+        captions: N captions, at least one.
+        images: (N,) long, the image of each.
+        made_of: the N original captions.
+        seed: of the resampling.
     """
-    wanted = [
-        Counted.mean(spoken.means),
-        Counted.mean(spoken.means.exp()),
-        Counted(-spoken.logs, spoken.tokens.double()),
+    quantities = [
+        Counted.mean(captions.means),
+        Counted.mean(captions.means.exp()),
+        Counted(-captions.logs, captions.tokens.double()),
     ]
     if made_of is not None:
-        wanted.append(Counted.mean(spoken.means - made_of.means))
-    typical, mean, whole, *times = shares(wanted, images, seed=seed)
-    changed = raised(times[0]) if times else None
-    return Fluency(len(spoken.logs), raised(typical), mean, raised(whole), changed)
+        quantities.append(Counted.mean(captions.means - made_of.means))
+    typical, mean, whole, *times = shares(quantities, images, seed=seed)
+    change = _exponential(times[0]) if times else None
+    return Fluency(len(captions.logs), _exponential(typical), mean, _exponential(whole), change)
 
 
-def raised(share: Share) -> Share:
+def _exponential(share: Share) -> Share:
     """The exponential of a number and of the ends of its interval."""
     span = Interval(math.exp(share.interval.low), math.exp(share.interval.high))
     return Share(math.exp(share.value), span, share.count)
 
 
-def spoken_by_ngrams(model: NGrams, captions: Sequence[str]) -> Spoken:
+def ngram_log_probs(model: NGrams, captions: Sequence[str]) -> CaptionLogProbs:
     """Log probabilities of captions by n-grams; the end of each is a token."""
     tokens = torch.tensor([len(split_words(caption)) + 1 for caption in captions])
-    return Spoken(model.scores(captions) * tokens, tokens)
+    return CaptionLogProbs(model.scores(captions) * tokens, tokens)
 
 
 @final
@@ -267,7 +259,7 @@ class CausalLM:
 
         Args:
             name: a folder or name.
-            device: where it is to run.
+            device: of the model.
 
         Raises:
             ValueError: transformers is not installed, or there is no such language model.
@@ -294,11 +286,11 @@ class CausalLM:
         if self._begin is not None:
             self.begins = str(self._tokenizer.convert_ids_to_tokens(self._begin))
 
-    def spoken(self, captions: Sequence[str]) -> Spoken:
+    def log_probs(self, captions: Sequence[str]) -> CaptionLogProbs:
         """Log probabilities of captions; equal ones are read once.
 
         Raises:
-            ValueError: one has no token that can be guessed, or more than the model reads.
+            ValueError: a caption has no token to predict, or more than the model reads.
         """
         unique = list(dict.fromkeys(captions))
         ids = self._ids(unique)
@@ -306,38 +298,35 @@ class CausalLM:
         order = sorted(range(len(unique)), key=lambda row: len(ids[row]))
         with progress("captions read", len(unique)) as advance, torch.inference_mode():
             while order:
-                many = max(1, AT_ONCE // len(ids[order[-1]]))
-                rows, order = order[-many:], order[:-many]
+                size = max(1, BATCH_TOKENS // len(ids[order[-1]]))
+                rows, order = order[-size:], order[:-size]
                 logs[rows] = self._logs([ids[row] for row in rows]).cpu()
                 advance(len(rows))
         place = {caption: row for row, caption in enumerate(unique)}
-        wanted = torch.tensor([place[caption] for caption in captions], dtype=torch.long)
-        tokens = torch.tensor([len(one) - 1 for one in ids], dtype=torch.long)
-        return Spoken(logs[wanted], tokens[wanted])
+        all_rows = torch.tensor([place[caption] for caption in captions], dtype=torch.long)
+        tokens = torch.tensor([len(caption) - 1 for caption in ids], dtype=torch.long)
+        return CaptionLogProbs(logs[all_rows], tokens[all_rows])
 
     def _ids(self, captions: Sequence[str]) -> list[list[int]]:
         first = [] if self._begin is None else [self._begin]
         read = self._tokenizer(list(captions), add_special_tokens=False)["input_ids"]
-        ids = [first + list(one) for one in read]
+        ids = [[*first, *tokens] for tokens in read]
         most = getattr(self._model.config, "max_position_embeddings", None)
-        for caption, one in zip(captions, ids, strict=True):
-            if len(one) < 2 or (most and len(one) > most):
+        for caption, tokens in zip(captions, ids, strict=True):
+            if len(tokens) < 2 or (most and len(tokens) > most):
                 raise ValueError(
                     f"{self.name} reads 2 to {most or 'any number of'} tokens and the caption "
-                    f"{caption[:60]!r} has {len(one)}; leave it out, or take another model"
+                    f"{caption[:60]!r} has {len(tokens)}; leave it out, or take another model"
                 )
         return ids
 
     def _logs(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """(N,) double, of captions that are read together."""
-        longest = max(map(len, ids))
-        values = torch.zeros(len(ids), longest, dtype=torch.long)
-        mask = torch.zeros(len(ids), longest, dtype=torch.bool)
-        for row, one in enumerate(ids):
-            values[row, : len(one)] = torch.tensor(one)
-            mask[row, : len(one)] = True
-        values, mask = values.to(self._device), mask.to(self._device)
-        guessed = self._model(input_ids=values, attention_mask=mask.long()).logits[:, :-1].float()
-        each = guessed.log_softmax(2).gather(2, values[:, 1:, None]).squeeze(2).double()
-        logs: Tensor = each.where(mask[:, 1:], 0).sum(1)
+        """(N,) double, log probabilities of one batch of captions."""
+        rows = [torch.tensor(tokens) for tokens in ids]
+        values = pad_sequence(rows, batch_first=True).to(self._device)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        mask = mask.to(self._device)
+        logits = self._model(input_ids=values, attention_mask=mask).logits[:, :-1].float()
+        each = logits.log_softmax(2).gather(2, values[:, 1:, None]).squeeze(2).double()
+        logs: Tensor = each.where(mask[:, 1:].bool(), 0).sum(1)
         return logs

@@ -1,4 +1,4 @@
-"""Recall at k, median and mean rank, from the ranks of the true counterparts."""
+"""Recall at k, median and mean rank, and the record of an evaluation."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ TIES = {
 @final
 @dataclass(frozen=True, slots=True)
 class RecallMetrics:
-    """Retrieval in one direction: a query counts when any true counterpart is in the first k.
+    """Retrieval in one direction: a query counts when any positive is in the first k.
 
     Attributes:
-        direction: "i2t", images ask for texts, or "t2i".
+        direction: "i2t", images are the queries, or "t2i".
         r1: recall at 1, percent.
         r5: recall at 5, percent.
         r10: recall at 10, percent.
-        median_rank: floor of the median place of the best true counterpart, from 1; a mean of
-            such numbers when there are folds.
-        mean_rank: mean place of the best true counterpart, from 1.
-        queries: how many were counted.
-        left_out: how many were not, having no true counterpart.
+        median_rank: floor of the median rank of the best positive, from 1; a mean of such numbers
+            when there are folds.
+        mean_rank: mean rank of the best positive, from 1.
+        queries: number of queries with a positive.
+        left_out: number of queries without.
     """
 
     direction: Direction
@@ -69,13 +69,13 @@ class RecallMetrics:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedQueries:
-    """Where each query found its best true counterpart; kept for intervals and paired tests.
+    """Rank of the best positive of each query, for intervals and paired tests.
 
     Attributes:
-        direction: which side asks.
-        ranks: (Q,) long, from 0; -1 for a query without a true counterpart.
-        images: (Q,) long, the image a query is, or belongs to; -1 for a text of no image.
-        folds: (Q,) long, the fold a query was ranked in; -1 for one that is in none.
+        direction: of the queries.
+        ranks: (Q,) long, from 0; -1 for a query without a positive.
+        images: (Q,) long, the image that a query is or belongs to; -1 for a text of no image.
+        folds: (Q,) long, the fold of each query; -1 for none.
     """
 
     direction: Direction
@@ -88,11 +88,11 @@ class RankedQueries:
 
     @property
     def counted(self) -> Tensor:
-        """(Q,) bool, whether the query has a true counterpart."""
+        """(Q,) bool, whether the query has a positive."""
         return self.ranks >= 0
 
     def hits(self, k: int) -> Tensor:
-        """(Q,) bool, whether any true counterpart is in the first k."""
+        """(Q,) bool, whether any positive is in the first k."""
         return self.counted & (self.ranks < k)
 
 
@@ -100,11 +100,11 @@ def recall_from_ranks(ranks: Tensor, direction: Direction) -> RecallMetrics:
     """Recalls in percent, floor(median) + 1 and mean + 1 of ranks that start from 0.
 
     Args:
-        ranks: (Q,) integers; -1 for a query without a true counterpart, which is left out.
-        direction: which side asked.
+        ranks: (Q,) integers; -1 for a query without a positive, which is left out.
+        direction: of the queries.
 
     Raises:
-        ValueError: no query has a true counterpart.
+        ValueError: no query has a positive.
     """
     counted = ranks[ranks >= 0].double().sort().values
     if not len(counted):
@@ -125,15 +125,15 @@ def recall_from_ranks(ranks: Tensor, direction: Direction) -> RecallMetrics:
 
 
 def ranks_of(
-    scores: Tensor, text_to_image: Tensor, tie: Tie = "row", besides: Pairs | None = None
+    scores: Tensor, text_to_image: Tensor, tie: Tie = "row", extra_positives: Pairs | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Ranks of the true counterparts in a score matrix that is small enough to hold.
+    """Ranks of the best positives in a score matrix that fits in memory.
 
     Args:
         scores: (I, T) higher is better.
         text_to_image: (T,) image row of each text; -1 for a text that describes none of them.
-        tie: what becomes of equal scores, see `TIES`.
-        besides: rows of pairs that are true besides.
+        tie: rule for equal scores, see `TIES`.
+        extra_positives: rows of further true pairs.
 
     Returns:
         (I,) rank of each image's best text and (T,) rank of each text's image, from 0; -1 where
@@ -143,12 +143,12 @@ def ranks_of(
         ValueError: the shapes do not agree, a score is not a number, or the rule is unknown.
     """
     check_tie(tie)
-    check_owner(text_to_image, scores.shape[0], scores.shape[1])
+    check_text_to_image(text_to_image, scores.shape[0], scores.shape[1])
     if scores.isnan().any():
         raise ValueError(f"{int(scores.isnan().sum())} of the scores are NaN; they have no order")
     truth = text_to_image == torch.arange(scores.shape[0], device=scores.device).unsqueeze(1)
-    if besides is not None:
-        truth[besides.image, besides.text] = True
+    if extra_positives is not None:
+        truth[extra_positives.image, extra_positives.text] = True
     return rank_positions(scores, truth, tie), rank_positions(scores.T, truth.T, tie)
 
 
@@ -158,36 +158,40 @@ def check_tie(tie: str) -> None:
         raise ValueError(f"the tie rule {tie!r} is unknown; use one of {', '.join(TIES)}")
 
 
-def queries_with_positives(besides: Pairs, text_to_image: Tensor, images: int) -> Pairs:
-    """Those true pairs whose image and text have a counterpart of their own.
+def queries_with_positives(extra_positives: Pairs, text_to_image: Tensor, images: int) -> Pairs:
+    """The extra positives whose image has a caption and whose text has an image.
 
-    What is true besides makes answers right; it does not make queries of what asks nothing.
+    Extra positives make more answers right; they add no queries.
 
     Args:
-        besides: rows of pairs that are true besides.
+        extra_positives: rows of further true pairs.
         text_to_image: (T,) image row of each text; -1 for a text that describes none.
-        images: how many there are.
+        images: number of images.
     """
     described = torch.bincount(text_to_image[text_to_image >= 0], minlength=images) > 0
-    kept = described[besides.image] & (text_to_image[besides.text] >= 0)
-    return Pairs(besides.image[kept], besides.text[kept])
+    counted = described[extra_positives.image] & (text_to_image[extra_positives.text] >= 0)
+    return Pairs(extra_positives.image[counted], extra_positives.text[counted])
 
 
-def check_owner(text_to_image: Tensor, images: int, texts: int) -> None:
-    """Refuse a relation that does not fit the numbers of images and texts."""
+def check_text_to_image(text_to_image: Tensor, images: int, texts: int) -> None:
+    """Check the image row of each text against the numbers of images and texts.
+
+    Raises:
+        ValueError: the shape differs, or a row is out of range.
+    """
     if text_to_image.shape != (texts,):
         raise ValueError(
-            f"owner must name one image row for each of the {texts} texts, but its shape is "
-            f"{tuple(text_to_image.shape)}"
+            f"text_to_image must hold one image row for each of the {texts} texts, but its shape "
+            f"is {tuple(text_to_image.shape)}"
         )
     if (
         len(text_to_image)
         and not -1 <= int(text_to_image.min()) <= int(text_to_image.max()) < images
     ):
         raise ValueError(
-            f"owner holds rows from {int(text_to_image.min())} to {int(text_to_image.max())}, but "
-            f"there are "
-            f"{images} images: rows go from 0 to {images - 1}, or -1 for a text of no image"
+            f"text_to_image holds rows from {int(text_to_image.min())} to "
+            f"{int(text_to_image.max())}, but there are {images} images: rows go from 0 to "
+            f"{images - 1}, or -1 for a text of no image"
         )
 
 
@@ -205,7 +209,7 @@ def rank_positions(scores: Tensor, truth: Tensor, tie: Tie) -> Tensor:
     return above.masked_fill(~truth.any(1), -1)
 
 
-# The record of an evaluation: the numbers, and all that one has to know to read them.
+# --- the record of an evaluation: numbers, data and protocol ---------------------------------
 
 
 METRICS = (
@@ -218,13 +222,13 @@ METRICS = (
 @final
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What a split is cut into before it is ranked.
+    """How a split is cut before it is ranked.
 
     Attributes:
-        name: as papers call it.
-        folds: into how many disjoint runs of images, in the order of the split, each with all its
+        name: as in papers.
+        folds: number of disjoint runs of images, in the order of the split, each with all its
             texts; metrics are means over folds.
-        images: how many images the protocol is defined on; None for any number.
+        images: number of images that the protocol is defined on; None for any number.
     """
 
     name: str
@@ -235,20 +239,20 @@ class Protocol:
 @final
 @dataclass(frozen=True, slots=True)
 class EvaluationSetting:
-    """All that one has to know to read the numbers.
+    """Data, models and protocol of an evaluation.
 
     Attributes:
         protocol: how the split is cut.
-        images: how many images there were.
-        texts: how many texts there were.
-        tie: what became of equal scores.
-        members: how many models' scores were averaged.
-        dataset: name of the dataset.
+        images: number of images.
+        texts: number of texts.
+        tie: rule for equal scores.
+        members: number of models whose scores are averaged.
+        dataset: name of the data set.
         split: name of the split.
         seed: of the model.
-        first: who chose what was ranked, by name; empty where everything was.
-        depth: of how many counterparts a query.
-        corrections: what somebody's decisions changed about the data, in words; empty for nothing.
+        first: names of the models that made the shortlists; empty where everything was ranked.
+        depth: length of the shortlists.
+        decided: description of the corrections applied to the data; empty for none.
     """
 
     protocol: Protocol
@@ -264,7 +268,7 @@ class EvaluationSetting:
     decided: str = ""
 
     def line(self) -> str:
-        """The protocol in one sentence, to stand beside the numbers."""
+        """The protocol in one sentence, for display beside the numbers."""
         folds = self.protocol.folds
         cut = f"mean of {folds} disjoint folds" if folds > 1 else "ranked as a whole"
         parts = [
@@ -280,12 +284,12 @@ class EvaluationSetting:
         return "; ".join(part for part in parts if part)
 
     def shortlists(self) -> str:
-        """What was re-ranked, in few words; empty where everything was ranked."""
+        """Description of the shortlists; empty where everything was ranked."""
         return self.first and f"top-{self.depth} of {self.first} re-ranked"
 
 
 def without_models(protocol: str) -> str:
-    """A protocol line without the number of models and their seeds: where rows may differ."""
+    """A protocol line without the number of models and their seeds, in which rows may differ."""
     models = ("single model", "ensemble of ", "seed ", "seeds ")
     return "; ".join(part for part in protocol.split("; ") if not part.startswith(models))
 
@@ -296,11 +300,11 @@ class EvaluationReport:
     """Retrieval in both directions under one protocol.
 
     Attributes:
-        setting: what was measured, and how.
-        i2t: images ask for texts; means over folds.
-        t2i: texts ask for images; means over folds.
+        setting: data, models and protocol.
+        i2t: images are the queries; means over folds.
+        t2i: texts are the queries; means over folds.
         folds: both directions in each fold.
-        ranked: where each query found its counterpart, i2t then t2i.
+        ranked: rank of each query's best positive, i2t then t2i.
     """
 
     setting: EvaluationSetting
@@ -331,10 +335,9 @@ class EvaluationReport:
         }
 
 
-# One vector for every item, whatever a model makes of it.
+# --- one vector for every item ----------------------------------------------------------------
 
-
-_AT_ONCE = 4096
+_AT_ONCE = 4096  # items in one batch
 
 MEAN_OF_BAGS = "a bag of vectors stands for itself by the mean of its unit vectors"
 
@@ -342,23 +345,24 @@ MEAN_OF_BAGS = "a bag of vectors stands for itself by the mean of its unit vecto
 def single_unit_vectors(encoded: Sequence[Embeddings]) -> Tensor:
     """(N, D) unit vectors, whose inner product is the mean cosine over models.
 
-    An item that is a bag of vectors is the mean of its unit vectors, made one long: a summary that
-    the model itself does not use.
+    A bag of vectors becomes the mean of its unit vectors, scaled to length 1: a summary that the
+    model itself does not use.
 
     Args:
-        encoded: the same N items as each model encodes them; D is the sum of the widths.
+        encoded: embeddings of the same N items by each model; D is the sum of the widths.
     """
-    each = [_means(one) for one in encoded]
+    each = [_means(embeddings) for embeddings in encoded]
     return torch.cat(each, 1) / math.sqrt(len(each))
 
 
 def holds_bags(members: Sequence[EmbeddedDataset]) -> bool:
-    """Whether some item is more than one vector."""
+    """Whether a model represents items by several vectors."""
     sides = (side for member in members for side in (member.images, member.texts))
     return any(side.mask.shape[1] > 1 for side in sides)
 
 
 def _means(encoded: Embeddings) -> Tensor:
+    """(N, D) unit vectors: the mean of the unit vectors of each bag."""
     parts = []
     for start in range(0, len(encoded), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)

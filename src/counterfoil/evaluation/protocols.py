@@ -1,6 +1,6 @@
-"""The protocols of the field, by name.
+"""Evaluation protocols by name: whole split, Flickr 1K, COCO 1K and COCO 5K.
 
-Numbers of different protocols do not compare: say which one was used, wherever numbers stand.
+Numbers of different protocols cannot be compared, so every report carries its protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from counterfoil.evaluation.metrics import (
     RankedQueries,
     RecallMetrics,
     Tie,
-    check_owner,
+    check_text_to_image,
     check_tie,
     queries_with_positives,
     ranks_of,
@@ -43,7 +43,7 @@ def protocol_by_name(name: str) -> Protocol:
     """A protocol by its short name.
 
     Raises:
-        ValueError: there is none of that name; the nearest one is named.
+        ValueError: the name is unknown; the error suggests the nearest.
     """
     parse_choice(PROTOCOLS, name, "a protocol")
     return PROTOCOLS[name]
@@ -61,25 +61,25 @@ def evaluate_protocol(
     seed: int | None = None,
     memory: int = MEMORY,
     also: Sequence[ScoreReducer] = (),
-    besides: Pairs | None = None,
-    decided: str = "",
+    extra_positives: Pairs | None = None,
+    corrections: str = "",
 ) -> EvaluationReport:
     """Rank all texts for every image and all images for every text, and count.
 
     Args:
         members: encoded images and texts under one or more models, whose scores are averaged.
-        text_to_image: (T,) image row of each text; -1 for a text of no image, which competes but
-            does not ask, and is in no fold.
-        image_count: how many images there are.
+        text_to_image: (T,) image row of each text; -1 for a text of no image, which is ranked but
+            is no query, and is in no fold.
+        image_count: number of images.
         protocol: how to cut the split.
-        tie: what becomes of equal scores.
+        tie: rule for equal scores.
         dataset: for the record.
         split: for the record.
         seed: for the record.
-        memory: bytes for encodings on the device and tiles kept.
-        also: reducers that see the same pass over the scores; not with folds.
-        besides: rows of pairs that are true besides; a query of either may find the other.
-        decided: for the record.
+        memory: bytes for encodings on the device and for score tiles.
+        also: reducers that share the pass over the scores; not with folds.
+        extra_positives: rows of further true pairs, right answers in both directions.
+        corrections: for the record.
 
     Raises:
         ValueError: pools and `text_to_image` do not fit together, or the protocol does not fit the
@@ -98,15 +98,18 @@ def evaluate_protocol(
         dataset,
         split,
         seed,
-        decided=decided,
+        decided=corrections,
     )
 
     def rank(
         images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
     ) -> tuple[Tensor, Tensor]:
-        return _ranks(members, images, texts, local, more, tie, memory, also)
+        i2t = Ranks("image", len(images), local, more)
+        t2i = Ranks("text", len(texts), local, more)
+        stream_scores(fold_parts(members, images, texts), [i2t, t2i, *also], memory=memory)
+        return i2t.ranks(tie), t2i.ranks(tie)
 
-    return report_of(rank, text_to_image, setting, besides)
+    return report_of(rank, text_to_image, setting, extra_positives)
 
 
 def evaluate_scores(
@@ -117,18 +120,18 @@ def evaluate_scores(
     tie: Tie = "row",
     dataset: str = "",
     split: str = "",
-    besides: Pairs | None = None,
+    extra_positives: Pairs | None = None,
 ) -> EvaluationReport:
-    """The same from an (I, T) score matrix that is small enough to hold.
+    """Evaluate an (I, T) score matrix that fits in memory, as `evaluate_protocol` does.
 
     Args:
         scores: (I, T) higher is better.
         text_to_image: (T,) image row of each text; -1 for a text of no image.
         protocol: how to cut the split.
-        tie: what becomes of equal scores.
+        tie: rule for equal scores.
         dataset: for the record.
         split: for the record.
-        besides: rows of pairs that are true besides.
+        extra_positives: rows of further true pairs.
 
     Raises:
         ValueError: `scores` and `text_to_image` do not fit together, or the protocol does not fit.
@@ -142,7 +145,7 @@ def evaluate_scores(
     setting = EvaluationSetting(
         protocol, scores.shape[0], scores.shape[1], tie, dataset=dataset, split=split
     )
-    return report_of(rank, text_to_image, setting, besides)
+    return report_of(rank, text_to_image, setting, extra_positives)
 
 
 def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
@@ -154,7 +157,7 @@ def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
     if protocol.images not in (None, images):
         raise ValueError(
             f"the protocol {protocol.name!r} is defined on {protocol.images:,} images, but this "
-            f"split has {images:,}; use the protocol 'whole' and say so beside the numbers"
+            f"split has {images:,}; use the protocol 'whole'"
         )
     if images < protocol.folds:
         raise ValueError(f"{images} images cannot be cut into {protocol.folds} folds")
@@ -162,34 +165,40 @@ def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
 
 
 def report_of(
-    rank: Ranker, text_to_image: Tensor, setting: EvaluationSetting, besides: Pairs | None = None
+    rank: Ranker,
+    text_to_image: Tensor,
+    setting: EvaluationSetting,
+    extra_positives: Pairs | None = None,
 ) -> EvaluationReport:
     """Rank every fold and count.
 
     Args:
-        rank: ranks in both directions of the images and texts of a fold, from their rows and from
-            the place among those images of each of those texts, and pairs of places that are
-            true besides, see `ranks_of`.
+        rank: ranks in both directions within a fold, as `ranks_of`; called with the rows of its
+            images and texts, the place of each text's image among these images, and extra
+            positives as places.
         text_to_image: (T,) image row of each text; -1 for a text of no image.
         setting: of the report.
-        besides: rows of pairs that are true besides; of folds, those that meet in one.
+        extra_positives: rows of further true pairs; with folds, those within a fold count.
 
     Raises:
         ValueError: `text_to_image` does not fit, or the protocol does not fit the split.
     """
-    check_owner(text_to_image, setting.images, setting.texts)
+    check_text_to_image(text_to_image, setting.images, setting.texts)
     text_to_image = text_to_image.cpu()
-    besides = besides and queries_with_positives(besides, text_to_image, setting.images)
-    everyone = torch.arange(setting.images)
-    ranks = (torch.full_like(everyone, -1), torch.full_like(text_to_image, -1))
-    fold_of = torch.zeros_like(everyone)
+    extra_positives = extra_positives and queries_with_positives(
+        extra_positives, text_to_image, setting.images
+    )
+    all_images = torch.arange(setting.images)
+    ranks = (torch.full_like(all_images, -1), torch.full_like(text_to_image, -1))
+    fold_of = torch.zeros_like(all_images)
     recalls = []
     cuts = folds_of(setting.protocol, setting.images)
     for fold, images in enumerate(cuts):
         texts = _texts_of(text_to_image, images, alone=len(cuts) == 1)
         local = torch.where(text_to_image[texts] < 0, -1, text_to_image[texts] - images[0])
-        found = rank(images, texts, local, besides and _inside(besides, images, texts))
-        ranks[0][images], ranks[1][texts] = found[0].cpu().long(), found[1].cpu().long()
+        extra = extra_positives and _inside(extra_positives, images, texts)
+        i2t, t2i = rank(images, texts, local, extra)
+        ranks[0][images], ranks[1][texts] = i2t.cpu().long(), t2i.cpu().long()
         fold_of[images] = fold
         recalls.append(
             (recall_from_ranks(ranks[0][images], "i2t"), recall_from_ranks(ranks[1][texts], "t2i"))
@@ -201,7 +210,7 @@ def report_of(
         _mean([t2i for _, t2i in recalls], "t2i", setting.texts),
         tuple(recalls),
         (
-            RankedQueries("i2t", ranks[0], everyone, fold_of),
+            RankedQueries("i2t", ranks[0], all_images, fold_of),
             RankedQueries("t2i", ranks[1], text_to_image, text_fold),
         ),
     )
@@ -209,30 +218,12 @@ def report_of(
 
 def check_pools(member: EmbeddedDataset, images: int, texts: int) -> None:
     """Refuse a model that has encoded another split."""
-    found = len(member.images), len(member.texts)
-    if found != (images, texts):
+    encoded = len(member.images), len(member.texts)
+    if encoded != (images, texts):
         raise ValueError(
-            f"a model encoded {found[0]} images and {found[1]} texts, but the split has {images} "
-            f"images and {texts} texts; encode this split with every model"
+            f"a model encoded {encoded[0]} images and {encoded[1]} texts, but the split has "
+            f"{images} images and {texts} texts; encode this split with every model"
         )
-
-
-def _ranks(
-    members: Sequence[EmbeddedDataset],
-    images: Tensor,
-    texts: Tensor,
-    text_to_image: Tensor,
-    besides: Pairs | None,
-    tie: Tie,
-    memory: int,
-    also: Sequence[ScoreReducer],
-) -> tuple[Tensor, Tensor]:
-    """Ranks in both directions among some of the images and texts, from one sweep."""
-    cut = fold_parts(members, images, texts)
-    i2t = Ranks("image", len(images), text_to_image, besides)
-    t2i = Ranks("text", len(texts), text_to_image, besides)
-    stream_scores(cut, [i2t, t2i, *also], memory=memory)
-    return i2t.ranks(tie), t2i.ranks(tie)
 
 
 def fold_parts(

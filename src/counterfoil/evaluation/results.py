@@ -97,7 +97,7 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
         "answers image by image, not corrected for the number of metrics."
     )
     note = (
-        "Recalls in percent. Below each number: 95 % interval, from drawing images anew with all "
+        "Recalls in percent. Below each number: 95 % interval, bootstrapped over images with all "
         f"their captions.{differences if len(runs) > 1 else ''} For ranks, lower is better."
     )
     return TableBlock("Retrieval", tuple(head), tuple(rows), note)
@@ -123,7 +123,7 @@ def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
 
 
 def figure(metric: str, number: float) -> str:
-    """Format a metric with as many places as mean something."""
+    """Format a metric: medians as integers, all others with one decimal."""
     whole = metric.endswith("median rank") and number == int(number)
     return f"{number:.0f}" if whole else f"{number:,.1f}"
 

@@ -44,14 +44,14 @@ class WordSpan:
     tokens: tuple[int, ...]  # positions of its tokens, from left to right
 
 
-def word_spans(spans: Sequence[tuple[int, int]], words: Sequence[int] | None) -> list[WordSpan]:
+def group_tokens(spans: Sequence[tuple[int, int]], words: Sequence[int] | None) -> list[WordSpan]:
     """Group the tokens of a caption into words; special tokens belong to none.
 
     Args:
         spans: first character of each token and the one after its last.
         words: word of each token; None where every token is a word.
 
-    >>> word_spans([(0, 0), (0, 1), (2, 6), (6, 9), (0, 0)], [-1, 0, 1, 1, -1])
+    >>> group_tokens([(0, 0), (0, 1), (2, 6), (6, 9), (0, 0)], [-1, 0, 1, 1, -1])
     [WordSpan(start=0, stop=1, tokens=(1,)), WordSpan(start=2, stop=9, tokens=(2, 3))]
     """
     grouped: dict[int, WordSpan] = {}
@@ -67,14 +67,13 @@ def word_spans(spans: Sequence[tuple[int, int]], words: Sequence[int] | None) ->
     return list(grouped.values())
 
 
-def without_punctuation(text: str, words: Sequence[WordSpan]) -> list[WordSpan]:
-    """The words that have a letter or a digit.
+def is_word(text: str) -> bool:
+    """Whether a stretch of text has a letter or a digit.
 
-    >>> spans = [WordSpan(0, 1, (0,)), WordSpan(2, 6, (1,)), WordSpan(6, 7, (2,))]
-    >>> without_punctuation("9 dogs!", spans) == spans[:2]
-    True
+    >>> [text for text in ("9", "dogs", "!") if is_word(text)]
+    ['9', 'dogs']
     """
-    return [word for word in words if any(map(str.isalnum, text[word.start : word.stop]))]
+    return any(map(str.isalnum, text))
 
 
 def spell(tokens: Sequence[str], old: str) -> str:
@@ -190,8 +189,7 @@ class WordHeads:
 
     def __init__(self, model: RetrievalModel, tokenizer: Tokenizer, images: Embeddings) -> None:
         assert isinstance(model, WordHeadModel)
-        self.model: WordHeadModel = model
-        self.encoder, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.device = next(model.parameters()).device
         self.images = images.to(self.device)
 
@@ -223,8 +221,8 @@ class WordHeads:
         """
         parts = []
         batches = self._forward(sentences, WordHead.CORRECT, slots=slots)
-        for start, batch in zip(self._starts(sentences), batches):
-            inside = self._in_batch(slots, start)
+        for (start, stop), batch in zip(self._batches(sentences), batches, strict=True):
+            inside = (slots.pair >= start) & (slots.pair < stop)
             logits = _present(batch.correct).double().cpu()
             excluded = self._excluded(logits.shape[1])[word_starts[inside].long()]
             log_probs = logits.masked_fill(excluded, -torch.inf).log_softmax(1)
@@ -234,25 +232,18 @@ class WordHeads:
             parts.append((best.indices, best.values, own_log_probs))
         return TokenCandidates(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    @property
-    def _batch(self) -> int:
-        return HEAD_BATCH.get(self.device.type, HEAD_BATCH["cuda"])
-
-    def _starts(self, sentences: ImageSentences) -> range:
-        return range(0, len(sentences), self._batch)
-
-    def _in_batch(self, slots: WordSlots, start: int) -> Tensor:
-        """(M,) bool, the slots of the sentences of the batch at `start`."""
-        return (slots.pair >= start) & (slots.pair < start + self._batch)
+    def _batches(self, sentences: ImageSentences) -> list[tuple[int, int]]:
+        """First row of each batch, and the row after its last."""
+        size = HEAD_BATCH.get(self.device.type, HEAD_BATCH["cuda"])
+        return [(at, min(at + size, len(sentences))) for at in range(0, len(sentences), size)]
 
     def _forward(
         self, sentences: ImageSentences, *want: WordHead, slots: WordSlots | None = None
     ) -> list[WordReading]:
         """One reading per batch, on the CPU; doubts are padded to the full width."""
         readings = []
-        with evaluation_mode([self.encoder]):
-            for start in self._starts(sentences):
-                stop = min(start + self._batch, len(sentences))
+        with evaluation_mode([self.model]):
+            for start, stop in self._batches(sentences):
                 part = sentences.rows(torch.arange(start, stop))
                 # cut to the longest sentence of the batch; image row -1: not of a data set
                 width = int(part.mask.sum(1).max())
@@ -261,14 +252,14 @@ class WordHeads:
                 )
                 own_slots = None
                 if slots is not None:
-                    inside = self._in_batch(slots, start)
+                    inside = (slots.pair >= start) & (slots.pair < stop)
                     own_slots = WordSlots(
                         (slots.pair[inside] - start).to(self.device),
                         slots.place[inside].to(self.device),
                     )
                 reading = self.model.read(
                     self.images.rows(part.image),
-                    self.encoder.encode_texts(texts.to(self.device)),
+                    self.model.encode_texts(texts.to(self.device)),
                     frozenset(want),
                     own_slots,
                 )
@@ -289,7 +280,7 @@ class WordHeads:
     def _token_kinds(self) -> tuple[Tensor, Tensor]:
         """(V,) bool each: special tokens and punctuation; continuation pieces."""
         spelled = self.tokenizer.tokens(range(self.tokenizer.size))
-        no_word = torch.tensor([not any(map(str.isalnum, token_text(token))) for token in spelled])
+        no_word = torch.tensor([not is_word(token_text(token)) for token in spelled])
         no_word[list(self.tokenizer.wordless)] = True
         return no_word, torch.tensor([token.startswith(PIECE) for token in spelled])
 
@@ -366,7 +357,7 @@ def rank_replacements(
     for piece in range(1, max(len(word.tokens) for word in words)):
         _extend(heads, sentences, words, beams, piece, beam)
     return [
-        RankedReplacements(tuple(one for one in best if one.log_prob > -torch.inf), log_prob)
+        RankedReplacements(tuple(r for r in best if r.log_prob > -torch.inf), log_prob)
         for best, log_prob in zip(beams, own, strict=True)
     ]
 
@@ -396,7 +387,7 @@ def _extend(
             Replacement((*start.ids, token), start.log_prob + log_prob) for token, log_prob in best
         ]
     for number, replacements in extended.items():
-        beams[number] = sorted(replacements, key=lambda one: -one.log_prob)[:beam]
+        beams[number] = sorted(replacements, key=lambda r: -r.log_prob)[:beam]
 
 
 def _slots(slots: Sequence[tuple[int, int]]) -> WordSlots:

@@ -12,7 +12,6 @@ from counterfoil.core.console import output
 from counterfoil.core.io import ensure_absent, ensure_writable_file, write_json, write_text
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Share
-from counterfoil.evaluation.galleries import Exhibits
 from counterfoil.model import MODEL, Model, load_model
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.state import current_provenance
@@ -220,12 +219,6 @@ def short_names(names: Sequence[str]) -> tuple[str, ...]:
 def _path_parts(name: str) -> list[str]:
     steps = [step for step in PurePath(name).parts if step != PurePath(name).anchor]
     return steps[:-1] if len(steps) > 1 and steps[-1] == MODEL else steps
-
-
-def exhibits(dataset: ImageTextDataset) -> Exhibits:
-    """Captions of a split, with its pictures if it has any."""
-    picture = dataset.pictures.open if dataset.pictures else None
-    return Exhibits(dataset.texts, dataset.text_to_image, picture, dataset.extra_positives)
 
 
 def describe_models(scorers: Sequence[Scorer]) -> str:

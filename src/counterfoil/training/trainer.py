@@ -621,7 +621,7 @@ def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
             [whole.embed(dataset)],
             dataset.text_to_image,
             len(dataset),
-            besides=dataset.extra_positives,
+            extra_positives=dataset.extra_positives,
         )
         return {
             "rsum": report.rsum,

@@ -16,7 +16,6 @@ from counterfoil.evaluation.foils.measures import (
     FoilScore,
     ScoredCaptions,
     best_threshold,
-    blind_scores,
     category_groups,
     choice_accuracy,
     choice_table,
@@ -28,6 +27,7 @@ from counterfoil.evaluation.foils.measures import (
     score_foils,
     scored_captions,
     threshold_accuracy,
+    train_blind_control,
     winoground_scores,
 )
 from counterfoil.evaluation.foils.sets import open_foil_set
@@ -260,8 +260,9 @@ def test_each_pair_is_scored_where_it_belongs(foils):
 
 
 def test_blind_model_reads_captions_only(foils):
-    model = NGrams.of(["a dog in the snow", "a red circle"])
-    found = blind_scores(model, foils)
+    captions = ["seven boats at sea", "a red kite"]
+    found = train_blind_control([*captions, foils.dataset.texts[0]], "captions", foils).scores
+    model = NGrams.of(captions)
     texts = [foils.dataset.texts[row] for row in foil_pairs(foils)[1].tolist()]
     assert found.tolist() == model.scores(texts).tolist()
 

@@ -257,7 +257,7 @@ def test_entries_of_no_form(tmp_path):
 
 def test_nothing_to_ask(tmp_path):
     path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "caption": "b", "foils": []}])
-    assert "holds no question" in refused([str(path)])
+    assert "holds no item with a foil" in refused([str(path)])
 
 
 def test_foils_that_are_no_list(tmp_path):

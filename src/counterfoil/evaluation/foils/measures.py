@@ -8,14 +8,20 @@ shows whether the captions alone give the answers away.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from counterfoil.evaluation.bootstrap import CELLS, Interval
+from counterfoil.evaluation.bootstrap import (
+    Counted,
+    Interval,
+    image_draws,
+    percentile_interval,
+    shares,
+)
 from counterfoil.evaluation.foils.readers import SUGARCREPE, FoilFormat
 from counterfoil.evaluation.foils.sets import FoilSet
 from counterfoil.evaluation.language_models import NGrams
@@ -146,7 +152,7 @@ def evaluate_foils(
     ties: TieRule = "wrong",
     seed: int = 0,
 ) -> FoilReport:
-    """All numbers of a set, of a model and its blind control, with the protocol in words.
+    """All numbers of a model on a set, those of the blind control, and the protocol.
 
     Args:
         foils: the set.
@@ -186,9 +192,9 @@ def score_foils(members: Sequence[EmbeddedDataset], foils: FoilSet) -> Tensor:
         foils: the set.
     """
     images, texts = foil_pairs(foils)
-    many = len(foils.dataset.texts)
-    unique, place = (images * many + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    return score_index_pairs(members, unique // many, unique % many)[place]
+    count = len(foils.dataset.texts)
+    unique, place = (images * count + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return score_index_pairs(members, unique // count, unique % count)[place]
 
 
 def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) -> BlindControl:
@@ -202,26 +208,21 @@ def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) ->
     Raises:
         ValueError: no caption is left.
     """
-    held_out = set(foils.dataset.texts)
-    kept = [caption for caption in captions if caption not in held_out]
-    if not kept:
+    in_set = set(foils.dataset.texts)
+    others = [caption for caption in captions if caption not in in_set]
+    if not others:
         raise ValueError(
             f"{source} holds no caption that is not in {foils.name}; the blind model needs others"
         )
-    model = NGrams.of(kept)
+    model = NGrams.of(others)
     description = (
-        f"blind: {model.order}-gram model of {len(kept):,} captions of {source}, mean log "
+        f"blind: {model.order}-gram model of {len(others):,} captions of {source}, mean log "
         "probability of a word"
     )
-    left_out = len(captions) - len(kept)
+    left_out = len(captions) - len(others)
     if left_out:
         description += f", {left_out:,} of the set left out"
-    return BlindControl(blind_scores(model, foils), description)
-
-
-def blind_scores(model: NGrams, foils: FoilSet) -> Tensor:
-    """(P,) scores of `foil_pairs` of a set by a model of the captions alone."""
-    return model.scores(foils.dataset.texts)[foil_pairs(foils)[1]]
+    return BlindControl(model.scores(foils.dataset.texts)[foil_pairs(foils)[1]], description)
 
 
 def foil_pairs(foils: FoilSet) -> tuple[Tensor, Tensor]:
@@ -231,41 +232,28 @@ def foil_pairs(foils: FoilSet) -> tuple[Tensor, Tensor]:
     return rows[:, 0], rows[:, 1]
 
 
-# --- what counts as right, item by item ------------------------------------------------------
+# --- points of each item ------------------------------------------------------
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemMeasure:
-    """The points of each item.
-
-    Attributes:
-        name: name of the measure.
-        gained: (N,) double, points of each item.
-        possible: (N,) double, the most points it can have.
-        chance: (N,) double, its points on average by guessing.
-    """
+    """Points of each of N items by one measure."""
 
     name: str
-    gained: Tensor
-    possible: Tensor
-    chance: Tensor
+    gained: Tensor  # (N,) double, points
+    possible: Tensor  # (N,) double, the most points
+    chance: Tensor  # (N,) double, points on average by guessing
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredCaptions:
-    """Captions that are true or false of their image.
+    """M captions that are true or false of their image."""
 
-    Attributes:
-        item: (M,) long, the item of each.
-        scores: (M,) double.
-        true: (M,) bool.
-    """
-
-    item: Tensor
-    scores: Tensor
-    true: Tensor
+    item: Tensor  # (M,) long, the item of each
+    scores: Tensor  # (M,) double
+    true: Tensor  # (M,) bool
 
 
 def choice_accuracy(
@@ -379,9 +367,9 @@ def roc_area(scores: Tensor, true: Tensor, weights: Tensor) -> Tensor:
 def scored_captions(foils: FoilSet, scores: Tensor) -> ScoredCaptions:
     """Every caption of a set, as true or false of its image."""
     item, true = [], []
-    for place, one in enumerate(foils.items):
-        item += [place] * len(one.texts)
-        true += [one.true, *[False] * (len(one.texts) - 1)]
+    for place, entry in enumerate(foils.items):
+        item += [place] * len(entry.texts)
+        true += [entry.true, *[False] * (len(entry.texts) - 1)]
     return ScoredCaptions(torch.tensor(item), scores.double(), torch.tensor(true))
 
 
@@ -446,19 +434,12 @@ NO_ORDER = frozenset(
 @final
 @dataclass(frozen=True, slots=True)
 class CategoryGroup:
-    """Categories with one number.
+    """Categories that are averaged to one number."""
 
-    Attributes:
-        title: title in tables.
-        categories: names of the categories.
-        macro: average over categories, not over items.
-        own: whether the set's authors report it.
-    """
-
-    title: str
+    title: str  # in tables
     categories: tuple[str, ...]
-    macro: bool = False
-    own: bool = False
+    macro: bool = False  # average over categories, not over items
+    own: bool = False  # whether the set's authors report it
 
 
 def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[CategoryGroup, ...]:
@@ -530,13 +511,35 @@ def measure_foils(
     # items of one image are in one half
     rng = torch.Generator().manual_seed(seed)
     half = torch.randperm(int(images.max()) + 1, generator=rng)[images] % 2 == 0
-    measures = _item_measures(foils, scores.double(), judged, half, ties)
     names = [item.category for item in foils.items]
     groups = category_groups(foils.form, Counter(names))
-    draws = list(_draws(int(images.max()) + 1, images.unique(), resamples, seed))  # type: ignore[no-untyped-call]
-    lines = [_share_line(one, group, names, images, draws) for one in measures for group in groups]
+    columns = [_group_columns(group, names) for group in groups]
+    parts = [
+        (measure, group, own)
+        for measure in _item_measures(foils, scores.double(), judged, half, ties)
+        for group, own in zip(groups, columns, strict=True)
+    ]
+    counted = [
+        Counted(measure.gained.unsqueeze(1) * own, measure.possible.unsqueeze(1) * own)
+        for measure, _, own in parts
+    ]
+    percents = shares(counted, images, scale=100, seed=seed, resamples=resamples)
+    lines = [
+        FoilScore(
+            measure.name,
+            group.title,
+            int(own.sum()),
+            percent.value,
+            percent.interval,
+            _chance(measure, own),
+            group.own,
+        )
+        for (measure, group, own), percent in zip(parts, percents, strict=True)
+    ]
     if judged is not None:
-        areas = (_area_line(judged, g, names, images, draws) for g in groups if not g.macro)
+        areas = (
+            _area_line(judged, g, names, images, resamples, seed) for g in groups if not g.macro
+        )
         lines += [line for line in areas if line]
     return tuple(lines)
 
@@ -559,49 +562,19 @@ def _item_measures(
     return measures
 
 
-def _draws(images: int, existing: Tensor, resamples: int, seed: int) -> Iterator[Tensor]:
-    """(R, I) how often each image is drawn, some resamples at a time."""
-    rng = torch.Generator().manual_seed(seed)
-    at_once = max(1, CELLS // images)  # bounds the memory of one part
-    for start in range(0, resamples, at_once):
-        counts = torch.zeros(min(at_once, resamples - start), images, dtype=torch.double)
-        rows = existing[torch.randint(len(existing), (len(counts), len(existing)), generator=rng)]
-        yield counts.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.double))
-
-
-def _share_line(
-    measure: ItemMeasure,
-    group: CategoryGroup,
-    names: Sequence[str],
-    images: Tensor,
-    draws: Sequence[Tensor],
-) -> FoilScore:
-    """Points of a group in percent of the possible ones."""
+def _group_columns(group: CategoryGroup, names: Sequence[str]) -> Tensor:
+    """(N, C) 1 where an item counts: one column, or one of each category that is averaged."""
     place = {name: column for column, name in enumerate(group.categories)}
     column = torch.tensor([place.get(name, -1) for name in names])
-    mine = column >= 0
-    columns = column[mine] if group.macro else torch.zeros(int(mine.sum()), dtype=torch.long)
-    # Sums over the items of each image (and category): a resample is then one matrix product.
-    shape = draws[0].shape[1], len(place) if group.macro else 1
-    gained, possible, chance = (
-        torch.zeros(shape, dtype=torch.double).index_put((images[mine], columns), t[mine], True)
-        for t in (measure.gained, measure.possible, measure.chance)
-    )
-    once = torch.ones(1, shape[0], dtype=torch.double)
-    return FoilScore(
-        measure.name,
-        group.title,
-        int(mine.sum()),
-        _percent(once, gained, possible).item(),
-        _percentiles(torch.cat([_percent(counts, gained, possible) for counts in draws])),
-        _percent(once, chance, possible).item(),
-        group.own,
-    )
+    if not group.macro:
+        return (column >= 0).double().unsqueeze(1)
+    return (column.unsqueeze(1) == torch.arange(len(place))).double()
 
 
-def _percent(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
-    """(R,) percent gained of the possible points, the mean over the columns that were drawn."""
-    return 100 * ((counts @ gained) / (counts @ possible)).nanmean(1)
+def _chance(measure: ItemMeasure, columns: Tensor) -> float:
+    """Percent of the possible points by guessing, the mean over columns."""
+    guessed, possible = (part @ columns for part in (measure.chance, measure.possible))
+    return 100 * (guessed / possible).nanmean().item()
 
 
 def _area_line(
@@ -609,27 +582,27 @@ def _area_line(
     group: CategoryGroup,
     names: Sequence[str],
     images: Tensor,
-    draws: Sequence[Tensor],
+    resamples: int,
+    seed: int,
 ) -> FoilScore | None:
     """Area under the ROC curve of a group; None where all captions are true, or all false."""
-    wanted = torch.tensor([name in group.categories for name in names])
-    mine = wanted[judged.item]
+    in_group = torch.tensor([name in group.categories for name in names])
+    mine = in_group[judged.item]
     scores, true = judged.scores[mine], judged.true[mine]
     if bool(true.all()) or not bool(true.any()):
         return None
-    rows = images[judged.item[mine]]
+    unique, place = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    rows = place[judged.item[mine]]
     value = 100 * roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
-    at_once = max(1, CELLS // len(true))
-    parts = (part[:, rows] for counts in draws for part in torch.split(counts, at_once))
-    spread = 100 * torch.cat([roc_area(scores, true, part) for part in parts])
+    draws = image_draws(
+        [torch.arange(len(unique))],
+        len(unique),
+        resamples=resamples,
+        seed=seed,
+        width=max(len(unique), len(true)),
+    )
+    spread = 100 * torch.cat([roc_area(scores, true, counts[:, rows]) for counts in draws])
     # Copies of an image within a resample tie with each other, which biases all areas down.
     spread += value - spread.nanmean()
-    spread.clamp_(0, 100)
-    items = int(wanted.sum())
-    return FoilScore("AUC", group.title, items, value, _percentiles(spread), 50.0, group.own)
-
-
-def _percentiles(spread: Tensor) -> Interval:
-    edges = torch.tensor([0.025, 0.975], dtype=torch.double)
-    low, high = spread.nanquantile(edges).tolist()
-    return Interval(low, high)
+    interval = percentile_interval(spread.clamp_(0, 100))
+    return FoilScore("AUC", group.title, int(in_group.sum()), value, interval, 50.0, group.own)

@@ -66,18 +66,18 @@ SUGARCREPE = (
     "add_obj",
     "add_att",
 )
-VALSE_ANNOTATORS = 2  # of three, who must have found that only the caption is true
+VALSE_ANNOTATORS = 2  # of three, who must agree that only the caption is true
 LIST_COLUMNS = frozenset({"foils", "neg_caption"})
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FoilEntry:
-    """One question as a file has it.
+    """One entry of a file: an item of the set.
 
     Attributes:
         id: its name in the set.
-        category: the kind of change, or another part of the set.
+        category: the kind of change, or another subset.
         images: name of its image, or of two.
         captions: the true one first, then its foils; with two images the caption of each.
         true: whether a single caption is true.
@@ -251,7 +251,7 @@ def sugarcrepe_category(path: Path) -> str:
 
 
 def parse_entries(form: FoilFormat, path: Path, rows: Rows) -> tuple[list[FoilEntry], Counter[str]]:
-    """The questions of a file, and the number of entries that are none, by reason.
+    """The entries of a file, and the number of those left out, by reason.
 
     Raises:
         ValueError: an entry is not of this format.
@@ -269,7 +269,7 @@ def parse_entries(form: FoilFormat, path: Path, rows: Rows) -> tuple[list[FoilEn
 
 
 def _entry(form: FoilFormat, path: Path, name: str, plain: Any, number: str) -> FoilEntry | str:
-    """An entry, or the reason why it is no question."""
+    """An entry, or the reason why it is left out."""
     key = str(plain.get("key", number)) if isinstance(plain, dict) else number
     if form == "winoground":
         pair = _validated(_WinogroundRow, path, name, plain)
@@ -305,18 +305,16 @@ def _choice_entry(form: FoilFormat, path: Path, row: _ChoiceRow, key: str) -> Fo
 
 def _foil_it_entries(path: Path, rows: Rows) -> tuple[list[FoilEntry], Counter[str]]:
     """Every foil with the caption that has the same id."""
-    notes = [_validated(_FoilItRow, path, name, plain) for name, plain in rows]
-    captions = {note.id: note.caption for note in notes if not note.foil}
-    foils = [note for note in notes if note.foil]
-    entries = [
-        FoilEntry(
-            str(note.id), note.target_word, (str(note.image_id),), (captions[note.id], note.caption)
-        )
-        for note in foils
-        if note.id in captions
-    ]
-    lost = len(foils) - len(entries)
-    return entries, +Counter({"whose caption is not in the file": lost})
+    parsed = [_validated(_FoilItRow, path, name, plain) for name, plain in rows]
+    captions = {row.id: row.caption for row in parsed if not row.foil}
+    entries, left_out = list[FoilEntry](), Counter[str]()
+    for row in parsed:
+        if row.foil and row.id in captions:
+            texts = captions[row.id], row.caption
+            entries.append(FoilEntry(str(row.id), row.target_word, (str(row.image_id),), texts))
+        elif row.foil:
+            left_out["whose caption is not in the file"] += 1
+    return entries, left_out
 
 
 def _validated(kind: type[_R], path: Path, name: str, plain: Any) -> _R:
@@ -333,7 +331,7 @@ def _validated(kind: type[_R], path: Path, name: str, plain: Any) -> _R:
 
 
 def locate_images(shots: Sequence[tuple[str, Box | None]], folder: Path, of: str) -> Pictures:
-    """Images by name, as paths below a folder, or anywhere in it.
+    """Find images by name, as paths below a folder, or anywhere in it.
 
     Names are compared exactly; then without folder and file ending; then by the number at their
     end, as COCO's file names have one, where either name is that number alone.
@@ -357,21 +355,21 @@ def locate_images(shots: Sequence[tuple[str, Box | None]], folder: Path, of: str
 
 def _image_paths(names: Sequence[str], folder: Path, of: str) -> list[Path]:
     paths = {name: folder / name for name in names if (folder / name).is_file()}
-    lost = [name for name in dict.fromkeys(names) if name not in paths]
-    if lost:
-        files = sorted(Path(top) / file for top, _, held in os.walk(folder) for file in held)
+    missing = [name for name in dict.fromkeys(names) if name not in paths]
+    if missing:
+        files = sorted(Path(top) / name for top, _, inside in os.walk(folder) for name in inside)
         for key in (_stem, _trailing_number):
             by_key: dict[str, list[Path]] = {}
             for file in filter(is_picture_name, files):
                 by_key.setdefault(key(file.name), []).append(file)
             by_key.pop("", None)
-            matches = {name: _match(name, by_key.get(key(name), ())) for name in lost}
+            matches = {name: _match(name, by_key.get(key(name), ())) for name in missing}
             paths |= {name: path for name, path in matches.items() if path is not None}
-            lost = [name for name in lost if name not in paths]
-    if lost:
+            missing = [name for name in missing if name not in paths]
+    if missing:
         raise ValueError(
-            f"{len(lost)} of {len(set(names))} pictures of {of} are not in {folder}, such as "
-            f"{lost[0]!r}; give the folder of all of them"
+            f"{len(missing)} of {len(set(names))} pictures of {of} are not in {folder}, such as "
+            f"{missing[0]!r}; give the folder of all of them"
         )
     return [paths[name] for name in names]
 
@@ -406,7 +404,7 @@ def _crop(parts: Sequence[tuple[Path, Box | None]], row: int) -> Image.Image:
 
 
 def _crops_digest(parts: Sequence[tuple[Path, Box | None]]) -> str:
-    """A name for these parts of images, another one when a file changes."""
+    """Digest of files and boxes; it changes when a file does."""
     digest = hashlib.sha256()
     for path, box in parts:
         status = path.stat()

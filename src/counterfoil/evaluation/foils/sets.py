@@ -55,7 +55,7 @@ ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
 @final
 @dataclass(frozen=True, slots=True)
 class FoilItem:
-    """One question of a set.
+    """One item of a set: images with a true caption and foils.
 
     Attributes:
         id: its name in the set.
@@ -76,15 +76,15 @@ class FoilItem:
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class FoilSet:
-    """Questions, and a data set with their images and captions, each once.
+    """Items, and a data set with their images and captions, each once.
 
     Attributes:
-        form: published format, which decides on the set's own aggregates.
+        form: published format; each format has aggregates of its own.
         name: name in tables.
         dataset: images and captions; foils describe no image.
-        items: the questions.
-        left_out: number of entries that are no question here, by reason.
-        seed: seed of what was drawn to make the set.
+        items: the items.
+        left_out: number of entries left out, by reason.
+        seed: random seed of foils made here; None for published foils.
     """
 
     form: FoilFormat
@@ -122,7 +122,7 @@ def open_foil_set(
         images: folder of the images; by default a folder ``cxc_images`` beside the file.
         features: stored features of the images, by their names.
         split: split of the scenes.
-        seed: seed of foils that are made here.
+        seed: random seed of foils made here.
 
     Raises:
         ValueError: something is missing or of no known format, or files are of several formats.
@@ -130,11 +130,11 @@ def open_foil_set(
     form, rest = _split_format(sources[0])
     if is_scenes(sources[0]):
         if images is not None:
-            raise ValueError(f"{sources[0]} draws its own pictures; leave out --images")
+            raise ValueError(f"{sources[0]} renders its own pictures; leave out --images")
         foils = scenes_foil_set(rest, split, seed, shuffled=form == "order")
         return foils if features is None else _with_features(foils, features)
     files = _foil_files([rest, *sources[1:]])
-    form, entries, left_out, drawn = _read_files(form, files, seed)
+    form, entries, left_out, shuffled = _read_files(form, files, seed)
     beside = files[0].parent / "images"
     foils = build_foil_set(
         form,
@@ -143,13 +143,13 @@ def open_foil_set(
         ", ".join(map(str, files)),
         name=Path(rest).stem if form == "pairs" else NAMES[form],
         folder=images or (beside if beside.is_dir() else None),
-        seed=seed if drawn else None,
+        seed=seed if shuffled else None,
     )
     return foils if features is None else _with_features(foils, features)
 
 
 def is_scenes(source: str) -> bool:
-    """Whether a source is made here, of rendered scenes."""
+    """Whether a source names rendered scenes."""
     _, rest = _split_format(source)
     return rest.partition(":")[0] == "scenes" and not Path(rest).exists()
 
@@ -164,19 +164,19 @@ def build_foil_set(
     folder: Path | None = None,
     seed: int | None = None,
 ) -> FoilSet:
-    """A set of entries; foils that equal their caption are left out.
+    """Build a set of entries; foils that equal their caption are left out.
 
     Args:
         form: format of the set.
-        entries: its questions.
-        left_out: entries that the reader left out already.
+        entries: its items, as read.
+        left_out: number of entries that the reader left out, by reason.
         where: source of the entries, for messages.
         name: name of the set.
-        folder: folder of the images, where they are wanted.
-        seed: seed of what was drawn.
+        folder: folder of the images, if any.
+        seed: random seed of foils made here.
 
     Raises:
-        ValueError: no question is left, a caption is empty, or images are missing.
+        ValueError: no item is left, a caption is empty, or images are missing.
     """
     shots: dict[tuple[str, Box | None], int] = {}
     texts: dict[str, int] = {}
@@ -192,7 +192,7 @@ def build_foil_set(
             for image, row in zip(images, rows):
                 text_to_image.setdefault(row, image)
     if not items:
-        raise ValueError(f"{where} holds no question that can be asked; at least one is needed")
+        raise ValueError(f"{where} holds no item with a foil; at least one is needed")
     dataset = ImageTextDataset(
         name=name,
         image_ids=[_image_id(*shot) for shot in shots],
@@ -228,22 +228,22 @@ def _image_id(name: str, box: Box | None) -> str:
 def _read_files(
     form: FoilFormat | None, files: Sequence[Path], seed: int
 ) -> tuple[FoilFormat, list[FoilEntry], Counter[str], bool]:
-    """The format, the questions, the number of other entries, and whether words were shuffled."""
+    """The format, the entries, the number of others by reason, and whether words were shuffled."""
     contents = [(path, read_rows(path)) for path in files]
     forms = {form or detect_format(path, rows) for path, rows in contents}
     if len(forms) > 1:
         raise ValueError(
             f"the files are of several sets, {' and '.join(sorted(forms))}; name files of one"
         )
-    form, drawn = forms.pop(), False
+    form, shuffled = forms.pop(), False
     entries, left_out = list[FoilEntry](), Counter[str]()
     for path, rows in contents:
         if form == "order" and has_plain_captions(rows):
-            rows, drawn = shuffle_rows(path, rows, seed), True
-        questions, others = parse_entries(form, path, rows)
-        entries += questions
+            rows, shuffled = shuffle_rows(path, rows, seed), True
+        parsed, others = parse_entries(form, path, rows)
+        entries += parsed
         left_out.update(others)
-    return form, entries, left_out, drawn
+    return form, entries, left_out, shuffled
 
 
 def _with_features(foils: FoilSet, features: Path) -> FoilSet:
@@ -254,7 +254,7 @@ def _with_features(foils: FoilSet, features: Path) -> FoilSet:
 def _split_format(source: str) -> tuple[FoilFormat | None, str]:
     """The format before the colon of a source, and the rest of it."""
     before, colon, rest = source.partition(":")
-    form: FoilFormat | None = next((one for one in get_args(FoilFormat) if one == before), None)
+    form: FoilFormat | None = next((name for name in get_args(FoilFormat) if name == before), None)
     if not colon or Path(source).exists() or form == "scenes":
         return None, source
     if form is None:
@@ -269,10 +269,13 @@ def _foil_files(sources: Sequence[str]) -> list[Path]:
             raise ValueError(
                 f"{path} does not exist; give a file of foils, a folder of them, or scenes"
             )
-        held = sorted(p for p in path.iterdir() if p.suffix in ENDINGS) if path.is_dir() else [path]
-        if not held:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        inside = sorted(file for file in path.iterdir() if file.suffix in ENDINGS)
+        if not inside:
             raise ValueError(f"{path} holds no file of foils, {', '.join(ENDINGS)}")
-        files += held
+        files += inside
     return files
 
 
@@ -286,13 +289,7 @@ _NOUN_TAGS, _ADJECTIVE_TAGS = ("NN", "NNS", "NNP", "NNPS"), ("JJ", "JJR", "JJS")
 @final
 @dataclass(frozen=True, slots=True)
 class WordClasses:
-    """The words of a caption, with the indices of its nouns and adjectives.
-
-    Attributes:
-        words: in order.
-        nouns: indices of the nouns.
-        adjectives: indices of the adjectives.
-    """
+    """The words of a caption, with the indices of its nouns and adjectives."""
 
     words: tuple[str, ...]
     nouns: tuple[int, ...]
@@ -349,7 +346,7 @@ def has_plain_captions(rows: Rows) -> bool:
 
 
 def shuffle_rows(path: Path, rows: Rows, seed: int) -> Rows:
-    """Entries with every caption and its shuffles; spaCy tags nouns and adjectives.
+    """Replace captions by options, the caption and its shuffles; spaCy tags the words.
 
     Args:
         path: the file, for messages.
@@ -362,8 +359,8 @@ def shuffle_rows(path: Path, rows: Rows, seed: int) -> Rows:
     rng = torch.Generator().manual_seed(seed)
     captions: list[tuple[str, dict[str, Any], str]] = []
     for name, plain in rows:
-        held = plain["caption"]
-        for place, caption in enumerate(held if isinstance(held, list) else [held]):
+        listed = plain["caption"]
+        for place, caption in enumerate(listed if isinstance(listed, list) else [listed]):
             if not isinstance(caption, str):
                 raise ValueError(f"{path}: {name}.caption: a text or a list of texts is needed")
             captions.append((f"{name}.caption[{place}]", plain, caption))
@@ -396,7 +393,7 @@ def _spacy_classes(captions: Sequence[str]) -> Iterator[WordClasses]:
 
 
 def scenes_foil_set(source: str, split: str, seed: int, *, shuffled: bool = False) -> FoilSet:
-    """A set made of a split of rendered scenes.
+    """Make a set of a split of rendered scenes.
 
     Each caption is paired with the first foil of each kind that `counterfoil.data.scenes.foils`
     gives; or with its four shuffles at once.

@@ -18,7 +18,7 @@ from typing import ClassVar, final
 from counterfoil.core import distributed
 from counterfoil.core.console import output
 from counterfoil.evaluation.bootstrap import Comparison
-from counterfoil.evaluation.galleries import Exhibits, Found, galleries
+from counterfoil.evaluation.galleries import RankedLists, galleries
 from counterfoil.evaluation.metrics import METRICS
 from counterfoil.evaluation.results import (
     RunResult,
@@ -175,11 +175,9 @@ def _galleries(
     i2t, t2i = last.report.ranked
     rest = [(name, other.report.ranked) for name, other in others]
     return galleries(
-        Exhibits(
-            dataset.texts, dataset.text_to_image, dataset.pictures.open, dataset.extra_positives
-        ),
-        Found(i2t, last.texts, last.text_scores, tuple((n, r[0]) for n, r in rest)),
-        Found(t2i, last.images, last.image_scores, tuple((n, r[1]) for n, r in rest)),
+        dataset,
+        RankedLists(i2t, last.texts, last.text_scores, tuple((n, r[0]) for n, r in rest)),
+        RankedLists(t2i, last.images, last.image_scores, tuple((n, r[1]) for n, r in rest)),
     )
 
 

@@ -17,8 +17,8 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.cascade import (
     DEPTH,
-    Shortlisting,
-    Shortlists,
+    Shortlister,
+    ShortlistReport,
     check_depth,
     evaluate_cascade,
 )
@@ -175,7 +175,7 @@ class RetrievalEvaluation:
     images: Tensor
     image_scores: Tensor
     dataset: str
-    shortlists: Shortlists | None = None
+    shortlists: ShortlistReport | None = None
 
     @staticmethod
     def of(
@@ -185,7 +185,7 @@ class RetrievalEvaluation:
         *,
         tie: Tie = "row",
         seed: int | None = None,
-        by: Shortlisting | None = None,
+        by: Shortlister | None = None,
     ) -> RetrievalEvaluation:
         """Rank a split, or the shortlists of other models, by the mean score of the members.
 
@@ -207,8 +207,8 @@ class RetrievalEvaluation:
             split=dataset.split_name,
             seed=seed,
             also=(texts, images) if whole else (),
-            besides=dataset.extra_positives,
-            decided=dataset.corrections,
+            extra_positives=dataset.extra_positives,
+            corrections=dataset.corrections,
         )
         if not whole:  # ranks are within folds, the lists are not
             stream_scores(members, [texts, images])
@@ -287,7 +287,7 @@ def build_shortlist(
     *,
     full: bool,
     find: Callable[[str], str] = str,
-) -> Shortlisting | None:
+) -> Shortlister | None:
     """Encode a split with the models that shortlist; None where none is named.
 
     Args:
@@ -303,12 +303,12 @@ def build_shortlist(
     if not names:
         return None
     members = tuple(load_model(find(name)).embed(dataset) for name in names)
-    return Shortlisting(members, " + ".join(names), depth, full)
+    return Shortlister(members, " + ".join(names), depth, full)
 
 
 def _cascaded(
     members: Sequence[EmbeddedDataset],
-    by: Shortlisting,
+    by: Shortlister,
     dataset: ImageTextDataset,
     protocol: Protocol,
     tie: Tie,
@@ -325,8 +325,8 @@ def _cascaded(
         dataset=dataset.name,
         split=dataset.split_name,
         seed=seed,
-        besides=dataset.extra_positives,
-        decided=dataset.corrections,
+        extra_positives=dataset.extra_positives,
+        corrections=dataset.corrections,
     )
     lists = cascade.texts, cascade.text_scores, cascade.images, cascade.image_scores
     return RetrievalEvaluation(cascade.report, *lists, dataset.fingerprint, cascade.shortlists)
@@ -340,10 +340,10 @@ def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:
     }
 
 
-def _shortlists(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Shortlists:
+def _shortlists(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ShortlistReport:
     i2t, t2i = plain["ceiling"]
     full = _report(plain["full"], tensors, "full_") if "full" in plain else None
-    return Shortlists((i2t, t2i), _report(plain["first"], tensors, "first_"), full)
+    return ShortlistReport((i2t, t2i), _report(plain["first"], tensors, "first_"), full)
 
 
 def _report(

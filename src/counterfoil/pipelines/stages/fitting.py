@@ -280,7 +280,7 @@ def dev_measure(
         inside = any(part is network for part in model.model.modules())
         member = (model if inside else replace(model, model=network)).embed(dataset)
         report = evaluate_protocol(
-            [member], dataset.text_to_image, len(dataset), besides=dataset.extra_positives
+            [member], dataset.text_to_image, len(dataset), extra_positives=dataset.extra_positives
         )
         return {
             "rsum": report.rsum,

@@ -1,7 +1,10 @@
+"""Retrieval examples with pictures."""
+
 from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from PIL import Image
 import evaluation_cases
 from counterfoil.core.types import Pairs
 from counterfoil.evaluation import galleries
-from counterfoil.evaluation.metrics import Protocol
+from counterfoil.evaluation.galleries import differ
+from counterfoil.evaluation.metrics import Protocol, RankedQueries
 from counterfoil.evaluation.protocols import evaluate_scores
 from counterfoil.report.page import thumbnail
 
@@ -22,13 +26,15 @@ def _picture(row):
     return Image.new("RGB", (300, 150), (row * 10, 0, 0))
 
 
+SPLIT = evaluation_cases.split(CAPTIONS, OWNER, _picture)
+
+
 def _shown(seed=0, count=2, depth=4):
     scores = evaluation_cases.scores(20, OWNER, seed)
     report = evaluate_scores(scores, OWNER)
     other = evaluate_scores(evaluation_cases.scores(20, OWNER, 1), OWNER)
     lists = evaluation_cases.found(scores, report, ("first", other))
-    exhibits = galleries.Exhibits(CAPTIONS, OWNER, _picture)
-    return scores, report, galleries.galleries(exhibits, *lists, count=count, depth=depth)
+    return scores, report, galleries.galleries(SPLIT, *lists, count=count, depth=depth)
 
 
 def test_best_and_worst_both_ways():
@@ -108,7 +114,7 @@ def test_without_scores_the_first_rows_are_best():
     scores = evaluation_cases.scores(20, OWNER, 0)
     report = evaluate_scores(scores, OWNER)
     rows = scores.T.argsort(1, descending=True)
-    best, worst = galleries.pick(galleries.Found(report.ranked[1], rows), 3)
+    best, worst = galleries.best_and_worst(galleries.RankedLists(report.ranked[1], rows), 3)
     ranks = report.ranked[1].ranks
     hits = (ranks == 0).nonzero().flatten().tolist()
     assert best[0] == hits[0]
@@ -118,19 +124,45 @@ def test_without_scores_the_first_rows_are_best():
 def test_folds_have_no_lists():
     scores = evaluation_cases.scores(20, OWNER, 0)
     report = evaluate_scores(scores, OWNER, Protocol("two", folds=2))
-    exhibits = galleries.Exhibits(CAPTIONS, OWNER, _picture)
-    assert galleries.galleries(exhibits, *evaluation_cases.found(scores, report)) == ()
+    assert galleries.galleries(SPLIT, *evaluation_cases.found(scores, report)) == ()
 
 
 def test_what_is_true_besides_is_marked_as_true():
     besides = Pairs(torch.tensor([2]), torch.tensor([0]))
-    plain = galleries.Exhibits(CAPTIONS, OWNER, _picture)
-    more = galleries.Exhibits(CAPTIONS, OWNER, _picture, besides)
+    more = replace(SPLIT, extra_positives=besides)
     for image in range(4):
         for text in range(8):
             own, met = int(OWNER[text]) == image, (image, text) == (2, 0)
-            for exhibits, true in ((plain, own), (more, own or met)):
-                assert galleries.shown_caption(exhibits, text, image).true == true
-                assert galleries.shown_image(exhibits, image, text).true == true
+            for dataset, true in ((SPLIT, own), (more, own or met)):
+                assert galleries.shown_caption(dataset, text, image).true == true
+                assert galleries.shown_image(dataset, image, text).true == true
     assert not galleries.shown_caption(more, 0).true
     assert not galleries.shown_image(more, 2).true
+
+
+def ranked(ranks, images=None):
+    images = torch.arange(len(ranks)) if images is None else torch.tensor(images)
+    return RankedQueries("t2i", torch.tensor(ranks), images, torch.zeros(len(ranks)).long())
+
+
+def test_most_times_better_comes_first():
+    first, second = ranked([99, 9, 5, 0, 3, 0]), ranked([9, 0, 5, 2, 0, 99])
+    better, worse = differ(first, second, 9)
+    assert better == [0, 1, 4]  # 100 to 10 is as much as 10 to 1: the lower row first
+    assert worse == [5, 3]
+    assert differ(second, first, 9) == (worse, better)
+    assert differ(first, second, 1) == ([0], [5])
+
+
+def test_one_query_of_an_image():
+    first, second = ranked([9, 5, 7], [4, 4, 1]), ranked([0, 0, 0], [4, 4, 1])
+    assert differ(first, second, 5)[0] == [0, 2]
+
+
+def test_queries_without_an_answer_are_left_out():
+    assert differ(ranked([-1, 4]), ranked([-1, 1]), 5) == ([1], [])
+
+
+def test_other_queries():
+    with pytest.raises(ValueError, match="different queries, 2 and 3"):
+        differ(ranked([1, 2]), ranked([1, 2, 3]), 1)
