@@ -55,34 +55,34 @@ def test_written_values_are_read_back_whatever_they_hold(values: list[object]) -
 
 def test_every_combination_is_a_point_and_what_the_recipe_says() -> None:
     found = sweep(RATES, parsed("*.batch=8,16,32")).points()
-    assert [p.values for p in found] == [
+    assert list(found) == [
         (rate, batch) for rate in ("1e-4", "2e-4") for batch in ("8", "16", "32")
     ]
-    for point in found:
-        (recipe,) = point.recipes
+    for (rate, batch), (recipe,) in found.items():
         online, adaptive = recipe.stage("online"), recipe.stage("adaptive")
         assert isinstance(online, Train)
         assert isinstance(adaptive, Train)
-        assert online.plan.optimiser.rate == float(point.values[0])
+        assert online.plan.optimiser.rate == float(rate)
         assert adaptive.plan.optimiser == DEMO.stage("adaptive").plan.optimiser
-        assert (online.plan.batch, adaptive.plan.batch) == (int(point.values[1]),) * 2
+        assert (online.plan.batch, adaptive.plan.batch) == (int(batch),) * 2
 
 
 def test_keys_are_kept_equal_and_values_are_of_any_kind() -> None:
     tied = parsed("online.seed+adaptive.seed=3,5")
     kinds = parsed("online.betas=(0.9, 0.98),(0.9, 0.999)")
-    for point in sweep(tied, kinds, parsed("online.drop_last=true,false")).points():
-        online, adaptive = point.recipes[0].stage("online"), point.recipes[0].stage("adaptive")
-        assert online.plan.seed == adaptive.plan.seed == int(point.values[0])
-        assert online.plan.optimiser.betas == (0.9, float(point.values[1].strip("()").split()[1]))
-        assert online.plan.drop_last is (point.values[2] == "true")
+    points = sweep(tied, kinds, parsed("online.drop_last=true,false")).points()
+    for (seed, betas, drop), (recipe,) in points.items():
+        online, adaptive = recipe.stage("online"), recipe.stage("adaptive")
+        assert online.plan.seed == adaptive.plan.seed == int(seed)
+        assert online.plan.optimiser.betas == (0.9, float(betas.strip("()").split()[1]))
+        assert online.plan.drop_last is (drop == "true")
 
 
 def test_seeds_are_added_to_those_of_trainings_alone() -> None:
     recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
     axes = (parsed("tags.rate=1e-4,2e-4"),)
-    (one, _) = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).points()
-    seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one.recipes]
+    one, _ = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).points().values()
+    seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one]
     assert seeds == [[0, 0, 0], [0, 4, 4]]
 
 
@@ -90,17 +90,17 @@ def test_seeds_are_added_to_those_of_trainings_alone() -> None:
 @given(st.integers(1, 12), st.integers(0, 50))
 def test_a_draw_is_of_the_grid_and_part_of_a_longer_one(many: int, seed: int) -> None:
     axes = (parsed("online.rate=1e-4,2e-4,3e-4"), parsed("online.batch=1,2,3,4"))
-    whole = [p.values for p in sweep(*axes).points()]
-    drawn = [p.values for p in sweep(*axes, draw=many, seed=seed).points()]
+    whole = list(sweep(*axes).points())
+    drawn = list(sweep(*axes, draw=many, seed=seed).points())
     assert len(set(drawn)) == many
     assert drawn == [values for values in whole if values in drawn]
-    shorter = [p.values for p in sweep(*axes, draw=max(1, many - 3), seed=seed).points()]
+    shorter = list(sweep(*axes, draw=max(1, many - 3), seed=seed).points())
     assert set(shorter) <= set(drawn)
 
 
 def test_another_seed_draws_other_points() -> None:
     axes = (parsed("online.rate=1e-4,2e-4,3e-4"), parsed("online.batch=1,2,3,4"))
-    draws = {tuple(p.values for p in sweep(*axes, draw=4, seed=s).points()) for s in range(8)}
+    draws = {tuple(sweep(*axes, draw=4, seed=s).points()) for s in range(8)}
     assert len(draws) > 4
 
 
@@ -134,7 +134,7 @@ def test_names_of_axes_are_as_short_as_they_can_be() -> None:
     [
         (lambda: sweep(), "toy varies nothing; add --over"),
         (lambda: sweep(RATES, RATES), "online.rate is varied twice"),
-        (lambda: sweep(parsed("online.seed=1,1")), "is to be 1 twice"),
+        (lambda: sweep(parsed("online.seed=1,1")), "has the value 1 twice"),
         (lambda: sweep(RATES, draw=3), "3 points cannot be drawn, the grid has 2"),
         (lambda: sweep(RATES, seeds=(1, 1)), "--seeds 1,1"),
         (lambda: sweep(RATES, seeds=(-1,)), "--seeds -1"),

@@ -203,6 +203,7 @@ def _image(sees: Sees, width: int) -> ImageTower:
 
 
 Dataset = Literal["scenes", "flickr8k", "flickr30k", "coco"]
+DATASETS: tuple[Dataset, ...] = get_args(Dataset)
 LARGE: tuple[Dataset, ...] = ("flickr30k", "coco")  # those of the papers
 
 
