@@ -29,7 +29,6 @@ from counterfoil.pipelines.pipeline import Evaluate, Mine, Train
 from counterfoil.recipes.models import (
     MARGIN,
     PROFILES,
-    Dataset,
     bfan_config,
     scan_config,
     vsepp_config,
@@ -40,7 +39,7 @@ from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
 Host = Literal["vsepp", "scan-t2i", "bfan", "vsrn"]
 
-DATA: Dataset = "flickr8k"
+DATA = "flickr8k"
 TEST = Evaluate(name="test", using=(), protocol="flickr-1k")
 ONLINE, LISTS, FINAL = "online", "lists", "AdapOffQuin"
 TITLES: dict[Host, str] = {

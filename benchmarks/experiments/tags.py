@@ -22,23 +22,16 @@ from benchmarks.experiments import aoq
 from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Table
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Pretrain, Train
 from counterfoil.recipes import ndgl, tags
-from counterfoil.recipes.models import PROFILES, Dataset
+from counterfoil.recipes.models import PROFILES
 from counterfoil.recipes.ndgl import LISTS
-from counterfoil.recipes.ndgl_models import BaseRecipe, trained_base
-from counterfoil.recipes.tags import (
-    OTHER_MODELS,
-    OTHER_TITLES,
-    PAPER,
-    OtherModel,
-    TagsNumbers,
-    before_training,
-)
+from counterfoil.recipes.ndgl_models import TrainingSetup
+from counterfoil.recipes.tags import OTHER_MODELS, PAPER, TagsNumbers, Way
 
 HOST, HARD = "UNITER", "hard negatives"
 SHORTLIST = "shortlist"  # ranks what UNITER cannot afford to
 DEPTH = 20
 SCENES = "scenes:images=1200,dev=50,test=150,features=regions"
-WAYS: dict[tags.Way, str] = {
+WAYS: dict[Way, str] = {
     "tags": "TAGS",
     "wm": "TAGS w/ WM",
     "static": "TAGS w/ SG",
@@ -50,7 +43,7 @@ MODELS_TABLE = "evidence/tags-hosts-scenes"
 OWN = "own loss"
 REGIONS = replace(PROFILES["scenes"], processor=tags.tags_processor("scenes"))
 SEEDS = 3  # two teach the third
-COMBINED: tuple[OtherModel, ...] = ("vsepp", "gpo")
+COMBINED: tuple[str, ...] = ("vsepp", "gpo")
 TEXTS, IMAGES = 500, 100  # of 5,000 and 1,000: of the very hardest many are true
 EPOCHS: dict[Budget, int] = {"cpu": 12, "gpu": 30, "smoke": 1}
 
@@ -73,13 +66,13 @@ class TagsSize:
     pretrain: tuple[Train | Pretrain, ...]
     seeds: int
     dev_images: int = 50
-    ways: tuple[tags.Way, ...] = ("tags", "wm", "static", "released")
-    both: tuple[tags.Way, ...] = ("tags", "released")
+    ways: tuple[Way, ...] = ("tags", "wm", "static", "released")
+    both: tuple[Way, ...] = ("tags", "released")
 
 
 def tables() -> tuple[Table, ...]:
     """The table of TAGS on two data sets, and that of other models."""
-    datasets: tuple[Dataset, ...] = ("scenes", "flickr8k")
+    datasets: tuple[str, ...] = ("scenes", "flickr8k")
     return (
         *(
             Table(
@@ -101,7 +94,7 @@ def tables() -> tuple[Table, ...]:
     )
 
 
-def tags_size(dataset: Dataset, budget: Budget) -> TagsSize:
+def tags_size(dataset: str, budget: Budget) -> TagsSize:
     """The settings of a budget."""
 
     def few(*, steps: int, rate: float, words: float = 0.0) -> TagsNumbers:
@@ -143,21 +136,18 @@ def tags_size(dataset: Dataset, budget: Budget) -> TagsSize:
 
 
 def _pretraining(
-    dataset: Dataset, epochs: tuple[int, int], *, steps: int = 0
-) -> tuple[Train, Pretrain]:
-    """Pairs told apart, then UNITER's tasks, for so many epochs each."""
-    *_, tasks = tags.pretrained_stage(dataset)
-    assert isinstance(tasks, Pretrain)
-    pairs, tasks = before_training(tasks, epochs=epochs, dev_images=50)
-    pairs = replace(pairs, plan=replace(pairs.plan, steps=steps))
-    return pairs, replace(tasks, plan=replace(tasks.plan, steps=steps))
+    dataset: str, epochs: tuple[int, int], *, steps: int = 0
+) -> tuple[Train | Pretrain, ...]:
+    """Training on pairs, then UNITER's tasks, for so many epochs each."""
+    stages = tags.pretraining_stages(dataset, epochs=epochs, dev_images=50)
+    return tuple(replace(stage, plan=replace(stage.plan, steps=steps)) for stage in stages)
 
 
-def _data(dataset: Dataset) -> str:
+def _data(dataset: str) -> str:
     return SCENES if dataset == "scenes" else tags.tags_data(dataset)
 
 
-def _variants(dataset: Dataset, budget: Budget) -> Iterator[Experiment]:
+def _variants(dataset: str, budget: Budget) -> Iterator[Experiment]:
     """One for each seed: pre-training, then the variants, the most important first."""
     size = tags_size(dataset, budget)
     test = Evaluate(name="test", using=())
@@ -175,42 +165,40 @@ def _variants(dataset: Dataset, budget: Budget) -> Iterator[Experiment]:
         yield builder.build(f"evidence/tags-{dataset}", f"uniter-{seed}", _data(dataset))
 
 
-def _steps(dataset: Dataset, size: TagsSize) -> Iterator[tuple[str, Train]]:
+def _steps(dataset: str, size: TagsSize) -> Iterator[tuple[str, Train]]:
     """Method and training."""
     one, two = size.numbers
-    yield HARD, tags.hard_stage(dataset, one)
+    yield HARD, tags.tags_stage(0, dataset, numbers=one)
     for way in size.ways:
         name = f"step-1-{way}"
-        yield WAYS[way], tags.first_stage(dataset, way, name=name, numbers=one)
+        yield WAYS[way], tags.tags_stage(1, dataset, way, name=name, numbers=one)
         if way in size.both:
-            step = tags.tags_second_stage(
-                dataset, way, name=f"step-2-{way}", start=name, numbers=two
-            )
+            step = tags.tags_stage(2, dataset, way, name=f"step-2-{way}", start=name, numbers=two)
             yield WAYS[way].replace("TAGS", "TAGS-DC"), step
     longer = replace(one, steps=one.steps + two.steps)
-    yield f"{HARD}, longer", replace(tags.hard_stage(dataset, longer), name="longer")
+    yield f"{HARD}, longer", tags.tags_stage(0, dataset, name="longer", numbers=longer)
 
 
 def _models(budget: Budget) -> Iterator[Experiment]:
     """One experiment, since all models and seeds share the generator."""
     size = tags_size("scenes", budget)
     generator = "step-1-tags"
-    step = tags.first_stage("scenes", name=generator, numbers=size.numbers[0])
+    step = tags.tags_stage(1, "scenes", name=generator, numbers=size.numbers[0])
     step = replace(step, plan=replace(step.plan, seed=0, dev_images=size.dev_images))
     builder = ExperimentBuilder(Evaluate(name="test", using=()))
-    builder.add(*size.pretrain, step, tags.foil_stages(generator, size.numbers[0]))
+    builder.add(*size.pretrain, step, tags.generate_stage(generator, size.numbers[0]))
 
-    def compare(host: OtherModel, method: str, train: Train) -> None:
+    def compare(host: str, method: str, train: Train) -> None:
         """A training, and the same with the hinge of generated captions."""
-        taught = tags.tags_beside(train, host)
+        taught = tags.other_with_generated(train, host)
         for name, stage in ((method, train), (f"{method} + TAGS", taught)):
             steps = 2 if budget == "smoke" else 0
             plan = replace(stage.plan, epochs=EPOCHS[budget], steps=steps)
-            builder.compare(OTHER_TITLES[host], name, replace(stage, plan=plan))
+            builder.compare(OTHER_MODELS[host], name, replace(stage, plan=plan))
 
     for seed in range(SEEDS):
         for host in OTHER_MODELS:
-            compare(host, OWN, trained_base(f"{host}-own-{seed}", _base(host, seed)))
+            compare(host, OWN, _base(host, seed).stage(f"{host}-own-{seed}"))
     for seed in range(1 if budget == "smoke" else SEEDS):
         for host in COMBINED:
             lists, train = _offline(host, seed)
@@ -222,24 +210,24 @@ def _models(budget: Budget) -> Iterator[Experiment]:
     yield builder.build(MODELS_TABLE, "hosts", SCENES)
 
 
-def _base(host: OtherModel, seed: int) -> BaseRecipe:
+def _base(host: str, seed: int) -> TrainingSetup:
     """A model that sees regions."""
-    made = tags.tags_base(host, "scenes", seed, profile=REGIONS)
+    made = tags.other_setup(host, "scenes", seed, profile=REGIONS)
     return replace(made, processor=REGIONS.processor)
 
 
-def _offline(host: OtherModel, seed: int) -> tuple[Mine, Train]:
+def _offline(host: str, seed: int) -> tuple[Mine, Train]:
     """AdapOffQuin on the lists that this seed's own loss mines."""
     own, base = f"{host}-own-{seed}", _base(host, seed)
     lists = Mine(name=f"{host}-{LISTS}-{seed}", using=(own,), texts=TEXTS, images=IMAGES)
-    train = tags.tags_adaptive(host, "scenes", seed)
+    train = tags.other_adaptive_stage(host, "scenes", seed)
     name = f"{host}-aoq-{seed}"
     return lists, replace(
         train, name=name, negatives=lists.name, model=base.model, processor=base.processor
     )
 
 
-def _guided(host: OtherModel, seed: int) -> tuple[ComputeTargets, Train]:
+def _guided(host: str, seed: int) -> tuple[ComputeTargets, Train]:
     """The student of the other seeds' models."""
     using = tuple(f"{host}-own-{(seed + k) % SEEDS}" for k in range(1, SEEDS))
     targets = ComputeTargets(name=f"{host}-targets-{seed}", using=using)

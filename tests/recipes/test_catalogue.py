@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
@@ -16,8 +15,8 @@ from counterfoil.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Pretrain, Train, stage_digests
 from counterfoil.recipes import aoq, catalogue, models, ndgl
-from counterfoil.recipes.models import Dataset
-from counterfoil.recipes.ndgl_models import base_embeddings
+from counterfoil.recipes.models import DATASETS
+from counterfoil.recipes.ndgl_models import MODELS
 
 ALL = {recipe.name: recipe for recipe in catalogue.all_recipes()}
 
@@ -232,7 +231,7 @@ def test_a_student_is_set_beside_those_who_taught_it(name):
 def test_comparisons_of_ndgl_are_found_and_share_their_teachers(kind, capsys):
     hosts = ndgl.VARIANTS[kind][1]
     for host in hosts:
-        for to in base_embeddings(host):
+        for to in MODELS[host].datasets:
             recipe = catalogue.find_recipe(f"ndgl/{kind}/{host}-{to}")
             first = stage_digests(ALL[f"ndgl/{host}-{to}"], "d")
             found = stage_digests(recipe, "d")
@@ -268,13 +267,13 @@ def test_every_ablation_plans_and_differs_in_what_it_says(loss):
     assert isinstance(lists, Mine)
     assert (found.draw.texts, found.draw.images) == (lists.texts, lists.images)
     assert lists.texts == 5 * lists.images
-    for to in get_args(Dataset):
+    for to in DATASETS:
         for name in models.NAMES:
             assert catalogue.find_recipe(f"aoq/ablations/{loss}/{name}-{to}").stages
 
 
 def test_a_table_of_ablations_draws_from_one_list():
-    for to in get_args(Dataset):
+    for to in DATASETS:
         recipe = aoq.ablation_recipe("vsepp", to)
         (lists,) = [stage for stage in recipe.stages if isinstance(stage, Mine)]
         drawn = [s.draw.texts for s in recipe.stages if isinstance(s, Train) and s.negatives]
@@ -287,17 +286,17 @@ def test_rates_are_those_of_the_papers():
         return plan.optimiser.rate, getattr(plan.schedule, "at", ()), plan.epochs
 
     for to in ("flickr30k", "coco"):
-        assert said(models.second_round_settings("scan-i2t", to)) == (5e-4, (10,), 15)
-        assert said(models.second_round_settings("bfan-prob", to)) == (5e-4, (10,), 15)
-        assert said(models.second_round_settings("vsrn-single", to)) == (2e-4, (10,), 20)
-        assert said(models.first_round("vsepp", to)) == (2e-4, (15,), 30)
-    assert said(models.first_round("scan-t2i", "flickr30k")) == (2e-4, (15,), 30)
-    assert said(models.first_round("scan-t2i", "coco")) == (5e-4, (10,), 20)
-    assert said(models.first_round("bfan-equal", "flickr30k")) == (2e-4, (), 15)
-    assert said(models.first_round("bfan-equal", "coco")) == (5e-4, (15,), 20)
-    assert said(models.first_round("vsrn-single", "flickr30k")) == (2e-4, (10,), 20)
-    assert said(models.first_round("vsrn-single", "coco")) == (2e-4, (15,), 30)
-    assert models.released_settings("bfan-prob", "coco").optimiser.rate == 2e-4
+        assert said(models.round_plan("scan-i2t", to, "second")) == (5e-4, (10,), 15)
+        assert said(models.round_plan("bfan-prob", to, "second")) == (5e-4, (10,), 15)
+        assert said(models.round_plan("vsrn-single", to, "second")) == (2e-4, (10,), 20)
+        assert said(models.round_plan("vsepp", to)) == (2e-4, (15,), 30)
+    assert said(models.round_plan("scan-t2i", "flickr30k")) == (2e-4, (15,), 30)
+    assert said(models.round_plan("scan-t2i", "coco")) == (5e-4, (10,), 20)
+    assert said(models.round_plan("bfan-equal", "flickr30k")) == (2e-4, (), 15)
+    assert said(models.round_plan("bfan-equal", "coco")) == (5e-4, (15,), 20)
+    assert said(models.round_plan("vsrn-single", "flickr30k")) == (2e-4, (10,), 20)
+    assert said(models.round_plan("vsrn-single", "coco")) == (2e-4, (15,), 30)
+    assert models.round_plan("bfan-prob", "coco", "released").optimiser.rate == 2e-4
 
 
 def test_a_recipe_of_ones_own(tmp_path, capsys):

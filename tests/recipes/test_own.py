@@ -44,7 +44,7 @@ def test_unknown_hosts_are_told_the_nearest():
     for name, near in (("vseep", "vsepp"), ("chna", "chan"), ("ndgl/gpoo", "ndgl/gpo")):
         with pytest.raises(ValueError, match=f"did you mean '{near}'"):
             photos.own_data_recipe(name, pixels=True)
-    assert any("bert" in host for host in ndgl_models.HOSTS)
+    assert any("bert" in host for host in ndgl_models.MODERN)
     with pytest.raises(ValueError, match="'gpo-bert' is not a model to train"):
         photos.own_data_recipe("gpo-bert", pixels=True)
 
@@ -85,7 +85,7 @@ VILT = (
 VILT += ("*.candidates.texts=9", "*.candidates.images=9")
 
 
-@pytest.mark.parametrize("name", tags.NAMES)
+@pytest.mark.parametrize("name", tags.OWN_RECIPES)
 def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     """A folder in the place of the hub; the saved model does not ask for it again."""
     public = recipes_cases.vilt_like(tmp_path / "public")
@@ -108,8 +108,8 @@ def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
 
 
 def test_vilt_is_not_told_what_only_features_need():
-    assert not set(tags.NAMES) & set(photos.known_models("flickr8k"))
-    for name in tags.NAMES:
+    assert not set(tags.OWN_RECIPES) & set(photos.known_models("flickr8k"))
+    for name in tags.OWN_RECIPES:
         first, *rest = [
             s for s in photos.own_data_recipe(name, pixels=True).stages if isinstance(s, Train)
         ]

@@ -55,7 +55,7 @@ def test_a_second_training_begins_with_the_first(tmp_path):
     from counterfoil.pipelines.run import DataSource, run_pipeline
 
     public = hub_cases.mobilenet(tmp_path / "public")
-    first = photos.photo_settings("mobilenet").stages[0]
+    first = photos.photo_recipe("mobilenet", None).stages[0]
     assert isinstance(first, Train)
     again = replace(first, name="again", start="online")
     both = apply_overrides(
@@ -70,7 +70,7 @@ def test_a_second_training_begins_with_the_first(tmp_path):
 def test_what_is_measured_and_how():
     for name in photos.NAMES:
         mine = photos.own_data_recipe(name, pixels=True)
-        assert mine == photos.photo_settings(name)
+        assert mine == photos.photo_recipe(name, None)
         tests = [stage for stage in mine.stages if isinstance(stage, Evaluate)]
         assert {stage.protocol for stage in tests} == {"whole"}
         public = photos.photo_recipe(name, "flickr8k")

@@ -754,8 +754,9 @@ def _test_table(tests: Sequence[Mapping[str, Any]]) -> TableBlock:
 DRAWN = 6  # points on the small sets
 
 
-def _tags_grid(dataset: str, *, both: bool) -> GridSearch:
-    """The grid of step 1, or of both steps."""
+def _tags_grid(kind: str, dataset: str) -> GridSearch:
+    """The grid of step 1, "tags", or of both steps, "tags-dc"."""
+    both = kind == "tags-dc"
     steps = (tags.STEP_1, tags.STEP_2) if both else (tags.STEP_1,)
     varied = "*" if both else tags.STEP_1
     axes = [f"{step}.rate=5e-5,4e-5,1e-5" for step in steps if dataset in LARGE]
@@ -767,20 +768,19 @@ def _tags_grid(dataset: str, *, both: bool) -> GridSearch:
     if both:
         weights = (f"{tags.STEP_2}.objective.{term}.weight" for term in ("doubt", "correct"))
         axes.append(f"{'+'.join(weights)}=5e-4,1e-3")
-    make = tags.tags_dc if both else tags.tags
     return GridSearch(
-        name=f"{PREFIX}{'tags-dc' if both else 'tags'}-{dataset}",
-        recipe=make("uniter", dataset),
+        name=f"{PREFIX}{kind}-{dataset}",
+        recipe=tags.tags_recipe(f"{kind}/", "uniter", dataset),
         axes=tuple(map(GridAxis.parse, axes)),
         stage=steps[-1],
         draw=0 if dataset in LARGE else DRAWN,
-        about=f"{'TAGS-DC' if both else 'TAGS'}, appendix A.1: {'both steps' if both else 'step 1'}",
+        about=f"{kind.upper()}, appendix A.1: {'both steps' if both else 'step 1'}",
     )
 
 
 def named_grids() -> dict[str, GridSearch]:
     """Every built-in grid by name."""
-    grids = [_tags_grid(name, both=both) for name in DATASETS for both in (False, True)]
+    grids = [_tags_grid(kind, dataset) for dataset in DATASETS for kind in ("tags", "tags-dc")]
     return {grid.name: grid for grid in grids}
 
 
