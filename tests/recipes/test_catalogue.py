@@ -40,7 +40,7 @@ def test_every_recipe_plans(name, capsys):
 
 
 def test_the_list_names_all(capsys, monkeypatch):
-    """A line for each family: HOST is one of those beside it, DATA one of those below."""
+    """A line for each family: MODEL is one of those beside it, DATA one of those below."""
     monkeypatch.setenv("COLUMNS", "300")
     assert main(["plan"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -52,12 +52,12 @@ def test_the_list_names_all(capsys, monkeypatch):
         if line.startswith(f"{what}: ")
     }
     shown = {
-        family.replace(f"HOST-{what}", f"{host}-{to}")
+        family.replace(f"MODEL-{what}", f"{host}-{to}")
         for family, hosts in cells
         for host in hosts.split() or [""]
         for what in sets
         for to in sets[what]
-        if f"HOST-{what}" in family or "HOST-" not in family
+        if f"MODEL-{what}" in family or "MODEL-" not in family
     }
     assert shown == set(ALL)
     assert all(loss in " ".join(lines) for loss in aoq.LOSSES)
@@ -72,7 +72,9 @@ def test_every_recipe_that_can_be_run_is_told_of(capsys, monkeypatch):
     for name in catalogue.recipe_names():
         begins, slash, last = name.rpartition("/")
         host = last.removesuffix("-vsrn-lists").rpartition("-")[0]
-        families = {f"{begins}{slash}{one}" for one in (f"{host}-LARGE", "HOST-DATA", "HOST-LARGE")}
+        families = {
+            f"{begins}{slash}{one}" for one in (f"{host}-LARGE", "MODEL-DATA", "MODEL-LARGE")
+        }
         kinds = {begins, begins.rpartition("/")[2]} - {""}
         assert name in shown or (families | kinds) & shown, name
         assert name in shown or {host, f"{begins}{slash}{host}-LARGE"} & shown, name

@@ -133,7 +133,7 @@ def print_catalogue() -> None:
         family, name = _family_and_model(recipe.name)
         about = recipe.about.split("; ")[-1]
         names_of.setdefault((family, about), {})[name] = None
-    table = Table(Column("recipe", no_wrap=True), "HOST", "about")
+    table = Table(Column("recipe", no_wrap=True), "MODEL", "about")
     for (family, about), names in names_of.items():
         table.add_row(*(escape(text) for text in (family, " ".join(names), about)))
     console().print(table)
@@ -146,17 +146,17 @@ def print_catalogue() -> None:
         f"DATA: {' '.join(DATASETS)}",
         f"LARGE: {' '.join(LARGE)}",
         "scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model",
-        f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(aoq.LOSSES)}",
-        f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {' '.join(ndgl.VARIANTS)}",
-        f"WHAT/HOST-DATA compares ways to generate captions; WHAT: {ways}",
+        f"aoq/ablations/LOSS/MODEL-DATA is one of them alone; LOSS: {' '.join(aoq.LOSSES)}",
+        f"ndgl/WHAT/MODEL-DATA is a comparison of gpo or chan; WHAT: {' '.join(ndgl.VARIANTS)}",
+        f"WHAT/MODEL-DATA compares ways to generate captions; WHAT: {ways}",
         f"UNITER-large, with the paper's numbers for it: {large}",
-        f"WHAT/HOST-DATA trains other models on captions of TAGS; WHAT (HOST): {foils}",
+        f"WHAT/MODEL-DATA trains other models on captions of TAGS; WHAT (MODEL): {foils}",
     ):
         output(line)
 
 
 def _family_and_model(name: str) -> tuple[str, str]:
-    """A recipe's name with HOST-DATA where model and data set stand, and the model.
+    """A recipe's name with MODEL-DATA where model and data set stand, and the model.
 
     Of a model that not every data set has recipes for, the whole name.
     """
@@ -165,7 +165,7 @@ def _family_and_model(name: str) -> tuple[str, str]:
         data = "LARGE" if preset and preset.bert else "DATA"
         for dataset in DATASETS:
             if f"{model}-{dataset}" in name:
-                return name.replace(f"{model}-{dataset}", f"HOST-{data}"), model
+                return name.replace(f"{model}-{dataset}", f"MODEL-{data}"), model
     return name, ""
 
 

@@ -446,7 +446,7 @@ class BaseSetting:
     """A model on a data set.
 
     Attributes:
-        name: of the model.
+        name: of the model, in `MODELS` or `counterfoil.recipes.models.SINGLES`.
         dataset: the data set.
         seed: of its training.
         profile: widths, where they are not the data set's.
@@ -467,31 +467,35 @@ class BaseSetting:
 
     def setup(self, instead: Loss | None = None) -> TrainingSetup:
         """The model as its paper trains it, or with another loss in place of its own triplet."""
-        vsrn, dataset = self.name == "vsrn", self.dataset
-        if vsrn:
-            plan = models.round_plan("vsrn-single", dataset, seed=self.seed)
-        else:
-            plan = train_config(self.name, dataset, seed=self.seed)
-        longer = 1.0 if self.batch is None else plan.batch / self.batch
-        plan = replace(plan, batch=self.batch or plan.batch)
-        if vsrn:
-            own = instead or lazy(HardestTripletLoss, margin=MARGIN)
-            steps = round(longer * models.warmup_steps("vsrn-single", dataset))
-            first = lazy(all_negatives_loss(dataset), margin=MARGIN)
-            return TrainingSetup(
-                model=models.model_config("vsrn-single", dataset, profile=self.profile),
-                terms={"triplet": (1.0, switch_after(first, own, steps))},
-                processor=PROFILES[dataset].processor,
-                plan=plan,
-            )
+        older = "vsrn-single" if self.name == "vsrn" else self.name
+        if older in models.SINGLES:
+            return self._older_setup(older, instead or lazy(HardestTripletLoss, margin=MARGIN))
+        plan, longer = self._with_batch(train_config(self.name, self.dataset, seed=self.seed))
         copies = 2 if instead is None else 1
         return TrainingSetup(
-            model=model_config(self.name, dataset, copies=copies, profile=self.profile),
-            terms=loss_terms(self.name, dataset, instead, longer=longer),
-            processor=processor_config(self.name, dataset),
+            model=model_config(self.name, self.dataset, copies=copies, profile=self.profile),
+            terms=loss_terms(self.name, self.dataset, instead, longer=longer),
+            processor=processor_config(self.name, self.dataset),
             plan=plan,
             reduction=self.preset.reduction,
         )
+
+    def _older_setup(self, name: str, loss: Loss) -> TrainingSetup:
+        plan, longer = self._with_batch(models.round_plan(name, self.dataset, seed=self.seed))
+        every = all_negatives_loss(self.dataset) if self.name == "vsrn" else SumTripletLoss
+        steps = round(longer * models.warmup_steps(name, self.dataset))
+        return TrainingSetup(
+            model=models.model_config(name, self.dataset, profile=self.profile),
+            terms={"triplet": (1.0, switch_after(lazy(every, margin=MARGIN), loss, steps))},
+            processor=PROFILES[self.dataset].processor,
+            plan=plan,
+        )
+
+    def _with_batch(self, plan: TrainConfig) -> tuple[TrainConfig, float]:
+        """The plan with batches of this size, and the factor by which an epoch gets longer."""
+        if self.batch is None:
+            return plan, 1.0
+        return replace(plan, batch=self.batch), plan.batch / self.batch
 
 
 def base_recipe(name: str, dataset: str) -> Recipe:

@@ -47,7 +47,7 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.pipelines.stages.pretrain import ADAMW
 from counterfoil.recipes import aoq, models, ndgl
-from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES, DatasetProfile
+from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES
 from counterfoil.recipes.ndgl import evaluations_of
 from counterfoil.recipes.ndgl_models import MODELS, BaseSetting, TrainingSetup
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
@@ -553,7 +553,7 @@ def tags_own_recipe(name: str) -> Recipe:
 
 
 OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}  # titles
-SINGLES = {"vsepp": "vsepp", "scan": "scan-t2i"}  # names in `models`; GPO's is in `ndgl_models`
+OTHER_NAMES = {"vsepp": "vsepp", "gpo": "gpo", "scan": "scan-t2i"}  # as `BaseSetting` has them
 
 FOILS, OWN = "written", "own"  # names of stages
 STORED = 10  # foils of a caption, at most
@@ -601,24 +601,15 @@ def with_generated(
     )
 
 
-def other_setup(
-    name: str, dataset: str, seed: int = 0, *, profile: DatasetProfile | None = None
-) -> TrainingSetup:
-    """A model as its own paper trains it, at the width of the data set or of another profile."""
-    if name == "gpo":
-        return BaseSetting(name=name, dataset=dataset, seed=seed, profile=profile).setup()
-    member = models.EnsembleMember(SINGLES[name], seed=seed)
-    stage = models.online_stage(member.model, dataset, member=member)
-    model = models.model_config(member.model, dataset, profile=profile)
-    terms = stage.objective.arguments["terms"]
-    return TrainingSetup(model, terms, stage.processor, stage.plan)
+def _setup(name: str, dataset: str, seed: int = 0) -> TrainingSetup:
+    return BaseSetting(name=OTHER_NAMES[name], dataset=dataset, seed=seed).setup()
 
 
 def other_adaptive_stage(name: str, dataset: str, seed: int = 0) -> Train:
     """A model trained with AdapOffQuin on the lists of the stage "lists"."""
     if name == "gpo":
         return ndgl.offline_stage("adaptive", BaseSetting(name=name, dataset=dataset, seed=seed))
-    member = models.EnsembleMember(SINGLES[name], seed=seed)
+    member = models.EnsembleMember(OTHER_NAMES[name], seed=seed)
     loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
     return aoq.second_stage(member, dataset, loss)
 
@@ -634,13 +625,13 @@ def other_with_generated(stage: Train, name: str) -> Train:
 
 def foils_with_own_loss(name: str, dataset: str) -> Recipe:
     """A model's own loss, alone and beside the hinge of generated captions."""
-    own = other_setup(name, dataset).stage(OWN)
+    own = _setup(name, dataset).stage(OWN)
     return _other_recipe("hosts", name, dataset, (), own, "foils of TAGS")
 
 
 def foils_with_aoq(name: str, dataset: str) -> Recipe:
     """AdapOffQuin on mined lists, alone and beside the hinge of generated captions."""
-    own = other_setup(name, dataset).stage(OWN)
+    own = _setup(name, dataset).stage(OWN)
     texts, images = aoq.HARDEST[dataset]
     lists = Mine(name=ndgl.LISTS, using=(OWN,), texts=texts, images=images)
     adaptive = other_adaptive_stage(name, dataset)
@@ -651,10 +642,10 @@ def foils_with_aoq(name: str, dataset: str) -> Recipe:
 def foils_with_ndgl(name: str, dataset: str) -> Recipe:
     """NDGL's student, alone and beside the hinge of generated captions."""
     teachers = tuple(
-        other_setup(name, dataset, seed).stage(f"teacher-{seed}") for seed in range(1, ndgl.K + 1)
+        _setup(name, dataset, seed).stage(f"teacher-{seed}") for seed in range(1, ndgl.K + 1)
     )
     targets = ComputeTargets(name=ndgl.TARGETS, using=tuple(one.name for one in teachers))
-    student = ndgl.student_stage("student", other_setup(name, dataset))
+    student = ndgl.student_stage("student", _setup(name, dataset))
     return _other_recipe(
         "with-ndgl", name, dataset, (*teachers, targets), student, "NDGL and foils"
     )
