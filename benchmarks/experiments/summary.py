@@ -25,12 +25,12 @@ RSUM = METRICS[-1]
 RECALLS = tuple(metric for metric in METRICS if "R@" in metric)
 RESAMPLES, FLIPS, LEVEL = 2000, 10_000, 0.95
 AT_ONCE = 250
-HEAD = ("host", "loss", "seeds", *RECALLS, RSUM, "against {first} (95 %)", "p", "better in")
+HEAD = ("model", "loss", "seeds", *RECALLS, RSUM, "against {first} (95 %)", "p", "better in")
 NOTE = (
-    "Mean over seeds; RSum ± standard deviation between seeds. The interval draws seeds and images "
-    "with all their captions anew; p exchanges the two methods' answers image by image and says "
-    "nothing about other seeds; neither is corrected for the number of rows. Single models, "
-    "but where a row says ensemble."
+    "Mean over seeds; RSum ± standard deviation between seeds. The interval resamples seeds and "
+    "images with all their captions; p permutes the two methods' results image by image and does "
+    "not extend to other seeds; neither is corrected for the number of rows. Single models, "
+    "except in rows named ensemble."
 )
 
 

@@ -104,7 +104,7 @@ def test_smoke_meets_the_foils() -> None:
 def test_the_recipe_of_the_page() -> None:
     recipe = ran("docs/recipes.md", 2)["recipe"]
     assert isinstance(recipe, Recipe)
-    assert {"pretrained", "written", "host"} <= set(stage_digests(recipe, "data"))
-    host = recipe.stage("host")
-    assert isinstance(host, Train)
-    assert host.written == "written"
+    assert {"pretrained", "written", "student"} <= set(stage_digests(recipe, "data"))
+    student = recipe.stage("student")
+    assert isinstance(student, Train)
+    assert student.written == "written"

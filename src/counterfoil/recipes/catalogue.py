@@ -82,9 +82,8 @@ def _family(
 
 
 def _listed() -> Recipes:
-    attending = [
-        name for name in NAMES if name.startswith(("scan", "bfan"))
-    ]  # the models for which the paper mines with VSRN
+    # the models for which the paper mines with VSRN
+    attending = [name for name in NAMES if name.startswith(("scan", "bfan"))]
     preset, tags_preset = ndgl_models.MODELS, tags.TAGS_MODELS
     recipes: Recipes = {"demo": demo}
     recipes |= _family(models.online_recipe, "{}", NAMES)
@@ -146,11 +145,11 @@ def print_catalogue() -> None:
         f"DATA: {' '.join(DATASETS)}",
         f"LARGE: {' '.join(LARGE)}",
         "scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model",
-        f"aoq/ablations/LOSS/MODEL-DATA is one of them alone; LOSS: {' '.join(aoq.LOSSES)}",
-        f"ndgl/WHAT/MODEL-DATA is a comparison of gpo or chan; WHAT: {' '.join(ndgl.VARIANTS)}",
-        f"WHAT/MODEL-DATA compares ways to generate captions; WHAT: {ways}",
+        f"aoq/ablations/LOSS/MODEL-DATA is one ablation alone; LOSS: {' '.join(aoq.LOSSES)}",
+        f"ndgl/COMPARISON/MODEL-DATA, of gpo or chan; COMPARISON: {' '.join(ndgl.VARIANTS)}",
+        f"METHOD/MODEL-DATA compares ways to generate captions; METHOD: {ways}",
         f"UNITER-large, with the paper's numbers for it: {large}",
-        f"WHAT/MODEL-DATA trains other models on captions of TAGS; WHAT (MODEL): {foils}",
+        f"METHOD/MODEL-DATA trains other models on captions of TAGS; METHOD (MODEL): {foils}",
     ):
         output(line)
 
