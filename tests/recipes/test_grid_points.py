@@ -34,7 +34,7 @@ def test_axes_as_users_write_them(text: str, keys: tuple[str, ...], values: tupl
 
 
 @pytest.mark.parametrize("text", ["online.rate", "=1,2", "online.rate=", "online.rate=1,,2"])
-def test_axes_that_are_none(text: str) -> None:
+def test_bad_axes(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no axis of a sweep; write stage\.key=value,value"):
         parsed(text)
 
@@ -47,13 +47,13 @@ value = st.one_of(plain, st.lists(plain, max_size=3).map(tuple), st.lists(plain,
 
 
 @given(st.lists(value, min_size=1, max_size=5, unique_by=repr))
-def test_written_values_are_read_back_whatever_they_hold(values: list[object]) -> None:
+def test_values_survive_parsing(values: list[object]) -> None:
     written = tuple(map(repr, values))
     if not any("\\" in text for text in written):  # a quote inside its own kind of quotes
         assert parsed(f"a.b={','.join(written)}").values == written
 
 
-def test_every_combination_is_a_point_and_what_the_recipe_says() -> None:
+def test_every_combination_is_a_point() -> None:
     found = sweep(RATES, parsed("*.batch=8,16,32")).points()
     assert list(found) == [
         (rate, batch) for rate in ("1e-4", "2e-4") for batch in ("8", "16", "32")
@@ -104,7 +104,7 @@ def test_another_seed_draws_other_points() -> None:
     assert len(draws) > 4
 
 
-def test_what_a_stage_depends_on() -> None:
+def test_dependencies_of_a_stage() -> None:
     assert [s.name for s in dependencies(DEMO, "online")] == ["online"]
     assert [s.name for s in dependencies(DEMO, "adaptive")] == ["online", "lists", "adaptive"]
     ndgl = catalogue.find_recipe("ndgl/gpo-scenes")
@@ -117,7 +117,7 @@ def test_the_last_training_is_compared_unless_another_is_named() -> None:
     assert sweep(RATES, stage="online").compared == "online"
 
 
-def test_names_of_axes_are_as_short_as_they_can_be() -> None:
+def test_labels_of_axes_are_short() -> None:
     axes = [
         parsed(f"{key}=1") for key in ("*.objective.a.weight", "x.objective.b.weight", "x.rate")
     ]
@@ -130,7 +130,7 @@ def test_names_of_axes_are_as_short_as_they_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("make", "message"),
     [
         (lambda: sweep(), "toy varies nothing; add --over"),
         (lambda: sweep(RATES, RATES), "online.rate is varied twice"),
@@ -151,6 +151,6 @@ def test_names_of_axes_are_as_short_as_they_can_be() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_swept(made, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        made()
+def test_bad_grids(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

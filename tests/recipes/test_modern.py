@@ -1,4 +1,4 @@
-"""Numbers of the modern hosts' papers and scripts, written down once more."""
+"""Numbers of the modern models' papers and scripts, written down once more."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_dive_has_images_with_all_their_captions(dataset):
     assert ndgl_models.MODELS["dive"].reduction == "mean"
 
 
-def test_all_of_dive_but_what_reads_words_is_slow():
+def test_only_dives_text_tower_has_the_full_rate():
     model = ndgl_models.model_config("dive", "flickr8k").fill({"words": 9, "features": 6}).build()
     built = ndgl_models.train_config("dive", "flickr30k").optimiser.build(model)
     slow = {id(p) for group in built.param_groups if group["share"] == 0.1 for p in group["params"]}
@@ -60,7 +60,7 @@ def test_all_of_dive_but_what_reads_words_is_slow():
 
 @pytest.mark.parametrize("dataset", ["scenes", "flickr8k"])
 @pytest.mark.parametrize("name", ["gpo", "chan", "esa", "hrem", "dive"])
-def test_small_hosts_are_as_wide_as_their_data_set(name, dataset):
+def test_small_models_are_as_wide_as_their_data_set(name, dataset):
     late = {"words": 9, "features": 6, "size": 64}
     model = ndgl_models.model_config(name, dataset).fill(late).build()
     assert isinstance(model, nn.Module)
@@ -68,7 +68,7 @@ def test_small_hosts_are_as_wide_as_their_data_set(name, dataset):
 
 
 @pytest.mark.parametrize("dataset", LARGE)
-def test_what_differs_between_data_sets(dataset):
+def test_differences_between_data_sets(dataset):
     def written(name):
         return ndgl_models.model_config(name, dataset).arguments
 

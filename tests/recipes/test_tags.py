@@ -30,12 +30,12 @@ def training(recipe: str, stage: str) -> Train:
 
 
 def writer(stage: Train) -> dict[str, Any]:
-    """Arguments of what writes for a training."""
+    """Arguments of a training's generator."""
     assert stage.proposer is not None
-    screens, writes = stage.proposer.arguments["proposers"]
-    assert (screens.make, writes.make) == (TopScoringMiner, TagsGenerator)
-    assert screens.arguments["keep"] == writes.arguments["keep"]
-    return dict(writes.arguments)
+    screens, generates = stage.proposer.arguments["proposers"]
+    assert (screens.make, generates.make) == (TopScoringMiner, TagsGenerator)
+    assert screens.arguments["keep"] == generates.arguments["keep"]
+    return dict(generates.arguments)
 
 
 def weights(stage: Train) -> dict[str, float]:
@@ -64,7 +64,7 @@ def test_the_paper_is_table_5(dataset: str, masked: float, written: float, words
     assert second.objective.arguments["terms"]["doubt"][1].arguments["weights"] == (1.0, 0.11)
 
 
-def test_the_released_code_is_told_apart() -> None:
+def test_the_released_code_has_its_own_numbers() -> None:
     name = "tags-dc/released/uniter-flickr30k"
     first, second = training(name, "tags-released"), training(name, "tags-dc-released")
     assert (weights(first)["masked"], weights(first)["written"]) == (0.05, 5e-4)
@@ -105,13 +105,22 @@ def test_epochs_hold_all_steps_and_no_batch_is_cut(dataset: str) -> None:
         assert written.batch * written.accumulate == numbers.batch
 
 
-def test_heads_of_the_second_step_begin_as_they_were_pre_trained(tmp_path: Path) -> None:
-    still = [*TINY, "tags.rate=1e-12", "tags-dc.rate=1e-12"]
+@pytest.mark.parametrize(
+    ("model", "data", "settings"),
+    [
+        ("uniter", "scenes:images=30,features=regions", ()),
+        ("vilt", "scenes:images=30", ("*.model.patch=32",)),
+    ],
+)
+def test_heads_of_the_second_step_start_from_the_pre_trained(
+    model: str, data: str, settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    still = [*TINY, *settings, "tags.rate=1e-12", "tags-dc.rate=1e-12"]
     recipe = catalogue.smoke_recipe(
-        apply_overrides(catalogue.find_recipe("tags-dc/uniter-scenes"), still)
+        apply_overrides(catalogue.find_recipe(f"tags-dc/{model}-scenes"), still)
     )
     recipe = apply_overrides(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
-    assert run_pipeline(recipe, DataSource("scenes:images=30,features=regions"), tmp_path)
+    assert run_pipeline(recipe, DataSource(data), tmp_path)
     before, after = (
         load_file(tmp_path / stage / "model" / "model.safetensors")
         for stage in ("pretrained", "tags-dc")
@@ -164,9 +173,9 @@ def test_the_large_setting(
         assert (stage.start, stage.processor) == (small.start, small.processor)
         assert stage.plan.optimiser.rate == rates[step]
         assert stage.plan.batch * stage.plan.accumulate == batch
-        asked = writer(stage)
-        assert (asked["keep"], asked["masks"], asked["refills"]) == (keep[step], 20, 20)
-        assert asked["specials"] == released
+        made = writer(stage)
+        assert (made["keep"], made["masks"], made["refills"]) == (keep[step], 20, 20)
+        assert made["specials"] == released
         found = weights(stage)
         assert (found["masked"], found["written"]) == (masked[step], written[step])
         if step:
@@ -181,8 +190,7 @@ def test_hard_negatives_of_the_large_model() -> None:
     assert catalogue.find_recipe("tags/uniter-large-coco").about.startswith("UNITER-large;")
 
 
-def test_vilt_is_trained_as_uniter_is_on_pixels() -> None:
-    """Only the model, what it sees, and what it is asked before differ."""
+def test_recipes_of_vilt_differ_in_model_processor_and_tasks() -> None:
     for kind in ("", "tags/", "tags-dc/"):
         uniter, vilt = (
             catalogue.find_recipe(f"{kind}{host}-scenes") for host in ("uniter", "vilt")
@@ -201,18 +209,3 @@ def test_vilt_is_trained_as_uniter_is_on_pixels() -> None:
             assert one == other
     with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):
         catalogue.find_recipe("tags/vilt-coco")
-
-
-def test_what_a_vilt_of_scenes_doubts_begins_as_it_was_pre_trained(tmp_path: Path) -> None:
-    still = [*TINY, "*.model.patch=32", "tags.rate=1e-12", "tags-dc.rate=1e-12"]
-    recipe = catalogue.smoke_recipe(
-        apply_overrides(catalogue.find_recipe("tags-dc/vilt-scenes"), still)
-    )
-    recipe = apply_overrides(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
-    assert run_pipeline(recipe, DataSource("scenes:images=30"), tmp_path)
-    before, after = (
-        load_file(tmp_path / stage / "model" / "model.safetensors")
-        for stage in ("pretrained", "tags-dc")
-    )
-    for new, old in (("doubt.weight", "match.weight"), ("correct.bias", "fill.bias")):
-        assert (after[f"says.{new}"] - before[f"says.{old}"]).abs().max() < 1e-9

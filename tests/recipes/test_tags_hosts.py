@@ -1,4 +1,4 @@
-"""Recipes of hosts that train on foils of TAGS."""
+"""Recipes of models that train on captions of TAGS."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pair(name: str) -> tuple[Train, Train]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_foils_are_all_that_differs(name: str) -> None:
+def test_only_the_foils_differ(name: str) -> None:
     alone, taught = pair(name)
     changed = {"name", "objective", "proposer", "written"}
     before, after = (
@@ -48,19 +48,14 @@ def test_the_foils_are_all_that_differs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_foils_come_when_the_warm_up_is_over(name: str) -> None:
-    _, taught = pair(name)
+def test_foils_begin_after_the_warm_up_and_both_trainings_are_compared(name: str) -> None:
+    recipe, (alone, taught) = catalogue.find_recipe(name), pair(name)
     terms = taught.objective.arguments["terms"]
     _, written = terms["written"]
     warm = [term.arguments["steps"] for _, term in terms.values() if term.make is SwitchAfter]
     assert (written.make is StartAt) == bool(warm)
     if warm:
         assert [written.arguments["steps"]] == warm
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_both_are_measured_and_set_side_by_side(name: str) -> None:
-    recipe, (alone, taught) = catalogue.find_recipe(name), pair(name)
     used = [s.using for s in recipe.stages if isinstance(s, Evaluate)]
     assert {(alone.name,), (taught.name,)} == set(used)
     assert recipe.stages[-1].kind == "compare"
@@ -68,7 +63,7 @@ def test_both_are_measured_and_set_side_by_side(name: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_the_writer_is_that_of_tags(dataset: str) -> None:
+def test_the_generator_is_that_of_tags(dataset: str) -> None:
     own = stage_digests(catalogue.find_recipe(f"tags/uniter-{dataset}"), "d")
     for name in (name for name in NAMES if name.endswith(dataset)):
         found = stage_digests(catalogue.find_recipe(name), "d")
@@ -78,7 +73,7 @@ def test_the_writer_is_that_of_tags(dataset: str) -> None:
         assert found["written"] == first["written"]
 
 
-def test_hosts_are_those_of_their_own_recipes() -> None:
+def test_models_are_those_of_their_own_recipes() -> None:
     for host, own, stage in (
         ("vsepp", "vsepp-scenes", "online"),
         ("scan", "scan-t2i-scenes", "online"),
@@ -94,7 +89,7 @@ def test_hosts_are_those_of_their_own_recipes() -> None:
         )
 
 
-def test_smoke_meets_the_foils() -> None:
+def test_smoke_reaches_the_foils() -> None:
     recipe = catalogue.smoke_recipe(catalogue.find_recipe("tags/hosts/gpo-scenes"))
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     written = taught.objective.arguments["terms"]["written"][1]
