@@ -18,7 +18,7 @@ from counterfoil.pipelines.pipeline import CaptionSpaceStage, ComputeTargets, Ev
 from counterfoil.recipes import ndgl
 from counterfoil.recipes.models import PROFILES, DatasetProfile
 from counterfoil.recipes.ndgl import LISTS, SEMANTICS
-from counterfoil.recipes.ndgl_models import MODELS, BaseSetting, Terms
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms
 from counterfoil.training.config import CosineLR, OptimizerConfig
 
 DATA = "flickr8k"
@@ -56,9 +56,9 @@ class NdglSize:
     batches: tuple[int, ...]
     curves: tuple[str, int] = ("gpo", 1)
 
-    def setting(self, name: str, seed: int, batch: int | None = None) -> BaseSetting:
+    def setting(self, name: str, seed: int, batch: int | None = None) -> ModelSetting:
         """A model at the width of the budget."""
-        return BaseSetting(name=name, dataset=DATA, seed=seed, profile=self.profile, batch=batch)
+        return ModelSetting(name=name, dataset=DATA, seed=seed, profile=self.profile, batch=batch)
 
     def shorten(self, stage: Train) -> Train:
         """A training with the epochs and the rate of the budget."""
@@ -189,7 +189,7 @@ def _readings(budget: Budget) -> Iterator[Experiment]:
         yield builder.build("evidence/ndgl-readings-flickr8k", f"{name}-{seed}", DATA)
 
 
-def _compared_readings(setting: BaseSetting) -> Iterator[tuple[str, Train]]:
+def _compared_readings(setting: ModelSetting) -> Iterator[tuple[str, Train]]:
     """Method and training, the most important first."""
     setup, reduction = setting.setup(), setting.preset.reduction
     yield "MR + HNR", ndgl.student_stage("ndgl", setup)

@@ -24,7 +24,7 @@ from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Pretr
 from counterfoil.recipes import ndgl, tags
 from counterfoil.recipes.models import PROFILES
 from counterfoil.recipes.ndgl import LISTS
-from counterfoil.recipes.ndgl_models import BaseSetting, TrainingSetup
+from counterfoil.recipes.ndgl_models import ModelSetting, TrainingSetup
 from counterfoil.recipes.tags import OTHER_MODELS, PAPER, TagsNumbers, Way
 
 UNITER, HARD = "UNITER", "hard negatives"
@@ -213,7 +213,7 @@ def _models(budget: Budget) -> Iterator[Experiment]:
 def _base(host: str, seed: int) -> TrainingSetup:
     """A model that sees regions."""
     name = tags.OTHER_NAMES[host]
-    setup = BaseSetting(name=name, dataset="scenes", seed=seed, profile=REGIONS).setup()
+    setup = ModelSetting(name=name, dataset="scenes", seed=seed, profile=REGIONS).setup()
     return replace(setup, processor=REGIONS.processor)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import runpy
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from rich.markup import escape
 from rich.table import Column, Table
@@ -31,7 +31,7 @@ Recipes = dict[str, Callable[[], Recipe]]  # how each recipe is made, by name
 
 def all_recipes() -> tuple[Recipe, ...]:
     """Every built-in recipe but single ablations, comparisons, and UNITER-large's."""
-    return tuple(make() for make in _listed().values())
+    return tuple(make() for make in _recipes(_listed_families()).values())
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -57,6 +57,10 @@ def find_recipe(name: str) -> Recipe:
     return known[name]()
 
 
+def _known() -> Recipes:
+    return _recipes([*_listed_families(), *_other_families()])
+
+
 def demo() -> Recipe:
     """The recipe of ``make demo``: AOQ's VSE++ on pixels of `scenes`, in minutes."""
     return replace(
@@ -67,74 +71,82 @@ def demo() -> Recipe:
     )
 
 
-def _family(
-    make: Callable[[str, str], Recipe],
-    pattern: str,
-    names: Iterable[str],
-    datasets: Callable[[str], Iterable[str]] = lambda _: DATASETS,
-) -> Recipes:
-    """The recipes of some models on their data sets; {} of the pattern is model and data set."""
-    return {
-        pattern.format(f"{name}-{dataset}"): partial(make, name, dataset)
-        for name in names
-        for dataset in datasets(name)
-    }
+class _Family(NamedTuple):
+    """Recipes of some models on their data sets; {} of the pattern is model and data set."""
+
+    pattern: str
+    make: Callable[[str, str], Recipe]
+    names: Sequence[str]
 
 
-def _listed() -> Recipes:
+def _datasets(name: str) -> tuple[str, ...]:
+    """The data sets that a model has recipes for."""
+    if name in photos.NAMES:
+        return photos.SETS
+    preset = ndgl_models.MODELS.get(name) or tags.TAGS_MODELS.get(name)
+    return preset.datasets if preset else DATASETS
+
+
+def _listed_families() -> list[_Family]:
+    """The recipes that `print_catalogue` lists one by one."""
     # the models for which the paper mines with VSRN
     attending = [name for name in NAMES if name.startswith(("scan", "bfan"))]
-    preset, tags_preset = ndgl_models.MODELS, tags.TAGS_MODELS
-    recipes: Recipes = {"demo": demo}
-    recipes |= _family(models.online_recipe, "{}", NAMES)
-    recipes |= _family(aoq.aoq_recipe, "aoq/{}", NAMES)
-    recipes |= _family(aoq.aoq_with_vsrn_lists, "aoq/{}-vsrn-lists", attending)
-    recipes |= _family(aoq.ablation_recipe, "aoq/ablations/{}", NAMES)
-    recipes |= _family(
-        ndgl_models.base_recipe, "{}", ndgl_models.MODERN, lambda name: preset[name].datasets
-    )
-    recipes |= _family(ndgl.ndgl_recipe, "ndgl/{}", preset, lambda name: preset[name].datasets)
-    recipes |= _family(photos.photo_recipe, "{}", photos.NAMES, lambda _: photos.SETS)
-    recipes |= _family(clip.negclip_recipe, "{}", ["negclip/vsepp"])
-    for kind in tags.KINDS:
-        recipes |= _family(
-            partial(tags.tags_recipe, kind),
-            f"{kind}{{}}",
-            ("uniter", "vilt"),
-            lambda name: tags_preset[name].datasets,
-        )
-    return recipes
+    families = [
+        _Family("{}", models.online_recipe, NAMES),
+        _Family("aoq/{}", aoq.aoq_recipe, NAMES),
+        _Family("aoq/{}-vsrn-lists", aoq.aoq_with_vsrn_lists, attending),
+        _Family("aoq/ablations/{}", aoq.ablation_recipe, NAMES),
+        _Family("{}", ndgl_models.modern_recipe, ndgl_models.MODERN),
+        _Family("ndgl/{}", ndgl.ndgl_recipe, tuple(ndgl_models.MODELS)),
+        _Family("{}", photos.photo_recipe, photos.NAMES),
+        _Family("negclip/{}", clip.negclip_recipe, ("vsepp",)),
+    ]
+    return families + _tags_families(tags.KINDS, "uniter", "vilt")
 
 
-def _known() -> Recipes:
-    recipes = _listed()
-    for loss in aoq.LOSSES:
-        make = partial(aoq.ablation_variant, loss)
-        recipes |= _family(make, f"aoq/ablations/{loss}/{{}}", NAMES)
-    for kind, (compare, names) in ndgl.VARIANTS.items():
-        recipes |= _family(
-            compare, f"ndgl/{kind}/{{}}", names, lambda name: ndgl_models.MODELS[name].datasets
-        )
-    for kind in tags.LARGE_KINDS:
-        make = partial(tags.tags_recipe, kind)
-        recipes |= _family(make, f"{kind}{{}}", ["uniter-large"], lambda _: LARGE)
-    for kind in tags.VARIANTS:
-        recipes |= _family(partial(tags.tags_recipe, kind), f"{kind}{{}}", ["uniter"])
-    for kind, (combine, names) in tags.OTHER_VARIANTS.items():
-        recipes |= _family(combine, f"{kind}/{{}}", names)
-    return recipes
+def _other_families() -> list[_Family]:
+    """The recipes that `print_catalogue` lists by their kinds."""
+    families = [
+        _Family(f"aoq/ablations/{loss}/{{}}", partial(aoq.ablation_variant, loss), NAMES)
+        for loss in aoq.LOSSES
+    ]
+    for kind, (make, names) in ndgl.VARIANTS.items():
+        families.append(_Family(f"ndgl/{kind}/{{}}", make, names))
+    families += _tags_families(tags.LARGE_KINDS, "uniter-large")
+    families += _tags_families(tags.VARIANTS, "uniter")
+    for kind, (make, names) in tags.OTHER_VARIANTS.items():
+        families.append(_Family(f"{kind}/{{}}", make, names))
+    return families
+
+
+def _tags_families(kinds: Sequence[str], *names: str) -> list[_Family]:
+    return [_Family(f"{kind}{{}}", partial(tags.tags_recipe, kind), names) for kind in kinds]
+
+
+def _recipes(families: Iterable[_Family]) -> Recipes:
+    return {"demo": demo} | {
+        pattern.format(f"{name}-{dataset}"): partial(make, name, dataset)
+        for pattern, make, names in families
+        for name in names
+        for dataset in _datasets(name)
+    }
 
 
 def print_catalogue() -> None:
     """Print all recipes; those that differ in model and data set alone share a line."""
-    names_of: dict[tuple[str, str], dict[str, None]] = {}
-    for recipe in all_recipes():
-        family, name = _family_and_model(recipe.name)
-        about = recipe.about.split("; ")[-1]
-        names_of.setdefault((family, about), {})[name] = None
+    rows: dict[tuple[str, str], list[str]] = {("demo", demo().about): []}
+    for pattern, make, names in _listed_families():
+        for name in names:
+            datasets = _datasets(name)
+            about = make(name, datasets[0]).about.split("; ")[-1]
+            if datasets in (DATASETS, LARGE):
+                data = "DATA" if datasets == DATASETS else "LARGE"
+                rows.setdefault((pattern.format(f"MODEL-{data}"), about), []).append(name)
+            else:
+                rows |= {(pattern.format(f"{name}-{dataset}"), about): [] for dataset in datasets}
     table = Table(Column("recipe", no_wrap=True), "MODEL", "about")
-    for (family, about), names in names_of.items():
-        table.add_row(*(escape(text) for text in (family, " ".join(names), about)))
+    for (recipe, about), models_of in rows.items():
+        table.add_row(*(escape(text) for text in (recipe, " ".join(models_of), about)))
     console().print(table)
     large = ", ".join(f"{kind}uniter-large-LARGE" for kind in tags.LARGE_KINDS)
     ways = " ".join(kind.removesuffix("/") for kind in tags.VARIANTS)
@@ -152,20 +164,6 @@ def print_catalogue() -> None:
         f"METHOD/MODEL-DATA trains other models on captions of TAGS; METHOD (MODEL): {foils}",
     ):
         output(line)
-
-
-def _family_and_model(name: str) -> tuple[str, str]:
-    """A recipe's name with MODEL-DATA where model and data set stand, and the model.
-
-    Of a model that not every data set has recipes for, the whole name.
-    """
-    for model in sorted({*NAMES, *ndgl_models.MODELS, "uniter"}, key=len, reverse=True):
-        preset = ndgl_models.MODELS.get(model)
-        data = "LARGE" if preset and preset.bert else "DATA"
-        for dataset in DATASETS:
-            if f"{model}-{dataset}" in name:
-                return name.replace(f"{model}-{dataset}", f"MODEL-{data}"), model
-    return name, ""
 
 
 def smoke_recipe(recipe: Recipe) -> Recipe:

@@ -80,18 +80,18 @@ def negclip_recipe(name: str, dataset: str) -> Recipe:
     """Both rounds from scratch, on a dual encoder: contrastive, then with neighbours and foils.
 
     Args:
-        name: of the recipe.
+        name: of the dual encoder.
         dataset: the data set.
     """
     nce: Loss = lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")
-    first = replace(online_stage("vsepp", dataset), objective=weighted_sum(nce=nce))
+    first = replace(online_stage(name, dataset), objective=weighted_sum(nce=nce))
     joined = weighted_sum(**contrastive_terms(TEMPERATURE, candidates=True))
     second = replace(first, name="joined", objective=joined, start="online")
-    tests = [e for kind in ("online", "joined") for e in evaluation_stages(kind, "vsepp", dataset)]
+    tests = [e for kind in ("online", "joined") for e in evaluation_stages(kind, name, dataset)]
     report = Compare(name="report", results=("test-online", "test-joined"), negatives="lists")
     lists = neighbour_lists(using=("online",))
     return Recipe(
-        name=f"{name}-{dataset}",
+        name=f"negclip/{name}-{dataset}",
         stages=(first, lists, REWRITE, with_neighbours(second), *tests, report),
         data=PROFILES[dataset].data,
         about="single model; InfoNCE, mining, foils by rule, both in the batches of InfoNCE",

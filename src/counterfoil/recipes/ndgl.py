@@ -29,7 +29,7 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.recipes.aoq import HARDEST
 from counterfoil.recipes.models import PROFILES
-from counterfoil.recipes.ndgl_models import MODELS, BaseSetting, Terms, TrainingSetup
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms, TrainingSetup
 
 K = 2
 MR_WEIGHT, HNR_WEIGHT, GAMMA = 100.0, 0.5, 0.01
@@ -63,7 +63,7 @@ def student_stage(name: str, setup: TrainingSetup, *, targets: str = TARGETS) ->
 def teacher_stages(name: str, dataset: str, count: int = K) -> tuple[Train, ...]:
     """The model from seeds 1 to `count`; the student's is 0."""
     return tuple(
-        BaseSetting(name=name, dataset=dataset, seed=seed).setup().stage(f"teacher-{seed}")
+        ModelSetting(name=name, dataset=dataset, seed=seed).setup().stage(f"teacher-{seed}")
         for seed in range(1, count + 1)
     )
 
@@ -102,7 +102,7 @@ def ndgl_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Reci
         dataset: the data set.
         saved: models that teach instead, none of which is trained or evaluated.
     """
-    student = student_stage("student", BaseSetting(name=name, dataset=dataset).setup())
+    student = student_stage("student", ModelSetting(name=name, dataset=dataset).setup())
     if saved:
         plural = "s" * (len(saved) > 1)
         return _recipe(
@@ -174,7 +174,7 @@ def distillation_readings(reduction: Reduction = "sum", batch: int = 128) -> Ter
 
 def parts_recipe(name: str, dataset: str) -> Recipe:
     """Table 4: MR, HNR, and SR in place of MR."""
-    setup = BaseSetting(name=name, dataset=dataset).setup()
+    setup = ModelSetting(name=name, dataset=dataset).setup()
     sr = MR_WEIGHT, lazy(MarginDistillationLoss, operand="similarity", reduction=setup.reduction)
     mr = MR_WEIGHT, margin_distillation(setup.reduction)
     hnr = HNR_WEIGHT, hard_negative_rectification(setup.reduction)
@@ -190,7 +190,7 @@ def parts_recipe(name: str, dataset: str) -> Recipe:
 
 def readings_recipe(name: str, dataset: str) -> Recipe:
     """Every reading of Eq. 4, without HNR."""
-    setup = BaseSetting(name=name, dataset=dataset).setup()
+    setup = ModelSetting(name=name, dataset=dataset).setup()
     readings = distillation_readings(setup.reduction, setup.plan.batch)
     guided = (guided_stage(kind, setup, {"mr": term}) for kind, term in readings.items())
     return _compared(
@@ -202,7 +202,7 @@ def teachers_recipe(name: str, dataset: str) -> Recipe:
     """Table 3: one to five teachers."""
     teachers = teacher_stages(name, dataset, MOST_TEACHERS)
     names = tuple(one.name for one in teachers)
-    setup = BaseSetting(name=name, dataset=dataset).setup()
+    setup = ModelSetting(name=name, dataset=dataset).setup()
     stages: list[Stage] = list(teachers)
     students = []
     for count in range(1, MOST_TEACHERS + 1):
@@ -220,7 +220,7 @@ def batches_recipe(name: str, dataset: str) -> Recipe:
     """Fig. 4: batches of 32 to 512, of the model's own loss and of NDGL with the same teachers."""
     trainings: list[Train] = []
     for size in BATCHES:
-        setup = BaseSetting(name=name, dataset=dataset, batch=size).setup()
+        setup = ModelSetting(name=name, dataset=dataset, batch=size).setup()
         trainings += [setup.stage(f"own-{size}"), student_stage(f"ndgl-{size}", setup)]
     return _compared("batches", (name, dataset), trainings, "batches of 32 to 512 (Fig. 4)")
 
@@ -230,7 +230,7 @@ def mining_recipe(name: str, dataset: str) -> Recipe:
 
     CFM edits regions, so it is left out where models read pixels.
     """
-    setting = BaseSetting(name=name, dataset=dataset)
+    setting = ModelSetting(name=name, dataset=dataset)
     texts, images = HARDEST[dataset]
     first: list[Stage] = [
         setting.setup().stage("own"),
@@ -249,18 +249,18 @@ def mining_recipe(name: str, dataset: str) -> Recipe:
     return _compared("mining", (name, dataset), trainings, about, first=first)
 
 
-def offline_stage(name: str, setting: BaseSetting) -> Train:
+def offline_stage(name: str, setting: ModelSetting) -> Train:
     """AdapOffQuin in place of the model's triplet."""
     return replace(setting.setup(_quintuplet(setting)).stage(name), negatives=LISTS)
 
 
-def lseh_stage(name: str, setting: BaseSetting) -> Train:
+def lseh_stage(name: str, setting: ModelSetting) -> Train:
     """LSEH, with a margin of its own, in place of the model's triplet."""
     term = lazy(LSEHLoss, reduction=setting.preset.reduction)
     return replace(setting.setup(term).stage(name), guide=SEMANTICS)
 
 
-def cfm_stage(name: str, setting: BaseSetting) -> Train:
+def cfm_stage(name: str, setting: ModelSetting) -> Train:
     """CFM beside the model's own loss: two hinges on edited items, unweighted."""
     reduction = setting.preset.reduction
     more: Terms = {
@@ -272,7 +272,7 @@ def cfm_stage(name: str, setting: BaseSetting) -> Train:
     return replace(setting.setup().stage(name, more), proposer=proposer)
 
 
-def offline_student_stage(name: str, setting: BaseSetting) -> Train:
+def offline_student_stage(name: str, setting: ModelSetting) -> Train:
     """AdapOffQuin with MR and HNR; the mined pairs are among those that the teachers score."""
     reduction = setting.preset.reduction
     more: Terms = {
@@ -282,7 +282,7 @@ def offline_student_stage(name: str, setting: BaseSetting) -> Train:
     return replace(guided_stage(name, setting.setup(_quintuplet(setting)), more), negatives=LISTS)
 
 
-def offline_hnr_stage(name: str, setting: BaseSetting) -> Train:
+def offline_hnr_stage(name: str, setting: ModelSetting) -> Train:
     """NDGL whose HNR compares mined pairs, where gamma has an effect."""
     reduction = setting.preset.reduction
     hnr = lazy(
@@ -292,7 +292,7 @@ def offline_hnr_stage(name: str, setting: BaseSetting) -> Train:
     return replace(guided_stage(name, setting.setup(), more), negatives=LISTS)
 
 
-def _quintuplet(setting: BaseSetting) -> Loss:
+def _quintuplet(setting: ModelSetting) -> Loss:
     """AdapOffQuin with the model's margin."""
     preset = setting.preset
     return lazy(AdaptiveQuintuplet, online=preset.margin, reduction=preset.reduction)

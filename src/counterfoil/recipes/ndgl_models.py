@@ -442,7 +442,7 @@ class TrainingSetup:
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BaseSetting:
+class ModelSetting:
     """A model on a data set.
 
     Attributes:
@@ -498,12 +498,12 @@ class BaseSetting:
         return replace(plan, batch=self.batch), plan.batch / self.batch
 
 
-def base_recipe(name: str, dataset: str) -> Recipe:
+def modern_recipe(name: str, dataset: str) -> Recipe:
     """Train and evaluate."""
     tests = [Evaluate(name="test", using=("online",), protocol=PROFILES[dataset].protocol)]
     if dataset == "coco":
         tests.append(Evaluate(name="test-5k", using=("online",), protocol="coco-5k"))
-    training = BaseSetting(name=name, dataset=dataset).setup().stage("online")
+    training = ModelSetting(name=name, dataset=dataset).setup().stage("online")
     return Recipe(
         name=f"{name}-{dataset}",
         stages=(training, *tests),

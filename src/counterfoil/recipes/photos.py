@@ -140,7 +140,7 @@ def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) ->
     if name.startswith(PREFIX):
         recipe = ndgl.ndgl_recipe(name.removeprefix(PREFIX), like, saved=tuple(teachers))
     else:
-        recipe = ndgl_models.base_recipe(name, like)
+        recipe = ndgl_models.modern_recipe(name, like)
     stages = tuple(
         replace(stage, protocol="whole") if isinstance(stage, Evaluate) else stage
         for stage in recipe.stages

@@ -49,7 +49,7 @@ from counterfoil.pipelines.stages.pretrain import ADAMW
 from counterfoil.recipes import aoq, models, ndgl
 from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES
 from counterfoil.recipes.ndgl import evaluations_of
-from counterfoil.recipes.ndgl_models import MODELS, BaseSetting, TrainingSetup
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, TrainingSetup
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 from counterfoil.training.pretrain import PretrainTasks
 
@@ -553,7 +553,7 @@ def tags_own_recipe(name: str) -> Recipe:
 
 
 OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}  # titles
-OTHER_NAMES = {"vsepp": "vsepp", "gpo": "gpo", "scan": "scan-t2i"}  # as `BaseSetting` has them
+OTHER_NAMES = {"vsepp": "vsepp", "gpo": "gpo", "scan": "scan-t2i"}  # as `ModelSetting` has them
 
 FOILS, OWN = "written", "own"  # names of stages
 STORED = 10  # foils of a caption, at most
@@ -602,13 +602,13 @@ def with_generated(
 
 
 def _setup(name: str, dataset: str, seed: int = 0) -> TrainingSetup:
-    return BaseSetting(name=OTHER_NAMES[name], dataset=dataset, seed=seed).setup()
+    return ModelSetting(name=OTHER_NAMES[name], dataset=dataset, seed=seed).setup()
 
 
 def other_adaptive_stage(name: str, dataset: str, seed: int = 0) -> Train:
     """A model trained with AdapOffQuin on the lists of the stage "lists"."""
     if name == "gpo":
-        return ndgl.offline_stage("adaptive", BaseSetting(name=name, dataset=dataset, seed=seed))
+        return ndgl.offline_stage("adaptive", ModelSetting(name=name, dataset=dataset, seed=seed))
     member = models.EnsembleMember(OTHER_NAMES[name], seed=seed)
     loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
     return aoq.second_stage(member, dataset, loss)
