@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import counterfoil as cf
-from counterfoil.recipes.clip import parse_model_name
+from counterfoil.recipes.clip import train_recipe
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--student", default="openai/clip-vit-base-patch32")
@@ -26,7 +26,7 @@ if args.smoke:
     args.student = args.teacher = tiny_clip(place / "clip")
     args.data, args.output, tune = "scenes:images=60", place / "run", "full"
 
-recipe = parse_model_name(
+recipe = train_recipe(
     "ndgl",
     cf.load_dataset(args.data),
     model=args.student,

@@ -38,7 +38,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
     table = verbs.add_parser("table", help="make the table again from raw results")
     table.add_argument("ledger", nargs="+", type=Path, help="raw results, JSONL")
-    table.add_argument("--markdown", action="store_true", help="print Markdown")
     table.add_argument("--figure", type=Path, help="draw the differences, SVG")
     return parser.parse_args(arguments)
 
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif given.verb == "plan":
             show_plan(find(given.table))
         elif given.verb == "table":
-            show(given.ledger, markdown=given.markdown, figure=given.figure)
+            show(given.ledger, given.figure)
         elif not _run(given):
             return STOPPED
     except (ValueError, OSError) as error:

@@ -29,7 +29,6 @@ from counterfoil.pipelines.pipeline import Evaluate, Mine, Train
 from counterfoil.recipes.models import (
     MARGIN,
     PROFILES,
-    Dataset,
     bfan_config,
     scan_config,
     vsepp_config,
@@ -38,12 +37,12 @@ from counterfoil.recipes.models import (
 )
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
-Host = Literal["vsepp", "scan-t2i", "bfan", "vsrn"]
+ModelName = Literal["vsepp", "scan-t2i", "bfan", "vsrn"]
 
-DATA: Dataset = "flickr8k"
+DATA = "flickr8k"
 TEST = Evaluate(name="test", using=(), protocol="flickr-1k")
 ONLINE, LISTS, FINAL = "online", "lists", "AdapOffQuin"
-TITLES: dict[Host, str] = {
+TITLES: dict[ModelName, str] = {
     "vsepp": "VSE++",
     "scan-t2i": "SCAN t-i",
     "bfan": "BFAN equal",
@@ -70,9 +69,9 @@ class AoqSize:
         warmup: steps with the sum of hinges first.
         texts: length of an image's list; a text's is a fifth of it.
         seeds: number of seeds of each model that mines for itself.
-        teacher: model that mines for the guests; VSRN in the paper.
-        guests: models that train on its lists, and with which losses.
-        visits: number of the teacher's seeds that have guests.
+        miner: model that also mines for others; VSRN in the paper.
+        others: models that train on its lists, and with which losses.
+        shared: number of the miner's seeds whose lists others use.
         own: rate and warm-up of models that do not learn with the others'.
         once: models whose first seed mines for all; the others mine for each seed.
         steps: of each round at most; 0 for all epochs.
@@ -83,13 +82,13 @@ class AoqSize:
     epochs: int
     rate: float
     warmup: int
-    seeds: dict[Host, int]
-    guests: dict[Host, tuple[str, ...]]
-    teacher: Host = "vsepp"
+    seeds: dict[ModelName, int]
+    others: dict[ModelName, tuple[str, ...]]
+    miner: ModelName = "vsepp"
     texts: int = 100
-    visits: int = 1
-    own: dict[Host, tuple[float, int]] = field(default_factory=dict)
-    once: tuple[Host, ...] = ()
+    shared: int = 1
+    own: dict[ModelName, tuple[float, int]] = field(default_factory=dict)
+    once: tuple[ModelName, ...] = ()
     steps: int = 0
 
 
@@ -101,7 +100,7 @@ SIZES: dict[Budget, AoqSize] = {
         rate=3e-3,
         warmup=235,
         seeds={"vsepp": 3, "scan-t2i": 3, "vsrn": 1},
-        guests={"bfan": tuple(LOSSES)},
+        others={"bfan": tuple(LOSSES)},
         own={"vsrn": (3e-3, 705)},
         once=("scan-t2i",),
     ),
@@ -112,9 +111,9 @@ SIZES: dict[Budget, AoqSize] = {
         rate=5e-4,
         warmup=235,
         seeds={"vsepp": 3, "scan-t2i": 3, "bfan": 3, "vsrn": 3},
-        teacher="vsrn",
-        guests={"scan-t2i": (FINAL,)},
-        visits=3,
+        miner="vsrn",
+        others={"scan-t2i": (FINAL,)},
+        shared=3,
     ),
     "smoke": AoqSize(
         width=16,
@@ -125,7 +124,7 @@ SIZES: dict[Budget, AoqSize] = {
         texts=20,
         steps=20,
         seeds={"vsepp": 1, "scan-t2i": 1, "vsrn": 1},
-        guests={"bfan": tuple(LOSSES)},
+        others={"bfan": tuple(LOSSES)},
     ),
 }
 
@@ -140,7 +139,7 @@ def tables() -> tuple[Table, ...]:
     return (
         Table(
             name="evidence/aoq-flickr8k",
-            about="AOQ: four losses on four hosts",
+            about="AOQ: four losses on four models",
             data=DATA,
             first=ONLINE,
             experiments=_losses,
@@ -156,13 +155,13 @@ def tables() -> tuple[Table, ...]:
 
 
 def train(
-    name: str, host: Host, loss: Loss, seed: int, size: AoqSize, negatives: str | None = None
+    name: str, model: ModelName, loss: Loss, seed: int, size: AoqSize, negatives: str | None = None
 ) -> Train:
     """A training of either round."""
-    rate, warmup = size.own.get(host, (size.rate, size.warmup))
+    rate, warmup = size.own.get(model, (size.rate, size.warmup))
     return Train(
         name=name,
-        model=_model(host, size),
+        model=_model(model, size),
         objective=with_warmup(loss, warmup, "loss"),
         processor=PROFILES[DATA].processor,
         plan=TrainConfig(
@@ -176,60 +175,60 @@ def train(
     )
 
 
-def _model(host: Host, size: AoqSize) -> Config[RetrievalModel]:
+def _model(model: ModelName, size: AoqSize) -> Config[RetrievalModel]:
     width, words = size.width, size.word_width
     text = config(GRU, words=from_data("words"), word_width=words, width=width, dropout=0.2)
-    match host:
+    match model:
         case "vsepp":
-            model = vsepp_config(width=width, image_pool="mean+max", two_way=True)
+            made = vsepp_config(width=width, image_pool="mean+max", two_way=True)
         case "scan-t2i":
-            model = scan_config(width=width)
+            made = scan_config(width=width)
         case "bfan":
-            model = bfan_config(width=width)
+            made = bfan_config(width=width)
         case "vsrn":
-            model = vsrn_config(width=width, word_width=words)
+            made = vsrn_config(width=width, word_width=words)
             text = text.replace(bidirectional=False)
-    return model.replace(text=text)
+    return made.replace(text=text)
 
 
 def _losses(budget: Budget) -> Iterator[Experiment]:
     """First one seed of every model, then the next; a model that mines once has one experiment."""
     size = SIZES[budget]
-    groups: list[tuple[Host, tuple[int, ...]]] = []
-    for host, count in size.seeds.items():
+    groups: list[tuple[ModelName, tuple[int, ...]]] = []
+    for model, count in size.seeds.items():
         every = tuple(range(count))
-        groups += [(host, every)] if host in size.once else [(host, (seed,)) for seed in every]
-    for host, seeds in sorted(groups, key=lambda group: group[1][0]):
-        yield _rounds(host, seeds, size)
+        groups += [(model, every)] if model in size.once else [(model, (seed,)) for seed in every]
+    for model, seeds in sorted(groups, key=lambda group: group[1][0]):
+        yield _rounds(model, seeds, size)
 
 
-def _rounds(host: Host, seeds: tuple[int, ...], size: AoqSize) -> Experiment:
-    """Round one, its lists, and round two with each loss; then the guests."""
+def _rounds(model: ModelName, seeds: tuple[int, ...], size: AoqSize) -> Experiment:
+    """Round one, its lists, and round two with each loss; then the others."""
     builder = ExperimentBuilder(TEST)
 
-    def compare(name: str, model: Host, method: str, seed: int) -> None:
+    def compare(name: str, trained: ModelName, method: str, seed: int) -> None:
         online = method == ONLINE
         loss = HARDEST if online else LOSSES[method]
-        stage = train(name, model, loss, seed, size, None if online else LISTS)
-        builder.compare(TITLES[model], method, stage, lists=TITLES[host])
+        stage = train(name, trained, loss, seed, size, None if online else LISTS)
+        builder.compare(TITLES[trained], method, stage, lists=TITLES[model])
         builder.add(lists)  # behind the first training
 
     images = max(1, size.texts // 5)
     lists = Mine(name=LISTS, using=(ONLINE,), texts=size.texts, images=images)
     for method in (ONLINE, *LOSSES):
         for seed in seeds:
-            compare(method if seed == seeds[0] else f"{method}-{seed}", host, method, seed)
-    if host == size.teacher and seeds[0] < size.visits:
-        for guest, losses in size.guests.items():
-            for method in losses if guest in size.seeds else (ONLINE, *losses):
-                compare(f"{guest}-{method}", guest, method, seeds[0])
-    key = host if host in size.once else f"{host}-{seeds[0]}"
+            compare(method if seed == seeds[0] else f"{method}-{seed}", model, method, seed)
+    if model == size.miner and seeds[0] < size.shared:
+        for other, losses in size.others.items():
+            for method in losses if other in size.seeds else (ONLINE, *losses):
+                compare(f"{other}-{method}", other, method, seeds[0])
+    key = model if model in size.once else f"{model}-{seeds[0]}"
     return builder.build("evidence/aoq-flickr8k", key, DATA)
 
 
 def _ablations(budget: Budget) -> Iterator[Experiment]:
     """One model: VSRN as in the paper where it can be afforded, else VSE++."""
-    host: Host = "vsrn" if budget == "gpu" else "vsepp"
+    model: ModelName = "vsrn" if budget == "gpu" else "vsepp"
     size = SIZES[budget]
     longest = 2 * size.texts if budget == "smoke" else LENGTHS[0]
     mine = Mine(name=LISTS, using=(ONLINE,), texts=longest, images=longest // 5)
@@ -239,21 +238,21 @@ def _ablations(budget: Budget) -> Iterator[Experiment]:
     for seed in range(1 if budget == "smoke" else 3):
         deciding = bool(seed) and budget == "cpu"
         builder = ExperimentBuilder(TEST)
-        first = train(ONLINE, host, HARDEST, seed, size)
-        builder.compare(TITLES[host], ONLINE, first)
+        first = train(ONLINE, model, HARDEST, seed, size)
+        builder.compare(TITLES[model], ONLINE, first)
         builder.add(mine, *([] if deciding else [filtered]))
-        for stage in _second_rounds(host, seed, size, longest):
+        for stage in _second_rounds(model, seed, size, longest):
             if stage.name in DECIDING or not deciding:
-                builder.compare(TITLES[host], stage.name, stage)
-        yield builder.build("evidence/aoq-ablations-flickr8k", f"{host}-{seed}", DATA)
+                builder.compare(TITLES[model], stage.name, stage)
+        yield builder.build("evidence/aoq-ablations-flickr8k", f"{model}-{seed}", DATA)
 
 
-def _second_rounds(host: Host, seed: int, size: AoqSize, longest: int) -> list[Train]:
+def _second_rounds(model: ModelName, seed: int, size: AoqSize, longest: int) -> list[Train]:
     """Round two in all its variants, the most important first."""
 
     def variant(name: str, loss: Loss = LOSSES[FINAL], *, texts: int = size.texts) -> Train:
         drawn = SamplingConfig(texts=texts, images=max(1, texts // 5))
-        return replace(train(name, host, loss, seed, size, LISTS), draw=drawn)
+        return replace(train(name, model, loss, seed, size, LISTS), draw=drawn)
 
     def longer(stage: Train, name: str) -> Train:
         return replace(stage, name=name, plan=replace(stage.plan, epochs=2 * size.epochs))
@@ -264,7 +263,7 @@ def _second_rounds(host: Host, seed: int, size: AoqSize, longest: int) -> list[T
         replace(variant("filtered-lists"), negatives="filtered"),
         *(variant(f"h{n}", texts=n) for n in LENGTHS if n <= longest),
         replace(variant("fine-tuned"), start=ONLINE, objective=weighted_sum(loss=LOSSES[FINAL])),
-        longer(train(ONLINE, host, HARDEST, seed, size), "longer-online"),
+        longer(train(ONLINE, model, HARDEST, seed, size), "longer-online"),
         longer(usual, "longer-AdapOffQuin"),
         variant("OnlineQuin", lazy(OnlineQuintuplet)),
         variant("no-OfflineAdap", lazy(AdaptiveQuintuplet, reference="positive")),

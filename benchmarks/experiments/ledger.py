@@ -28,6 +28,7 @@ from counterfoil.evaluation.metrics import CUTOFFS, METRICS, RankedQueries
 from counterfoil.pipelines.pipeline import Recipe, data_contents, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.recipes.grid_search import dependencies
 from counterfoil.training.logging import read_metrics
 
 BANDS = "0123"  # hit at 1, at 5, at 10, none
@@ -210,11 +211,9 @@ def run(
 def _missing(experiment: Experiment, names: Mapping[str, str], ledger: Path) -> Recipe | None:
     """The stages behind the rows that the ledger does not hold yet; None where it holds all."""
     have = {entry.digest for entry in read(ledger)} if ledger.exists() else set()
+    recipe = experiment.recipe
     wanted = [row.test for row in experiment.rows if names[row.test] not in have]
-    for name in wanted:  # grows by what each stage reads
-        wanted += [read for read in experiment.recipe.stage(name).reads if read not in wanted]
-    stages = tuple(stage for stage in experiment.recipe.stages if stage.name in wanted)
-    return replace(experiment.recipe, stages=stages) if stages else None
+    return replace(recipe, stages=dependencies(recipe, *wanted)) if wanted else None
 
 
 def _done(folder: Path, stage: str, digest: str) -> bool:

@@ -16,30 +16,15 @@ from typing import final
 from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Table
 from counterfoil.pipelines.pipeline import CaptionSpaceStage, ComputeTargets, Evaluate, Mine, Train
 from counterfoil.recipes import ndgl
-from counterfoil.recipes.models import PROFILES, Dataset, DatasetProfile
-from counterfoil.recipes.ndgl import LISTS, MEANINGS
-from counterfoil.recipes.ndgl_models import (
-    BaseModel,
-    BaseRecipe,
-    BaseSetting,
-    Terms,
-    base_of,
-    base_reduction,
-    base_title,
-    trained_base,
-)
+from counterfoil.recipes.models import PROFILES, DatasetProfile
+from counterfoil.recipes.ndgl import LISTS, SEMANTICS
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms
 from counterfoil.training.config import CosineLR, OptimizerConfig
 
-DATA: Dataset = "flickr8k"
+DATA = "flickr8k"
 TEST = Evaluate(name="test", using=(), protocol="flickr-1k")
 OWN = "own loss"
 SEEDS = 3  # of a model's own loss: two teach the third
-MOST_TEACHERS: dict[Budget, int] = {"cpu": 3, "gpu": 5, "smoke": 2}
-BATCHES: dict[Budget, tuple[int, ...]] = {
-    "cpu": (32, 128, 512),
-    "gpu": (32, 64, 128, 256, 512),
-    "smoke": (16, 32),
-}
 
 
 @final
@@ -55,25 +40,57 @@ class NdglSize:
         edited: models that CFM is tried on.
         texts: length of an image's list; a text's is a fifth of it.
         steps: of each training at most; 0 for all epochs.
+        most_teachers: of the students in the curves.
+        batches: sizes in the curves.
+        curves: model and seeds of the readings and curves.
     """
 
     profile: DatasetProfile
     epochs: int
     rate: float
-    seeds: dict[BaseModel, int]
-    edited: tuple[BaseModel, ...] = ()
+    seeds: dict[str, int]
+    edited: tuple[str, ...] = ()
     texts: int = 100
     steps: int = 0
+    most_teachers: int
+    batches: tuple[int, ...]
+    curves: tuple[str, int] = ("gpo", 1)
+
+    def setting(self, name: str, seed: int, batch: int | None = None) -> ModelSetting:
+        """A model at the width of the budget."""
+        return ModelSetting(name=name, dataset=DATA, seed=seed, profile=self.profile, batch=batch)
+
+    def shorten(self, stage: Train) -> Train:
+        """A training with the epochs and the rate of the budget."""
+        plan = replace(
+            stage.plan,
+            epochs=self.epochs,
+            steps=self.steps,
+            optimiser=OptimizerConfig(rate=self.rate),
+            schedule=CosineLR(warmup=50),
+        )
+        return replace(stage, plan=plan)
+
+    def own(self, title: str, name: str, seed: int, batch: int | None = None) -> Train:
+        """A training with the model's own loss."""
+        return self.shorten(self.setting(name, seed, batch).setup().stage(title))
+
+    def lists(self, using: str) -> Mine:
+        """Mining by a training."""
+        return Mine(name=LISTS, using=(using,), texts=self.texts, images=self.texts // 5)
 
 
 _HERE = PROFILES[DATA]
-_ALL: tuple[BaseModel, ...] = ("chan", "gpo", "esa", "hrem", "dive", "vsrn")
+_ALL = ("chan", "gpo", "esa", "hrem", "dive", "vsrn")
+_ONCE = {"gpo": 1, "chan": 1, "esa": 1, "hrem": 1, "dive": 1, "vsrn": 1}
 SIZES: dict[Budget, NdglSize] = {
     "cpu": NdglSize(
         profile=_HERE,
         epochs=5,
         rate=3e-3,
-        seeds={"gpo": 3, "chan": 3, "esa": 1, "hrem": 1, "dive": 1, "vsrn": 1},
+        seeds={**_ONCE, "gpo": 3, "chan": 3},
+        most_teachers=3,
+        batches=(32, 128, 512),
     ),
     "gpu": NdglSize(
         profile=replace(_HERE, width=1024, word_width=300),
@@ -81,177 +98,132 @@ SIZES: dict[Budget, NdglSize] = {
         rate=5e-4,
         seeds=dict.fromkeys(_ALL, 3),
         edited=_ALL,
+        most_teachers=5,
+        batches=(32, 64, 128, 256, 512),
+        curves=("chan", 3),  # as in the paper
     ),
     "smoke": NdglSize(
         profile=replace(_HERE, width=16, word_width=16),
         epochs=1,
         rate=1e-3,
-        seeds={"gpo": 1, "chan": 1, "esa": 1, "hrem": 1, "dive": 1, "vsrn": 1},
+        seeds=_ONCE,
         edited=("gpo",),
         texts=20,
         steps=20,
+        most_teachers=2,
+        batches=(16, 32),
     ),
 }
 
 
 def tables() -> tuple[Table, ...]:
     """NDGL's three tables."""
-    return (
+    rows = (
+        ("", "NDGL and other ways to use negatives, on six models", _methods),
+        (
+            "-readings",
+            "NDGL: readings of its Eq. 4, its parts, and mined negatives inside it",
+            _readings,
+        ),
+        ("-curves", "NDGL by the number of teachers and by the batch", _curves),
+    )
+    return tuple(
         Table(
-            name="evidence/ndgl-flickr8k",
-            about="NDGL and other ways to use negatives, on six hosts",
+            name=f"evidence/ndgl{kind}-flickr8k",
+            about=about,
             data=DATA,
             first=OWN,
-            experiments=_methods,
-        ),
-        Table(
-            name="evidence/ndgl-readings-flickr8k",
-            about="NDGL: readings of its Eq. 4, its parts, and mined negatives inside it",
-            data=DATA,
-            first=OWN,
-            experiments=_readings,
-        ),
-        Table(
-            name="evidence/ndgl-curves-flickr8k",
-            about="NDGL by the number of teachers and by the batch",
-            data=DATA,
-            first=OWN,
-            experiments=_curves,
-        ),
+            experiments=experiments,
+        )
+        for kind, about, experiments in rows
     )
 
 
 def _methods(budget: Budget) -> Iterator[Experiment]:
     """One for each model: own losses first, since others need them; then each seed."""
     size = SIZES[budget]
-    for host, count in size.seeds.items():
-        name, builder = base_title(host), ExperimentBuilder(TEST)
-        own = [_own(host, seed, size) for seed in range(SEEDS)]
-        builder.add(*own, _lists("own-0", size), CaptionSpaceStage(name=MEANINGS))
+    for name, count in size.seeds.items():
+        title, builder = MODELS[name].title, ExperimentBuilder(TEST)
+        own = [size.own(f"own-{seed}", name, seed) for seed in range(SEEDS)]
+        builder.add(*own, size.lists("own-0"), CaptionSpaceStage(name=SEMANTICS))
         for stage in own:
-            builder.compare(name, OWN, stage)
+            builder.compare(title, OWN, stage)
         for seed in range(count):
             teachers = _teachers(seed)
-            builder.measure(name, "ensemble of 2", teachers, f"ensemble-{seed}", seed)
+            builder.measure(title, "ensemble of 2", teachers, f"ensemble-{seed}", seed)
             builder.add(ComputeTargets(name=f"targets-{seed}", using=teachers))
-            for method, stage in _compared_methods(host, seed, size):
-                builder.compare(name, method, _shortened(stage, size))
-        yield builder.build("evidence/ndgl-flickr8k", host, DATA)
+            for method, stage in _compared_methods(name, seed, size):
+                builder.compare(title, method, size.shorten(stage))
+        yield builder.build("evidence/ndgl-flickr8k", name, DATA)
 
 
-def _compared_methods(host: BaseModel, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
+def _compared_methods(name: str, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
     """Method and training, the most important first."""
-    at = _setting(host, seed, size)
-    student = ndgl.student_stage(f"ndgl-{seed}", base_of(at), targets=f"targets-{seed}")
-    yield "NDGL, K = 2", student
-    yield "AdapOffQuin", ndgl.offline_recipe(f"aoq-{seed}", at)
-    yield "LSEH", ndgl.lseh_recipe(f"lseh-{seed}", at)
-    if base_reduction(host) == "sum":  # MR and HNR over the batch, beside a summed triplet
-        yield "NDGL, K = 2, averaged", _averaged(seed, base_of(at))
-    if host in size.edited:
-        yield "CFM", ndgl.cfm_recipe(f"cfm-{seed}", at)
-
-
-def _averaged(seed: int, host: BaseRecipe) -> Train:
-    """A student whose guided losses are means over the batch."""
-    losses: Terms = {
-        "mr": (ndgl.MR_WEIGHT, ndgl.margin_distillation("mean")),
-        "hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification("mean")),
-    }
-    return ndgl.guided_loss(f"ndgl-mean-{seed}", host, losses, targets=f"targets-{seed}")
+    setting, targets = size.setting(name, seed), f"targets-{seed}"
+    yield "NDGL, K = 2", ndgl.student_stage(f"ndgl-{seed}", setting.setup(), targets=targets)
+    yield "AdapOffQuin", ndgl.offline_stage(f"aoq-{seed}", setting)
+    yield "LSEH", ndgl.lseh_stage(f"lseh-{seed}", setting)
+    if MODELS[name].reduction == "sum":  # MR and HNR over the batch, beside a summed triplet
+        losses: Terms = {
+            "mr": (ndgl.MR_WEIGHT, ndgl.margin_distillation("mean")),
+            "hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification("mean")),
+        }
+        stage = ndgl.guided_stage(f"ndgl-mean-{seed}", setting.setup(), losses, targets=targets)
+        yield "NDGL, K = 2, averaged", stage
+    if name in size.edited:
+        yield "CFM", ndgl.cfm_stage(f"cfm-{seed}", setting)
 
 
 def _readings(budget: Budget) -> Iterator[Experiment]:
-    """The meanings that Eq. 4 may have, NDGL's parts, and what its authors did not try."""
+    """Readings of Eq. 4, NDGL's parts, and combinations that its authors did not try."""
     size = SIZES[budget]
-    for host, seed in _one_model(budget):
-        builder, teachers = ExperimentBuilder(TEST), _teachers(seed)
-        own = [_own(host, one, size) for one in (seed, *_teacher_seeds(seed))]
-        targets = ComputeTargets(name=ndgl.TARGETS, using=teachers)
-        builder.add(*own, _lists(own[0].name, size), targets)
-        builder.compare(base_title(host), OWN, own[0])
-        for method, stage in _compared_readings(host, seed, size):
-            builder.compare(base_title(host), method, _shortened(stage, size))
-        yield builder.build("evidence/ndgl-readings-flickr8k", f"{host}-{seed}", DATA)
+    name, seeds = size.curves
+    for seed in range(seeds):
+        builder, others = ExperimentBuilder(TEST), _teacher_seeds(seed)
+        own = [size.own(f"own-{one}", name, one) for one in (seed, *others)]
+        targets = ComputeTargets(name=ndgl.TARGETS, using=_teachers(seed))
+        builder.add(*own, size.lists(own[0].name), targets)
+        builder.compare(MODELS[name].title, OWN, own[0])
+        for method, stage in _compared_readings(size.setting(name, seed)):
+            builder.compare(MODELS[name].title, method, size.shorten(stage))
+        yield builder.build("evidence/ndgl-readings-flickr8k", f"{name}-{seed}", DATA)
 
 
-def _compared_readings(host: BaseModel, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
+def _compared_readings(setting: ModelSetting) -> Iterator[tuple[str, Train]]:
     """Method and training, the most important first."""
-    at, summed = _setting(host, seed, size), base_reduction(host)
-    alone = base_of(at)
-    yield "MR + HNR", ndgl.student_stage("ndgl", alone)
-    for name, loss in ndgl.reading_recipes(summed, alone.plan.batch).items():
-        yield f"MR, {name}", ndgl.guided_loss(f"mr-{name}", alone, {"mr": loss})
-    hnr: Terms = {"hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification(summed))}
-    yield "HNR", ndgl.guided_loss("hnr", alone, hnr)
-    yield "MR (with mined) + HNR + AdapOffQuin", ndgl.combined_recipe("ndgl-aoq", at)
-    yield "MR + HNR of mined", ndgl.rectified_offline_recipe("hnr-offline", at)
-    yield "AdapOffQuin", ndgl.offline_recipe("aoq", at)
+    setup, reduction = setting.setup(), setting.preset.reduction
+    yield "MR + HNR", ndgl.student_stage("ndgl", setup)
+    for name, loss in ndgl.distillation_readings(reduction, setup.plan.batch).items():
+        yield f"MR, {name}", ndgl.guided_stage(f"mr-{name}", setup, {"mr": loss})
+    hnr: Terms = {"hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification(reduction))}
+    yield "HNR", ndgl.guided_stage("hnr", setup, hnr)
+    yield "MR (with mined) + HNR + AdapOffQuin", ndgl.offline_student_stage("ndgl-aoq", setting)
+    yield "MR + HNR of mined", ndgl.offline_hnr_stage("hnr-offline", setting)
+    yield "AdapOffQuin", ndgl.offline_stage("aoq", setting)
 
 
 def _curves(budget: Budget) -> Iterator[Experiment]:
     """By the number of teachers, then by the batch with two of them."""
-    size, most = SIZES[budget], MOST_TEACHERS[budget]
-    for host, seed in _one_model(budget):
-        builder = ExperimentBuilder(TEST)
-
-        def own(name: str, at: int, batch: int | None = None, host: BaseModel = host) -> Train:
-            return _shortened(trained_base(name, base_of(_setting(host, at, size, batch))), size)
-
-        def student(
-            name: str, many: int, batch: int | None = None, host: BaseModel = host, seed: int = seed
-        ) -> Train:
-            at = base_of(_setting(host, seed, size, batch))
-            return _shortened(ndgl.student_stage(name, at, targets=f"targets-{many}"), size)
-
-        teachers = [own(f"teacher-{k}", seed + k) for k in range(1, most + 1)]
-        builder.add(*teachers)
+    size = SIZES[budget]
+    (name, seeds), most = size.curves, size.most_teachers
+    for seed in range(seeds):
+        builder, title = ExperimentBuilder(TEST), MODELS[name].title
+        teachers = [size.own(f"teacher-{k}", name, seed + k) for k in range(1, most + 1)]
         names = tuple(one.name for one in teachers)
-        builder.add(
-            *(ComputeTargets(name=f"targets-{k}", using=names[:k]) for k in range(1, most + 1))
-        )
-        builder.compare(base_title(host), OWN, own("own", seed))
-        for many in range(1, most + 1):
-            stage = student(f"student-of-{many}", many)
-            builder.compare(base_title(host), f"NDGL, K = {many}", stage)
-        for batch in BATCHES[budget]:
-            alone = own(f"own-{batch}", seed, batch)
-            taught = student(f"ndgl-{batch}", min(2, most), batch)
-            builder.compare(base_title(host), f"{OWN}, batch {batch}", alone)
-            builder.compare(base_title(host), f"NDGL, K = 2, batch {batch}", taught)
-        yield builder.build("evidence/ndgl-curves-flickr8k", f"{host}-{seed}", DATA)
-
-
-def _one_model(budget: Budget) -> Iterator[tuple[BaseModel, int]]:
-    """Three seeds of CHAN, as in the paper, where they can be afforded, else one of GPO."""
-    for seed in range(3 if budget == "gpu" else 1):
-        yield "chan" if budget == "gpu" else "gpo", seed
-
-
-def _setting(host: BaseModel, seed: int, size: NdglSize, batch: int | None = None) -> BaseSetting:
-    """A model at the width that the budget affords."""
-    return BaseSetting(host=host, dataset=DATA, seed=seed, profile=size.profile, batch=batch)
-
-
-def _own(host: BaseModel, seed: int, size: NdglSize) -> Train:
-    """A training with the model's own loss."""
-    return _shortened(trained_base(f"own-{seed}", base_of(_setting(host, seed, size))), size)
-
-
-def _shortened(stage: Train, size: NdglSize) -> Train:
-    """A training as long as the budget affords."""
-    plan = replace(
-        stage.plan,
-        epochs=size.epochs,
-        steps=size.steps,
-        optimiser=OptimizerConfig(rate=size.rate),
-        schedule=CosineLR(warmup=50),
-    )
-    return replace(stage, plan=plan)
-
-
-def _lists(using: str, size: NdglSize) -> Mine:
-    return Mine(name=LISTS, using=(using,), texts=size.texts, images=max(1, size.texts // 5))
+        targets = [ComputeTargets(name=f"targets-{k}", using=names[:k]) for k in range(1, most + 1)]
+        builder.add(*teachers, *targets)
+        builder.compare(title, OWN, size.own("own", name, seed))
+        for k in range(1, most + 1):
+            setup = size.setting(name, seed).setup()
+            student = ndgl.student_stage(f"student-of-{k}", setup, targets=f"targets-{k}")
+            builder.compare(title, f"NDGL, K = {k}", size.shorten(student))
+        for batch in size.batches:
+            own = size.own(f"own-{batch}", name, seed, batch)
+            setup = size.setting(name, seed, batch).setup()
+            student = ndgl.student_stage(f"ndgl-{batch}", setup, targets=f"targets-{min(2, most)}")
+            builder.compare(title, f"{OWN}, batch {batch}", own)
+            builder.compare(title, f"NDGL, K = 2, batch {batch}", size.shorten(student))
+        yield builder.build("evidence/ndgl-curves-flickr8k", f"{name}-{seed}", DATA)
 
 
 def _teacher_seeds(seed: int) -> tuple[int, ...]:

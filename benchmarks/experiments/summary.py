@@ -1,4 +1,4 @@
-"""The table of experiments, made from their raw results: in the terminal, as Markdown, as SVG."""
+"""The table of experiments, made from their raw results: as Markdown and as SVG."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import final, get_args
 
 import torch
-from rich import box
 from rich.table import Table as RichTable
-from rich.text import Text
 from rich.tree import Tree
 from torch import Tensor
 
@@ -27,12 +25,12 @@ RSUM = METRICS[-1]
 RECALLS = tuple(metric for metric in METRICS if "R@" in metric)
 RESAMPLES, FLIPS, LEVEL = 2000, 10_000, 0.95
 AT_ONCE = 250
-HEAD = ("host", "loss", "seeds", *RECALLS, RSUM, "against {first} (95 %)", "p", "better in")
+HEAD = ("model", "loss", "seeds", *RECALLS, RSUM, "against {first} (95 %)", "p", "better in")
 NOTE = (
-    "Mean over seeds; RSum ± standard deviation between seeds. The interval draws seeds and images "
-    "with all their captions anew; p exchanges the two methods' answers image by image and says "
-    "nothing about other seeds; neither is corrected for the number of rows. Single models, "
-    "but where a row says ensemble."
+    "Mean over seeds; RSum ± standard deviation between seeds. The interval resamples seeds and "
+    "images with all their captions; p permutes the two methods' results image by image and does "
+    "not extend to other seeds; neither is corrected for the number of rows. Single models, "
+    "except in rows named ensemble."
 )
 
 
@@ -139,29 +137,28 @@ def _difference(pairs: Sequence[tuple[Entry, Entry]]) -> Difference:
     """Of the second of each pair from the first."""
     changes = torch.stack([second.shares() - first.shares() for first, second in pairs])
     rng = torch.Generator().manual_seed(0)
-    drawn = torch.cat(
-        [_drawn(changes, min(AT_ONCE, RESAMPLES - n), rng) for n in range(0, RESAMPLES, AT_ONCE)]
-    )
+    counts = (min(AT_ONCE, RESAMPLES - n) for n in range(0, RESAMPLES, AT_ONCE))
+    resampled = torch.cat([_resampled(changes, count, rng) for count in counts])
     edge = (1 - LEVEL) / 2
-    low, high = drawn.quantile(torch.tensor([edge, 1 - edge], dtype=torch.float64)).tolist()
+    low, high = resampled.quantile(torch.tensor([edge, 1 - edge], dtype=torch.float64)).tolist()
     each = changes.sum(1)
     return Difference(
         mean=float(each.mean()),
         low=low,
         high=high,
-        p=_chance(changes.mean(0), rng),
+        p=_p_value(changes.mean(0), rng),
         better=(int((each > 0).sum()), len(each)),
     )
 
 
-def _drawn(changes: Tensor, count: int, rng: torch.Generator) -> Tensor:
+def _resampled(changes: Tensor, count: int, rng: torch.Generator) -> Tensor:
     """(count,) mean changes of RSum, seeds and images drawn with replacement."""
     seeds, images = changes.shape
     picked = changes[torch.randint(seeds, (count, seeds), generator=rng)].mean(1)
     return picked.gather(1, torch.randint(images, (count, images), generator=rng)).sum(1)
 
 
-def _chance(changes: Tensor, rng: torch.Generator) -> float:
+def _p_value(changes: Tensor, rng: torch.Generator) -> float:
     """Share of random sign flips whose sum is at least as far from 0 as the real one."""
     real, changes = changes.sum().abs() - 1e-9, changes[changes != 0]
     extreme = 0
@@ -172,8 +169,8 @@ def _chance(changes: Tensor, rng: torch.Generator) -> float:
     return (extreme + 1) / (FLIPS + 1)
 
 
-def show(ledgers: Sequence[Path], *, markdown: bool = False, figure: Path | None = None) -> None:
-    """Print the table of one or more files of raw results, and draw its differences.
+def show(ledgers: Sequence[Path], figure: Path | None = None) -> None:
+    """Print the table of one or more files of raw results as Markdown, and draw its differences.
 
     Raises:
         ValueError: a file is missing or damaged, or results do not belong into one table.
@@ -182,12 +179,9 @@ def show(ledgers: Sequence[Path], *, markdown: bool = False, figure: Path | None
         ensure_writable_file(figure)
     entries = [entry for path in ledgers for entry in read(path)]
     rows = lines(entries, first_of(entries))
-    if markdown:
-        console.print(as_markdown(entries, rows), markup=False, highlight=False, soft_wrap=True)
-    else:
-        console.print(_terminal(entries, rows))
+    console.print(as_markdown(entries, rows), markup=False, highlight=False, soft_wrap=True)
     if figure is not None:
-        write_text(figure, drawn(rows, first_of(entries)))
+        write_text(figure, figure_svg(rows, first_of(entries)))
 
 
 def show_tables(tables: Iterable[Table]) -> None:
@@ -222,7 +216,7 @@ def as_markdown(entries: Sequence[Entry], rows: Sequence[Line]) -> str:
     return "\n".join([f"{_protocol(entries)}.", "", *head, *body, "", NOTE])
 
 
-def drawn(rows: Sequence[Line], first: str = ONLINE) -> str:
+def figure_svg(rows: Sequence[Line], first: str = ONLINE) -> str:
     """Differences of RSum with their intervals, a line of the figure each, as SVG."""
     from matplotlib.figure import Figure
 
@@ -241,23 +235,6 @@ def drawn(rows: Sequence[Line], first: str = ONLINE) -> str:
     svg = io.StringIO()
     canvas.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()
-
-
-def _terminal(entries: Sequence[Entry], rows: Sequence[Line]) -> RichTable:
-    """Two lines of 80 letters for each method."""
-    first = first_of(entries)
-    shown = RichTable(box=box.SIMPLE_HEAD, caption=Text(f"{_protocol(entries)}. {NOTE}"))
-    shown.caption_justify = "left"
-    shown.add_column("host\n  loss", no_wrap=True)
-    for name in ("seeds", "i2t R@1, 5, 10\nt2i R@1, 5, 10", "RSum", f"against {first}\n(95 %), p"):
-        shown.add_column(name, justify="right")
-    for line in rows:
-        _, _, seeds, *numbers, rsum, difference, p, better = _cells(line)
-        both = f"{'  '.join(numbers[:3])}\n{'  '.join(numbers[3:])}"
-        against = f"{difference}\np {p}, {better}" if line.against else ""
-        name = f"{line.host}\n  {_method(line)}"
-        shown.add_row(*(Text(cell) for cell in (name, seeds, both, rsum, against)))
-    return shown
 
 
 def _cells(line: Line) -> list[str]:

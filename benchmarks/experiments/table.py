@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, final, get_args
+from typing import Literal, final
 
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_literal, unknown_name
 from counterfoil.pipelines.pipeline import Evaluate, Recipe, Stage, Train
 
 Budget = Literal["cpu", "gpu", "smoke"]
@@ -76,18 +76,12 @@ class Table:
         Raises:
             ValueError: no such budget, or no key begins so.
         """
-        for known in get_args(Budget):
-            if known == budget:
-                every = tuple(self.experiments(known))
-                break
-        else:
-            raise ValueError(unknown_name(budget, list(get_args(Budget)), "a budget"))
+        every = tuple(self.experiments(parse_literal(Budget, budget, "a budget")))
+        keys = [one.key for one in every]
         for start in only:
-            if not any(one.key.startswith(start) for one in every):
-                keys = [one.key for one in every]
-                raise ValueError(
-                    unknown_name(start, keys, f"an experiment of {self.name} ({budget})")
-                )
+            if not any(key.startswith(start) for key in keys):
+                kind = f"an experiment of {self.name} ({budget})"
+                raise ValueError(unknown_name(start, keys, kind))
         return tuple(one for one in every if not only or one.key.startswith(tuple(only)))
 
 

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.ledger import add
-from benchmarks.experiments.summary import as_markdown, drawn, lines, show
+from benchmarks.experiments.summary import as_markdown, figure_svg, lines, show
 from counterfoil.evaluation.bootstrap import compare
 from experiment_cases import entry, report
 
@@ -71,7 +71,7 @@ def test_it_is_shown_with_its_protocol(tmp_path, capsys) -> None:
     assert "any hit" in text
     assert text.count("\n| ") == 3
     assert "3 of 3" in text
-    assert "<svg" in drawn(lines(entries))
+    assert "<svg" in figure_svg(lines(entries))
     path = tmp_path / "ledger.jsonl"
     add(path, entries)
     show([path], figure=tmp_path / "figure.svg")

@@ -23,7 +23,7 @@ def test_dry_shows_the_points_and_runs_nothing(tmp_path: Path, monkeypatch, caps
     assert not list(tmp_path.iterdir())
 
 
-def test_those_with_a_name_are_listed(capsys) -> None:
+def test_named_sweeps_are_listed(capsys) -> None:
     assert recipes_cases.run("sweep") == 0
     assert "sweeps/tags-dc-flickr30k" in capsys.readouterr().out
 

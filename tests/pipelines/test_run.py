@@ -103,7 +103,7 @@ def of_scenes():
     for kind in ndgl.VARIANTS:
         yield pytest.param(f"ndgl/{kind}/gpo-scenes", marks=pytest.mark.slow)
     yield pytest.param("ndgl/mining/vsrn-scenes", marks=pytest.mark.slow)
-    for kind in tags.VARIANTS:
+    for kind in (name.removesuffix("/") for name in tags.VARIANTS):
         yield f"{kind}/uniter-scenes"
     for kind, (_, hosts) in tags.OTHER_VARIANTS.items():
         for host in hosts:

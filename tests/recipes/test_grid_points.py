@@ -34,7 +34,7 @@ def test_axes_as_users_write_them(text: str, keys: tuple[str, ...], values: tupl
 
 
 @pytest.mark.parametrize("text", ["online.rate", "=1,2", "online.rate=", "online.rate=1,,2"])
-def test_axes_that_are_none(text: str) -> None:
+def test_bad_axes(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no axis of a sweep; write stage\.key=value,value"):
         parsed(text)
 
@@ -47,42 +47,42 @@ value = st.one_of(plain, st.lists(plain, max_size=3).map(tuple), st.lists(plain,
 
 
 @given(st.lists(value, min_size=1, max_size=5, unique_by=repr))
-def test_written_values_are_read_back_whatever_they_hold(values: list[object]) -> None:
+def test_values_survive_parsing(values: list[object]) -> None:
     written = tuple(map(repr, values))
     if not any("\\" in text for text in written):  # a quote inside its own kind of quotes
         assert parsed(f"a.b={','.join(written)}").values == written
 
 
-def test_every_combination_is_a_point_and_what_the_recipe_says() -> None:
+def test_every_combination_is_a_point() -> None:
     found = sweep(RATES, parsed("*.batch=8,16,32")).points()
-    assert [p.values for p in found] == [
+    assert list(found) == [
         (rate, batch) for rate in ("1e-4", "2e-4") for batch in ("8", "16", "32")
     ]
-    for point in found:
-        (recipe,) = point.recipes
+    for (rate, batch), (recipe,) in found.items():
         online, adaptive = recipe.stage("online"), recipe.stage("adaptive")
         assert isinstance(online, Train)
         assert isinstance(adaptive, Train)
-        assert online.plan.optimiser.rate == float(point.values[0])
+        assert online.plan.optimiser.rate == float(rate)
         assert adaptive.plan.optimiser == DEMO.stage("adaptive").plan.optimiser
-        assert (online.plan.batch, adaptive.plan.batch) == (int(point.values[1]),) * 2
+        assert (online.plan.batch, adaptive.plan.batch) == (int(batch),) * 2
 
 
 def test_keys_are_kept_equal_and_values_are_of_any_kind() -> None:
     tied = parsed("online.seed+adaptive.seed=3,5")
     kinds = parsed("online.betas=(0.9, 0.98),(0.9, 0.999)")
-    for point in sweep(tied, kinds, parsed("online.drop_last=true,false")).points():
-        online, adaptive = point.recipes[0].stage("online"), point.recipes[0].stage("adaptive")
-        assert online.plan.seed == adaptive.plan.seed == int(point.values[0])
-        assert online.plan.optimiser.betas == (0.9, float(point.values[1].strip("()").split()[1]))
-        assert online.plan.drop_last is (point.values[2] == "true")
+    points = sweep(tied, kinds, parsed("online.drop_last=true,false")).points()
+    for (seed, betas, drop), (recipe,) in points.items():
+        online, adaptive = recipe.stage("online"), recipe.stage("adaptive")
+        assert online.plan.seed == adaptive.plan.seed == int(seed)
+        assert online.plan.optimiser.betas == (0.9, float(betas.strip("()").split()[1]))
+        assert online.plan.drop_last is (drop == "true")
 
 
 def test_seeds_are_added_to_those_of_trainings_alone() -> None:
     recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
     axes = (parsed("tags.rate=1e-4,2e-4"),)
-    (one, _) = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).points()
-    seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one.recipes]
+    one, _ = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).points().values()
+    seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one]
     assert seeds == [[0, 0, 0], [0, 4, 4]]
 
 
@@ -90,21 +90,21 @@ def test_seeds_are_added_to_those_of_trainings_alone() -> None:
 @given(st.integers(1, 12), st.integers(0, 50))
 def test_a_draw_is_of_the_grid_and_part_of_a_longer_one(many: int, seed: int) -> None:
     axes = (parsed("online.rate=1e-4,2e-4,3e-4"), parsed("online.batch=1,2,3,4"))
-    whole = [p.values for p in sweep(*axes).points()]
-    drawn = [p.values for p in sweep(*axes, draw=many, seed=seed).points()]
+    whole = list(sweep(*axes).points())
+    drawn = list(sweep(*axes, draw=many, seed=seed).points())
     assert len(set(drawn)) == many
     assert drawn == [values for values in whole if values in drawn]
-    shorter = [p.values for p in sweep(*axes, draw=max(1, many - 3), seed=seed).points()]
+    shorter = list(sweep(*axes, draw=max(1, many - 3), seed=seed).points())
     assert set(shorter) <= set(drawn)
 
 
 def test_another_seed_draws_other_points() -> None:
     axes = (parsed("online.rate=1e-4,2e-4,3e-4"), parsed("online.batch=1,2,3,4"))
-    draws = {tuple(p.values for p in sweep(*axes, draw=4, seed=s).points()) for s in range(8)}
+    draws = {tuple(sweep(*axes, draw=4, seed=s).points()) for s in range(8)}
     assert len(draws) > 4
 
 
-def test_what_a_stage_depends_on() -> None:
+def test_dependencies_of_a_stage() -> None:
     assert [s.name for s in dependencies(DEMO, "online")] == ["online"]
     assert [s.name for s in dependencies(DEMO, "adaptive")] == ["online", "lists", "adaptive"]
     ndgl = catalogue.find_recipe("ndgl/gpo-scenes")
@@ -117,7 +117,7 @@ def test_the_last_training_is_compared_unless_another_is_named() -> None:
     assert sweep(RATES, stage="online").compared == "online"
 
 
-def test_names_of_axes_are_as_short_as_they_can_be() -> None:
+def test_labels_of_axes_are_short() -> None:
     axes = [
         parsed(f"{key}=1") for key in ("*.objective.a.weight", "x.objective.b.weight", "x.rate")
     ]
@@ -130,11 +130,11 @@ def test_names_of_axes_are_as_short_as_they_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("make", "message"),
     [
         (lambda: sweep(), "toy varies nothing; add --over"),
         (lambda: sweep(RATES, RATES), "online.rate is varied twice"),
-        (lambda: sweep(parsed("online.seed=1,1")), "is to be 1 twice"),
+        (lambda: sweep(parsed("online.seed=1,1")), "has the value 1 twice"),
         (lambda: sweep(RATES, draw=3), "3 points cannot be drawn, the grid has 2"),
         (lambda: sweep(RATES, seeds=(1, 1)), "--seeds 1,1"),
         (lambda: sweep(RATES, seeds=(-1,)), "--seeds -1"),
@@ -151,6 +151,6 @@ def test_names_of_axes_are_as_short_as_they_can_be() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_swept(made, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        made()
+def test_bad_grids(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

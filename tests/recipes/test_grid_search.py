@@ -44,7 +44,7 @@ def trained(folder: Path, stage: str) -> list[Path]:
     return [p for p in folder.glob(f"points/*/{stage}") if not p.is_symlink()]
 
 
-def test_what_points_share_is_run_once(whole: Path) -> None:
+def test_shared_stages_run_once(whole: Path) -> None:
     assert len(list((whole / "points").iterdir())) == 4
     for stage, times in (("online", 1), ("lists", 1), ("adaptive", 4), ("test-adaptive", 1)):
         assert len(trained(whole, stage)) == times
@@ -55,7 +55,7 @@ def test_what_points_share_is_run_once(whole: Path) -> None:
     moved.rename(whole)
 
 
-def test_a_point_is_what_a_run_of_its_own_finds(whole: Path, tmp_path: Path) -> None:
+def test_a_point_equals_a_run_of_its_own(whole: Path, tmp_path: Path) -> None:
     found = results(whole)["points"][3]
     assert found["settings"] == {"adaptive.draw.texts": "20", "adaptive.rate": "1e-2"}
     settings = [f"{key}={value}" for key, value in found["settings"].items()]
@@ -69,7 +69,7 @@ def test_a_point_is_what_a_run_of_its_own_finds(whole: Path, tmp_path: Path) -> 
     assert swept.read_bytes() == (tmp_path / weights).read_bytes()
 
 
-def test_the_best_on_dev_alone_is_measured_on_test(whole: Path) -> None:
+def test_only_the_best_point_is_evaluated_on_test(whole: Path) -> None:
     found = results(whole)
     means = [point["mean"] for point in found["points"]]
     assert found["ranked"] == sorted(range(4), key=lambda n: (-means[n], n))
@@ -81,7 +81,7 @@ def test_the_best_on_dev_alone_is_measured_on_test(whole: Path) -> None:
     assert "scenes test" in test["protocol"]
 
 
-def test_again_nothing_is_run_and_the_table_is_the_same(whole: Path, monkeypatch) -> None:
+def test_a_finished_search_runs_nothing(whole: Path, monkeypatch) -> None:
     before = {k: v for k, v in snapshot(whole).items() if not k.startswith("sweep.")}
     instead(monkeypatch, lambda *_, **__: pytest.fail("something was run"))
     expected = results(whole)
@@ -90,7 +90,7 @@ def test_again_nothing_is_run_and_the_table_is_the_same(whole: Path, monkeypatch
     assert {k: v for k, v in snapshot(whole).items() if not k.startswith("sweep.")} == before
 
 
-def test_a_wider_grid_goes_on_from_what_is_there(whole: Path, tmp_path: Path) -> None:
+def test_a_wider_grid_reuses_the_folder(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "wider"
     assert run(toy("adaptive.draw.texts=10", "adaptive.rate=1e-3"), source(), folder)
     wider = toy("adaptive.draw.texts=10,20", "adaptive.rate=1e-3")
@@ -132,7 +132,7 @@ def test_a_training_without_a_test_of_its_own_gets_one(tmp_path: Path) -> None:
     assert [test["stage"] for test in results(tmp_path)["tests"]] == ["test-online"]
 
 
-def test_a_point_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path, monkeypatch) -> None:
+def test_a_failed_point_is_reported_and_left_out(tmp_path: Path, monkeypatch) -> None:
     def breaks(stage, context, **kwargs):
         if stage.name == "adaptive" and stage.plan.optimiser.rate == 1e-2:
             raise ValueError("the loss is nan")
@@ -150,7 +150,7 @@ def test_a_point_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path, mon
     assert [point["failed"] for point in results(tmp_path)["points"]] == [None] * 3
 
 
-def test_what_all_points_share_and_cannot_be_run_is_tried_once(tmp_path: Path, monkeypatch) -> None:
+def test_a_shared_failure_is_tried_once(tmp_path: Path, monkeypatch) -> None:
     tried = []
 
     def breaks(stage, *_, **__):
@@ -182,7 +182,7 @@ def place(folder: Path, stage: str, many: int) -> list[Path]:
         ("adaptive.json", 3),
     ],
 )
-def test_killed_it_goes_on_to_the_same_table(
+def test_a_killed_search_continues_to_the_same_results(
     stage: str, many: int, whole: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "toy"
@@ -196,7 +196,7 @@ def test_killed_it_goes_on_to_the_same_table(
     }
 
 
-def test_when_the_time_is_up_what_is_done_is_kept(whole: Path, tmp_path: Path) -> None:
+def test_a_search_out_of_time_continues(whole: Path, tmp_path: Path) -> None:
     assert not run(toy(), source(), tmp_path, minutes=1e-6)
     assert json.loads((tmp_path / "sweep.json").read_text())["ranked"] == []
     assert not (tmp_path / "sweep.html").exists()
@@ -204,7 +204,7 @@ def test_when_the_time_is_up_what_is_done_is_kept(whole: Path, tmp_path: Path) -
     assert results(tmp_path) == results(whole)
 
 
-def test_what_was_stopped_is_not_gone_on_with_unasked(tmp_path: Path, monkeypatch) -> None:
+def test_a_stopped_search_needs_resume(tmp_path: Path, monkeypatch) -> None:
     def dies(*_, **__):
         raise KeyboardInterrupt
 
@@ -218,7 +218,7 @@ def test_what_was_stopped_is_not_gone_on_with_unasked(tmp_path: Path, monkeypatc
     assert snapshot(tmp_path) == before
 
 
-def test_what_was_stopped_here_and_finished_there_is_linked(tmp_path: Path, monkeypatch) -> None:
+def test_a_stage_stopped_here_and_finished_elsewhere_is_linked(tmp_path: Path, monkeypatch) -> None:
     def dies(*_, **__):
         raise KeyboardInterrupt
 
@@ -231,7 +231,7 @@ def test_what_was_stopped_here_and_finished_there_is_linked(tmp_path: Path, monk
     assert len(trained(tmp_path, "online")) == 1
 
 
-def test_a_link_to_what_has_been_removed_is_run_again(tmp_path: Path) -> None:
+def test_a_broken_link_is_run_again(tmp_path: Path) -> None:
     assert run(toy("adaptive.rate=1e-3,1e-2"), source(), tmp_path)
     expected = results(tmp_path)
     (lent,) = trained(tmp_path, "online")
@@ -252,7 +252,7 @@ def without_dev() -> ImageTextDataset:
 
 
 @pytest.mark.parametrize(
-    ("over", "told"),
+    ("over", "message"),
     [
         (("online.epochs=1,2", "online.minutes=1,2"), "train the same 'adaptive'"),
         (("lists.images=5,6", "test-online.protocol=whole,coco-5k"), "train the same 'adaptive'"),
@@ -261,8 +261,8 @@ def without_dev() -> ImageTextDataset:
         (("adaptive.draw.texts=10,4000",), "set adaptive.draw to fewer"),
     ],
 )
-def test_grids_that_make_no_sense(over: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_grids(over: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
         run(toy(*over), source(), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -285,7 +285,7 @@ def test_the_folder_of_another_sweep(what: str, whole: Path) -> None:
     assert snapshot(whole) == before
 
 
-def test_how_far_it_is_is_told(tmp_path: Path, capsys) -> None:
+def test_progress_is_printed(tmp_path: Path, capsys) -> None:
     sweep = toy("adaptive.rate=1e-3,1e-2")
     assert run(sweep, source(), tmp_path)
     shown = capsys.readouterr().out

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
 from counterfoil.pipelines.pipeline import Recipe, Train
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.grid_search import GridSearch, find, grids, jobs, requested
-from counterfoil.recipes.models import LARGE, Dataset
+from counterfoil.recipes.grid_search import GridSearch, grid_from_options, grid_jobs, named_grids
+from counterfoil.recipes.models import DATASETS, LARGE
 from counterfoil.recipes.tags import PAPER
-
-SETS: tuple[Dataset, ...] = get_args(Dataset)
 
 
 def numbers(recipe: Recipe, step: int) -> tuple[float, ...]:
@@ -29,19 +25,19 @@ def numbers(recipe: Recipe, step: int) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("dataset", LARGE)
-def test_what_the_paper_chose_is_one_of_the_points(dataset: Dataset) -> None:
+def test_what_the_paper_chose_is_one_of_the_points(dataset: str) -> None:
     wanted = [(n.rate, n.temperature, n.masked, n.written, n.words) for n in PAPER[dataset]]
     for step, name in enumerate((f"sweeps/tags-{dataset}", f"sweeps/tags-dc-{dataset}")):
-        found = [p.recipes[0] for p in find(name).points()]
+        found = [recipe for (recipe,) in named_grids()[name].points().values()]
         assert sum(numbers(recipe, step) == wanted[step] for recipe in found) == (1, 3)[step]
         assert any(
             all(numbers(recipe, s) == wanted[s] for s in range(step + 1)) for recipe in found
         )
 
 
-@pytest.mark.parametrize("sweep", grids(), ids=lambda sweep: sweep.name)
+@pytest.mark.parametrize("sweep", named_grids().values(), ids=lambda sweep: sweep.name)
 def test_points_differ_and_share_what_comes_before(sweep: GridSearch) -> None:
-    todo = jobs(sweep, "data")
+    todo = grid_jobs(sweep, "data")
     large = sweep.name.endswith(LARGE)
     both = sweep.compared == "tags-dc"
     assert sweep.size == (216 if both else 36) if large else sweep.size == (24 if both else 12)
@@ -51,19 +47,23 @@ def test_points_differ_and_share_what_comes_before(sweep: GridSearch) -> None:
         assert len({digest for job in todo for digest in job.needed}) == 1 + 36 + 216
 
 
-@pytest.mark.parametrize("dataset", SETS)
-def test_the_first_step_is_searched_as_it_runs_in_the_recipe(dataset: Dataset) -> None:
-    recipe = find(f"sweeps/tags-{dataset}").recipe
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_first_step_is_searched_as_it_runs_in_the_recipe(dataset: str) -> None:
+    recipe = named_grids()[f"sweeps/tags-{dataset}"].recipe
     assert recipe == catalogue.find_recipe(f"tags/uniter-{dataset}")
     if dataset not in LARGE:
-        rates = {numbers(p.recipes[0], 0)[0] for p in find(f"sweeps/tags-{dataset}").points()}
+        rates = {
+            numbers(r, 0)[0] for (r,) in named_grids()[f"sweeps/tags-{dataset}"].points().values()
+        }
         assert rates == {PAPER[dataset][0].rate}
 
 
 def test_a_sweep_with_a_name_is_asked_for_with_other_draws_and_settings() -> None:
-    assert len(requested("sweeps/tags-dc-scenes", draw=0).points()) == 24
-    one = requested("sweeps/tags-scenes", draw=2, seed=5, seeds="1,2", settings=["tags.steps=3"])
+    assert len(grid_from_options("sweeps/tags-dc-scenes", draw=0).points()) == 24
+    one = grid_from_options(
+        "sweeps/tags-scenes", draw=2, seed=5, seeds="1,2", settings=["tags.steps=3"]
+    )
     assert (one.draw, one.seed, one.seeds) == (2, 5, (1, 2))
-    assert all(r.stage("tags").plan.steps == 3 for p in one.points() for r in p.recipes)
+    assert all(r.stage("tags").plan.steps == 3 for own in one.points().values() for r in own)
     with pytest.raises(ValueError, match="--over and --stage go with a recipe"):
-        requested("sweeps/tags-scenes", ["tags.rate=1,2"])
+        grid_from_options("sweeps/tags-scenes", ["tags.rate=1,2"])

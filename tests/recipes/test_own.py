@@ -21,18 +21,18 @@ SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.epochs=1", "*.ste
 
 
 @pytest.mark.parametrize("pixels,sees", [(True, "pixels"), (False, "features")])
-def test_every_host_reads_what_there_is(pixels, sees):
-    for host in photos.known_models("scenes" if pixels else "flickr8k"):
-        recipe = photos.own_data_recipe(host, pixels=pixels)
+def test_every_model_reads_pixels_or_features(pixels, sees):
+    for name in photos.known_models("scenes" if pixels else "flickr8k"):
+        recipe = photos.own_data_recipe(name, pixels=pixels)
         trained = [stage for stage in recipe.stages if isinstance(stage, Train)]
         assert {stage.processor.images for stage in trained} == {sees}
         tests = [stage for stage in recipe.stages if isinstance(stage, Evaluate)]
         assert {stage.protocol for stage in tests} == {"whole"}
         several = {"ndgl": ndgl.K + 1, "tags-dc": 2, "aoq": 2}
-        assert len(trained) == several.get(host.split("/")[0], 1)
+        assert len(trained) == several.get(name.split("/")[0], 1)
 
 
-def test_hosts_that_need_no_download_are_known():
+def test_models_that_need_no_download_are_known():
     known = photos.known_models("scenes")
     assert set(models.SINGLES) < set(known)
     assert {"gpo", "chan", "esa", "hrem", "dive", "ndgl/gpo", "ndgl/vsrn"} < set(known)
@@ -40,16 +40,16 @@ def test_hosts_that_need_no_download_are_known():
     assert len(known) == len(set(known))
 
 
-def test_unknown_hosts_are_told_the_nearest():
+def test_unknown_models_get_the_nearest_name():
     for name, near in (("vseep", "vsepp"), ("chna", "chan"), ("ndgl/gpoo", "ndgl/gpo")):
         with pytest.raises(ValueError, match=f"did you mean '{near}'"):
             photos.own_data_recipe(name, pixels=True)
-    assert any("bert" in host for host in ndgl_models.HOSTS)
+    assert any("bert" in host for host in ndgl_models.MODERN)
     with pytest.raises(ValueError, match="'gpo-bert' is not a model to train"):
         photos.own_data_recipe("gpo-bert", pixels=True)
 
 
-def test_saved_models_take_the_place_of_teachers():
+def test_saved_models_replace_teachers():
     recipe = photos.own_data_recipe("ndgl/chan", pixels=True, teachers=["runs/a", "runs/b"])
     taught = recipe.stage("targets")
     assert isinstance(taught, ComputeTargets)
@@ -85,7 +85,7 @@ VILT = (
 VILT += ("*.candidates.texts=9", "*.candidates.images=9")
 
 
-@pytest.mark.parametrize("name", tags.NAMES)
+@pytest.mark.parametrize("name", tags.OWN_RECIPES)
 def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     """A folder in the place of the hub; the saved model does not ask for it again."""
     public = recipes_cases.vilt_like(tmp_path / "public")
@@ -103,13 +103,13 @@ def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     assert isinstance(model.model, ViLT)
     picture = Image.new("RGB", (40, 20), "red")
     assert model.score(picture, ["a dog", "a red circle"]).shape == (2,)
-    told = json.loads((tmp_path / "run" / stage / "model" / "lens.json").read_text())
-    assert told["eye"]["divisor"] == 8
+    saved = json.loads((tmp_path / "run" / stage / "model" / "lens.json").read_text())
+    assert saved["eye"]["divisor"] == 8
 
 
-def test_vilt_is_not_told_what_only_features_need():
-    assert not set(tags.NAMES) & set(photos.known_models("flickr8k"))
-    for name in tags.NAMES:
+def test_vilt_needs_pixels():
+    assert not set(tags.OWN_RECIPES) & set(photos.known_models("flickr8k"))
+    for name in tags.OWN_RECIPES:
         first, *rest = [
             s for s in photos.own_data_recipe(name, pixels=True).stages if isinstance(s, Train)
         ]

@@ -43,8 +43,8 @@ def test_photos_train_beside_a_frozen_model(name, tmp_path):
     assert all(torch.equal(value, frozen[key]) for key, value in tower.body.state_dict().items())
     assert model.score(Image.new("RGB", (40, 20), "red"), ["a dog", "a star"]).shape == (2,)
     assert main(["evaluate", str(run / last), "--data", data]) == 0
-    told = json.loads((run / last / "model" / "lens.json").read_text())
-    assert told["eye"]["size"] == 48
+    saved = json.loads((run / last / "model" / "lens.json").read_text())
+    assert saved["eye"]["size"] == 48
 
 
 def test_a_second_training_begins_with_the_first(tmp_path):
@@ -55,7 +55,7 @@ def test_a_second_training_begins_with_the_first(tmp_path):
     from counterfoil.pipelines.run import DataSource, run_pipeline
 
     public = hub_cases.mobilenet(tmp_path / "public")
-    first = photos.photo_settings("mobilenet").stages[0]
+    first = photos.photo_recipe("mobilenet", None).stages[0]
     assert isinstance(first, Train)
     again = replace(first, name="again", start="online")
     both = apply_overrides(
@@ -67,10 +67,10 @@ def test_a_second_training_begins_with_the_first(tmp_path):
     assert len(load_model(tmp_path / "run" / "again").embed(dataset).images) == 36
 
 
-def test_what_is_measured_and_how():
+def test_protocols_of_own_photos_and_of_flickr8k():
     for name in photos.NAMES:
         mine = photos.own_data_recipe(name, pixels=True)
-        assert mine == photos.photo_settings(name)
+        assert mine == photos.photo_recipe(name, None)
         tests = [stage for stage in mine.stages if isinstance(stage, Evaluate)]
         assert {stage.protocol for stage in tests} == {"whole"}
         public = photos.photo_recipe(name, "flickr8k")

@@ -349,8 +349,8 @@ def test_folders_of_sentence_transformers_are_trained_further(tmp_path):
     (tmp_path / "st" / "modules.json").write_text(json.dumps(modules))
     scenes = load_dataset("scenes:images=36")
     more = {"way": "full", "written": None, "teachers": ()}
-    whole = clip.parse_model_name("contrastive", scenes, model=str(tmp_path / "st"), **more)
-    assert whole == clip.parse_model_name("contrastive", scenes, model=str(inner), **more)
+    whole = clip.train_recipe("contrastive", scenes, model=str(tmp_path / "st"), **more)
+    assert whole == clip.train_recipe("contrastive", scenes, model=str(inner), **more)
 
 
 def test_the_folder_of_a_whole_sentence_transformer_is_a_host(tmp_path):

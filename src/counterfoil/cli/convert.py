@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,25 +41,6 @@ def convert(
     ] = None,
 ) -> None:
     """Convert an authors' checkpoint to a model folder."""
-    convert_checkpoint(model, checkpoint, vocabulary, folder, settings=settings or ())
-
-
-def convert_checkpoint(
-    system: str, checkpoint: Path, vocabulary: Path, folder: Path, *, settings: Sequence[str]
-) -> None:
-    """Convert an authors' checkpoint and its vocabulary to a model folder.
-
-    Args:
-        system: name of the model.
-        checkpoint: the authors' file.
-        vocabulary: its vocabulary file; for a model with BERT, BERT's folder with configuration
-            and tokenizer.
-        folder: folder to write.
-        settings: ``key=value`` of the model.
-
-    Raises:
-        ValueError: `folder` exists, or the files are invalid or do not fit each other.
-    """
     from dataclasses import replace
 
     from counterfoil.core.console import output
@@ -68,30 +48,28 @@ def convert_checkpoint(
     from counterfoil.data.processor import FeatureProcessor, Processor
     from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
     from counterfoil.model import save_model
-    from counterfoil.models.convert import WITH_BERT
-    from counterfoil.models.convert import convert_checkpoint as convert_state
+    from counterfoil.models.convert import WITH_BERT, convert_checkpoint
     from counterfoil.pipelines.overrides import changed_settings
 
     ensure_absent(folder)
     ensure_writable_folder(folder)
     is_bert = vocabulary.is_dir()
-    converted = convert_state(checkpoint, system, bert=str(vocabulary) if is_bert else None)
+    converted = convert_checkpoint(checkpoint, model, bert=str(vocabulary) if is_bert else None)
     tokenizer = WordPieceTokenizer(str(vocabulary)) if is_bert else read_vocabulary(vocabulary)
-    _check_vocabulary(converted, tokenizer, vocabulary, masks=system in WITH_BERT)
+    _check_vocabulary(converted, tokenizer, vocabulary, masks=model in WITH_BERT)
     converted.build()  # refuses weights that do not fit before any setting is applied
     spec = converted.model
     if "mask" in spec.arguments and tokenizer.mask is not None:
         spec = spec.replace(mask=tokenizer.mask)
-    for setting in settings:
+    for setting in settings or ():
         spec = changed_settings(spec, setting)
-    model = replace(converted, model=spec).build()
     layer = next(weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
     save_model(
         folder,
         spec=spec,
-        model=model,
+        model=replace(converted, model=spec).build(),
         processor=Processor(FeatureProcessor(layer.shape[1]), tokenizer),
-        provenance={"converted_from": checkpoint.name, "system": system},
+        provenance={"converted_from": checkpoint.name, "system": model},
     )
     output(f"{spec!r}: {folder}")
 

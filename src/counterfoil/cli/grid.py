@@ -94,14 +94,20 @@ def sweep(
     dry: Dry = False,
 ) -> None:
     """Search hyper-parameters: train a recipe with many settings, rank them on dev."""
-    from counterfoil.recipes import grid_search
-    from counterfoil.recipes.grid_search import run_grid, show_grid
+    from counterfoil.recipes.grid_search import (
+        PREFIX,
+        grid_from_options,
+        named_grids,
+        run_grid,
+        show_grid,
+    )
 
-    _check(context)
+    refuse_without(context, "recipe", tuple(context.params), argument=True)
+    refuse_without(context, "dry", RUN_OPTIONS, alone=True)
     if recipe is None:
-        _list(grid_search.grids())
+        _list(named_grids().values())
         return
-    grid = grid_search.requested(
+    grid = grid_from_options(
         recipe,
         over or (),
         stage=stage,
@@ -116,9 +122,9 @@ def sweep(
     source = data.source(grid.recipe.data)
     if dry:
         show_grid(grid)
-    elif not run_grid(
-        grid, source, folder or grid.folder, resume=resume, minutes=minutes, test=test_best
-    ):
+        return
+    folder = folder or Path("runs") / PREFIX / grid.name.removeprefix(PREFIX)
+    if not run_grid(grid, source, folder, resume=resume, minutes=minutes, test=test_best):
         raise typer.Exit(STOPPED)
 
 
@@ -131,9 +137,3 @@ def _list(grids: Iterable[GridSearch]) -> None:
         (grid.name, f"{grid.size:,}", str(grid.draw or grid.size), grid.about) for grid in grids
     )
     console().print(terminal_table(TableBlock("", ("sweep", "grid", "points", "about"), rows)))
-
-
-def _check(context: typer.Context) -> None:
-    """Refuse options that have no effect when grids are listed, or shown and not run."""
-    refuse_without(context, "recipe", tuple(context.params), argument=True)
-    refuse_without(context, "dry", RUN_OPTIONS, alone=True)

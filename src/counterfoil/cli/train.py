@@ -84,7 +84,7 @@ def train(
 
     refuse_without(context, "model", ("tune", "written"))
     source = data.source()
-    recipe = clip.parse_model_name(
+    recipe = clip.train_recipe(
         loss_or_model,
         source.open(),
         model=model,

@@ -1,3 +1,3 @@
-"""Experiments as data, and the one verb that runs them."""
+"""Built-in recipes of the papers, of CLIP fine-tuning and of photos, and grid search."""
 
 from __future__ import annotations

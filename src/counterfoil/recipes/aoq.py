@@ -9,7 +9,7 @@ is the paper's way.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, final, get_args
+from typing import final
 
 from counterfoil.core.config import Config, lazy
 from counterfoil.losses.aoq import (
@@ -18,41 +18,30 @@ from counterfoil.losses.aoq import (
     OfflineTriplet,
     OnlineQuintuplet,
 )
-from counterfoil.losses.base import Loss as Loss_base
-from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.negatives.sampling import SamplingConfig
-from counterfoil.pipelines.pipeline import (
-    Compare,
-    Mine,
-    Recipe,
-    Stage,
-    Train,
-)
-from counterfoil.recipes import models as models_module
+from counterfoil.pipelines.pipeline import Compare, Mine, Recipe, Stage, Train
 from counterfoil.recipes.models import (
     MARGIN,
     PAPERS,
     PROFILES,
     WARMUP,
-    Dataset,
     EnsembleMember,
-    Name,
-    Single,
     ensemble_members,
     evaluation_stages,
     members_note,
     model_config,
     online_stage,
-    warmup_epochs,
+    round_plan,
+    warmup_steps,
     with_warmup,
 )
-from counterfoil.training.config import TrainConfig
 
 TEXTS, IMAGES = 300, 60
 ALPHA, BETA = 0.3, 1.5
 OFFLINE_MARGIN = 0.0
 
-HARDEST: dict[Dataset, tuple[int, int]] = {
+HARDEST = {  # texts of an image, images of a text
     "scenes": (1000, 200),  # of the very hardest, 6 % of texts and 15 % of images are true
     "flickr8k": (100, 20),
     "flickr30k": (TEXTS, IMAGES),
@@ -60,7 +49,9 @@ HARDEST: dict[Dataset, tuple[int, int]] = {
 }
 
 # beta = 1.5 pulls harder than the online triplet: the scores must have spread further by then
-OFFLINE_WARMUP: dict[Dataset, int] = {**WARMUP, "scenes": 470}
+OFFLINE_WARMUP = {**WARMUP, "scenes": 470}
+
+ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA)
 
 
 def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
@@ -69,41 +60,27 @@ def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
     Args:
         warmup: steps with the sum of hinges first, where the model needs them; the paper has none.
     """
-    quintuplet = lazy(
-        AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA
-    )
-    return with_warmup(quintuplet, warmup, "quintuplet")
+    return with_warmup(ADAPTIVE, warmup, "quintuplet")
 
 
-def offline_warmup(name: Single, dataset: Dataset) -> int:
+def offline_warmup(name: str, dataset: str) -> int:
     """Steps with the sum of hinges before mined negatives are used."""
-    return max(OFFLINE_WARMUP[dataset], warmup_epochs(name, dataset))
-
-
-def second_round(name: Single, dataset: Dataset) -> TrainConfig:
-    """Rates and epochs of the second round."""
-    return models_module.second_round_settings(name, dataset)
+    return max(OFFLINE_WARMUP[dataset], warmup_steps(name, dataset))
 
 
 def self_mined(
-    member: EnsembleMember, dataset: Dataset, *, texts: int = 0, images: int = 0
+    member: EnsembleMember, dataset: str, lengths: tuple[int, int] | None = None
 ) -> tuple[Train, Mine]:
-    """Round one of a model and the lists it mines for itself; 0 for the data set's own length."""
-    hardest = HARDEST[dataset]
-    return (
-        online_stage(member.model, dataset, member=member),
-        Mine(
-            name=member.stage("lists"),
-            using=(member.stage("online"),),
-            texts=texts or hardest[0],
-            images=images or hardest[1],
-        ),
-    )
+    """Round one of a model and the lists it mines for itself, of the data set's usual lengths."""
+    texts, images = lengths or HARDEST[dataset]
+    online = online_stage(member.model, dataset, member=member)
+    lists = Mine(name=member.stage("lists"), using=(online.name,), texts=texts, images=images)
+    return online, lists
 
 
 def second_stage(
     member: EnsembleMember,
-    dataset: Dataset,
+    dataset: str,
     objective: Config[WeightedSum],
     *,
     kind: str = "adaptive",
@@ -125,71 +102,64 @@ def second_stage(
         model=model_config(member.model, dataset),
         objective=objective,
         processor=PROFILES[dataset].processor,
-        plan=models_module.second_round_settings(member.model, dataset, seed=member.seed),
+        plan=round_plan(member.model, dataset, "second", seed=member.seed),
         negatives=lists or member.stage("lists"),
         draw=draw or SamplingConfig(),
     )
 
 
-def aoq_recipe(name: Name, dataset: Dataset) -> Recipe:
+def aoq_recipe(name: str, dataset: str) -> Recipe:
     """Both rounds of every model, and a report that compares them."""
-    models = ensemble_members(name)
     trained: list[Stage] = []
-    for member in models:
+    for member in ensemble_members(name):
         loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
         trained += [*self_mined(member, dataset), second_stage(member, dataset, loss)]
-    measured = (
-        *evaluation_stages("online", name, dataset),
-        *evaluation_stages("adaptive", name, dataset),
-    )
-    report = Compare(
-        name="report", results=("test-online", "test-adaptive"), negatives=models[0].stage("lists")
-    )
-    return Recipe(
-        name=f"aoq/{name}-{dataset}",
-        stages=(*trained, *measured, report),
-        data=PROFILES[dataset].data,
-        about=f"{members_note(name)}; online triplet, mining, AdapOffQuin",
+    return _compared(
+        f"aoq/{name}-{dataset}",
+        (name, dataset),
+        trained,
+        ("online", "adaptive"),
+        "online triplet, mining, AdapOffQuin",
     )
 
 
-def aoq_with_vsrn_lists(name: Name, dataset: Dataset) -> Recipe:
+def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
     """Round two on the lists of one VSRN, without round one: the paper's SCAN and BFAN."""
-    teacher = EnsembleMember("vsrn-single")
-    first, lists = self_mined(teacher, dataset)
+    first, lists = self_mined(EnsembleMember("vsrn-single"), dataset)
     trained: list[Stage] = [replace(first, name="teacher"), replace(lists, using=("teacher",))]
     for member in ensemble_members(name):
         loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
         trained.append(second_stage(member, dataset, loss, lists="lists"))
-    teachers = evaluation_stages("teacher", "vsrn-single", dataset)
+    teacher = evaluation_stages("teacher", "vsrn-single", dataset)
     report = Compare(name="report", results=("test-teacher", "test-adaptive"), negatives="lists")
     return Recipe(
         name=f"aoq/{name}-{dataset}-vsrn-lists",
-        stages=(*trained, *teachers, *evaluation_stages("adaptive", name, dataset), report),
+        stages=(*trained, *teacher, *evaluation_stages("adaptive", name, dataset), report),
         data=PROFILES[dataset].data,
         about=f"{members_note(name)}; mined by one VSRN, AdapOffQuin",
     )
 
 
+def _compared(
+    recipe: str, of: tuple[str, str], trained: list[Stage], kinds: tuple[str, ...], about: str
+) -> Recipe:
+    """Trainings of a model on a data set, evaluations of their kinds, and a report of these."""
+    name, dataset = of
+    tests = [test for kind in kinds for test in evaluation_stages(kind, name, dataset)]
+    report = Compare(
+        name="report",
+        results=tuple(f"test-{kind}" for kind in kinds),
+        negatives=ensemble_members(name)[0].stage("lists"),
+    )
+    return Recipe(
+        name=recipe,
+        stages=(*trained, *tests, report),
+        data=PROFILES[dataset].data,
+        about=f"{members_note(name)}; {about}",
+    )
+
+
 # AOQ's other losses and its ablations (Tables 1 and 3), for any model and data set.
-
-
-Loss = Literal[
-    "offtri",
-    "offquin",
-    "adapoffquin",
-    "only-offline",
-    "fine-tune",
-    "online-quin",
-    "positive-adaptive",
-    "squared",
-    "h200",
-    "h300",
-    "h500",
-    "h1000",
-    "released-code",
-]
-LOSSES: tuple[Loss, ...] = get_args(Loss)
 
 
 @final
@@ -199,7 +169,7 @@ class AblationVariant:
 
     Attributes:
         about: in a few words.
-        term: the loss, written down.
+        term: the loss.
         texts: h, hardest texts of an image that are sampled, images a fifth; 0 for the usual.
         cold: no warm-up with the sum of hinges.
         fine_tune: start from the weights of round one instead of from scratch.
@@ -208,30 +178,31 @@ class AblationVariant:
     """
 
     about: str
-    term: Loss_base
+    term: Loss = ADAPTIVE
     texts: int = 0
     cold: bool = False
     fine_tune: bool = False
     released: bool = False
 
+    def lengths(self, dataset: str) -> tuple[int, int]:
+        """Lengths of its lists: h texts and h / 5 images."""
+        return (self.texts, self.texts // 5) if self.texts else HARDEST[dataset]
 
-_FINAL = lazy(AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA)
-_QUINTUPLET = lazy(OfflineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN)
 
-VARIANTS: dict[Loss, AblationVariant] = {
+VARIANTS = {
     "offtri": AblationVariant(
         "OffTri, Eq. 3", lazy(OfflineTriplet, online=MARGIN, offline=OFFLINE_MARGIN)
     ),
-    "offquin": AblationVariant("OffQuin, Eq. 4", _QUINTUPLET),
-    "adapoffquin": AblationVariant("AdapOffQuin, Eq. 5", _FINAL),
+    "offquin": AblationVariant(
+        "OffQuin, Eq. 4", lazy(OfflineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN)
+    ),
+    "adapoffquin": AblationVariant("AdapOffQuin, Eq. 5"),
     "only-offline": AblationVariant(
         "Eq. 4 without its online hinges",
         lazy(OfflineQuintuplet, online=None, offline=OFFLINE_MARGIN),
         cold=True,
     ),
-    "fine-tune": AblationVariant(
-        "Eq. 5 from the weights of round one", _FINAL, cold=True, fine_tune=True
-    ),
+    "fine-tune": AblationVariant("Eq. 5 from the weights of round one", cold=True, fine_tune=True),
     "online-quin": AblationVariant(
         "Eq. 4, derived pairs from online negatives",
         lazy(OnlineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN),
@@ -251,85 +222,73 @@ VARIANTS: dict[Loss, AblationVariant] = {
         "Eq. 4 with squared hinges, section 3.3",
         lazy(OfflineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, squared=True),
     ),
-    "h200": AblationVariant("Eq. 5, h = 200", _FINAL, texts=200),
-    "h300": AblationVariant("Eq. 5, h = 300", _FINAL, texts=300),
-    "h500": AblationVariant("Eq. 5, h = 500", _FINAL, texts=500),
-    "h1000": AblationVariant("Eq. 5, h = 1000", _FINAL, texts=1000),
-    "released-code": AblationVariant("Eq. 5 as the authors' code has it", _FINAL, released=True),
+    "h200": AblationVariant("Eq. 5, h = 200", texts=200),
+    "h300": AblationVariant("Eq. 5, h = 300", texts=300),
+    "h500": AblationVariant("Eq. 5, h = 500", texts=500),
+    "h1000": AblationVariant("Eq. 5, h = 1000", texts=1000),
+    "released-code": AblationVariant("Eq. 5 as the authors' code has it", released=True),
 }
+LOSSES = tuple(VARIANTS)
 
 
-def ablation_loss(loss: Loss, model: Single, dataset: Dataset) -> Config[WeightedSum]:
-    """The loss of a variant, with the warm-up that model and data set need."""
-    variant = VARIANTS[loss]
-    return with_warmup(
-        variant.term, 0 if variant.cold else offline_warmup(model, dataset), "quintuplet"
+def ablation_variant(loss: str, name: str, dataset: str) -> Recipe:
+    """Round one, its lists, and round two with one loss; compared with round one."""
+    return _ablations(
+        f"aoq/ablations/{loss}/{name}-{dataset}",
+        (name, dataset),
+        ("online", loss),
+        VARIANTS[loss].about,
     )
 
 
-def ablation_lists(loss: Loss, dataset: Dataset) -> tuple[int, int]:
-    """Lengths of a variant's lists: h texts and h / 5 images."""
-    texts = VARIANTS[loss].texts
-    return (texts, texts // 5) if texts else HARDEST[dataset]
-
-
-def ablation_sampling(loss: Loss, dataset: Dataset) -> SamplingConfig:
-    """How a variant samples negatives."""
-    texts, images = ablation_lists(loss, dataset)
-    released = VARIANTS[loss].released
-    return SamplingConfig(texts=texts, images=images, tied_rank=released, resample=not released)
-
-
-def ablation_variant(loss: Loss, name: Name, dataset: Dataset) -> Recipe:
-    """Round one, its lists, and round two with one loss; compared with round one."""
-    recipe = _recipe((loss,), name, dataset, first="online")
-    about = f"{members_note(name)}; {VARIANTS[loss].about}"
-    return replace(recipe, name=f"aoq/ablations/{loss}/{name}-{dataset}", about=about)
-
-
-def ablation_recipe(name: Name, dataset: Dataset) -> Recipe:
+def ablation_recipe(name: str, dataset: str) -> Recipe:
     """Round one, its lists, and round two with every loss; compared with the full method.
 
     Table 3 has the differences in parentheses; here they are in the report.
     """
-    recipe = _recipe(LOSSES, name, dataset, first="adapoffquin")
-    about = f"{members_note(name)}; all of AOQ's Tables 1 and 3"
-    return replace(recipe, name=f"aoq/ablations/{name}-{dataset}", about=about)
-
-
-def ablation_round(loss: Loss, member: EnsembleMember, dataset: Dataset) -> Train:
-    """Round two of one model with one loss."""
-    variant = VARIANTS[loss]
-    stage = second_stage(
-        member,
-        dataset,
-        ablation_loss(loss, member.model, dataset),
-        kind=loss,
-        draw=ablation_sampling(loss, dataset),
+    recipe = _ablations(
+        f"aoq/ablations/{name}-{dataset}",
+        (name, dataset),
+        ("online", *LOSSES),
+        "all of AOQ's Tables 1 and 3",
     )
-    if variant.fine_tune:
-        stage = replace(stage, start=member.stage("online"))
-    return _released(stage, member, dataset) if variant.released else stage
+    *stages, report = recipe.stages
+    assert isinstance(report, Compare)
+    first = "test-adapoffquin"
+    others = tuple(result for result in report.results if result != first)
+    return replace(recipe, stages=(*stages, replace(report, results=(first, *others))))
 
 
-def _released(stage: Train, member: EnsembleMember, dataset: Dataset) -> Train:
-    plan = models_module.released_settings(member.model, dataset, seed=member.seed)
-    apart = PAPERS[member.model] == "vsrn"
-    model = stage.model.replace(bn_passes="separate") if apart else stage.model
-    return replace(stage, plan=plan, positives="diagonal", model=model)
-
-
-def _recipe(losses: tuple[Loss, ...], name: Name, dataset: Dataset, *, first: str) -> Recipe:
-    texts, images = (
-        max(lengths) for lengths in zip(*(ablation_lists(loss, dataset) for loss in losses))
-    )
+def _ablations(recipe: str, of: tuple[str, str], kinds: tuple[str, ...], about: str) -> Recipe:
+    name, dataset = of
+    _, *losses = kinds
+    lengths = [VARIANTS[loss].lengths(dataset) for loss in losses]
+    longest = max(texts for texts, _ in lengths), max(images for _, images in lengths)
     stages: list[Stage] = []
     for member in ensemble_members(name):
-        stages += self_mined(member, dataset, texts=texts, images=images)
-        stages += [ablation_round(loss, member, dataset) for loss in losses]
-    for kind in ("online", *losses):
-        stages += evaluation_stages(kind, name, dataset)
-    others = [f"test-{kind}" for kind in ("online", *losses) if kind != first]
-    lists = ensemble_members(name)[0].stage("lists")
-    report = Compare(name="report", results=(f"test-{first}", *others), negatives=lists)
-    return Recipe(name=f"{name}-{dataset}", stages=(*stages, report), data=PROFILES[dataset].data)
+        stages += self_mined(member, dataset, longest)
+        stages += [_ablation_stage(loss, member, dataset) for loss in losses]
+    return _compared(recipe, of, stages, kinds, about)
+
+
+def _ablation_stage(loss: str, member: EnsembleMember, dataset: str) -> Train:
+    """Round two of one model with one loss."""
+    variant, model = VARIANTS[loss], member.model
+    warmup = 0 if variant.cold else offline_warmup(model, dataset)
+    texts, images = variant.lengths(dataset)
+    draw = SamplingConfig(
+        texts=texts,
+        images=images,
+        tied_rank=variant.released,
+        resample=not variant.released,
+    )
+    objective = with_warmup(variant.term, warmup, "quintuplet")
+    stage = second_stage(member, dataset, objective, kind=loss, draw=draw)
+    if variant.fine_tune:
+        stage = replace(stage, start=member.stage("online"))
+    if variant.released:
+        plan = round_plan(model, dataset, "released", seed=member.seed)
+        stage = replace(stage, plan=plan, positives="diagonal")
+        if PAPERS[model] == "vsrn":
+            stage = replace(stage, model=stage.model.replace(bn_passes="separate"))
+    return stage

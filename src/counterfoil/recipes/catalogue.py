@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import runpy
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast
 
 from rich.markup import escape
 from rich.table import Column, Table
@@ -17,36 +17,33 @@ from rich.table import Column, Table
 from counterfoil.core.config import Config
 from counterfoil.core.console import console, output
 from counterfoil.losses.schedules import StartAt, SwitchAfter
-from counterfoil.pipelines.pipeline import (
-    Generate,
-    Pretrain,
-    Recipe,
-    Stage,
-    Train,
-)
+from counterfoil.pipelines.pipeline import Generate, Pretrain, Recipe, Stage, Train
 from counterfoil.recipes import aoq, clip, models, ndgl, ndgl_models, photos, tags
-from counterfoil.recipes.models import LARGE, NAMES, PAPERS, Dataset, ensemble_members
-from counterfoil.recipes.ndgl_models import BASE_MODELS, base_embeddings
+from counterfoil.recipes.models import DATASETS, LARGE, NAMES
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
 SMOKE_FOILS = 2
-SETS: tuple[Dataset, ...] = get_args(Dataset)
 
 T = TypeVar("T")
-Make = Callable[[], Recipe]
+Recipes = dict[str, Callable[[], Recipe]]  # how each recipe is made, by name
 
 
 def all_recipes() -> tuple[Recipe, ...]:
-    """Every recipe that is built in, but single ablations, comparisons, and UNITER-large's."""
-    return tuple(make() for make in _listed().values())
+    """Every built-in recipe but single ablations, comparisons, and UNITER-large's."""
+    return tuple(make() for make in _recipes(_listed_families()).values())
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Every name that `find_recipe` knows."""
+    return tuple(_known())
 
 
 def find_recipe(name: str) -> Recipe:
     """The recipe of this name, or the one that a Python file calls ``recipe``.
 
     Raises:
-        ValueError: there is none; the nearest name is told.
+        ValueError: there is none; the message has the nearest name.
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
@@ -60,51 +57,8 @@ def find_recipe(name: str) -> Recipe:
     return known[name]()
 
 
-def print_catalogue() -> None:
-    """Print all recipes; those that differ in model and data set alone share a line."""
-    hosts_of: dict[tuple[str, str], dict[str, None]] = {}
-    for recipe in all_recipes():
-        family, host = _family(recipe.name)
-        about = recipe.about.split("; ")[-1]
-        hosts_of.setdefault((family, about), {})[host] = None
-    table = Table(Column("recipe", no_wrap=True), "HOST", "about")
-    for (family, about), hosts in hosts_of.items():
-        table.add_row(*(escape(text) for text in (family, " ".join(hosts), about)))
-    console().print(table)
-    output(f"DATA: {' '.join(get_args(Dataset))}")
-    output(f"LARGE: {' '.join(LARGE)}")
-    output(
-        "scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model"
-    )
-    output(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(aoq.LOSSES)}")
-    compared = " ".join(ndgl.VARIANTS)
-    output(f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {compared}")
-    output(f"WHAT/HOST-DATA compares ways to write; WHAT: {' '.join(tags.VARIANTS)}")
-    taught = ", ".join(
-        f"{kind} ({' '.join(hosts)})" for kind, (_, hosts) in tags.OTHER_VARIANTS.items()
-    )
-    large = ", ".join(f"{begins}uniter-large-LARGE" for begins in tags.KINDS)
-    output(f"UNITER-large, with the paper's numbers for it: {large}")
-    output(f"WHAT/HOST-DATA trains other hosts on foils of TAGS; WHAT (HOST): {taught}")
-
-
-def _family(name: str) -> tuple[str, str]:
-    """A recipe's name with HOST-DATA where model and data set stand, and the model.
-
-    Of a model that not every data set has recipes for, the whole name.
-    """
-    writing = {host for host in tags.HOSTS if tags.tags_datasets(host) == get_args(Dataset)}
-    for host in sorted({*NAMES, *ndgl_models.HOSTS, *writing}, key=len, reverse=True):
-        large = any(host == one and ndgl_models.reads_bert(one) for one in ndgl_models.HOSTS)
-        for data in get_args(Dataset):
-            if f"{host}-{data}" in name:
-                return name.replace(f"{host}-{data}", f"HOST-{'LARGE' if large else 'DATA'}"), host
-    return name, ""
-
-
-def recipe_names() -> tuple[str, ...]:
-    """Every name that `find` knows."""
-    return tuple(_known())
+def _known() -> Recipes:
+    return _recipes([*_listed_families(), *_other_families()])
 
 
 def demo() -> Recipe:
@@ -117,98 +71,116 @@ def demo() -> Recipe:
     )
 
 
-def _known() -> dict[str, Make]:
-    return {**_listed(), **dict(_ablations()), **dict(_compared()), **dict(_of_tags())}
+class _Family(NamedTuple):
+    """Recipes of some models on their data sets; {} of the pattern is model and data set."""
+
+    pattern: str
+    make: Callable[[str, str], Recipe]
+    names: Sequence[str]
 
 
-def _listed() -> dict[str, Make]:
-    """How each recipe is made, by its name, so that looking one up makes no other."""
-    rows: dict[str, Make] = {"demo": demo}
-    for name in NAMES:
-        for to in SETS:
-            rows[f"{name}-{to}"] = partial(models.online_recipe, name, to)
-    for name in NAMES:
-        for to in SETS:
-            rows[f"aoq/{name}-{to}"] = partial(aoq.aoq_recipe, name, to)
-    for name in NAMES:
-        for to in SETS if PAPERS[ensemble_members(name)[0].model] in ("scan", "bfan") else ():
-            rows[f"aoq/{name}-{to}-vsrn-lists"] = partial(aoq.aoq_with_vsrn_lists, name, to)
-    for name in NAMES:
-        for to in SETS:
-            rows[f"aoq/ablations/{name}-{to}"] = partial(aoq.ablation_recipe, name, to)
-    return rows | _of_modern_hosts()
+def _datasets(name: str) -> tuple[str, ...]:
+    """The data sets that a model has recipes for."""
+    if name in photos.NAMES:
+        return photos.SETS
+    preset = ndgl_models.MODELS.get(name) or tags.TAGS_MODELS.get(name)
+    return preset.datasets if preset else DATASETS
 
 
-def _of_modern_hosts() -> dict[str, Make]:
-    rows: dict[str, Make] = {}
-    for own in ndgl_models.HOSTS:
-        rows |= {
-            f"{own}-{to}": partial(ndgl_models.base_recipe, own, to)
-            for to in ndgl_models.embeddings_per_item(own)
-        }
-    for one in BASE_MODELS:
-        rows |= {
-            f"ndgl/{one}-{to}": partial(ndgl.ndgl_recipe, one, to) for to in base_embeddings(one)
-        }
-    for seen in photos.NAMES:
-        rows |= {f"{seen}-{to}": partial(photos.photo_recipe, seen, to) for to in photos.SETS}
-    for name in clip.NEGCLIP_NAMES:
-        rows |= {f"{name}-{to}": partial(clip.negclip_recipe, name, to) for to in SETS}
-    for before, make in (
-        ("", tags.hard_negatives),
-        ("tags/", tags.tags),
-        ("tags-dc/", tags.tags_dc),
+def _listed_families() -> list[_Family]:
+    """The recipes that `print_catalogue` lists one by one."""
+    # the models for which the paper mines with VSRN
+    attending = [name for name in NAMES if name.startswith(("scan", "bfan"))]
+    families = [
+        _Family("{}", models.online_recipe, NAMES),
+        _Family("aoq/{}", aoq.aoq_recipe, NAMES),
+        _Family("aoq/{}-vsrn-lists", aoq.aoq_with_vsrn_lists, attending),
+        _Family("aoq/ablations/{}", aoq.ablation_recipe, NAMES),
+        _Family("{}", ndgl_models.modern_recipe, ndgl_models.MODERN),
+        _Family("ndgl/{}", ndgl.ndgl_recipe, tuple(ndgl_models.MODELS)),
+        _Family("{}", photos.photo_recipe, photos.NAMES),
+        _Family("negclip/{}", clip.negclip_recipe, ("vsepp",)),
+    ]
+    return families + _tags_families(tags.KINDS, "uniter", "vilt")
+
+
+def _other_families() -> list[_Family]:
+    """The recipes that `print_catalogue` lists by their kinds."""
+    families = [
+        _Family(f"aoq/ablations/{loss}/{{}}", partial(aoq.ablation_variant, loss), NAMES)
+        for loss in aoq.LOSSES
+    ]
+    for kind, (make, names) in ndgl.VARIANTS.items():
+        families.append(_Family(f"ndgl/{kind}/{{}}", make, names))
+    families += _tags_families(tags.LARGE_KINDS, "uniter-large")
+    families += _tags_families(tags.VARIANTS, "uniter")
+    for kind, (make, names) in tags.OTHER_VARIANTS.items():
+        families.append(_Family(f"{kind}/{{}}", make, names))
+    return families
+
+
+def _tags_families(kinds: Sequence[str], *names: str) -> list[_Family]:
+    return [_Family(f"{kind}{{}}", partial(tags.tags_recipe, kind), names) for kind in kinds]
+
+
+def _recipes(families: Iterable[_Family]) -> Recipes:
+    return {"demo": demo} | {
+        pattern.format(f"{name}-{dataset}"): partial(make, name, dataset)
+        for pattern, make, names in families
+        for name in names
+        for dataset in _datasets(name)
+    }
+
+
+def print_catalogue() -> None:
+    """Print all recipes; those that differ in model and data set alone share a line."""
+    rows: dict[tuple[str, str], list[str]] = {("demo", demo().about): []}
+    for pattern, make, names in _listed_families():
+        for name in names:
+            datasets = _datasets(name)
+            about = make(name, datasets[0]).about.split("; ")[-1]
+            if datasets in (DATASETS, LARGE):
+                data = "DATA" if datasets == DATASETS else "LARGE"
+                rows.setdefault((pattern.format(f"MODEL-{data}"), about), []).append(name)
+            else:
+                rows |= {(pattern.format(f"{name}-{dataset}"), about): [] for dataset in datasets}
+    table = Table(Column("recipe", no_wrap=True), "MODEL", "about")
+    for (recipe, about), models_of in rows.items():
+        table.add_row(*(escape(text) for text in (recipe, " ".join(models_of), about)))
+    console().print(table)
+    large = ", ".join(f"{kind}uniter-large-LARGE" for kind in tags.LARGE_KINDS)
+    ways = " ".join(kind.removesuffix("/") for kind in tags.VARIANTS)
+    foils = ", ".join(
+        f"{kind} ({' '.join(names)})" for kind, (_, names) in tags.OTHER_VARIANTS.items()
+    )
+    for line in (
+        f"DATA: {' '.join(DATASETS)}",
+        f"LARGE: {' '.join(LARGE)}",
+        "scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model",
+        f"aoq/ablations/LOSS/MODEL-DATA is one ablation alone; LOSS: {' '.join(aoq.LOSSES)}",
+        f"ndgl/COMPARISON/MODEL-DATA, of gpo or chan; COMPARISON: {' '.join(ndgl.VARIANTS)}",
+        f"METHOD/MODEL-DATA compares ways to generate captions; METHOD: {ways}",
+        f"UNITER-large, with the paper's numbers for it: {large}",
+        f"METHOD/MODEL-DATA trains other models on captions of TAGS; METHOD (MODEL): {foils}",
     ):
-        for reads in tags.HOSTS:
-            sets = tags.tags_datasets(reads)
-            rows |= {f"{before}{reads}-{to}": partial(make, reads, to) for to in sets}
-    return rows
-
-
-def _compared() -> Iterator[tuple[str, Make]]:
-    for kind, (make, hosts) in ndgl.VARIANTS.items():
-        for one in hosts:
-            for to in base_embeddings(one):
-                yield f"ndgl/{kind}/{one}-{to}", partial(make, one, to)
-
-
-def _of_tags() -> Iterator[tuple[str, Make]]:
-    for begins in tags.KINDS:
-        for to in LARGE:
-            yield f"{begins}uniter-large-{to}", partial(tags.large_recipe, begins, to)
-    for kind, make in tags.VARIANTS.items():
-        for host in tags.COMPARED:
-            for to in SETS:
-                yield f"{kind}/{host}-{to}", partial(make, host, to)
-    for kind, (combine, hosts) in tags.OTHER_VARIANTS.items():
-        for one in hosts:
-            for to in SETS:
-                yield f"{kind}/{one}-{to}", partial(combine, one, to)
-
-
-def _ablations() -> Iterator[tuple[str, Make]]:
-    for loss in aoq.LOSSES:
-        for name in NAMES:
-            for to in SETS:
-                made = partial(aoq.ablation_variant, loss, name, to)
-                yield f"aoq/ablations/{loss}/{name}-{to}", made
+        output(line)
 
 
 def smoke_recipe(recipe: Recipe) -> Recipe:
     """The recipe with at most 20 training steps a stage, to see whether it runs at all.
 
-    Of a caption that a model writes anew, no more than 4 are written and 2 are kept.
+    A model that generates captions tries 4 for each caption and keeps 2.
 
-    Warm-ups are cut too, so that the loss that follows them is met, unless it draws from lists that
-    are mined only after some epochs.
+    Warm-ups are cut too, so that the loss that follows them is reached, unless it samples from
+    lists that are mined only after some epochs.
     """
     stages: list[Stage] = []
     for stage in recipe.stages:
         if isinstance(stage, Train):
             short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
             early = stage.negatives or not stage.refresh.every
-            hurried = _hurried(stage.objective) if early else stage.objective
-            stages.append(replace(stage, plan=short, objective=hurried))
+            objective = _with_short_warmups(stage.objective) if early else stage.objective
+            stages.append(replace(stage, plan=short, objective=objective))
         elif isinstance(stage, Pretrain):
             short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
             stages.append(replace(stage, plan=short))
@@ -219,32 +191,32 @@ def smoke_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, stages=tuple(stages))
 
 
-def _hurried(value: T) -> T:
-    """A written objective in which no curriculum waits longer than a few steps."""
-    found: Any = value
-    match found:
+def _with_short_warmups(value: T) -> T:
+    """An objective's configuration in which no schedule waits longer than a few steps."""
+    result: Any = value
+    match result:
         case Config():
-            arguments = {name: _hurried(inner) for name, inner in found.arguments.items()}
-            if found.make in (SwitchAfter, StartAt):
+            arguments = {k: _with_short_warmups(inner) for k, inner in result.arguments.items()}
+            if result.make in (SwitchAfter, StartAt):
                 arguments["steps"] = min(arguments["steps"], SMOKE_WARMUP)
-            found = Config(found.make, arguments)
+            result = Config(result.make, arguments)
         case Mapping():
-            found = {name: _hurried(inner) for name, inner in found.items()}
+            result = {name: _with_short_warmups(inner) for name, inner in result.items()}
         case tuple():
-            found = tuple(_hurried(inner) for inner in found)
-    return cast("T", found)
+            result = tuple(_with_short_warmups(inner) for inner in result)
+    return cast("T", result)
 
 
 def _from_file(path: Path) -> Recipe:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; a Python file that sets `recipe` is needed there")
     try:
-        found = runpy.run_path(str(path)).get("recipe")
+        recipe = runpy.run_path(str(path)).get("recipe")
     except Exception as error:  # whatever a user's own file may raise
-        raise ValueError(f"{path}{_line(error, path)}: {_told(error)}") from error
-    if not isinstance(found, Recipe):
+        raise ValueError(f"{path}{_line(error, path)}: {_message(error)}") from error
+    if not isinstance(recipe, Recipe):
         raise ValueError(f"{path} does not set `recipe` to a counterfoil.pipelines.pipeline.Recipe")
-    return found
+    return recipe
 
 
 def _line(error: Exception, path: Path) -> str:
@@ -256,7 +228,7 @@ def _line(error: Exception, path: Path) -> str:
     return f", line {lines[-1]}" if lines else ""
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, ValueError):  # ours are sentences
         return str(error)
     return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"

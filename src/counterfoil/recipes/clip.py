@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast, final, get_args
+from typing import final
 
 from counterfoil.core.config import Config, config, from_data, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
@@ -40,70 +40,59 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes import aoq, ndgl, photos
-from counterfoil.recipes import models as models_module
-from counterfoil.recipes.models import MARGIN, PROFILES, Dataset
-from counterfoil.recipes.ndgl_models import BaseRecipe, Terms, trained_base
+from counterfoil.recipes.models import MARGIN, PROFILES, evaluation_stages, online_stage
+from counterfoil.recipes.ndgl_models import Terms, TrainingSetup
 from counterfoil.training.config import CosineLR, OptimizerConfig, ParameterGroup, TrainConfig
 
-NegCLIPName = Literal["negclip/vsepp"]
-NEGCLIP_NAMES: tuple[NegCLIPName, ...] = get_args(NegCLIPName)
 NEIGHBOURS = 3  # images of a caption
 TEXTS = 100  # of an image, for the hardness in the report alone
 TEMPERATURE = 0.07  # of models that are trained from scratch
 REWRITE = RewriteByRule(name="written")
 
 
-def negclip_terms(temperature: float) -> Terms:
-    """Cross-entropy over the texts of a batch and their generated captions, and over its images."""
-    joined: Loss = lazy(InfoNCEWithCandidatesLoss, temperature=temperature, reduction="mean")
-    return {"contrast": (1.0, joined)}
+def contrastive_terms(temperature: float, *, candidates: bool) -> Terms:
+    """Cross-entropy over the images and texts of a batch, with or without generated captions."""
+    if candidates:
+        term: Loss = lazy(InfoNCEWithCandidatesLoss, temperature=temperature, reduction="mean")
+    else:
+        term = lazy(InfoNCELoss, temperature=temperature, reduction="mean")
+    return {"contrast": (1.0, term)}
 
 
-def negclip_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> Mine:
-    """Neighbours by the models of stages, or by saved ones."""
+def neighbour_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> Mine:
+    """Mining of neighbours by the models of stages, or by saved ones."""
     return Mine(name="lists", using=using, models=models, texts=TEXTS, images=NEIGHBOURS)
 
 
-def negclip_neighbours(stage: Train) -> Train:
+def with_neighbours(stage: Train) -> Train:
     """The stage with neighbours and one foil of each caption in its batches."""
-    written = config(
+    generated = config(
         GeneratedCaptions,
         folder=from_data("written"),
         processor=from_data("lens"),
         count=1,
         shared=True,
     )
-    return replace(stage, neighbours="lists", written=REWRITE.name, proposer=written)
+    return replace(stage, neighbours="lists", written=REWRITE.name, proposer=generated)
 
 
-def negclip_recipe(name: NegCLIPName, dataset: Dataset) -> Recipe:
+def negclip_recipe(name: str, dataset: str) -> Recipe:
     """Both rounds from scratch, on a dual encoder: contrastive, then with neighbours and foils.
 
     Args:
-        name: of the recipe.
-        dataset: what it is trained on.
+        name: of the dual encoder.
+        dataset: the data set.
     """
     nce: Loss = lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")
-    first = replace(models_module.online_stage("vsepp", dataset), objective=weighted_sum(nce=nce))
-    second = replace(
-        first, name="joined", objective=weighted_sum(**negclip_terms(TEMPERATURE)), start="online"
-    )
-    tests = [
-        e
-        for kind in ("online", "joined")
-        for e in models_module.evaluation_stages(kind, "vsepp", dataset)
-    ]
+    first = replace(online_stage(name, dataset), objective=weighted_sum(nce=nce))
+    joined = weighted_sum(**contrastive_terms(TEMPERATURE, candidates=True))
+    second = replace(first, name="joined", objective=joined, start="online")
+    tests = [e for kind in ("online", "joined") for e in evaluation_stages(kind, name, dataset)]
     report = Compare(name="report", results=("test-online", "test-joined"), negatives="lists")
+    lists = neighbour_lists(using=("online",))
     return Recipe(
-        name=f"{name}-{dataset}",
-        stages=(
-            first,
-            negclip_lists(using=("online",)),
-            REWRITE,
-            negclip_neighbours(second),
-            *tests,
-            report,
-        ),
+        name=f"negclip/{name}-{dataset}",
+        stages=(first, lists, REWRITE, with_neighbours(second), *tests, report),
         data=PROFILES[dataset].data,
         about="single model; InfoNCE, mining, foils by rule, both in the batches of InfoNCE",
     )
@@ -113,54 +102,48 @@ def negclip_recipe(name: NegCLIPName, dataset: Dataset) -> Recipe:
 # attention (LoRA), or adapters behind stored vectors of the frozen towers. Losses keep the numbers
 # of their papers; rates, epochs and the temperature, which CLIP ends with, are ours.
 
-Name = Literal["contrastive", "triplet", "aoq", "ndgl", "negclip"]
-Way = Literal["full", "lora", "frozen"]
-NAMES: tuple[Name, ...] = get_args(Name)
-WAYS: tuple[Way, ...] = get_args(Way)
-
+NAMES = ("contrastive", "triplet", "aoq", "ndgl", "negclip")
 TEMPERATURE_TUNED = 0.01
 RANK = 8
 HEAD_RATE, TOWER_FACTOR = 1e-3, 0.01  # of timm pairs: rate of the heads, factor of the towers
 HARDEST = (100, 20)
-FOILS = 5  # of a caption, drawn at each visit; NegCLIP appends one
-
+TEACHERS = {"teacher-1": 1, "teacher-2": 2}
+FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
-ORDER = (
-    "teacher-1",
-    "teacher-2",
-    ndgl.TARGETS,
-    "online",
-    "lists",
-    "written",
-    "adaptive",
-    "tuned",
-    "student",
-)
-WORDS: dict[Way, str] = {
-    "full": "all of it trained",
-    "lora": f"adapters of rank {RANK}",
-    "frozen": "adapters behind frozen towers",
-}
 
-PLANS: dict[Way, TrainConfig] = {
-    "full": TrainConfig(
-        epochs=5,
-        batch=64,
-        optimiser=OptimizerConfig(rule="adamw", rate=1e-5, decay=0.01),
-        schedule=CosineLR(warmup=50),
-    ),
-    "lora": TrainConfig(
-        epochs=5,
-        batch=64,
-        optimiser=OptimizerConfig(rule="adamw", rate=2e-4, decay=0.01),
-        schedule=CosineLR(warmup=50),
-    ),
-    "frozen": TrainConfig(
-        epochs=10,
-        batch=128,
-        optimiser=OptimizerConfig(rule="adamw", rate=1e-3, decay=0.01),
-        schedule=CosineLR(warmup=50),
-    ),
+
+@final
+@dataclass(frozen=True, slots=True)
+class TuningWay:
+    """How much of a pretrained model is trained, and for how long.
+
+    Attributes:
+        about: in a few words.
+        epochs: of the training.
+        batch: pairs of a batch.
+        rate: learning rate.
+    """
+
+    about: str
+    epochs: int
+    batch: int
+    rate: float
+
+    def plan(self, seed: int) -> TrainConfig:
+        """The training's configuration."""
+        return TrainConfig(
+            epochs=self.epochs,
+            batch=self.batch,
+            seed=seed,
+            optimiser=OptimizerConfig(rule="adamw", rate=self.rate, decay=0.01),
+            schedule=CosineLR(warmup=50),
+        )
+
+
+WAYS = {
+    "full": TuningWay("all of it trained", epochs=5, batch=64, rate=1e-5),
+    "lora": TuningWay(f"adapters of rank {RANK}", epochs=5, batch=64, rate=2e-4),
+    "frozen": TuningWay("adapters behind frozen towers", epochs=10, batch=128, rate=1e-3),
 }
 
 
@@ -180,7 +163,7 @@ class FineTunedModel:
     """
 
     name: str
-    way: Way = "full"
+    way: str = "full"
     written: str | None = None
 
     def __post_init__(self) -> None:
@@ -197,9 +180,9 @@ class FineTunedModel:
         """Config of its processor: image size and tokenizer of the pretraining."""
         return pretrained_pair(self.name).processor
 
-    def base(self, terms: Terms, seed: int = 0) -> BaseRecipe:
+    def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
-        plan = replace(PLANS[self.way], seed=seed)
+        plan = WAYS[self.way].plan(seed)
         if isinstance(pretrained_pair(self.name), TimmPretrainedPair):
             # the heads begin at random and learn fast, the pretrained towers slowly
             towers = tuple(
@@ -207,11 +190,35 @@ class FineTunedModel:
                 for side in ("image", "text")
             )
             plan = replace(plan, optimiser=replace(plan.optimiser, rate=HEAD_RATE, groups=towers))
-        return BaseRecipe(self.model, terms, self.processor, plan, "sum")
+        return TrainingSetup(self.model, terms, self.processor, plan)
+
+    def stage(self, name: str, terms: Terms) -> Train:
+        """A training; with generated captions, these are ranked below the true ones."""
+        return self.with_generated(self.setup(terms).stage(name))
+
+    def with_generated(self, stage: Train) -> Train:
+        """The training with a loss that also ranks generated captions below true ones."""
+        if self.written is None:
+            return stage
+        terms = stage.objective.arguments["terms"]
+        joined = "contrast" in terms
+        below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
+        more = {} if joined else {"written": (1.0, below)}
+        return replace(
+            stage,
+            objective=stage.objective.replace(terms={**terms, **more}),
+            proposer=config(
+                GeneratedCaptions,
+                folder=self.written,
+                processor=from_data("lens"),
+                count=1 if joined else FOILS,
+                shared=joined,
+            ),
+        )
 
 
-def parse_model_name(
-    what: str,
+def train_recipe(
+    name: str,
     dataset: ImageTextDataset,
     *,
     model: str | None,
@@ -223,7 +230,7 @@ def parse_model_name(
     """Build the recipe for the options of ``counterfoil train``.
 
     Args:
-        what: a model of `counterfoil.recipes.photos`, or where `model` is given, a loss for it.
+        name: a model of `counterfoil.recipes.photos`, or where `model` is given, a loss for it.
         dataset: the data to train on.
         model: folder or name of a pretrained model to fine-tune; also a folder of
             sentence-transformers.
@@ -233,7 +240,7 @@ def parse_model_name(
         other: another data set to measure forgetting on.
 
     Raises:
-        ValueError: no such model, loss or model, or options that do not go together.
+        ValueError: no such model or loss, or options that do not go together.
     """
     if model is None:
         if written or other or way != "full":
@@ -241,11 +248,10 @@ def parse_model_name(
                 "--tune, --written and --other are for a pretrained model that is trained further; "
                 "name it with --model, or leave them out"
             )
-        return photos.own_data_recipe(what, pixels=dataset.features is None, teachers=teachers)
-    foils = str(written) if written else None
+        return photos.own_data_recipe(name, pixels=dataset.features is None, teachers=teachers)
     folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
-    tuned = FineTunedModel(name=folder, way=cast(Way, way), written=foils)  # checks the way
-    recipe = fine_tune_recipe(what, tuned, teachers=teachers, pictures=dataset.pictures is not None)
+    tuned = FineTunedModel(name=folder, way=way, written=str(written) if written else None)
+    recipe = fine_tune_recipe(name, tuned, teachers=teachers, pictures=dataset.pictures is not None)
     if other and starts_untrained(folder):
         raise ValueError(
             f"--other tells what a pretrained model has forgotten, and {folder} begins with "
@@ -281,10 +287,10 @@ def with_forgetting(recipe: Recipe, data: str) -> Recipe:
 def fine_tune_recipe(
     name: str, model: FineTunedModel, *, teachers: Sequence[str] = (), pictures: bool = True
 ) -> Recipe:
-    """Fine-tune a pretrained model and measure it beside the original.
+    """Fine-tune a pretrained model and evaluate it beside the original.
 
     Args:
-        name: the loss: contrastive, triplet, aoq (both rounds), ndgl (taught), or negclip
+        name: the loss: contrastive, triplet, aoq (both rounds), ndgl (with teachers), or negclip
             (contrastive, with neighbours and changed captions in each batch).
         model: the pretrained model.
         teachers: saved models or names of teachers of ndgl; none for two copies of the model,
@@ -292,7 +298,7 @@ def fine_tune_recipe(
         pictures: whether the data have any.
 
     Raises:
-        ValueError: no such loss or model, teachers where nobody is taught, or no pictures.
+        ValueError: no such loss or model, teachers for another loss than ndgl, or no pictures.
     """
     parse_choice(NAMES, name, "a loss for a pretrained model")
     if teachers and name != "ndgl":
@@ -302,90 +308,45 @@ def fine_tune_recipe(
             f"{model.name} looks at pictures, and these data have none; name their folder with "
             "--images"
         )
-    between, trainings = _stages(name, model, tuple(teachers))
-    tests = [Evaluate(name=f"test-{one.name}", using=(one.name,)) for one in trainings]
+    stages = _training_stages(name, model, tuple(teachers))
+    trained = [one.name for one in stages if isinstance(one, Train)]
+    tests = [Evaluate(name=f"test-{one}", using=(one,)) for one in trained if one not in TEACHERS]
     original = Evaluate(name="test-original", using=(), models=(model.name,))
     report = Compare(
         name="report",
         results=(original.name, *(test.name for test in tests)),
-        negatives=next((one.name for one in between if isinstance(one, Mine)), None),
+        negatives=next((one.name for one in stages if isinstance(one, Mine)), None),
     )
-    order = sorted((*between, *trainings), key=lambda stage: ORDER.index(stage.name))
     return Recipe(
         name=f"{name}-{model.way}-own",
-        stages=(
-            *order,
-            *tests,
-            original,
-            report,
-        ),  # the original may read the frozen towers' vectors
-        about=f"{model.name}, {WORDS[model.way]}; {name}, own photos",
+        # the original comes after the trainings: it may read the frozen towers' stored vectors
+        stages=(*stages, *tests, original, report),
+        about=f"{model.name}, {WAYS[model.way].about}; {name}, own photos",
     )
 
 
-def _stages(
+def _training_stages(
     name: str, model: FineTunedModel, teachers: tuple[str, ...]
-) -> tuple[tuple[Stage, ...], tuple[Train, ...]]:
-    """The stages in between, and the trainings that are measured."""
+) -> tuple[Stage, ...]:
     match name:
         case "contrastive":
-            return (), (
-                _with_written(trained_base("tuned", model.base(_contrastive(model))), model),
-            )
+            terms = contrastive_terms(TEMPERATURE_TUNED, candidates=bool(model.written))
+            return (model.stage("tuned", terms),)
         case "triplet":
-            return (), (_with_written(trained_base("tuned", model.base(TRIPLET)), model),)
+            return (model.stage("tuned", TRIPLET),)
         case "aoq":
-            online = _with_written(trained_base("online", model.base(TRIPLET)), model)
             lists = Mine(name="lists", using=("online",), texts=HARDEST[0], images=HARDEST[1])
-            terms: Terms = dict(aoq.adaptive_quintuplet(0).arguments["terms"])
-            second = replace(trained_base("adaptive", model.base(terms)), negatives="lists")
-            return (lists,), (online, _with_written(second, model))
-        case "negclip":
-            return _negclip(model)
-    seeds = () if teachers else (1, 2)
-    taught = tuple(trained_base(f"teacher-{seed}", model.base(TRIPLET, seed)) for seed in seeds)
-    targets = ComputeTargets(
-        name=ndgl.TARGETS, using=tuple(t.name for t in taught), models=teachers
-    )
-    return (*taught, targets), (
-        _with_written(ndgl.student_stage("student", model.base(TRIPLET)), model),
-    )
-
-
-def _negclip(model: FineTunedModel) -> tuple[tuple[Stage, ...], tuple[Train, ...]]:
-    """The original mines, rules change captions unless a folder is given; all join each batch."""
-    base = model.base(negclip_terms(TEMPERATURE_TUNED))
-    lists = negclip_lists(models=(model.name,))
-    if model.written is None:
-        return (lists, REWRITE), (negclip_neighbours(trained_base("tuned", base)),)
-    return (lists,), (
-        replace(_with_written(trained_base("tuned", base), model), neighbours=lists.name),
-    )
-
-
-def _contrastive(model: FineTunedModel) -> Terms:
-    if model.written:
-        return negclip_terms(TEMPERATURE_TUNED)
-    term: Loss = lazy(InfoNCELoss, temperature=TEMPERATURE_TUNED, reduction="mean")
-    return {"contrast": (1.0, term)}
-
-
-def _with_written(stage: Train, model: FineTunedModel) -> Train:
-    """The stage with a loss that also ranks generated captions below true ones."""
-    if model.written is None:
-        return stage
-    terms = stage.objective.arguments["terms"]
-    joined = "contrast" in terms
-    below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
-    more = {} if joined else {"written": (1.0, below)}
-    return replace(
-        stage,
-        objective=stage.objective.replace(terms={**terms, **more}),
-        proposer=config(
-            GeneratedCaptions,
-            folder=model.written,
-            processor=from_data("lens"),
-            count=1 if joined else FOILS,
-            shared=joined,
-        ),
-    )
+            terms = dict(aoq.adaptive_quintuplet(0).arguments["terms"])
+            second = replace(model.stage("adaptive", terms), negatives=lists.name)
+            return model.stage("online", TRIPLET), lists, second
+        case "negclip":  # the original mines, rules change captions unless a folder is given
+            lists = neighbour_lists(models=(model.name,))
+            tuned = model.stage("tuned", contrastive_terms(TEMPERATURE_TUNED, candidates=True))
+            if model.written is None:
+                return lists, REWRITE, with_neighbours(tuned)
+            return lists, replace(tuned, neighbours=lists.name)
+    own = [model.setup(TRIPLET, seed).stage(one) for one, seed in TEACHERS.items() if not teachers]
+    using = tuple(one.name for one in own)
+    targets = ComputeTargets(name=ndgl.TARGETS, using=using, models=teachers)
+    student = ndgl.student_stage("student", model.setup(TRIPLET))
+    return *own, targets, model.with_generated(student)

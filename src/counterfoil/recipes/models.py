@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import ProcessorConfig
@@ -18,7 +18,7 @@ from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import VSRN, Captioner, RegionNorm
-from counterfoil.pipelines.pipeline import Evaluate, ProtocolName, Recipe, Stage, Train
+from counterfoil.pipelines.pipeline import Evaluate, ProtocolName, Recipe, Train
 from counterfoil.training.config import (
     ConstantLR,
     CosineLR,
@@ -32,17 +32,7 @@ from counterfoil.training.config import (
 # reports: SCAN t-i AVG with i-t LSE, BFAN equal with prob, VSRN from two seeds. Every other name is
 # a single model.
 
-Paper = Literal["vsepp", "scan", "bfan", "vsrn"]
-Single = Literal[
-    "vsepp", "scan-t2i", "scan-t2i-avg", "scan-i2t", "bfan-equal", "bfan-prob", "vsrn-single"
-]
-Ensemble = Literal["scan", "bfan", "vsrn"]
-Name = Single | Ensemble
-
-SINGLES: tuple[Single, ...] = get_args(Single)
-NAMES: tuple[Name, ...] = (*SINGLES, *get_args(Ensemble))
-
-PAPERS: dict[Single, Paper] = {
+PAPERS = {
     "vsepp": "vsepp",
     "scan-t2i": "scan",
     "scan-t2i-avg": "scan",
@@ -64,7 +54,7 @@ class EnsembleMember:
         seed: of its trainings.
     """
 
-    model: Single
+    model: str
     part: str = ""
     seed: int = 0
 
@@ -73,7 +63,7 @@ class EnsembleMember:
         return f"{kind}-{self.part}" if self.part else kind
 
 
-ENSEMBLES: dict[Ensemble, tuple[EnsembleMember, ...]] = {
+ENSEMBLES = {
     "scan": (EnsembleMember("scan-t2i-avg", "t2i"), EnsembleMember("scan-i2t", "i2t")),
     "bfan": (EnsembleMember("bfan-equal", "equal"), EnsembleMember("bfan-prob", "prob")),
     "vsrn": (
@@ -81,17 +71,16 @@ ENSEMBLES: dict[Ensemble, tuple[EnsembleMember, ...]] = {
         EnsembleMember("vsrn-single", "second", seed=1),
     ),
 }
+SINGLES = tuple(PAPERS)
+NAMES = (*SINGLES, *ENSEMBLES)
 
 
-def ensemble_members(name: Name) -> tuple[EnsembleMember, ...]:
+def ensemble_members(name: str) -> tuple[EnsembleMember, ...]:
     """The models behind a name; one for a single model."""
-    for ensemble, members in ENSEMBLES.items():
-        if name == ensemble:
-            return members
-    return tuple(EnsembleMember(single) for single in SINGLES if single == name)
+    return ENSEMBLES.get(name) or (EnsembleMember(name),)
 
 
-def members_note(name: Name) -> str:
+def members_note(name: str) -> str:
     """Number of models behind a name, in words."""
     count = len(ensemble_members(name))
     return "single model" if count == 1 else f"ensemble of {count}"
@@ -169,12 +158,11 @@ def vsrn_config(
     Args:
         width: of the joint space.
         word_width: of a word embedding.
-        sees: what it looks at.
+        sees: features or pixels.
         variant: "f30k" normalises image vectors over the batch; "coco" regions before reasoning.
-        region_norm: "channel" is what the published numbers come from, "vector" what the paper
-            says.
+        region_norm: "channel" as in the published code, "vector" as in the paper.
         captions: also learn to write the anchors' captions.
-        hidden: width of the networks that write; by default a quarter of `width`, as published.
+        hidden: width of the captioner; by default a quarter of `width`, as published.
     """
     captioner = lazy(
         Captioner,
@@ -202,14 +190,17 @@ def _image(sees: Sees, width: int) -> ImageTower:
     return lazy(Regions, features=from_data("features"), width=width)
 
 
-Dataset = Literal["scenes", "flickr8k", "flickr30k", "coco"]
-LARGE: tuple[Dataset, ...] = ("flickr30k", "coco")  # those of the papers
+# Data sets
+
+
+DATASETS = ("scenes", "flickr8k", "flickr30k", "coco")
+LARGE = ("flickr30k", "coco")  # those of the papers
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class DatasetProfile:
-    """How a data set is read.
+    """How models read a data set, and their widths for it.
 
     Attributes:
         data: what is opened when the user names nothing.
@@ -217,12 +208,12 @@ class DatasetProfile:
         width: of the joint space.
         word_width: of a word embedding.
         dropout: share of a word embedding's entries dropped in training.
-        protocol: how the test split is measured.
+        protocol: how the test split is evaluated.
     """
 
     data: str
     processor: ProcessorConfig
-    width: int
+    width: int = 1024
     word_width: int = 300
     dropout: float = 0.0
     protocol: ProtocolName
@@ -235,7 +226,7 @@ class DatasetProfile:
 
 _BUTD = ProcessorConfig(images="features", min_count=4)
 
-PROFILES: dict[Dataset, DatasetProfile] = {
+PROFILES = {
     "scenes": DatasetProfile(
         data="scenes",
         processor=ProcessorConfig(images="pixels", size=64),
@@ -251,25 +242,22 @@ PROFILES: dict[Dataset, DatasetProfile] = {
         dropout=0.2,
         protocol="flickr-1k",
     ),
-    "flickr30k": DatasetProfile(
-        data="f30k_precomp", processor=_BUTD, width=1024, protocol="flickr-1k"
-    ),
-    "coco": DatasetProfile(data="coco_precomp", processor=_BUTD, width=1024, protocol="coco-1k"),
+    "flickr30k": DatasetProfile(data="f30k_precomp", processor=_BUTD, protocol="flickr-1k"),
+    "coco": DatasetProfile(data="coco_precomp", processor=_BUTD, protocol="coco-1k"),
 }
 
 
 # Rates and epochs of the papers, each once.
 #
 # Round one is the model's own paper: VSE++ (Faghri et al., BMVC 2018, section 4.1), SCAN (Lee et
-# al.,
-# ECCV 2018, section 4.3), BFAN (Liu et al., ACM MM 2019; its repository names the epochs), VSRN (Li
-# et al., ICCV 2019, as AOQ's section 4.2 has it; its repository trains 30 epochs on Flickr30K too).
-# Round two is AOQ's (Chen et al., ECCV 2020, section 4.2). Those of `scenes` and Flickr8k are ours,
-# chosen on dev with VSE++.
+# al., ECCV 2018, section 4.3), BFAN (Liu et al., ACM MM 2019; its repository names the epochs),
+# VSRN (Li et al., ICCV 2019, as AOQ's section 4.2 has it; its repository trains 30 epochs on
+# Flickr30K too). Round two is AOQ's (Chen et al., ECCV 2020, section 4.2). Those of `scenes` and
+# Flickr8k are ours, chosen on dev with VSE++.
 
 
 BATCH = 128
-Large = Literal["flickr30k", "coco"]
+RoundName = Literal["first", "second", "released"]
 
 
 @final
@@ -288,17 +276,16 @@ class TrainingRound:
     epochs: int
 
     def plan(self, seed: int) -> TrainConfig:
-        """The training written down."""
-        schedule: LRSchedule = (
-            StepDecayLR(at=(self.drop,)) if self.drop < self.epochs else ConstantLR()
-        )
+        """The training's configuration."""
+        drops = self.drop < self.epochs
+        schedule: LRSchedule = StepDecayLR(at=(self.drop,)) if drops else ConstantLR()
         rates = OptimizerConfig(rate=self.rate)
         return TrainConfig(
             epochs=self.epochs, batch=BATCH, seed=seed, optimiser=rates, schedule=schedule
         )
 
 
-FIRST: dict[tuple[Paper, Large], TrainingRound] = {
+FIRST = {
     ("vsepp", "flickr30k"): TrainingRound(2e-4, 15, 30),
     ("vsepp", "coco"): TrainingRound(2e-4, 15, 30),
     ("scan", "flickr30k"): TrainingRound(2e-4, 15, 30),
@@ -308,42 +295,36 @@ FIRST: dict[tuple[Paper, Large], TrainingRound] = {
     ("vsrn", "flickr30k"): TrainingRound(2e-4, 10, 20),
     ("vsrn", "coco"): TrainingRound(2e-4, 15, 30),
 }
-
-SECOND: dict[Paper, TrainingRound] = {
+SECOND = {
     "vsepp": TrainingRound(2e-4, 10, 15),  # not in the paper
     "scan": TrainingRound(5e-4, 10, 15),
     "bfan": TrainingRound(5e-4, 10, 15),
     "vsrn": TrainingRound(2e-4, 10, 20),
 }
-
-RELEASED: dict[Paper, TrainingRound] = {
-    **SECOND,
-    "bfan": TrainingRound(2e-4, 10, 15),
-}  # the code's default rate
+RELEASED = {**SECOND, "bfan": TrainingRound(2e-4, 10, 15)}  # the code's default rate
 
 
-def first_round(model: Single, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
-    """Round one: the online triplet, as the model's paper trains it."""
-    if dataset == "scenes" or dataset == "flickr8k":
-        return own_settings(dataset, seed)
-    return FIRST[PAPERS[model], dataset].plan(seed)
+def round_plan(
+    model: str, dataset: str, kind: RoundName = "first", *, seed: int = 0
+) -> TrainConfig:
+    """Rates and epochs of a training.
+
+    Args:
+        model: the model.
+        dataset: the data set.
+        kind: "first", the online triplet as in the model's paper; "second", on mined negatives as
+            in AOQ's paper; "released", the same as in AOQ's code: BFAN at 2e-4 instead of 5e-4.
+        seed: of the training.
+    """
+    if dataset not in LARGE:
+        return small_plan(dataset, seed)
+    paper = PAPERS[model]
+    if kind == "first":
+        return FIRST[paper, dataset].plan(seed)
+    return (SECOND if kind == "second" else RELEASED)[paper].plan(seed)
 
 
-def second_round_settings(model: Single, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
-    """Round two: with mined negatives, as AOQ trains it."""
-    if dataset == "scenes" or dataset == "flickr8k":
-        return own_settings(dataset, seed)
-    return SECOND[PAPERS[model]].plan(seed)
-
-
-def released_settings(model: Single, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
-    """Round two as AOQ's released code has it: BFAN at 2e-4, where the paper says 5e-4."""
-    if dataset == "scenes" or dataset == "flickr8k":
-        return own_settings(dataset, seed)
-    return RELEASED[PAPERS[model]].plan(seed)
-
-
-def own_settings(dataset: Dataset, seed: int) -> TrainConfig:
+def small_plan(dataset: str, seed: int) -> TrainConfig:
     """Our own rates, for `scenes` and Flickr8k."""
     scenes = dataset == "scenes"
     rates = OptimizerConfig(rule="adamw", rate=1e-3) if scenes else OptimizerConfig(rate=3e-3)
@@ -361,8 +342,8 @@ def own_settings(dataset: Dataset, seed: int) -> TrainConfig:
 
 
 MARGIN = 0.2
-WARMUP: dict[Dataset, int] = {"scenes": 320, "flickr8k": 235, "flickr30k": 0, "coco": 0}
-LONGER: dict[tuple[Paper, Dataset], int] = {  # with the others' these collapse
+WARMUP = {"scenes": 320, "flickr8k": 235, "flickr30k": 0, "coco": 0}  # steps
+LONGER = {  # with the steps of the other models these collapse
     ("bfan", "scenes"): 628,
     ("vsrn", "scenes"): 628,
     ("vsrn", "flickr8k"): 705,
@@ -370,60 +351,42 @@ LONGER: dict[tuple[Paper, Dataset], int] = {  # with the others' these collapse
 
 
 def model_config(
-    name: Single, dataset: Dataset, *, profile: DatasetProfile | None = None
+    name: str, dataset: str, *, profile: DatasetProfile | None = None
 ) -> Config[RetrievalModel]:
     """The model of a paper at the width of a data set, or of another profile."""
     profile = profile or PROFILES[dataset]
-    model, dropout = _bare_model(name, dataset, profile), profile.dropout
-    if not dropout:
-        return model
-    return model.replace(text=model.arguments["text"].replace(dropout=dropout))
-
-
-def _bare_model(name: Single, dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:
-    width, sees = profile.width, profile.sees
-    match name:
+    width, words, sees, large = profile.width, profile.word_width, profile.sees, dataset in LARGE
+    match PAPERS[name]:
+        case "vsepp" if large:
+            model = vsepp_config(width=width, sees=sees)
         case "vsepp":
-            return _vsepp(dataset, profile)
-        case "scan-t2i":
-            return scan_config(width=width, sees=sees)
-        case "scan-t2i-avg":
-            return scan_config(aggregate="Mean", width=width, sees=sees)
-        case "scan-i2t":
+            model = vsepp_config(
+                width=width, word_width=words, sees=sees, image_pool="mean+max", two_way=True
+            )
+        case "scan" if name == "scan-i2t":
             lambda_lse = 20.0 if dataset == "coco" else 5.0
-            return scan_config(direction="i2t", lambda_lse=lambda_lse, width=width, sees=sees)
-        case "bfan-equal":
-            return bfan_config(focus="equal", width=width, sees=sees)
-        case "bfan-prob":
-            return bfan_config(focus="prob", width=width, sees=sees)
-        case "vsrn-single":
-            return _vsrn(dataset, profile)
-
-
-def _vsepp(dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:
-    if dataset in ("flickr30k", "coco"):
-        return vsepp_config(width=profile.width, sees=profile.sees)
-    return vsepp_config(
-        width=profile.width,
-        word_width=profile.word_width,
-        sees=profile.sees,
-        image_pool="mean+max",
-        two_way=True,
-    )
-
-
-def _vsrn(dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:
-    """Twice as wide as the other models where the papers' sizes hold: 2048."""
-    if dataset in ("flickr30k", "coco"):
-        return vsrn_config(width=2 * profile.width, variant="coco" if dataset == "coco" else "f30k")
-    return vsrn_config(width=profile.width, word_width=profile.word_width, sees=profile.sees)
+            model = scan_config(direction="i2t", lambda_lse=lambda_lse, width=width, sees=sees)
+        case "scan" if name == "scan-t2i-avg":
+            model = scan_config(aggregate="Mean", width=width, sees=sees)
+        case "scan":
+            model = scan_config(width=width, sees=sees)
+        case "bfan":
+            focus: Rule = "prob" if name == "bfan-prob" else "equal"
+            model = bfan_config(focus=focus, width=width, sees=sees)
+        case _ if large:  # VSRN's published size: twice as wide as the other models
+            model = vsrn_config(width=2 * width, variant="coco" if dataset == "coco" else "f30k")
+        case _:
+            model = vsrn_config(width=width, word_width=words, sees=sees)
+    if not profile.dropout:
+        return model
+    return model.replace(text=model.arguments["text"].replace(dropout=profile.dropout))
 
 
 def with_warmup(term: Loss, warmup: int, name: str = "triplet") -> Config[WeightedSum]:
-    """A loss, after so many steps with the hinges of all negatives of the batch.
+    """A loss that follows some steps with the hinges of all negatives of the batch.
 
     Args:
-        term: the written loss.
+        term: the loss.
         warmup: steps before it; 0 for none.
         name: of the loss in the logs.
     """
@@ -438,74 +401,62 @@ def hardest_triplet(warmup: int) -> Config[WeightedSum]:
     return with_warmup(lazy(HardestTripletLoss, margin=MARGIN), warmup)
 
 
-def warmup_epochs(name: Single, dataset: Dataset) -> int:
+def warmup_steps(name: str, dataset: str) -> int:
     """Steps with the hinges of all negatives that a model needs first."""
     return LONGER.get((PAPERS[name], dataset), WARMUP[dataset])
 
 
-def train_config(name: Single, dataset: Dataset) -> TrainConfig:
-    """Rates and epochs of the first round."""
-    return first_round(name, dataset)
-
-
-def online_stage(name: Single, dataset: Dataset, *, member: EnsembleMember | None = None) -> Train:
-    """The training stage, named "online", for one of an ensemble "online-<part>"."""
-    one = member or EnsembleMember(name)
+def online_stage(name: str, dataset: str, *, member: EnsembleMember | None = None) -> Train:
+    """The training stage, named "online", or "online-<part>" for a member of an ensemble."""
+    member = member or EnsembleMember(name)
     return Train(
-        name=one.stage("online"),
+        name=member.stage("online"),
         model=model_config(name, dataset),
-        objective=hardest_triplet(warmup_epochs(one.model, dataset)),
+        objective=hardest_triplet(warmup_steps(name, dataset)),
         processor=PROFILES[dataset].processor,
-        plan=first_round(name, dataset, seed=one.seed),
+        plan=round_plan(name, dataset, seed=member.seed),
     )
 
 
-def evaluation_stages(
-    kind: str, name: Name, dataset: Dataset, test: str = ""
-) -> tuple[Evaluate, ...]:
+def evaluation_stages(kind: str, name: str, dataset: str, test: str = "") -> tuple[Evaluate, ...]:
     """Evaluations of the trainings of a kind: of the ensemble, and of each model in it alone.
 
     On MS-COCO also over all 5,000 test images, "<test>-5k".
 
     Args:
         kind: of the trainings, as in "online".
-        name: whose models.
-        dataset: by whose protocol.
+        name: of the ensemble or model.
+        dataset: whose protocol is used.
         test: name of the evaluation; by default "test-<kind>".
     """
-    protocol, stage, models = (
-        PROFILES[dataset].protocol,
-        test or f"test-{kind}",
-        ensemble_members(name),
-    )
-    using = tuple(one.stage(kind) for one in models)
-    singles = (
-        Evaluate(name=one.stage(stage), using=(one.stage(kind),), protocol=protocol)
-        for one in models
-        if one.part
-    )
-    whole = Evaluate(name=stage, using=using, protocol=protocol)
-    if dataset != "coco":
-        return (*singles, whole)
-    return (*singles, whole, Evaluate(name=f"{stage}-5k", using=using, protocol="coco-5k"))
+    test, members = test or f"test-{kind}", ensemble_members(name)
+    using: dict[str, tuple[str, ...]]
+    using = {one.stage(test): (one.stage(kind),) for one in members if one.part}
+    using[test] = tuple(one.stage(kind) for one in members)
+    stages = [
+        Evaluate(name=each, using=models, protocol=PROFILES[dataset].protocol)
+        for each, models in using.items()
+    ]
+    if dataset == "coco":
+        stages.append(Evaluate(name=f"{test}-5k", using=using[test], protocol="coco-5k"))
+    return tuple(stages)
 
 
-def online_recipe(name: Name, dataset: Dataset) -> Recipe:
-    """Train and measure."""
-    trained: tuple[Stage, ...] = tuple(
-        online_stage(one.model, dataset, member=one) for one in ensemble_members(name)
-    )
+def online_recipe(name: str, dataset: str) -> Recipe:
+    """Train and evaluate."""
+    members = ensemble_members(name)
+    trainings = (online_stage(one.model, dataset, member=one) for one in members)
     return Recipe(
         name=f"{name}-{dataset}",
-        stages=(*trained, *evaluation_stages("online", name, dataset, "test")),
+        stages=(*trainings, *evaluation_stages("online", name, dataset, "test")),
         data=PROFILES[dataset].data,
         about=f"{members_note(name)}; online hardest triplet",
     )
 
 
-def own_recipe(name: Single, *, pixels: bool) -> Recipe:
+def own_recipe(name: str, *, pixels: bool) -> Recipe:
     """The same on a user's own data: pixels where there are no features."""
-    like: Dataset = "scenes" if pixels else "flickr8k"
+    like = "scenes" if pixels else "flickr8k"
     return Recipe(
         name=f"{name}-own",
         stages=(online_stage(name, like), Evaluate(name="test", using=("online",))),

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from counterfoil.core.config import config, lazy
 from counterfoil.losses.aoq import AdaptiveQuintuplet
-from counterfoil.losses.base import Loss, Reduction, weighted_sum
+from counterfoil.losses.base import Loss, Reduction
 from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.negatives.counterfactual import CounterfactualSampler
@@ -27,26 +28,16 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes.aoq import HARDEST
-from counterfoil.recipes.models import PROFILES, Dataset
-from counterfoil.recipes.ndgl_models import (
-    BaseModel,
-    BaseRecipe,
-    BaseSetting,
-    Terms,
-    base_margin,
-    base_of,
-    base_reduction,
-    base_title,
-    trained_base,
-)
+from counterfoil.recipes.models import PROFILES
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms, TrainingSetup
 
 K = 2
 MR_WEIGHT, HNR_WEIGHT, GAMMA = 100.0, 0.5, 0.01
-TARGETS = "targets"
+TARGETS, LISTS, SEMANTICS = "targets", "lists", "semantics"  # names of stages
 
 
 def margin_distillation(reduction: Reduction = "sum") -> Loss:
-    """MR, in the reading that is taken here."""
+    """MR, with the softmax over each anchor's negatives."""
     return lazy(MarginDistillationLoss, reduction=reduction)
 
 
@@ -55,48 +46,46 @@ def hard_negative_rectification(reduction: Reduction = "sum") -> Loss:
     return lazy(HardNegativeRectificationLoss, gamma=GAMMA, reduction=reduction)
 
 
-def guided_loss(name: str, host: BaseRecipe, more: Terms, *, targets: str = TARGETS) -> Train:
-    """A model trained with its own loss and with terms that read a guide."""
-    stage = trained_base(name, host)
-    return replace(stage, objective=weighted_sum(**host.terms, **more), guide=targets)
+def guided_stage(name: str, setup: TrainingSetup, more: Terms, *, targets: str = TARGETS) -> Train:
+    """A training with the model's own loss and terms that read teachers' scores."""
+    return replace(setup.stage(name, more), guide=targets)
 
 
-def student_stage(name: str, host: BaseRecipe, *, targets: str = TARGETS) -> Train:
-    """A model trained with MR and HNR beside its own loss (Eq. 6)."""
+def student_stage(name: str, setup: TrainingSetup, *, targets: str = TARGETS) -> Train:
+    """A training with MR and HNR beside the model's own loss (Eq. 6)."""
     more: Terms = {
-        "mr": (MR_WEIGHT, margin_distillation(host.reduction)),
-        "hnr": (HNR_WEIGHT, hard_negative_rectification(host.reduction)),
+        "mr": (MR_WEIGHT, margin_distillation(setup.reduction)),
+        "hnr": (HNR_WEIGHT, hard_negative_rectification(setup.reduction)),
     }
-    return guided_loss(name, host, more, targets=targets)
+    return guided_stage(name, setup, more, targets=targets)
 
 
-def teacher_stages(name: BaseModel, dataset: Dataset, count: int = K) -> tuple[Train, ...]:
+def teacher_stages(name: str, dataset: str, count: int = K) -> tuple[Train, ...]:
     """The model from seeds 1 to `count`; the student's is 0."""
     return tuple(
-        trained_base(f"teacher-{seed}", base_of(BaseSetting(host=name, dataset=dataset, seed=seed)))
+        ModelSetting(name=name, dataset=dataset, seed=seed).setup().stage(f"teacher-{seed}")
         for seed in range(1, count + 1)
     )
 
 
-def evaluation_stage_of(
-    trainings: Sequence[str], dataset: Dataset, *, ensembles: Sequence[tuple[str, ...]] = ()
+def evaluations_of(
+    trainings: Sequence[str], dataset: str, *, ensembles: Sequence[tuple[str, ...]] = ()
 ) -> tuple[Evaluate, ...]:
-    """A test of every training alone, and of ensembles of the first few.
+    """A test of every training alone, and of ensembles.
 
     On MS-COCO also over all 5,000 test images, "<test>-5k".
     """
-    using: dict[str, tuple[str, ...]] = {f"test-{one}": (one,) for one in trainings}
-    using |= {f"test-ensemble-of-{len(them)}": them for them in ensembles}
-    usual = tuple(
-        Evaluate(name=name, using=them, protocol=PROFILES[dataset].protocol)
-        for name, them in using.items()
+    using: dict[str, tuple[str, ...]]
+    using = {f"test-{one}": (one,) for one in trainings}
+    using |= {f"test-ensemble-of-{len(names)}": names for names in ensembles}
+    protocols = {"": PROFILES[dataset].protocol}
+    if dataset == "coco":
+        protocols["-5k"] = "coco-5k"
+    return tuple(
+        Evaluate(name=f"{name}{suffix}", using=models, protocol=protocol)
+        for suffix, protocol in protocols.items()
+        for name, models in using.items()
     )
-    if dataset != "coco":
-        return usual
-    whole = (
-        Evaluate(name=f"{name}-5k", using=them, protocol="coco-5k") for name, them in using.items()
-    )
-    return (*usual, *whole)
 
 
 def comparison_stage(tests: Sequence[Evaluate]) -> Compare:
@@ -105,253 +94,234 @@ def comparison_stage(tests: Sequence[Evaluate]) -> Compare:
     return Compare(name="report", results=names)
 
 
-def ndgl_recipe(name: BaseModel, dataset: Dataset, *, saved: tuple[str, ...] = ()) -> Recipe:
-    """K teachers, what they think of the training split, the student; all measured (Fig. 3a).
+def ndgl_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Recipe:
+    """K teachers, their scores of the training split, the student; all evaluated (Fig. 3a).
 
     Args:
         name: the model.
-        dataset: what it is trained on.
-        saved: models that teach instead, of which none is trained or measured.
+        dataset: the data set.
+        saved: models that teach instead, none of which is trained or evaluated.
     """
+    student = student_stage("student", ModelSetting(name=name, dataset=dataset).setup())
     if saved:
-        return _taught_by(saved, name, dataset)
-    taught = teacher_stages(name, dataset)
-    names = tuple(one.name for one in taught)
-    tests = evaluation_stage_of((*names, "student"), dataset, ensembles=[names])
-    stages: tuple[Stage, ...] = (
-        *taught,
+        plural = "s" * (len(saved) > 1)
+        return _recipe(
+            "",
+            (name, dataset),
+            [
+                ComputeTargets(name=TARGETS, models=saved),
+                student,
+                *evaluations_of(("student",), dataset),
+            ],
+            f"the student of {len(saved)} saved model{plural}",
+        )
+    teachers = teacher_stages(name, dataset)
+    names = tuple(one.name for one in teachers)
+    report = Compare(
+        name="report", results=("test-teacher-1", f"test-ensemble-of-{K}", "test-student")
+    )
+    stages = [
+        *teachers,
         ComputeTargets(name=TARGETS, using=names),
-        student_stage("student", base_of(BaseSetting(host=name, dataset=dataset))),
-        *tests,
-        Compare(name="report", results=("test-teacher-1", f"test-ensemble-of-{K}", "test-student")),
-    )
+        student,
+        *evaluations_of((*names, "student"), dataset, ensembles=[names]),
+        report,
+    ]
+    about = f"{K} teachers, their ensemble, the student"
+    return _recipe("", (name, dataset), stages, about)
+
+
+def _recipe(kind: str, of: tuple[str, str], stages: Sequence[Stage], about: str) -> Recipe:
+    name, dataset = of
     return Recipe(
-        name=f"ndgl/{name}-{dataset}",
-        stages=stages,
+        name=f"ndgl/{kind}{name}-{dataset}",
+        stages=tuple(stages),
         data=PROFILES[dataset].data,
-        about=f"{base_title(name)}; {K} teachers, their ensemble, the student",
+        about=f"{MODELS[name].title}; {about}",
     )
 
 
-def _taught_by(saved: tuple[str, ...], name: BaseModel, dataset: Dataset) -> Recipe:
-    stages: tuple[Stage, ...] = (
-        ComputeTargets(name=TARGETS, models=saved),
-        student_stage("student", base_of(BaseSetting(host=name, dataset=dataset))),
-        *evaluation_stage_of(("student",), dataset),
-    )
-    return Recipe(
-        name=f"ndgl/{name}-{dataset}",
-        stages=stages,
-        data=PROFILES[dataset].data,
-        about=(
-            f"{base_title(name)}; the student of {len(saved)} saved model{'s' * (len(saved) > 1)}"
-        ),
-    )
+# NDGL's own comparisons: its parts, its teachers, its batches, other ways to use negatives; and the
+# readings of Eq. 4, of which the paper says only that it is a Kullback-Leibler divergence of
+# margins. Where tau is not 1 the weight is multiplied by its square, which keeps the gradient.
 
 
-# NDGL's own comparisons: its parts, its teachers, its batches, other ways to use negatives.
-#
-# And the readings of Eq. 4, of which the paper says only that it is a Kullback-Leibler divergence
-# of
-# margins; where tau is not 1 the weight is multiplied by its square, which keeps the gradient.
-
-
-LISTS, MEANINGS = "lists", "semantics"
 BATCHES = (32, 64, 128, 256, 512)
-MOST = 5  # teachers, Table 3
+MOST_TEACHERS = 5  # Table 3
 EDIT_MARGIN, UNKNOWN_WORD = 0.1, 3  # CFM's second margin; the id of <unk>
 
 
-def reading_recipes(summed: Reduction = "sum", batch: int = 128) -> dict[str, tuple[float, Loss]]:
-    """Eq. 4 as it may be meant, weighted beside a loss of this reduction."""
-    w = MR_WEIGHT
+def distillation_readings(reduction: Reduction = "sum", batch: int = 128) -> Terms:
+    """Possible readings of Eq. 4, weighted beside a loss of this reduction."""
+
+    def reading(weight: float = MR_WEIGHT, **changes: Any) -> tuple[float, Loss]:
+        return weight, lazy(MarginDistillationLoss, **{"reduction": reduction, **changes})
+
     return {
-        "margins": (w, margin_distillation(summed)),
-        "similarities": (w, lazy(MarginDistillationLoss, operand="similarity", reduction=summed)),
-        "with-positive": (w, lazy(MarginDistillationLoss, include_positive=True, reduction=summed)),
-        "teacher-first": (
-            w,
-            lazy(MarginDistillationLoss, direction="teacher_student", reduction=summed),
-        ),
-        "sharp-hard": (
-            w / 100,
-            lazy(MarginDistillationLoss, tau=0.1, emphasis="hard", reduction=summed),
-        ),
-        "sharp-easy": (
-            w / 100,
-            lazy(MarginDistillationLoss, tau=0.1, emphasis="easy", reduction=summed),
-        ),
-        "bernoulli": (w, lazy(MarginDistillationLoss, form="bernoulli", reduction=summed)),
-        "gaussian": (w, lazy(MarginDistillationLoss, form="gaussian", reduction=summed)),
-        "squared": (w, lazy(MarginDistillationLoss, form="mse", reduction=summed)),
-        "flat": (w * batch, lazy(MarginDistillationLoss, form="flat_softmax", reduction=summed)),
-        "batch-mean": (w, lazy(MarginDistillationLoss, reduction="mean")),
+        "margins": reading(),
+        "similarities": reading(operand="similarity"),
+        "with-positive": reading(include_positive=True),
+        "teacher-first": reading(direction="teacher_student"),
+        "sharp-hard": reading(MR_WEIGHT / 100, tau=0.1, emphasis="hard"),
+        "sharp-easy": reading(MR_WEIGHT / 100, tau=0.1, emphasis="easy"),
+        "bernoulli": reading(form="bernoulli"),
+        "gaussian": reading(form="gaussian"),
+        "squared": reading(form="mse"),
+        "flat": reading(MR_WEIGHT * batch, form="flat_softmax"),
+        "batch-mean": reading(reduction="mean"),
     }
 
 
-def part_recipes(name: BaseModel, dataset: Dataset) -> Recipe:
+def parts_recipe(name: str, dataset: str) -> Recipe:
     """Table 4: MR, HNR, and SR in place of MR."""
-    host = base_of(BaseSetting(host=name, dataset=dataset))
-    sr = lazy(MarginDistillationLoss, operand="similarity", reduction=host.reduction)
-    mr, hnr = (
-        (MR_WEIGHT, margin_distillation(host.reduction)),
-        (HNR_WEIGHT, hard_negative_rectification(host.reduction)),
-    )
+    setup = ModelSetting(name=name, dataset=dataset).setup()
+    sr = MR_WEIGHT, lazy(MarginDistillationLoss, operand="similarity", reduction=setup.reduction)
+    mr = MR_WEIGHT, margin_distillation(setup.reduction)
+    hnr = HNR_WEIGHT, hard_negative_rectification(setup.reduction)
     variants: dict[str, Terms] = {
         "mr": {"mr": mr},
         "mr-hnr": {"mr": mr, "hnr": hnr},
-        "sr-hnr": {"sr": (MR_WEIGHT, sr), "hnr": hnr},
+        "sr-hnr": {"sr": sr, "hnr": hnr},
         "hnr": {"hnr": hnr},
     }
-    trainings = [
-        trained_base("own", host),
-        *(guided_loss(n, host, more) for n, more in variants.items()),
-    ]
-    return _compared("parts", name, dataset, trainings, "its parts (Table 4)")
+    guided = (guided_stage(kind, setup, more) for kind, more in variants.items())
+    return _compared("parts", (name, dataset), [setup.stage("own"), *guided], "its parts (Table 4)")
 
 
-def read_variant(name: BaseModel, dataset: Dataset) -> Recipe:
+def readings_recipe(name: str, dataset: str) -> Recipe:
     """Every reading of Eq. 4, without HNR."""
-    host = base_of(BaseSetting(host=name, dataset=dataset))
-    found = reading_recipes(host.reduction, host.plan.batch)
-    trainings = [
-        trained_base("own", host),
-        *(guided_loss(n, host, {"mr": t}) for n, t in found.items()),
-    ]
-    return _compared("readings", name, dataset, trainings, "readings of Eq. 4")
-
-
-def teacher_count_recipes(name: BaseModel, dataset: Dataset) -> Recipe:
-    """Table 3: one to five teachers."""
-    taught, host = (
-        teacher_stages(name, dataset, MOST),
-        base_of(BaseSetting(host=name, dataset=dataset)),
+    setup = ModelSetting(name=name, dataset=dataset).setup()
+    readings = distillation_readings(setup.reduction, setup.plan.batch)
+    guided = (guided_stage(kind, setup, {"mr": term}) for kind, term in readings.items())
+    return _compared(
+        "readings", (name, dataset), [setup.stage("own"), *guided], "readings of Eq. 4"
     )
-    stages: list[Stage] = list(taught)
-    for many in range(1, MOST + 1):
-        using = tuple(one.name for one in taught[:many])
-        stages.append(ComputeTargets(name=f"targets-{many}", using=using))
-        stages.append(student_stage(f"student-of-{many}", host, targets=f"targets-{many}"))
-    students = [f"student-of-{many}" for many in range(1, MOST + 1)]
-    ensembles = [tuple(t.name for t in taught[:many]) for many in range(2, MOST + 1)]
-    tests = evaluation_stage_of(["teacher-1", *students], dataset, ensembles=ensembles)
+
+
+def teachers_recipe(name: str, dataset: str) -> Recipe:
+    """Table 3: one to five teachers."""
+    teachers = teacher_stages(name, dataset, MOST_TEACHERS)
+    names = tuple(one.name for one in teachers)
+    setup = ModelSetting(name=name, dataset=dataset).setup()
+    stages: list[Stage] = list(teachers)
+    students = []
+    for count in range(1, MOST_TEACHERS + 1):
+        targets = ComputeTargets(name=f"targets-{count}", using=names[:count])
+        students.append(student_stage(f"student-of-{count}", setup, targets=targets.name))
+        stages += [targets, students[-1]]
+    ensembles = [names[:count] for count in range(2, MOST_TEACHERS + 1)]
+    trainings = ["teacher-1", *(student.name for student in students)]
+    tests = evaluations_of(trainings, dataset, ensembles=ensembles)
     stages += [*tests, comparison_stage(tests)]
-    return _recipe("teachers", name, dataset, stages, "one to five teachers (Table 3)")
+    return _recipe("teachers/", (name, dataset), stages, "one to five teachers (Table 3)")
 
 
-def batch_size_recipes(name: BaseModel, dataset: Dataset) -> Recipe:
+def batches_recipe(name: str, dataset: str) -> Recipe:
     """Fig. 4: batches of 32 to 512, of the model's own loss and of NDGL with the same teachers."""
     trainings: list[Train] = []
     for size in BATCHES:
-        sized = base_of(BaseSetting(host=name, dataset=dataset, batch=size))
-        trainings += [trained_base(f"own-{size}", sized), student_stage(f"ndgl-{size}", sized)]
-    return _compared("batches", name, dataset, trainings, "batches of 32 to 512 (Fig. 4)")
+        setup = ModelSetting(name=name, dataset=dataset, batch=size).setup()
+        trainings += [setup.stage(f"own-{size}"), student_stage(f"ndgl-{size}", setup)]
+    return _compared("batches", (name, dataset), trainings, "batches of 32 to 512 (Fig. 4)")
 
 
-def mined_recipe(name: BaseModel, dataset: Dataset) -> Recipe:
-    """Table 5, and what the paper did not try: mined negatives inside what teachers judge.
+def mining_recipe(name: str, dataset: str) -> Recipe:
+    """Table 5, and in addition to the paper mined negatives among those that teachers score.
 
-    CFM edits regions, so it is left out where pixels are seen.
+    CFM edits regions, so it is left out where models read pixels.
     """
-    (texts, images), at = HARDEST[dataset], BaseSetting(host=name, dataset=dataset)
-    taught, own = teacher_stages(name, dataset), trained_base("own", base_of(at))
-    trainings = [
-        offline_recipe("adapoffquin", at),
-        lseh_recipe("lseh", at),
-        *([cfm_recipe("cfm", at)] if PROFILES[dataset].sees == "features" else []),
-        student_stage("ndgl", base_of(at)),
-        combined_recipe("ndgl-adapoffquin", at),
-        rectified_offline_recipe("ndgl-hnr-offline", at),
-    ]
-    stages: list[Stage] = [
-        own,
+    setting = ModelSetting(name=name, dataset=dataset)
+    texts, images = HARDEST[dataset]
+    first: list[Stage] = [
+        setting.setup().stage("own"),
         Mine(name=LISTS, using=("own",), texts=texts, images=images),
-        CaptionSpaceStage(name=MEANINGS),
-        *taught,
-        ComputeTargets(name=TARGETS, using=tuple(one.name for one in taught)),
-        *trainings,
+        CaptionSpaceStage(name=SEMANTICS),
     ]
-    tests = evaluation_stage_of(["own", *(one.name for one in trainings)], dataset)
-    stages += [*tests, comparison_stage(tests)]
-    return _recipe("mining", name, dataset, stages, "ways to use negatives (Table 5)")
+    trainings = [
+        offline_stage("adapoffquin", setting),
+        lseh_stage("lseh", setting),
+        *([cfm_stage("cfm", setting)] if PROFILES[dataset].sees == "features" else []),
+        student_stage("ndgl", setting.setup()),
+        offline_student_stage("ndgl-adapoffquin", setting),
+        offline_hnr_stage("ndgl-hnr-offline", setting),
+    ]
+    about = "ways to use negatives (Table 5)"
+    return _compared("mining", (name, dataset), trainings, about, first=first)
 
 
-def offline_recipe(name: str, at: BaseSetting) -> Train:
+def offline_stage(name: str, setting: ModelSetting) -> Train:
     """AdapOffQuin in place of the model's triplet."""
-    return replace(trained_base(name, base_of(at, _quintuplet(at))), negatives=LISTS)
+    return replace(setting.setup(_quintuplet(setting)).stage(name), negatives=LISTS)
 
 
-def lseh_recipe(name: str, at: BaseSetting) -> Train:
-    """LSEH in place of the model's triplet; its margin is its own."""
-    term = lazy(LSEHLoss, reduction=base_reduction(at.host))
-    return replace(trained_base(name, base_of(at, term)), guide=MEANINGS)
+def lseh_stage(name: str, setting: ModelSetting) -> Train:
+    """LSEH, with a margin of its own, in place of the model's triplet."""
+    term = lazy(LSEHLoss, reduction=setting.preset.reduction)
+    return replace(setting.setup(term).stage(name), guide=SEMANTICS)
 
 
-def cfm_recipe(name: str, at: BaseSetting) -> Train:
+def cfm_stage(name: str, setting: ModelSetting) -> Train:
     """CFM beside the model's own loss: two hinges on edited items, unweighted."""
-    host, summed = base_of(at), base_reduction(at.host)
+    reduction = setting.preset.reduction
     more: Terms = {
-        "adjusted": (1.0, lazy(SelfAdjustedCFMLoss, margin=EDIT_MARGIN, reduction=summed)),
-        "explored": (1.0, lazy(SelfExploredCFMLoss, margin=EDIT_MARGIN, reduction=summed)),
+        "adjusted": (1.0, lazy(SelfAdjustedCFMLoss, margin=EDIT_MARGIN, reduction=reduction)),
+        "explored": (1.0, lazy(SelfExploredCFMLoss, margin=EDIT_MARGIN, reduction=reduction)),
     }
-    hidden = UNKNOWN_WORD if at.host == "vsrn" else None  # other models have a word that hides
-    proposer = config(CounterfactualSampler, margin=base_margin(at.host), mask=hidden)
-    stage = trained_base(name, host)
-    return replace(stage, objective=weighted_sum(**host.terms, **more), proposer=proposer)
+    hidden = UNKNOWN_WORD if setting.name == "vsrn" else None  # other models have a mask word
+    proposer = config(CounterfactualSampler, margin=setting.preset.margin, mask=hidden)
+    return replace(setting.setup().stage(name, more), proposer=proposer)
 
 
-def combined_recipe(name: str, at: BaseSetting, *, targets: str = TARGETS) -> Train:
-    """AdapOffQuin, whose drawn pairs are among the negatives that the teachers judge."""
-    summed = base_reduction(at.host)
+def offline_student_stage(name: str, setting: ModelSetting) -> Train:
+    """AdapOffQuin with MR and HNR; the mined pairs are among those that the teachers score."""
+    reduction = setting.preset.reduction
     more: Terms = {
-        "mr": (MR_WEIGHT, lazy(MarginDistillationLoss, offline=True, reduction=summed)),
-        "hnr": (HNR_WEIGHT, hard_negative_rectification(summed)),
+        "mr": (MR_WEIGHT, lazy(MarginDistillationLoss, offline=True, reduction=reduction)),
+        "hnr": (HNR_WEIGHT, hard_negative_rectification(reduction)),
     }
-    stage = guided_loss(name, base_of(at, _quintuplet(at)), more, targets=targets)
-    return replace(stage, negatives=LISTS)
+    return replace(guided_stage(name, setting.setup(_quintuplet(setting)), more), negatives=LISTS)
 
 
-def rectified_offline_recipe(name: str, at: BaseSetting, *, targets: str = TARGETS) -> Train:
-    """NDGL whose HNR compares drawn pairs, where gamma is no longer inert."""
-    summed = base_reduction(at.host)
-    hnr = lazy(HardNegativeRectificationLoss, gamma=GAMMA, candidates="offline", reduction=summed)
-    more: Terms = {"mr": (MR_WEIGHT, margin_distillation(summed)), "hnr": (HNR_WEIGHT, hnr)}
-    return replace(guided_loss(name, base_of(at), more, targets=targets), negatives=LISTS)
+def offline_hnr_stage(name: str, setting: ModelSetting) -> Train:
+    """NDGL whose HNR compares mined pairs, where gamma has an effect."""
+    reduction = setting.preset.reduction
+    hnr = lazy(
+        HardNegativeRectificationLoss, gamma=GAMMA, candidates="offline", reduction=reduction
+    )
+    more: Terms = {"mr": (MR_WEIGHT, margin_distillation(reduction)), "hnr": (HNR_WEIGHT, hnr)}
+    return replace(guided_stage(name, setting.setup(), more), negatives=LISTS)
 
 
-def _quintuplet(at: BaseSetting) -> Loss:
+def _quintuplet(setting: ModelSetting) -> Loss:
     """AdapOffQuin with the model's margin."""
-    return lazy(AdaptiveQuintuplet, online=base_margin(at.host), reduction=base_reduction(at.host))
+    preset = setting.preset
+    return lazy(AdaptiveQuintuplet, online=preset.margin, reduction=preset.reduction)
 
 
 def _compared(
-    kind: str, name: BaseModel, dataset: Dataset, trainings: Sequence[Train], about: str
+    kind: str,
+    of: tuple[str, str],
+    trainings: Sequence[Train],
+    about: str,
+    *,
+    first: Sequence[Stage] = (),
 ) -> Recipe:
-    """Trainings that the same two teachers guide, or nobody, side by side."""
-    taught = teacher_stages(name, dataset)
-    targets = ComputeTargets(name=TARGETS, using=tuple(one.name for one in taught))
-    tests = evaluation_stage_of([one.name for one in trainings], dataset)
-    report = comparison_stage(tests)
-    return _recipe(kind, name, dataset, [*taught, targets, *trainings, *tests, report], about)
+    """Trainings side by side, with the same two teachers for those that have any."""
+    name, dataset = of
+    teachers = teacher_stages(name, dataset)
+    targets = ComputeTargets(name=TARGETS, using=tuple(one.name for one in teachers))
+    own = [stage.name for stage in first if isinstance(stage, Train)]
+    tests = evaluations_of([*own, *(one.name for one in trainings)], dataset)
+    stages = [*first, *teachers, targets, *trainings, *tests, comparison_stage(tests)]
+    return _recipe(f"{kind}/", of, stages, about)
 
 
-def _recipe(
-    kind: str, name: BaseModel, dataset: Dataset, stages: Sequence[Stage], about: str
-) -> Recipe:
-    return Recipe(
-        name=f"ndgl/{kind}/{name}-{dataset}",
-        stages=tuple(stages),
-        data=PROFILES[dataset].data,
-        about=f"{base_title(name)}; {about}",
-    )
+_COMPARED = ("gpo", "gpo-bert", "chan", "chan-bert")
 
-
-_BY_HOST: tuple[BaseModel, ...] = ("gpo", "gpo-bert", "chan", "chan-bert")
-
-VARIANTS: dict[str, tuple[Callable[[BaseModel, Dataset], Recipe], tuple[BaseModel, ...]]] = {
-    "parts": (part_recipes, _BY_HOST),
-    "readings": (read_variant, _BY_HOST),
-    "teachers": (teacher_count_recipes, _BY_HOST),
-    "batches": (batch_size_recipes, _BY_HOST),
-    "mining": (mined_recipe, (*_BY_HOST, "vsrn")),
+VARIANTS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] = {
+    "parts": (parts_recipe, _COMPARED),
+    "readings": (readings_recipe, _COMPARED),
+    "teachers": (teachers_recipe, _COMPARED),
+    "batches": (batches_recipe, _COMPARED),
+    "mining": (mining_recipe, (*_COMPARED, "vsrn")),
 }

@@ -1,4 +1,4 @@
-"""The five models of NDGL, written down as their papers train them.
+"""The models that NDGL is tried on, as their papers train them: five modern ones and VSRN.
 
 GPO (Chen et al., CVPR 2021), CHAN (Pan et al., CVPR 2023), ESA (Zhu et al., TCSVT 2023), HREM (Fu
 et al., CVPR 2023) and DivE (Kim et al., CVPR 2023), on detected regions with a BiGRU, with BERT
@@ -7,13 +7,13 @@ where a name ends in ``-bert``, and GPO also on the grid of a ResNeXt-101 (``gpo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, final, get_args
+from dataclasses import dataclass, field, replace
+from typing import final
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.core.types import INFERENCE
 from counterfoil.data.processor import ProcessorConfig
-from counterfoil.losses.base import Loss, Reduction, WeightedSum, weighted_sum
+from counterfoil.losses.base import Loss, Reduction, weighted_sum
 from counterfoil.losses.baselines import DistanceWeightedTripletLoss, SelfExpandingLoss
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumTripletLoss
@@ -28,41 +28,173 @@ from counterfoil.models.layers.pretrained import BertTextTower, TimmGridTower
 from counterfoil.models.layers.towers import GRU, Init, MLPRegions, PatchTower, Regions
 from counterfoil.pipelines.pipeline import Evaluate, Recipe, Train
 from counterfoil.recipes import models
-from counterfoil.recipes.models import LARGE, PROFILES, Dataset, DatasetProfile
+from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES, DatasetProfile
 from counterfoil.training.config import (
     CosineLR,
+    LRSchedule,
     OptimizerConfig,
     ParameterGroup,
     StepDecayLR,
     TrainConfig,
 )
 
-Paper = Literal["gpo", "chan", "esa", "hrem", "dive"]
-Host = Literal[
-    "gpo",
-    "chan",
-    "esa",
-    "hrem",
-    "dive",
-    "gpo-bert",
-    "chan-bert",
-    "esa-bert",
-    "hrem-bert",
-    "gpo-grid",
-]
+Terms = dict[str, tuple[float, Loss]]
 
-HOSTS: tuple[Host, ...] = get_args(Host)
-TITLES: dict[Paper, str] = {
-    "gpo": "GPO",
-    "chan": "CHAN",
-    "esa": "ESA",
-    "hrem": "HREM",
-    "dive": "DivE",
+# Rates, epochs and batches on Flickr30K and MS-COCO, as the authors' scripts have them.
+#
+# AdamW everywhere. With a BiGRU the scripts of GPO, CHAN and ESA leave the decay at PyTorch's 0.01;
+# with BERT it is 1e-4, as it always is in those of HREM and DivE. Theirs decays biases and norms
+# too, ours does not, see `OptimizerConfig`. The warm-up with all negatives is an epoch, as the
+# authors have it, but for HREM and DivE.
+
+EPOCH = {"flickr30k": 1132, "coco": 4425}  # steps of 128 captions
+WIDE_EPOCH = {"flickr30k": 377, "coco": 1475}  # steps of 384
+_TEXT = ParameterGroup(match="text.body.*", rate=0.1)
+# an epoch of standing still, then a hundredth (WSL weights)
+_GRID = ParameterGroup(match="image.body.*", rate=0.01, begins=1)
+_DIVE = ("image.*", "image_slots.*", "image_norm.*", "text_slots.*", "text_norm.*")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelPreset:
+    """A model with the training of its authors' scripts.
+
+    Attributes:
+        title: for tables, with the text encoder.
+        paper: key of the paper that describes the model.
+        bert: whether BERT reads the texts; it is for the large data sets alone.
+        grid: whether it looks at the grid of a ResNeXt-101 instead of regions.
+        margin: of its triplet.
+        reduction: how its losses are summed over a batch.
+        warmup: steps against all negatives first.
+        epochs: of the training.
+        schedule: of the learning rate.
+        batch: captions of a batch, or images with all of their captions.
+        all_captions: whether a batch is of images with all of their captions.
+        rate: learning rate.
+        decay: weight decay.
+        clip: norm that gradients are clipped to.
+        groups: parameters with another rate.
+    """
+
+    title: str
+    paper: str
+    bert: bool = False
+    grid: bool = False
+    margin: float = MARGIN
+    reduction: Reduction = "sum"
+    warmup: dict[str, int] = field(default_factory=lambda: EPOCH)
+    epochs: int = 25
+    schedule: LRSchedule = field(default_factory=lambda: StepDecayLR(at=(15,)))
+    batch: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LARGE, 128))
+    all_captions: bool = False
+    rate: float = 5e-4
+    decay: float = 0.01
+    clip: float = 2.0
+    groups: tuple[ParameterGroup, ...] = ()
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The data sets that it has recipes for: small ones where nothing is to be downloaded."""
+        return LARGE if self.bert else DATASETS
+
+
+_GPO = ModelPreset(title="GPO (BiGRU)", paper="gpo")
+_CHAN = ModelPreset(
+    title="CHAN (BiGRU)",
+    paper="chan",
+    margin=0.05,
+    warmup=WIDE_EPOCH,
+    batch=dict.fromkeys(LARGE, 384),
+)
+_ESA = ModelPreset(title="ESA (BiGRU)", paper="esa")
+_HREM = ModelPreset(
+    title="HREM (BiGRU)",
+    paper="hrem",
+    warmup=dict.fromkeys(LARGE, 0),
+    epochs=30,
+    schedule=StepDecayLR(at=(15, 25)),
+    batch={"flickr30k": 128, "coco": 256},
+    decay=1e-4,
+)
+
+MODELS = {
+    "gpo": _GPO,
+    "chan": _CHAN,
+    "esa": _ESA,
+    "hrem": _HREM,
+    "dive": ModelPreset(
+        title="DivE (BiGRU)",
+        paper="dive",
+        reduction="mean",
+        warmup=dict.fromkeys(LARGE, 0),
+        epochs=80,
+        schedule=CosineLR(),
+        batch=dict.fromkeys(LARGE, 200),
+        all_captions=True,
+        rate=1e-3,
+        decay=1e-4,
+        clip=1.0,
+        groups=tuple(ParameterGroup(match=match, rate=0.1) for match in _DIVE),
+    ),
+    "gpo-bert": replace(_GPO, title="GPO (BERT)", bert=True, decay=1e-4, groups=(_TEXT,)),
+    "chan-bert": replace(
+        _CHAN,
+        title="CHAN (BERT)",
+        bert=True,
+        warmup=EPOCH,
+        batch=dict.fromkeys(LARGE, 128),
+        decay=1e-4,
+        groups=(_TEXT,),
+    ),
+    "esa-bert": replace(_ESA, title="ESA (BERT)", bert=True, decay=1e-4, groups=(_TEXT,)),
+    "hrem-bert": replace(_HREM, title="HREM (BERT)", bert=True, groups=(_TEXT,)),
+    "gpo-grid": replace(
+        _GPO,
+        title="GPO (ResNeXt-101, BERT)",
+        bert=True,
+        grid=True,
+        decay=1e-4,
+        groups=(_TEXT, _GRID),
+    ),
+    "vsrn": ModelPreset(title="VSRN", paper="vsrn"),  # trained as in `models`
 }
+MODERN = tuple(name for name in MODELS if name != "vsrn")
+
+
+def train_config(name: str, dataset: str, *, seed: int = 0) -> TrainConfig:
+    """The training of a modern model; on the small data sets with the rates of the older ones."""
+    preset = MODELS[name]
+    if dataset not in LARGE:
+        plan = models.small_plan(dataset, seed)
+        if not preset.all_captions:
+            return plan
+        # as many captions as the others' batches have
+        return replace(plan, batch=max(1, plan.batch // 5), all_captions=True)
+    return TrainConfig(
+        epochs=preset.epochs,
+        batch=preset.batch[dataset],
+        all_captions=preset.all_captions,
+        seed=seed,
+        drop_last=True,
+        optimiser=OptimizerConfig(
+            rule="adamw",
+            rate=preset.rate,
+            decay=preset.decay,
+            clip=preset.clip,
+            groups=preset.groups,
+        ),
+        schedule=preset.schedule,
+    )
+
+
+# Configs of the models.
+
 BERT = "bert-base-uncased"
-DROP = 0.2  # of regions and of words, in training
+DROP = 0.2  # share of regions and of words that is dropped in training
 RESNEXT = "resnext101_32x8d.fb_wsl_ig1b_ft_in1k"
-GRID_LENS = ProcessorConfig(
+GRID_PROCESSOR = ProcessorConfig(
     images="pixels",
     size=512,
     mean=(0.485, 0.456, 0.406),
@@ -71,88 +203,53 @@ GRID_LENS = ProcessorConfig(
 )
 
 
-def modern_config(
-    name: Host, dataset: Dataset, *, copies: int = 2, profile: DatasetProfile | None = None
+def model_config(
+    name: str, dataset: str, *, copies: int = 2, profile: DatasetProfile | None = None
 ) -> Config[RetrievalModel]:
-    """The model at the width of a data set.
+    """A modern model at the width of a data set.
 
     Args:
         name: the model.
-        dataset: what it is trained on.
-        copies: of each item in ESA's expanded view, where that is judged.
+        dataset: the data set.
+        copies: of each item in ESA's expanded view, for its own loss.
         profile: another width than the data set's.
     """
-    told = profile or PROFILES[dataset]
-    match paper_of(name):
+    profile, preset = profile or PROFILES[dataset], MODELS[name]
+    match preset.paper:
         case "gpo":
-            return config(GPO, image=_regions(name, told), text=_words(name, told))
+            return config(GPO, image=_regions(preset, profile), text=_words(preset, profile))
         case "chan":
-            return _chan(name, dataset, told)
+            # Beside a BiGRU it is published with self-attention over regions and log-sum-exp over
+            # words. On our own small sets words are averaged, as beside BERT, so that the margin
+            # is in cosines.
+            return config(
+                CHAN,
+                image=_regions(preset, profile, mlp=False),
+                text=_words(preset, profile),
+                block="basic" if preset.bert else "selfattention",
+                pooling="LSE" if dataset in LARGE and not preset.bert else "Mean",
+            )
         case "esa":
-            image, text = _regions(name, told, drop=0.0), _words(name, told, dropout=0.1)
+            image, text = _regions(preset, profile, drop=0.0), _words(preset, profile, dropout=0.1)
             return config(ESA, image=image, text=text, copies=copies)
         case "hrem":
-            return _hrem(name, dataset, told)
-        case "dive":
-            return _dive(told)
+            weight = 1.5 if dataset == "coco" else 1.0
+            graph = lazy(BatchGraph, width=profile.width, mask_weight=weight)
+            image = _regions(preset, profile, init="xavier")
+            return config(HREM, image=image, text=_words(preset, profile), graph=graph)
+    return _dive(profile)
 
 
-def paper_of(name: Host) -> Paper:
-    """Whose model it is."""
-    (found,) = (known for known in get_args(Paper) if name.split("-")[0] == known)
-    whose: Paper = found
-    return whose
-
-
-def reads_bert(name: Host) -> bool:
-    """Whether its texts are wordpieces."""
-    return name.endswith(("-bert", "-grid"))
-
-
-def model_title(name: Host) -> str:
-    """As tables call it, with what reads its texts."""
-    seen = " (ResNeXt-101, BERT)" if name.endswith("-grid") else " (BERT)"
-    return TITLES[paper_of(name)] + (seen if reads_bert(name) else " (BiGRU)")
-
-
-def modern_processor(name: Host, dataset: Dataset) -> ProcessorConfig:
-    """What it sees."""
-    plan = PROFILES[dataset].processor
-    if name.endswith("-grid"):
-        return GRID_LENS
-    return replace(plan, texts=BERT) if reads_bert(name) else plan
-
-
-def embeddings_per_item(name: Host) -> tuple[Dataset, ...]:
-    """The data sets that it has recipes for: small ones where nothing is to be downloaded."""
-    every: tuple[Dataset, ...] = get_args(Dataset)
-    return tuple(to for to in every if to in LARGE or not reads_bert(name))
-
-
-def _chan(name: Host, dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:
-    """Beside a BiGRU it is published with self-attention over regions and log-sum-exp over words.
-
-    On our own small sets words are averaged, as beside BERT, so that the margin is in cosines.
-    """
-    large, bert = dataset in LARGE, reads_bert(name)
-    return config(
-        CHAN,
-        image=_regions(name, profile, mlp=False),
-        text=_words(name, profile),
-        block="basic" if bert else "selfattention",
-        pooling="LSE" if large and not bert else "Mean",
-    )
-
-
-def _hrem(name: Host, dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:
-    weight = 1.5 if dataset == "coco" else 1.0
-    graph = lazy(BatchGraph, width=profile.width, mask_weight=weight)
-    image = _regions(name, profile, init="xavier")
-    return config(HREM, image=image, text=_words(name, profile), graph=graph)
+def processor_config(name: str, dataset: str) -> ProcessorConfig:
+    """The processor of a modern model."""
+    preset, processor = MODELS[name], PROFILES[dataset].processor
+    if preset.grid:
+        return GRID_PROCESSOR
+    return replace(processor, texts=BERT) if preset.bert else processor
 
 
 def _dive(profile: DatasetProfile) -> Config[RetrievalModel]:
-    """Words' embeddings are the parts of a text."""
+    """DivE; the parts of a text are its words' embeddings."""
     width = profile.width
     if profile.sees == "pixels":
         tower: ImageTower = lazy(PatchTower, size=from_data("size"), width=width)
@@ -184,16 +281,16 @@ def _dive(profile: DatasetProfile) -> Config[RetrievalModel]:
 
 
 def _regions(
-    name: Host,
+    preset: ModelPreset,
     profile: DatasetProfile,
     *,
     mlp: bool = True,
     init: Init = "default",
     drop: float = DROP,
 ) -> ImageTower:
-    """Regions, or what stands for them where pixels are seen."""
+    """Tower of regions; of grid cells or patches where the model reads pixels."""
     width = profile.width
-    if name.endswith("-grid"):
+    if preset.grid:
         return lazy(
             TimmGridTower,
             name=RESNEXT,
@@ -211,8 +308,8 @@ def _regions(
     return lazy(Regions, features=features, width=width, region_drop=drop)
 
 
-def _words(name: Host, profile: DatasetProfile, *, dropout: float = 0.0) -> TextTower:
-    if reads_bert(name):
+def _words(preset: ModelPreset, profile: DatasetProfile, *, dropout: float = 0.0) -> TextTower:
+    if preset.bert:
         return lazy(
             BertTextTower,
             name=BERT,
@@ -232,229 +329,96 @@ def _words(name: Host, profile: DatasetProfile, *, dropout: float = 0.0) -> Text
     )
 
 
-# What NDGL's models are trained with: their own loss, or one in place of its triplet.
+# Losses: a model's own, or another in place of its triplet.
 #
-# HREM judges three enhanced grids beside the plain one, whatever the loss of the plain one is. The
-# warm-up with all negatives is an epoch, as the authors have it, but for HREM and DivE; on our own
-# small sets it is longer, and for all.
+# HREM also judges three enhanced score matrices, whatever the loss of the plain one is. On our own
+# small sets the warm-up with all negatives is longer than the authors', and every model has one:
+# with fewer steps GPO collapses.
 
-
-MARGIN, CHAN_MARGIN = 0.2, 0.05
-SMALL_STEPS: dict[Dataset, int] = {"scenes": 628, "flickr8k": 705}  # with fewer GPO collapses
-STEPS: dict[Dataset, int] = {"flickr30k": 1132, "coco": 4425}  # of 128 captions in an epoch
-WIDE_STEPS: dict[Dataset, int] = {"flickr30k": 377, "coco": 1475}  # of 384
-GRAPH_AFTER: dict[Dataset, int] = {
-    "scenes": 628,
-    "flickr8k": 705,
-    "flickr30k": 8000,
-    "coco": 8000,
-}
-FURTHEST: dict[Dataset, float] = {"coco": 1.9}  # of the distance, HREM's sampler
+SMALL_STEPS = {"scenes": 628, "flickr8k": 705}
+GRAPH_AFTER = {**SMALL_STEPS, "flickr30k": 8000, "coco": 8000}  # steps before HREM's graph
+FURTHEST = {"coco": 1.9}  # largest distance of HREM's sampler
 ENHANCED = ("images enhanced", "texts enhanced", "both enhanced")
 
-Terms = dict[str, tuple[float, Loss]]
 
-
-def modern_loss(name: Host, dataset: Dataset) -> Config[WeightedSum]:
-    """The model's own loss."""
-    return weighted_sum(**modern_terms(name, dataset))
-
-
-def modern_terms(
-    name: Host, dataset: Dataset, instead: Loss | None = None, *, longer: float = 1.0
+def loss_terms(
+    name: str, dataset: str, instead: Loss | None = None, *, longer: float = 1.0
 ) -> Terms:
-    """Weighted terms by name.
+    """Weighted terms of a modern model's loss by name.
 
     Args:
         name: the model.
-        dataset: what it is trained on.
-        instead: what judges the plain grid in place of the model's own triplet.
-        longer: how many times as many steps come before what begins later, as in smaller batches.
+        dataset: the data set.
+        instead: loss in place of the model's own triplet.
+        longer: factor of the steps before terms that begin later, as for smaller batches.
     """
-    plain = instead or _own(name, dataset)
-    steps = round(longer * loss_warmup(name, dataset))
-    expanded = instead is None and paper_of(name) == "esa"
-    whole = initial_loss(_first(name, dataset, expanded=expanded), plain, steps)
-    return {"triplet": (1.0, whole), **_enhanced(name, dataset, longer)}
+    preset = MODELS[name]
+    first: Loss
+    if instead is None and preset.paper == "esa":
+        first = lazy(
+            SelfExpandingLoss, against="all" if dataset in LARGE else "mean", margin=MARGIN
+        )
+    else:
+        first = lazy(all_negatives_loss(dataset), margin=preset.margin, reduction=preset.reduction)
+    steps = round(longer * warmup_steps(name, dataset))
+    terms: Terms = {
+        "triplet": (1.0, switch_after(first, instead or _own_loss(name, dataset), steps))
+    }
+    if preset.paper == "hrem":  # once the plain embeddings have been learnt for a while
+        steps = round(longer * GRAPH_AFTER[dataset])
+        for grid in ENHANCED:
+            late = lazy(StartAt, term=_distance_weighted(dataset, grid), steps=steps)
+            terms[grid.replace(" ", "_")] = (1.0, late)
+    return terms
 
 
-def initial_loss(first: Loss, then: Loss, steps: int) -> Loss:
-    """A term after some steps with another; no steps, no other."""
+def warmup_steps(name: str, dataset: str) -> int:
+    """Steps against all negatives first."""
+    return MODELS[name].warmup[dataset] if dataset in LARGE else SMALL_STEPS[dataset]
+
+
+def switch_after(first: Loss, then: Loss, steps: int) -> Loss:
+    """A loss that follows some steps with another; for 0 steps the loss alone."""
     return lazy(SwitchAfter, first=first, second=then, steps=steps) if steps else then
 
 
-def against_all(dataset: Dataset) -> type[SumTripletLoss] | type[MeanTripletLoss]:
-    """What a warm-up is with: the sum of hinges as authors have it, on our own small sets the mean.
+def all_negatives_loss(dataset: str) -> type[SumTripletLoss] | type[MeanTripletLoss]:
+    """Loss of the warm-up: the sum of hinges as authors have it, on our own small sets the mean.
 
-    To Adam both are alike, but for a long warm-up a sum would drown what else is learnt.
+    To Adam both are alike, but in a long warm-up a sum would outweigh the other terms.
     """
     return SumTripletLoss if dataset in LARGE else MeanTripletLoss
 
 
-def loss_reduction(name: Host) -> Reduction:
-    """How the model's losses are summed over a batch."""
-    return "mean" if paper_of(name) == "dive" else "sum"
-
-
-def loss_margin(name: Host) -> float:
-    """Of the model's triplet."""
-    return CHAN_MARGIN if paper_of(name) == "chan" else MARGIN
-
-
-def loss_warmup(name: Host, dataset: Dataset) -> int:
-    """Steps against all negatives first."""
-    if dataset not in LARGE:
-        return SMALL_STEPS[dataset]
-    if paper_of(name) in ("hrem", "dive"):
-        return 0
-    wide = paper_of(name) == "chan" and not reads_bert(name)
-    return (WIDE_STEPS if wide else STEPS)[dataset]
-
-
-def _first(name: Host, dataset: Dataset, *, expanded: bool) -> Loss:
-    """What the warm-up of a model is with."""
-    if expanded:
-        return lazy(SelfExpandingLoss, against="all" if dataset in LARGE else "mean", margin=MARGIN)
-    return lazy(against_all(dataset), margin=loss_margin(name), reduction=loss_reduction(name))
-
-
-def _own(name: Host, dataset: Dataset) -> Loss:
-    match paper_of(name):
-        case "gpo" | "chan":
-            return lazy(HardestTripletLoss, margin=loss_margin(name))
+def _own_loss(name: str, dataset: str) -> Loss:
+    preset = MODELS[name]
+    match preset.paper:
         case "esa":
             return lazy(SelfExpandingLoss, margin=MARGIN)
         case "hrem":
-            return _by_distance(dataset)
+            return _distance_weighted(dataset)
         case "dive":
             return lazy(HardestTripletLoss, margin=MARGIN, reduction="mean")
+    return lazy(HardestTripletLoss, margin=preset.margin)
 
 
-def _by_distance(dataset: Dataset, grid: str = INFERENCE) -> Loss:
+def _distance_weighted(dataset: str, grid: str = INFERENCE) -> Loss:
     furthest = FURTHEST.get(dataset, 1.7)
     return lazy(DistanceWeightedTripletLoss, margin=MARGIN, furthest=furthest, grid=grid)
 
 
-def _enhanced(name: Host, dataset: Dataset, longer: float) -> Terms:
-    """HREM's other grids, once the plain embeddings have been learnt for a while."""
-    if paper_of(name) != "hrem":
-        return {}
-    steps = round(longer * GRAPH_AFTER[dataset])
-    return {
-        grid.replace(" ", "_"): (1.0, lazy(StartAt, term=_by_distance(dataset, grid), steps=steps))
-        for grid in ENHANCED
-    }
-
-
-# Rates, epochs and batches of NDGL's models, as their authors' scripts have them.
-#
-# AdamW everywhere. With a BiGRU the scripts of GPO, CHAN and ESA leave the decay at PyTorch's 0.01;
-# with BERT it is 1e-4, as it always is in those of HREM and DivE. Theirs decays biases and norms
-# too,
-# ours does not, see `OptimizerConfig`. The rates of `scenes` and Flickr8k are ours, the same as of
-# the
-# older models.
-
-
-RATE, DECAY, BERT_DECAY = 5e-4, 0.01, 1e-4
-SLOWER = 0.1  # BERT; DivE's image side, and what makes sets of its texts
-DIVE_SLOWER = ("image.*", "image_slots.*", "image_norm.*", "text_slots.*", "text_norm.*")
-IMAGES = 200  # of a batch of DivE, each with all of its captions
-
-
-def modern_train_config(name: Host, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
-    """The training written down."""
-    if dataset not in LARGE:
-        return _small(name, dataset, seed)
-    if paper_of(name) == "dive":
-        return _dive_modern_rounds(seed)
-    hrem = paper_of(name) == "hrem"
-    return TrainConfig(
-        epochs=30 if hrem else 25,
-        batch=_batch(name, dataset),
-        seed=seed,
-        drop_last=True,
-        optimiser=_optimiser(name),
-        schedule=StepDecayLR(at=(15, 25) if hrem else (15,)),
-    )
-
-
-def _batch(name: Host, dataset: Dataset) -> int:
-    if paper_of(name) == "chan" and not reads_bert(name):
-        return 384
-    return 256 if paper_of(name) == "hrem" and dataset == "coco" else 128
-
-
-def _optimiser(name: Host) -> OptimizerConfig:
-    if not reads_bert(name):
-        decay = BERT_DECAY if paper_of(name) == "hrem" else DECAY
-        return OptimizerConfig(rule="adamw", rate=RATE, decay=decay)
-    groups: tuple[ParameterGroup, ...] = (ParameterGroup(match="text.body.*", rate=SLOWER),)
-    if name.endswith("-grid"):  # an epoch of standing still, then a hundredth (WSL weights)
-        groups = (*groups, ParameterGroup(match="image.body.*", rate=0.01, begins=1))
-    return OptimizerConfig(rule="adamw", rate=RATE, decay=BERT_DECAY, groups=groups)
-
-
-def _dive_modern_rounds(seed: int) -> TrainConfig:
-    slower = tuple(ParameterGroup(match=match, rate=SLOWER) for match in DIVE_SLOWER)
-    return TrainConfig(
-        epochs=80,
-        batch=IMAGES,
-        all_captions=True,
-        seed=seed,
-        drop_last=True,
-        optimiser=OptimizerConfig(
-            rule="adamw", rate=1e-3, decay=BERT_DECAY, clip=1.0, groups=slower
-        ),
-        schedule=CosineLR(),
-    )
-
-
-def _small(name: Host, dataset: Dataset, seed: int) -> TrainConfig:
-    """DivE's batch has about as many captions as the others'."""
-    plan = models.own_settings(dataset, seed)
-    if paper_of(name) != "dive":
-        return plan
-    return replace(plan, batch=max(1, plan.batch // 5), all_captions=True)
-
-
-# The models that NDGL is tried on, each trained by itself: five modern ones and VSRN.
-
-
-BaseModel = Host | Literal["vsrn"]
-BASE_MODELS: tuple[BaseModel, ...] = (*HOSTS, "vsrn")
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BaseSetting:
-    """A model on a data set.
-
-    Attributes:
-        model: which model.
-        dataset: what it is trained on.
-        seed: of its training.
-        profile: widths, where they are not the data set's.
-        batch: anchors in a batch, where they are not the model's; warm-ups see as many anchors
-            then.
-    """
-
-    host: BaseModel
-    dataset: Dataset
-    seed: int = 0
-    profile: DatasetProfile | None = None
-    batch: int | None = None
+# A model with everything of its training.
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class BaseRecipe:
-    """A model as its own paper trains it.
+class TrainingSetup:
+    """A model with its loss, processor and training.
 
     Attributes:
         model: the model.
-        terms: its own loss.
-        processor: what it sees.
+        terms: of its own loss.
+        processor: of its inputs.
         plan: its training.
         reduction: how its loss is summed over a batch.
     """
@@ -463,90 +427,86 @@ class BaseRecipe:
     terms: Terms
     processor: ProcessorConfig
     plan: TrainConfig
-    reduction: Reduction
+    reduction: Reduction = "sum"
+
+    def stage(self, name: str, more: Terms | None = None) -> Train:
+        """A training with the model's own loss, and with further terms."""
+        return Train(
+            name=name,
+            model=self.model,
+            objective=weighted_sum(**self.terms, **(more or {})),
+            processor=self.processor,
+            plan=self.plan,
+        )
 
 
-def base_of(at: BaseSetting, instead: Loss | None = None) -> BaseRecipe:
-    """A model as its paper trains it.
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSetting:
+    """A model on a data set.
 
-    Args:
-        at: which model, and on what.
-        instead: what judges the plain grid in place of its own triplet.
+    Attributes:
+        name: of the model, in `MODELS` or `counterfoil.recipes.models.SINGLES`.
+        dataset: the data set.
+        seed: of its training.
+        profile: widths, where they are not the data set's.
+        batch: anchors in a batch, where they are not the model's; warm-ups see as many anchors
+            then.
     """
-    if at.host == "vsrn":
-        return _vsrn(at, instead or lazy(HardestTripletLoss, margin=models.MARGIN))
-    plan, longer = _batched(modern_train_config(at.host, at.dataset, seed=at.seed), at.batch)
-    copies = 2 if instead is None else 1
-    return BaseRecipe(
-        model=modern_config(at.host, at.dataset, copies=copies, profile=at.profile),
-        terms=modern_terms(at.host, at.dataset, instead, longer=longer),
-        processor=modern_processor(at.host, at.dataset),
-        plan=plan,
-        reduction=loss_reduction(at.host),
-    )
+
+    name: str
+    dataset: str
+    seed: int = 0
+    profile: DatasetProfile | None = None
+    batch: int | None = None
+
+    @property
+    def preset(self) -> ModelPreset:
+        """The model's row in `MODELS`."""
+        return MODELS[self.name]
+
+    def setup(self, instead: Loss | None = None) -> TrainingSetup:
+        """The model as its paper trains it, or with another loss in place of its own triplet."""
+        older = "vsrn-single" if self.name == "vsrn" else self.name
+        if older in models.SINGLES:
+            return self._older_setup(older, instead or lazy(HardestTripletLoss, margin=MARGIN))
+        plan, longer = self._with_batch(train_config(self.name, self.dataset, seed=self.seed))
+        copies = 2 if instead is None else 1
+        return TrainingSetup(
+            model=model_config(self.name, self.dataset, copies=copies, profile=self.profile),
+            terms=loss_terms(self.name, self.dataset, instead, longer=longer),
+            processor=processor_config(self.name, self.dataset),
+            plan=plan,
+            reduction=self.preset.reduction,
+        )
+
+    def _older_setup(self, name: str, loss: Loss) -> TrainingSetup:
+        plan, longer = self._with_batch(models.round_plan(name, self.dataset, seed=self.seed))
+        every = all_negatives_loss(self.dataset) if self.name == "vsrn" else SumTripletLoss
+        steps = round(longer * models.warmup_steps(name, self.dataset))
+        return TrainingSetup(
+            model=models.model_config(name, self.dataset, profile=self.profile),
+            terms={"triplet": (1.0, switch_after(lazy(every, margin=MARGIN), loss, steps))},
+            processor=PROFILES[self.dataset].processor,
+            plan=plan,
+        )
+
+    def _with_batch(self, plan: TrainConfig) -> tuple[TrainConfig, float]:
+        """The plan with batches of this size, and the factor by which an epoch gets longer."""
+        if self.batch is None:
+            return plan, 1.0
+        return replace(plan, batch=self.batch), plan.batch / self.batch
 
 
-def _vsrn(at: BaseSetting, term: Loss) -> BaseRecipe:
-    plan, longer = _batched(models.first_round("vsrn-single", at.dataset, seed=at.seed), at.batch)
-    first = lazy(against_all(at.dataset), margin=models.MARGIN)
-    steps = round(longer * models.warmup_epochs("vsrn-single", at.dataset))
-    whole = initial_loss(first, term, steps)
-    return BaseRecipe(
-        model=models.model_config("vsrn-single", at.dataset, profile=at.profile),
-        terms={"triplet": (1.0, whole)},
-        processor=PROFILES[at.dataset].processor,
-        plan=plan,
-        reduction="sum",
-    )
-
-
-def _batched(plan: TrainConfig, batch: int | None) -> tuple[TrainConfig, float]:
-    """A plan with batches of another size, and how many times as many there are in an epoch."""
-    if batch is None:
-        return plan, 1.0
-    return replace(plan, batch=batch), plan.batch / batch
-
-
-def base_reduction(host: BaseModel) -> Reduction:
-    """How the model's losses are summed over a batch."""
-    return "sum" if host == "vsrn" else loss_reduction(host)
-
-
-def base_margin(name: BaseModel) -> float:
-    """Of the model's own triplet."""
-    return models.MARGIN if name == "vsrn" else loss_margin(name)
-
-
-def base_title(name: BaseModel) -> str:
-    """As tables call it."""
-    return "VSRN" if name == "vsrn" else model_title(name)
-
-
-def base_embeddings(name: BaseModel) -> tuple[Dataset, ...]:
-    """The data sets that it has recipes for."""
-    return get_args(Dataset) if name == "vsrn" else embeddings_per_item(name)
-
-
-def trained_base(name: str, host: BaseRecipe) -> Train:
-    """A model trained with its own loss."""
-    return Train(
-        name=name,
-        model=host.model,
-        objective=weighted_sum(**host.terms),
-        processor=host.processor,
-        plan=host.plan,
-    )
-
-
-def base_recipe(name: Host, dataset: Dataset) -> Recipe:
-    """Train and measure."""
-    protocol = PROFILES[dataset].protocol
-    tests = [Evaluate(name="test", using=("online",), protocol=protocol)]
+def modern_recipe(name: str, dataset: str) -> Recipe:
+    """Train and evaluate."""
+    tests = [Evaluate(name="test", using=("online",), protocol=PROFILES[dataset].protocol)]
     if dataset == "coco":
         tests.append(Evaluate(name="test-5k", using=("online",), protocol="coco-5k"))
+    training = ModelSetting(name=name, dataset=dataset).setup().stage("online")
     return Recipe(
         name=f"{name}-{dataset}",
-        stages=(trained_base("online", base_of(BaseSetting(host=name, dataset=dataset))), *tests),
+        stages=(training, *tests),
         data=PROFILES[dataset].data,
-        about=f"{base_title(name)}; single model, its own loss",
+        about=f"{MODELS[name].title}; single model, its own loss",
     )

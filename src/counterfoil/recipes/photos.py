@@ -1,15 +1,14 @@
-"""Photos, as a public MobileNetV2 sees them: its weights stay as they are, the rest is trained.
+"""Recipes for a user's own data, and for photos with a public MobileNetV2 as image tower.
 
-Not in a paper. What the frozen network makes of a photo is kept on disk, so that it looks at each
-but once; the saved model holds the network and reads pixels. Round one is InfoNCE, as the hardest
-triplet collapses here; round two goes on from there with AdapOffQuin. Rates and epochs are ours.
+Not in a paper. MobileNetV2 stays frozen and its outputs are kept on disk, so that it runs once on
+each photo; the saved model holds the network and reads pixels. Round one is InfoNCE, as the hardest
+triplet collapses here; round two continues from there with AdapOffQuin. Rates and epochs are ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, get_args
 
 from counterfoil.core.config import Config, config, from_data, lazy, unknown_name
 from counterfoil.data.processor import ProcessorConfig
@@ -29,18 +28,15 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes import aoq, models, ndgl, ndgl_models, tags
-from counterfoil.recipes.models import PROFILES, Dataset
-from counterfoil.recipes.ndgl_models import BASE_MODELS, base_embeddings
+from counterfoil.recipes.models import PROFILES
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
-Name = Literal["mobilenet", "aoq/mobilenet"]
-NAMES: tuple[Name, ...] = get_args(Name)
-SETS: tuple[Dataset, ...] = ("scenes", "flickr8k")
+NAMES = ("mobilenet", "aoq/mobilenet")
+SETS = ("scenes", "flickr8k")
 PUBLIC = "google/mobilenet_v2_1.0_224"
-SIDE, CELLS = 192, 3  # pixels of a side, and cells that its map is averaged to
+SIZE, CELLS = 192, 3  # pixels of a side, and cells of a side that the feature map is averaged to
 WIDTH, WORD_WIDTH = 256, 200
 TEMPERATURE = 0.07
-EPOCHS, RATE, WARMUP = (4, 1), (1e-3, 3e-4), 50  # of both rounds; warm-up of the rate, in steps
 HARDEST = (100, 20)
 
 
@@ -65,110 +61,98 @@ def photo_model() -> Config[RetrievalModel]:
     return config(GPO, image=image, text=text)
 
 
-def photo_settings(name: Name) -> Recipe:
-    """On a user's own photos."""
-    return _recipe(name, f"{name}-own", "whole")
-
-
-def photo_recipe(name: Name, dataset: Dataset) -> Recipe:
-    """Train and measure, or both rounds of AOQ and a report."""
-    profile = PROFILES[dataset]
-    return _recipe(name, f"{name}-{dataset}", profile.protocol, profile.data)
-
-
-def _recipe(name: Name, called: str, protocol: ProtocolName, data: str = "scenes") -> Recipe:
-    first = _trained(
-        "online", weighted_sum(nce=lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean"))
+def photo_recipe(name: str, dataset: str | None) -> Recipe:
+    """Train and evaluate, or both rounds of AOQ and a report; None for a user's own photos."""
+    protocol: ProtocolName = PROFILES[dataset].protocol if dataset else "whole"
+    first = _training(
+        "online",
+        weighted_sum(nce=lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")),
+        epochs=4,
+        rate=1e-3,
     )
-    test = Evaluate(name="test", using=("online",), protocol=protocol)
-    if name == "mobilenet":
-        about = "frozen MobileNetV2; InfoNCE"
-        return Recipe(name=called, stages=(first, test), data=data, about=about)
-    texts, images = HARDEST
     stages: tuple[Stage, ...] = (
         first,
-        Mine(name="lists", using=("online",), texts=texts, images=images),
-        replace(
-            _trained("adaptive", aoq.adaptive_quintuplet(0), second=True),
-            start="online",
-            negatives="lists",
-        ),
-        Evaluate(name="test-online", using=("online",), protocol=protocol),
-        Evaluate(name="test-adaptive", using=("adaptive",), protocol=protocol),
-        Compare(name="report", results=("test-online", "test-adaptive"), negatives="lists"),
+        Evaluate(name="test", using=("online",), protocol=protocol),
     )
-    about = "frozen MobileNetV2; InfoNCE, mining, AdapOffQuin"
-    return Recipe(name=called, stages=stages, data=data, about=about)
+    about = "frozen MobileNetV2; InfoNCE"
+    if name == "aoq/mobilenet":
+        texts, images = HARDEST
+        second = _training("adaptive", aoq.adaptive_quintuplet(0), epochs=1, rate=3e-4)
+        stages = (
+            first,
+            Mine(name="lists", using=("online",), texts=texts, images=images),
+            replace(second, start="online", negatives="lists"),
+            Evaluate(name="test-online", using=("online",), protocol=protocol),
+            Evaluate(name="test-adaptive", using=("adaptive",), protocol=protocol),
+            Compare(name="report", results=("test-online", "test-adaptive"), negatives="lists"),
+        )
+        about = "frozen MobileNetV2; InfoNCE, mining, AdapOffQuin"
+    data = PROFILES[dataset].data if dataset else "scenes"
+    return Recipe(name=f"{name}-{dataset or 'own'}", stages=stages, data=data, about=about)
 
 
-def _trained(name: str, objective: Config[WeightedSum], *, second: bool = False) -> Train:
+def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: float) -> Train:
     return Train(
         name=name,
         model=photo_model(),
         objective=objective,
-        processor=ProcessorConfig(images="pixels", size=SIDE, min_count=2),
+        processor=ProcessorConfig(images="pixels", size=SIZE, min_count=2),
         plan=TrainConfig(
-            epochs=EPOCHS[second],
+            epochs=epochs,
             batch=128,
-            optimiser=OptimizerConfig(rule="adamw", rate=RATE[second], decay=0.01),
-            schedule=CosineLR(warmup=WARMUP),
+            optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
+            schedule=CosineLR(warmup=50),
         ),
     )
 
 
-# Recipes for a user's own data: any model by itself, or taught by others.
+# Recipes for a user's own data: any model by itself, or with teachers.
 
 
-TAUGHT = "ndgl/"
+PREFIX = "ndgl/"  # of models with teachers
 
 
 def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
-    """Train a model and measure it on the test split as it is.
+    """Train a model and evaluate it on the whole test split.
 
     Args:
-        name: a model, or ``ndgl/HOST`` for one that is taught: by two of its kind, trained before;
-            on photos also ViLT, by itself or with captions that it writes, and a text tower beside
-            a frozen MobileNetV2, by itself or with negatives that it mines.
-        pixels: whether there are no features, so that pictures are looked at; what is for photos
-            looks at them in any case.
+        name: a model, or ``ndgl/MODEL`` for one with teachers: two of its kind, trained before;
+            on photos also ViLT, by itself or with captions that it generates, and a text tower
+            beside a frozen MobileNetV2, by itself or with negatives that it mines.
+        pixels: whether models read pixels because there are no features; those for photos do in
+            any case.
         teachers: saved models that teach instead.
 
     Raises:
-        ValueError: no such model, or teachers of one that is not taught.
+        ValueError: no such model, or teachers for a model that takes none.
     """
-    like: Dataset = "scenes" if pixels else "flickr8k"
-    if teachers and not name.startswith(TAUGHT):
-        raise ValueError(f"{name!r} learns from no teachers; name {TAUGHT + name!r} to have it do")
-    for single in models.SINGLES:
-        if name == single:
-            return models.own_recipe(single, pixels=pixels)
-    for written in tags.NAMES:
-        if name == written:
-            return tags.tags_own_recipe(written)
-    for photo in NAMES:
-        if name == photo:
-            return photo_settings(photo)
-    for base in ndgl_models.HOSTS:
-        if name == base and like in ndgl_models.embeddings_per_item(base):
-            return _whole(ndgl_models.base_recipe(base, like), name)
-    for student in BASE_MODELS:
-        if name == TAUGHT + student and like in base_embeddings(student):
-            return _whole(ndgl.ndgl_recipe(student, like, saved=tuple(teachers)), name)
-    raise ValueError(unknown_name(name, known_models(like), "a model to train"))
-
-
-def known_models(like: Dataset) -> list[str]:
-    """What can be trained where data are like these."""
-    hosts = [host for host in ndgl_models.HOSTS if like in ndgl_models.embeddings_per_item(host)]
-    taught = [TAUGHT + host for host in BASE_MODELS if like in base_embeddings(host)]
-    seeing = (*tags.NAMES, *NAMES) if like == "scenes" else ()
-    return [*models.SINGLES, *hosts, *taught, *seeing]
-
-
-def _whole(found: Recipe, name: str) -> Recipe:
-    stages: list[Stage] = [
+    like = "scenes" if pixels else "flickr8k"
+    if teachers and not name.startswith(PREFIX):
+        raise ValueError(f"{name!r} learns from no teachers; name {PREFIX + name!r} to have it do")
+    if name in tags.OWN_RECIPES:
+        return tags.tags_own_recipe(name)
+    if name in NAMES:
+        return photo_recipe(name, None)
+    if name not in known_models(like):
+        raise ValueError(unknown_name(name, known_models(like), "a model to train"))
+    if name in models.SINGLES:
+        return models.own_recipe(name, pixels=pixels)
+    if name.startswith(PREFIX):
+        recipe = ndgl.ndgl_recipe(name.removeprefix(PREFIX), like, saved=tuple(teachers))
+    else:
+        recipe = ndgl_models.modern_recipe(name, like)
+    stages = tuple(
         replace(stage, protocol="whole") if isinstance(stage, Evaluate) else stage
-        for stage in found.stages
-    ]
-    about = found.about.split("; ")[-1]
-    return replace(found, name=f"{name}-own", stages=tuple(stages), about=f"{about}, own data")
+        for stage in recipe.stages
+    )
+    about = f"{recipe.about.split('; ')[-1]}, own data"
+    return replace(recipe, name=f"{name}-own", stages=stages, about=about)
+
+
+def known_models(like: str) -> list[str]:
+    """Models that can be trained on data like a data set's."""
+    presets = ndgl_models.MODELS
+    known = [name for name in presets if like in presets[name].datasets]
+    own = [name for name in known if name in ndgl_models.MODERN]
+    for_photos = (*tags.OWN_RECIPES, *NAMES) if like == "scenes" else ()
+    return [*models.SINGLES, *own, *(PREFIX + name for name in known), *for_photos]

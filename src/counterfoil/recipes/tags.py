@@ -1,21 +1,21 @@
-"""TAGS and TAGS-DC: UNITER, or ViLT, trained on captions that it writes itself.
+"""TAGS and TAGS-DC: UNITER, or ViLT, trained on captions that it generates itself.
 
 Stages: "pretrained" in the domain; "hard", UNITER's hard negatives; "tags", which also ranks the
-captions it writes (step 1, Eq. 7); "tags-dc", which goes on from there and doubts and corrects
+captions it generates (step 1, Eq. 7); "tags-dc", which continues from there and doubts and corrects
 their words (step 2, Eqs. 8 and 9). Table 2 compares "wm", which hides single words in place of
-phrases, and "static", where the pre-trained model writes all the time.
+phrases, and "static", where the pre-trained model generates all the time.
 
-Departs from the authors' code in: a model pre-trained in the domain (on the small sets as in
-`tags_aligned`) takes the place of their weights, which are not at hand; what writes for "static" is
-that model; step 2 starts from step 1's best epoch on dev, not from its step 2,000; both directions
-of a pair are screened.
+Departs from the authors' code in: a model pre-trained in the domain (on the small sets after pairs
+were matched) takes the place of their weights, which are not at hand; it is the generator of
+"static" too; step 2 starts from step 1's best epoch on dev, not from its step 2,000; both
+directions of a pair are screened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.phrases import RulePhraseParser
@@ -46,13 +46,14 @@ from counterfoil.pipelines.pipeline import (
     pretrain_config,
 )
 from counterfoil.pipelines.stages.pretrain import ADAMW
-from counterfoil.recipes import aoq, models, ndgl, ndgl_models
-from counterfoil.recipes.models import LARGE, PROFILES, Dataset, DatasetProfile
-from counterfoil.recipes.ndgl import evaluation_stage_of
-from counterfoil.recipes.ndgl_models import BaseRecipe, BaseSetting, trained_base
+from counterfoil.recipes import aoq, models, ndgl
+from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES
+from counterfoil.recipes.ndgl import evaluations_of
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, TrainingSetup
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
+from counterfoil.training.pretrain import PretrainTasks
 
-# What TAGS is trained with: Table 5 of the paper, and what the authors' scripts set instead.
+# Numbers of TAGS: Table 5 of the paper, and those of the authors' scripts.
 #
 # The paper names no batch; 128 pairs a step are UNITER's. Those of `scenes` and Flickr8k are ours.
 
@@ -60,29 +61,24 @@ from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 CLIP = 2.0
 WARMUP = 0.1  # of all steps
 AT_ONCE = 8  # pairs of which a batch of the large sets is made
-CAPTIONS: dict[Dataset, int] = {
-    "scenes": 10_000,
-    "flickr8k": 30_000,
-    "flickr30k": 145_000,
-    "coco": 566_435,
-}
+CAPTIONS = {"scenes": 10_000, "flickr8k": 30_000, "flickr30k": 145_000, "coco": 566_435}
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TagsNumbers:
-    """What a step of TAGS is trained with.
+    """Numbers of a step of TAGS.
 
     Attributes:
         steps: of the optimiser.
         batch: pairs of a step.
         rate: learning rate.
-        temperature: of the draw of words.
+        temperature: at which words are sampled.
         masked: weight of the guesses of hidden words.
-        written: weight of the written captions' hinge.
+        written: weight of the generated captions' hinge.
         words: weight of doubting and of correcting words, each.
         offered: wrong texts, and images, that are screened for a pair.
-        keep: how many of them, and of the written captions, are trained on.
+        keep: how many of them, and of the generated captions, are trained on.
         masks: maskings of a caption.
         refills: of each masking.
     """
@@ -99,10 +95,8 @@ class TagsNumbers:
     masks: int = 20
     refills: int = 20
 
-    @property
-    def candidates(self) -> CandidateConfig:
-        """What is screened."""
-        return CandidateConfig(texts=self.offered, images=self.offered)
+
+Steps = tuple[TagsNumbers, TagsNumbers]
 
 
 def _small(*, steps: int, rate: float, words: float = 0.0) -> TagsNumbers:
@@ -120,7 +114,7 @@ def _small(*, steps: int, rate: float, words: float = 0.0) -> TagsNumbers:
     )
 
 
-PAPER: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {
+PAPER: dict[str, Steps] = {
     "scenes": (_small(steps=1000, rate=1e-4), _small(steps=300, rate=2e-5, words=1e-3)),
     "flickr8k": (_small(steps=2000, rate=1e-4), _small(steps=600, rate=2e-5, words=1e-3)),
     "flickr30k": (
@@ -133,7 +127,7 @@ PAPER: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {
     ),
 }
 
-RELEASED: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {
+RELEASED: dict[str, Steps] = {
     "scenes": PAPER["scenes"],
     "flickr8k": PAPER["flickr8k"],
     "flickr30k": (
@@ -147,7 +141,7 @@ RELEASED: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {
 }
 
 
-LARGE_PAPER: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {  # Table 5, L
+LARGE_PAPER: dict[str, Steps] = {  # Table 5, L
     "flickr30k": (
         TagsNumbers(steps=5000, rate=4e-5, masked=0.1, written=5e-4, keep=23),
         TagsNumbers(steps=1500, rate=1e-5, masked=0.1, written=5e-4, words=5e-4, keep=23),
@@ -158,7 +152,7 @@ LARGE_PAPER: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {  # Table 5, L
     ),
 }
 
-LARGE_RELEASED: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {
+LARGE_RELEASED: dict[str, Steps] = {
     "flickr30k": (
         TagsNumbers(
             steps=5000, batch=256, rate=5e-5, temperature=2.0, masked=0.05, written=1e-3, keep=23
@@ -174,182 +168,109 @@ LARGE_RELEASED: dict[Dataset, tuple[TagsNumbers, TagsNumbers]] = {
 }
 
 
-def tags_train_config(numbers: TagsNumbers, dataset: Dataset) -> TrainConfig:
-    """The training written down: AdamW, a warm-up, then a straight line to 0."""
+def tags_train_config(numbers: TagsNumbers, dataset: str) -> TrainConfig:
+    """A step's training: AdamW, a warm-up, then a straight line to 0."""
     batch = AT_ONCE if dataset in LARGE else numbers.batch
     return TrainConfig(
         epochs=-(-numbers.steps * numbers.batch // CAPTIONS[dataset]),
         steps=numbers.steps,
         batch=batch,
         accumulate=numbers.batch // batch,
-        optimiser=OptimizerConfig(
-            rule=ADAMW.rule,
-            rate=numbers.rate,
-            decay=ADAMW.decay,
-            betas=ADAMW.betas,
-            epsilon=ADAMW.epsilon,
-            clip=CLIP,
-        ),
+        optimiser=replace(ADAMW, rate=numbers.rate, clip=CLIP),
         schedule=LinearLR(warmup=WARMUP),
     )
 
 
-# What takes the place of a long pre-training where data and time are small.
-#
-# Not in the paper. From random weights UNITER's own tasks need far more pairs than the small sets
-# have before words find their regions; telling each pair from the batch's others finds them in
-# minutes, and hidden words and matches are learned from there.
+# The models. ViLT, which reads pixels, is not in the paper: on `scenes` it is small and pre-trained
+# in the domain, by hidden words and by whether text and image match; on a user's own photos,
+# "vilt-public", it begins with public weights.
 
 
-ALIGNED = "aligned"
-RATE, ALIGNED_CLIP, ALIGNED_WARMUP = 1e-3, 2.0, 0.1
+@final
+@dataclass(frozen=True, kw_only=True)
+class TagsModel:
+    """A model that generates its own negatives.
 
-
-def before_training(
-    told: Pretrain, *, epochs: tuple[int, int] = (4, 12), dev_images: int = 0
-) -> tuple[Train, Pretrain]:
-    """Pairs told apart, then the tasks of a pre-training.
-
-    Args:
-        told: the pre-training; its plan and how often its tasks are drawn are replaced.
-        epochs: passes over the training captions of each.
-        dev_images: on which the first's epochs are compared; 0 for all.
+    Attributes:
+        title: for tables.
+        datasets: the data sets that it has recipes for.
+        size: layers, width and heads on the large data sets.
+        numbers: of the paper's two steps, by data set.
+        released: the same in the authors' scripts.
     """
-    return aligned_stage(told, epochs=epochs[0], dev_images=dev_images), replace(
-        told,
-        start=ALIGNED,
-        plan=pretrain_config(epochs=epochs[1], batch=32, rate=RATE),
-        tasks=replace(told.tasks, transport=0.0, words=0.3),
-    )
+
+    title: str
+    datasets: tuple[str, ...] = DATASETS
+    size: tuple[int, int, int] = (12, 768, 12)
+    numbers: dict[str, Steps]
+    released: dict[str, Steps]
 
 
-def aligned_stage(told: Pretrain, *, epochs: int, dev_images: int = 0) -> Train:
-    """A training that tells pairs apart, from random weights, of what is then pre-trained."""
-    return Train(
-        name=ALIGNED,
-        model=told.model.replace(score="logit"),
-        objective=weighted_sum(pairs=lazy(InfoNCELoss, temperature=1.0)),
-        processor=told.processor,
-        plan=TrainConfig(
-            epochs=epochs,
-            batch=16,
-            optimiser=OptimizerConfig(
-                rule=ADAMW.rule, rate=RATE, decay=ADAMW.decay, betas=ADAMW.betas, clip=ALIGNED_CLIP
-            ),
-            schedule=LinearLR(warmup=ALIGNED_WARMUP),
-            dev_images=dev_images,
-        ),
-    )
-
-
-# TAGS for photos: ViLT, which reads pixels, in the place of UNITER, which reads regions.
-#
-# Not in the paper. On `scenes` it is small and pre-trained in the domain, by hidden words and by
-# whether text and image match; on a user's own photos it begins with public weights.
-
-
-PUBLIC = "dandelin/vilt-b32-mlm"
-SIDE, PATCH, LONGEST = 384, 32, 40  # of the public weights
-SETS: tuple[Dataset, ...] = ("scenes",)
-DATA = "scenes:images=2600,dev=100,test=500"
-REGIONS = ("regress", "classify")  # heads that say what regions were
-
-
-def small_vilt(stage: Train | Pretrain) -> Train | Pretrain:
-    """A stage of UNITER on `scenes` as one of a small ViLT."""
-    return trained_vilt(stage) if isinstance(stage, Train) else pretrained_vilt(stage)
-
-
-def trained_vilt(stage: Train) -> Train:
-    """A training of UNITER on `scenes` as one of a small ViLT."""
-    return replace(stage, model=_small_vilt(stage.model), processor=PROFILES["scenes"].processor)
-
-
-def pretrained_vilt(stage: Pretrain) -> Pretrain:
-    """The pre-training of UNITER on `scenes` as that of a small ViLT: no region is hidden."""
-    tasks = replace(stage.tasks, mrfr=0.0, mrc=0.0, mrckl=0.0)
-    processor = PROFILES["scenes"].processor
-    return replace(stage, model=_small_vilt(stage.model), processor=processor, tasks=tasks)
-
-
-def vilt_from_public(stage: Train) -> Train:
-    """A training of UNITER as one of a ViLT that begins with public weights."""
-    model = config(
-        ViLT,
-        vocabulary=from_data("words"),
-        mask=from_data("mask"),
-        dropout=0.1,
-        weights=PUBLIC,
-        pretrained=from_data("pretrained"),
-        outputs=_heads(stage.model),
-    )
-    processor = ProcessorConfig(
-        images="pixels", size=SIDE, divisor=PATCH, texts=PUBLIC, longest=LONGEST
-    )
-    return replace(stage, model=model, processor=processor)
-
-
-def _small_vilt(uniter: Config[RetrievalModel]) -> Config[RetrievalModel]:
-    """As wide and as deep as a UNITER; texts may be as long as the processor lets them."""
-    taken = {name: uniter.arguments[name] for name in ("layers", "width", "heads", "inner")}
-    return config(
-        ViLT,
-        layers=taken["layers"],
-        width=taken["width"],
-        heads=taken["heads"],
-        inner=taken["inner"],
-        vocabulary=from_data("words"),
-        positions=PROFILES["scenes"].processor.longest + 2,
-        size=from_data("size"),
-        patch=16,
-        spread=uniter.arguments["spread"],
-        mask=from_data("mask"),
-        outputs=_heads(uniter),
-        score=uniter.arguments.get("score", "probability"),
-    )
-
-
-def _heads(uniter: Config[RetrievalModel]) -> tuple[str, ...]:
-    return tuple(name for name in uniter.arguments["outputs"] if name not in REGIONS)
-
-
-Host = Literal["uniter", "vilt"]
-HOSTS: tuple[Host, ...] = get_args(Host)
-TITLES: dict[Host, str] = {"uniter": "UNITER", "vilt": "ViLT"}
-COMPARED: tuple[Host, ...] = ("uniter",)  # that the comparisons of Table 2 are of
-Way = Literal["tags", "wm", "static", "released"]
-Step = Literal[0, 1, 2]
-SMALL: dict[Dataset, tuple[int, int, int]] = {  # layers, width, heads
-    "scenes": (2, 128, 4),
-    "flickr8k": (2, 128, 4),
+TAGS_MODELS = {
+    "uniter": TagsModel(title="UNITER", numbers=PAPER, released=RELEASED),
+    "vilt": TagsModel(title="ViLT", datasets=("scenes",), numbers=PAPER, released=RELEASED),
+    "uniter-large": TagsModel(
+        title="UNITER-large",
+        datasets=LARGE,
+        size=(24, 1024, 16),
+        numbers=LARGE_PAPER,
+        released=LARGE_RELEASED,
+    ),
+    "vilt-public": TagsModel(title="ViLT", datasets=(), numbers=PAPER, released=RELEASED),
 }
 
+SMALL_SIZE = (2, 128, 4)  # layers, width, heads
 BERT = "bert-base-cased"
-DOUBT_WEIGHTS = (1.0, 0.11)  # of wrong words, of right ones
-BEFORE, HARD, STEP_1, STEP_2 = "pretrained", "hard", "tags", "tags-dc"
-MARGIN = 0.2
-ALL_TASKS: tuple[Task, ...] = ("masked", "doubt", "correct")
+PUBLIC = "dandelin/vilt-b32-mlm"
+PUBLIC_PROCESSOR = ProcessorConfig(images="pixels", size=384, divisor=32, texts=PUBLIC, longest=40)
+REGION_HEADS = ("regress", "classify")  # heads that say what regions were
+UNITER_DATA = "scenes:images=2600,dev=100,test=500,features=regions"
+VILT_DATA = "scenes:images=2600,dev=100,test=500"
 
 
-def tags_datasets(host: Host) -> tuple[Dataset, ...]:
-    """The data sets that a model has recipes for; ViLT's are those with pictures."""
-    return get_args(Dataset) if host == "uniter" else SETS
-
-
-def tags_data(dataset: Dataset) -> str:
-    """What is opened when the user names nothing: regions with boxes, as UNITER sees them.
+def tags_data(dataset: str, name: str = "uniter") -> str:
+    """The data of a recipe: regions with boxes for UNITER.
 
     A dev split of `scenes` of 100 images, as every pair of it costs a pass of the transformer.
     """
     if dataset == "scenes":
-        return "scenes:images=2600,dev=100,test=500,features=regions"
+        return VILT_DATA if name == "vilt" else UNITER_DATA
     return PROFILES[dataset].data
 
 
-def tags_model(dataset: Dataset, *outputs: str) -> Config[RetrievalModel]:
-    """UNITER-base; a small one without dropout for the small sets, where it learns from nothing."""
-    layers, width, heads = SMALL.get(dataset, (12, 768, 12))
-    whole = config(
+def tags_model(dataset: str, *outputs: str, name: str = "uniter") -> Config[RetrievalModel]:
+    """UNITER-base, or -large; a small one without dropout for the small sets; or ViLT."""
+    size = TAGS_MODELS[name].size if dataset in LARGE else SMALL_SIZE
+    layers, width, heads = size
+    spread = round(width**-0.5, 2)
+    seen = tuple(output for output in outputs if output not in REGION_HEADS)
+    if name == "vilt-public":
+        return config(
+            ViLT,
+            vocabulary=from_data("words"),
+            mask=from_data("mask"),
+            dropout=0.1,
+            weights=PUBLIC,
+            pretrained=from_data("pretrained"),
+            outputs=seen,
+        )
+    if name == "vilt":
+        return config(
+            ViLT,
+            layers=layers,
+            width=width,
+            heads=heads,
+            inner=4 * width,
+            vocabulary=from_data("words"),
+            positions=PROFILES["scenes"].processor.longest + 2,
+            size=from_data("size"),
+            patch=16,
+            spread=spread,
+            mask=from_data("mask"),
+            outputs=seen,
+            score="probability",
+        )
+    model = config(
         UNITER,
         layers=layers,
         width=width,
@@ -361,50 +282,98 @@ def tags_model(dataset: Dataset, *outputs: str) -> Config[RetrievalModel]:
         mask=from_data("mask"),
         outputs=outputs,
     )
-    if dataset in LARGE:
-        return whole
-    return whole.replace(dropout=0.0, spread=round(width**-0.5, 2))
+    return model if dataset in LARGE else model.replace(dropout=0.0, spread=spread)
 
 
-def tags_processor(dataset: Dataset) -> ProcessorConfig:
-    """Regions with wordpieces for the large sets, with words for the small ones."""
+def tags_processor(dataset: str, name: str = "uniter") -> ProcessorConfig:
+    """Regions with wordpieces for the large sets, with words for the small ones; pixels of ViLT."""
+    if name == "vilt-public":
+        return PUBLIC_PROCESSOR
     if dataset in LARGE:
         return ProcessorConfig(texts=BERT)
-    return ProcessorConfig() if dataset == "scenes" else PROFILES[dataset].processor
+    if dataset == "scenes" and name != "vilt":
+        return ProcessorConfig()
+    return PROFILES[dataset].processor
 
 
-def pretrained_stage(dataset: Dataset) -> tuple[Train | Pretrain, ...]:
-    """UNITER's tasks on the training captions, on the small sets after pairs were told apart.
+# Pre-training. On the small sets a training that matches pairs takes the place of a long one, which
+# is not in the paper: from random weights UNITER's own tasks need far more pairs than the small
+# sets have before words find their regions; matching each pair among the batch's others finds them
+# in minutes, and hidden words and matches are learned from there.
+
+
+ALIGNED, BEFORE = "aligned", "pretrained"
+RATE, ALIGNED_CLIP = 1e-3, 2.0
+
+
+def pretraining_stages(
+    dataset: str, *, epochs: tuple[int, int] = (4, 12), dev_images: int = 0, name: str = "uniter"
+) -> tuple[Train | Pretrain, ...]:
+    """UNITER's tasks on the training captions; on the small sets after a training on pairs.
 
     How long is ours.
+
+    Args:
+        dataset: the data set.
+        epochs: of the training on pairs and of the tasks, on the small sets.
+        dev_images: on which epochs of the training on pairs are compared; 0 for all.
+        name: of the model.
     """
-    told = Pretrain(
+    model = tags_model(dataset, "match", "fill", *REGION_HEADS, name=name)
+    processor = tags_processor(dataset, name)
+    if dataset in LARGE:
+        plan = pretrain_config(epochs=30, batch=512)
+        return (Pretrain(name=BEFORE, model=model, plan=plan, processor=processor),)
+    tasks = PretrainTasks(transport=0.0, words=0.3)
+    if name == "vilt":  # it has no regions that could be hidden
+        tasks = replace(tasks, mrfr=0.0, mrc=0.0, mrckl=0.0)
+    pretraining = Pretrain(
         name=BEFORE,
-        model=tags_model(dataset, "match", "fill", "regress", "classify"),
-        plan=pretrain_config(epochs=30, batch=512),
-        processor=tags_processor(dataset),
+        model=model,
+        plan=pretrain_config(epochs=epochs[1], batch=32, rate=RATE),
+        processor=processor,
+        tasks=tasks,
+        start=ALIGNED,
     )
-    return (told,) if dataset in LARGE else before_training(told)
-
-
-def _irtm() -> dict[str, tuple[float, Loss]]:
-    """UNITER's hinges: hard wrong texts of the image, hard wrong images of the text."""
-    return {
-        "texts": (1.0, lazy(MarginRankingLoss, role="hard text", margin=MARGIN, reduction="mean")),
-        "images": (
-            1.0,
-            lazy(MarginRankingLoss, role="hard image", margin=MARGIN, reduction="mean"),
+    pairs = Train(
+        name=ALIGNED,
+        model=model.replace(score="logit"),
+        objective=weighted_sum(pairs=lazy(InfoNCELoss, temperature=1.0)),
+        processor=processor,
+        plan=TrainConfig(
+            epochs=epochs[0],
+            batch=16,
+            optimiser=OptimizerConfig(
+                rule=ADAMW.rule, rate=RATE, decay=ADAMW.decay, betas=ADAMW.betas, clip=ALIGNED_CLIP
+            ),
+            schedule=LinearLR(warmup=WARMUP),
+            dev_images=dev_images,
         ),
-    }
+    )
+    return pairs, pretraining
+
+
+# The trainings: UNITER's hard negatives (step 0) and the two steps of TAGS.
+
+
+Way = Literal["tags", "wm", "static", "released"]
+Step = Literal[0, 1, 2]
+HARD, STEP_1, STEP_2 = STEP_NAMES = ("hard", "tags", "tags-dc")
+OUTPUTS = (("rank",), ("rank", "match", "fill"), ("rank", "fill", "doubt", "correct"))
+DOUBT_WEIGHTS = (1.0, 0.11)  # of wrong words, of right ones
+ALL_TASKS: tuple[Task, ...] = ("masked", "doubt", "correct")
 
 
 def tags_loss(numbers: TagsNumbers, step: Step) -> Config[WeightedSum]:
-    """The loss (Eq. 10) of UNITER's hard negatives, 0, or of a step of TAGS."""
-    terms = _irtm()
+    """The loss of a step (Eq. 10): UNITER's hinges of hard wrong texts and images, and more."""
+
+    def hinge(role: str) -> Loss:
+        return lazy(MarginRankingLoss, role=role, margin=MARGIN, reduction="mean")
+
+    terms = {"texts": (1.0, hinge("hard text")), "images": (1.0, hinge("hard image"))}
     if step >= 1:
-        below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN, reduction="mean")
         terms["masked"] = (numbers.masked, lazy(WordLoss, task="masked", reduction="mean"))
-        terms["written"] = (numbers.written, below)
+        terms["written"] = (numbers.written, hinge("written"))
     if step == 2:
         doubt: Loss = lazy(WordLoss, task="doubt", weights=DOUBT_WEIGHTS, reduction="mean")
         terms["doubt"] = (numbers.words, doubt)
@@ -412,73 +381,58 @@ def tags_loss(numbers: TagsNumbers, step: Step) -> Config[WeightedSum]:
     return weighted_sum(**terms)
 
 
-def hard_stage(dataset: Dataset, numbers: TagsNumbers | None = None) -> Train:
-    """UNITER's hard negatives, with the numbers of TAGS; the paper's unless others are given."""
-    numbers = numbers or PAPER[dataset][0]
-    return Train(
-        name=HARD,
-        model=tags_model(dataset, "rank"),
-        objective=tags_loss(numbers, 0),
-        processor=tags_processor(dataset),
-        plan=tags_train_config(numbers, dataset),
-        start=BEFORE,
-        proposer=config(TopScoringMiner, keep=numbers.keep),
-        candidates=numbers.candidates,
-    )
-
-
-def first_stage(
-    dataset: Dataset, way: Way = "tags", *, name: str = STEP_1, numbers: TagsNumbers | None = None
+def tags_stage(
+    step: Step,
+    dataset: str,
+    way: Way = "tags",
+    *,
+    name: str = "",
+    start: str = "",
+    numbers: TagsNumbers | None = None,
+    model: str = "uniter",
 ) -> Train:
-    """Step 1, with what later doubts words kept as it was pre-trained."""
-    numbers = numbers or (RELEASED if way == "released" else PAPER)[dataset][0]
-    return replace(
-        hard_stage(dataset),
-        name=name,
-        model=tags_model(dataset, "rank", "match", "fill"),
-        objective=tags_loss(numbers, 1),
+    """A training on UNITER's hard negatives, or a step of TAGS.
+
+    Args:
+        step: 0 for hard negatives alone.
+        dataset: the data set.
+        way: how captions are generated, as Table 2 has it or as the authors' code.
+        name: of the stage; by default "hard", "tags" or "tags-dc".
+        start: stage to start from; by default the pre-training, for step 2 step 1.
+        numbers: of the step; by default the paper's, or the scripts' for "released".
+        model: name of the model.
+    """
+    preset = TAGS_MODELS[model]
+    table = preset.released if way == "released" else preset.numbers
+    numbers = numbers or table[dataset][max(step - 1, 0)]
+    screening = config(TopScoringMiner, keep=numbers.keep)
+    return Train(
+        name=name or STEP_NAMES[step],
+        model=tags_model(dataset, *OUTPUTS[step], name=model),
+        objective=tags_loss(numbers, step),
+        processor=tags_processor(dataset, model),
         plan=tags_train_config(numbers, dataset),
-        proposer=_writes(numbers, way, 1),
-        candidates=numbers.candidates,
+        start=start or (STEP_1 if step == 2 else BEFORE),
+        proposer=_generator(numbers, way, step) if step else screening,
+        candidates=CandidateConfig(texts=numbers.offered, images=numbers.offered),
         filler=BEFORE if way == "static" else None,
     )
 
 
-def tags_second_stage(
-    dataset: Dataset,
-    way: Way = "tags",
-    *,
-    name: str = STEP_2,
-    start: str = STEP_1,
-    numbers: TagsNumbers | None = None,
-) -> Train:
-    """Step 2, which starts from step 1."""
-    numbers = numbers or (RELEASED if way == "released" else PAPER)[dataset][1]
-    return replace(
-        first_stage(dataset, way, name=name),
-        model=tags_model(dataset, "rank", "fill", "doubt", "correct"),
-        objective=tags_loss(numbers, 2),
-        plan=tags_train_config(numbers, dataset),
-        start=start,
-        proposer=_writes(numbers, way, 2),
-        candidates=numbers.candidates,
-    )
-
-
-def _writes(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner]:
-    """What screens, and what writes: as Table 2 has it, or the authors' code (T2 to T4)."""
+def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner]:
+    """Screening and generation: as Table 2 has it, or the authors' code (T2 to T4)."""
     released = way == "released"
     choice: Literal["lowered logits", "lowered scores"]
     choice = "lowered logits" if step == 1 else "lowered scores"
-    desk = lazy(
+    inputs = lazy(
         GeneratorInputs,
         processor=from_data("lens"),
         parser=lazy(RulePhraseParser),
         mask=from_data("mask"),
     )
-    writer = lazy(
+    generator = lazy(
         TagsGenerator,
-        desk=desk,
+        desk=inputs,
         filler=from_data("filler") if way == "static" else None,
         masks=numbers.masks,
         refills=numbers.refills,
@@ -489,152 +443,126 @@ def _writes(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner]:
         sieve=lazy(CandidateFilter, rules=(), choice=choice) if released else None,
         specials=released,
     )
-    screens = lazy(TopScoringMiner, keep=numbers.keep)
-    return config(MinerChain, proposers=(screens, writer))
+    screening = lazy(TopScoringMiner, keep=numbers.keep)
+    return config(MinerChain, proposers=(screening, generator))
 
 
-def hard_negatives(host: Host, dataset: Dataset) -> Recipe:
-    """Pre-training, then UNITER's hard negatives."""
-    return _recipe("", host, dataset, (hard_stage(dataset),), "hard negatives screened")
+# The recipes: a row of trainings each, beside one another where there are several.
 
 
-def tags(host: Host, dataset: Dataset) -> Recipe:
-    """Step 1, beside UNITER's hard negatives from the same pre-training."""
-    stages = (hard_stage(dataset), first_stage(dataset))
-    return _recipe("tags/", host, dataset, stages, "negatives of its own")
+@final
+@dataclass(frozen=True, slots=True)
+class TagsTraining:
+    """One training of a recipe; see `tags_stage` for step, way, name and start."""
+
+    step: Step
+    way: Way = "tags"
+    name: str = ""
+    start: str = ""
 
 
-def tags_dc(host: Host, dataset: Dataset) -> Recipe:
-    """Both steps."""
-    stages = (first_stage(dataset), tags_second_stage(dataset))
-    about = "both steps, with words"
-    return _recipe("tags-dc/", host, dataset, stages, about)
-
-
-def words_masked(host: Host, dataset: Dataset) -> Recipe:
-    """TAGS beside TAGS w/ WM (Table 2)."""
-    stages = (first_stage(dataset), first_stage(dataset, "wm", name="wm"))
-    return _recipe("tags/ablations/wm/", host, dataset, stages, "single words hidden")
-
-
-def static_tags(host: Host, dataset: Dataset) -> Recipe:
-    """TAGS beside TAGS w/ SG (Table 2)."""
-    stages = (first_stage(dataset), first_stage(dataset, "static", name="static"))
-    return _recipe("tags/ablations/static/", host, dataset, stages, "a frozen writer")
-
-
-def released_tags(host: Host, dataset: Dataset) -> Recipe:
-    """Both steps with the authors' scripts' numbers and their code's rules, without T1 and U1."""
-    before, after = "tags-released", "tags-dc-released"
-    stages = (
-        first_stage(dataset, "released", name=before),
-        tags_second_stage(dataset, "released", name=after, start=before),
-    )
-    return _recipe("tags-dc/released/", host, dataset, stages, "the authors' code")
-
-
-VARIANTS = {
-    "tags/ablations/wm": words_masked,
-    "tags/ablations/static": static_tags,
-    "tags-dc/released": released_tags,
+RECIPES: dict[str, tuple[str, tuple[TagsTraining, ...]]] = {  # begin of the name: about, trainings
+    "": ("hard negatives screened", (TagsTraining(0),)),
+    "tags/": ("negatives of its own", (TagsTraining(0), TagsTraining(1))),
+    "tags-dc/": ("both steps, with words", (TagsTraining(1), TagsTraining(2))),
+    # Table 2
+    "tags/ablations/wm/": (
+        "single words hidden",
+        (TagsTraining(1), TagsTraining(1, "wm", "wm")),
+    ),
+    "tags/ablations/static/": (
+        "a frozen writer",
+        (TagsTraining(1), TagsTraining(1, "static", "static")),
+    ),
+    # the authors' scripts' numbers and their code's rules, without T1 and U1
+    "tags-dc/released/": (
+        "the authors' code",
+        (
+            TagsTraining(1, "released", "tags-released"),
+            TagsTraining(2, "released", "tags-dc-released", "tags-released"),
+        ),
+    ),
 }
+KINDS = ("", "tags/", "tags-dc/")  # for every model
+VARIANTS = ("tags/ablations/wm/", "tags/ablations/static/", "tags-dc/released/")  # for UNITER
+LARGE_KINDS = (*KINDS, "tags-dc/released/")  # for UNITER-large
 
 
-def _recipe(
-    kind: str, host: Host, dataset: Dataset, trainings: tuple[Train, ...], about: str
-) -> Recipe:
-    """Pre-training, trainings, a test of each, and a report where there are several."""
-    before, where = pretrained_stage(dataset), tags_data(dataset)
-    if host == "vilt":
-        before, where = tuple(map(small_vilt, before)), DATA
-        trainings = tuple(map(trained_vilt, trainings))
-    tests = evaluation_stage_of([one.name for one in trainings], dataset)
-    stages: tuple[Stage, ...] = (*before, *trainings, *tests)
-    if len(trainings) > 1:
-        beside = tuple(f"test-{one.name}" for one in trainings)
-        stages = (*stages, Compare(name="report", results=beside))
-    told = f"{TITLES[host]}; {about}"
-    return Recipe(name=f"{kind}{host}-{dataset}", stages=stages, data=where, about=told)
-
-
-# TAGS and TAGS-DC in the paper's large setting: UNITER-large, with its numbers of Table 5.
-
-
-Kind = Literal["", "tags/", "tags-dc/", "tags-dc/released/"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-
-
-def large_recipe(kind: Kind, dataset: Dataset) -> Recipe:
-    """A recipe of UNITER-base with the large model and its numbers.
+def tags_recipe(kind: str, name: str, dataset: str) -> Recipe:
+    """Pre-training, the trainings of a kind, a test of each, and a report if there are several.
 
     Args:
-        kind: what its name begins with.
-        dataset: one of the paper's.
+        kind: key of `RECIPES`.
+        name: of the model.
+        dataset: the data set.
     """
-    make = {
-        "": hard_negatives,
-        "tags/": tags,
-        "tags-dc/": tags_dc,
-        "tags-dc/released/": released_tags,
-    }[kind]
-    base = make("uniter", dataset)
-    stages = tuple(_large(stage, kind, dataset) for stage in base.stages)
-    return replace(
-        base,
-        name=f"{kind}uniter-large-{dataset}",
-        stages=stages,
-        about=base.about.replace("UNITER", "UNITER-large"),
+    about, rows = RECIPES[kind]
+    trainings = [
+        tags_stage(row.step, dataset, row.way, name=row.name, start=row.start, model=name)
+        for row in rows
+    ]
+    tests = evaluations_of([one.name for one in trainings], dataset)
+    stages: list[Stage] = [*pretraining_stages(dataset, name=name), *trainings, *tests]
+    if len(trainings) > 1:
+        results = tuple(f"test-{one.name}" for one in trainings)
+        stages.append(Compare(name="report", results=results))
+    return Recipe(
+        name=f"{kind}{name}-{dataset}",
+        stages=tuple(stages),
+        data=tags_data(dataset, name),
+        about=f"{TAGS_MODELS[name].title}; {about}",
     )
 
 
-def _large(stage: Stage, kind: Kind, dataset: Dataset) -> Stage:
-    """The stage with the large model; a training with its numbers, too."""
-    if not isinstance(stage, Train | Pretrain):
-        return stage
-    numbers = LARGE_RELEASED if kind == "tags-dc/released/" else LARGE_PAPER
-    one, two = numbers[dataset]
-    way: Way = "released" if kind == "tags-dc/released/" else "tags"
-    match stage.name:
-        case "hard":
-            stage = hard_stage(dataset, one)
-        case "tags" | "tags-released":
-            stage = first_stage(dataset, way, name=stage.name, numbers=one)
-        case "tags-dc" | "tags-dc-released":
-            assert isinstance(stage, Train)
-            start = stage.start or STEP_1
-            stage = tags_second_stage(dataset, way, name=stage.name, start=start, numbers=two)
-    wide = stage.model.replace(layers=24, width=1024, heads=16, inner=4096)
-    return replace(stage, model=wide)
+# TAGS on a user's own photos: ViLT from public weights.
 
 
-# Captions that TAGS has written, for models that cannot write: by themselves, with AOQ, with NDGL.
+OWN_RECIPES: dict[str, tuple[Step, ...]] = {
+    "vilt": (0,),
+    "tags/vilt": (1,),
+    "tags-dc/vilt": (1, 2),
+}
+OWN_AT_ONCE = 2  # pairs whose sequences fit a graphics card of 16 GB
+
+
+def tags_own_recipe(name: str) -> Recipe:
+    """Hard negatives screened, step 1 of TAGS, or both steps; numbers are those of Flickr8k.
+
+    The first training begins with public weights, not with a pre-training.
+    """
+    trainings: list[Train] = []
+    for step in OWN_RECIPES[name]:
+        stage = tags_stage(step, "flickr8k", model="vilt-public")
+        whole = stage.plan.batch * stage.plan.accumulate
+        plan = replace(stage.plan, batch=OWN_AT_ONCE, accumulate=whole // OWN_AT_ONCE)
+        trainings.append(replace(stage, plan=plan, start=stage.start if trainings else None))
+    tests = [Evaluate(name=f"test-{one.name}", using=(one.name,)) for one in trainings]
+    stages: list[Stage] = [*trainings, *tests]
+    if len(tests) > 1:
+        stages.append(Compare(name="report", results=tuple(test.name for test in tests)))
+    return Recipe(name=f"{name}-own", stages=tuple(stages), about="ViLT; own photos")
+
+
+# Captions that TAGS has generated, for models that cannot generate: by themselves, with AOQ, with
+# NDGL.
 #
-# A UNITER is pre-trained in the domain and trained by step 1 of TAGS, as in `counterfoil.recipes.
-# tags`; then it writes foils of every training caption, once. A model trains on them beside its own
-# loss, by the hinge of Eq. 7, once the warm-up of its own loss is over; all else is as without
-# them.
-# Not in the paper, which trains the model that writes alone; weights and numbers are ours.
+# A UNITER is pre-trained in the domain and trained by step 1 of TAGS; then it generates foils of
+# every training caption, once. A model trains on them beside its own loss, by the hinge of Eq. 7,
+# once the warm-up of its own loss is over; all else is as without them. Not in the paper, which
+# trains the generator alone; weights and numbers are ours.
 
 
-OtherModel = Literal["vsepp", "gpo", "scan"]
-OTHER_MODELS: tuple[OtherModel, ...] = get_args(OtherModel)
-SINGLE: dict[OtherModel, models.Single] = {"vsepp": "vsepp", "scan": "scan-t2i"}
-OTHER_TITLES: dict[OtherModel, str] = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}
+OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}  # titles
+OTHER_NAMES = {"vsepp": "vsepp", "gpo": "gpo", "scan": "scan-t2i"}  # as `ModelSetting` has them
 
-FOILS, OWN = "written", "own"
+FOILS, OWN = "written", "own"  # names of stages
 STORED = 10  # foils of a caption, at most
-COUNT = 5  # of them, drawn at each visit
+COUNT = 5  # of them, sampled at each visit
 WEIGHT = 1.0
 
 
-def writer_stages(dataset: Dataset) -> tuple[Stage, ...]:
-    """A UNITER that has learnt to write, and what it writes of the training captions."""
-    written = foil_stages(STEP_1, PAPER[dataset][0])
-    return *pretrained_stage(dataset), first_stage(dataset), written
-
-
-def foil_stages(using: str, numbers: TagsNumbers) -> Generate:
-    """What a model writes of the training captions, with the maskings and refills of its step."""
+def generate_stage(using: str, numbers: TagsNumbers) -> Generate:
+    """Generation of the training captions' foils, with the maskings and refills of a step."""
     return Generate(
         name=FOILS,
         using=using,
@@ -645,24 +573,27 @@ def foil_stages(using: str, numbers: TagsNumbers) -> Generate:
     )
 
 
-def taught_stage(stage: Train, name: str, *, margin: float, reduction: Reduction = "sum") -> Train:
+def with_generated(
+    stage: Train, name: str, *, margin: float, reduction: Reduction = "sum"
+) -> Train:
     """A training that also ranks stored foils below its captions, after its own warm-up.
 
     Args:
         stage: any training without a proposer.
-        name: of the new one.
+        name: of the new training.
         margin: of the hinge, in units of the model's scores.
         reduction: how the model's losses are summed over a batch.
     """
     assert stage.proposer is None
     terms = stage.objective.arguments["terms"]
     below: Loss = lazy(MarginRankingLoss, role="written", margin=margin, reduction=reduction)
-    steps = _warmup(stage.objective)
-    late_below = lazy(StartAt, term=below, steps=steps) if steps else below
+    warmups = [term.arguments["steps"] for _, term in terms.values() if term.make is SwitchAfter]
+    if any(warmups):
+        below = lazy(StartAt, term=below, steps=max(warmups))
     return replace(
         stage,
         name=name,
-        objective=stage.objective.replace(terms={**terms, "written": (WEIGHT, late_below)}),
+        objective=stage.objective.replace(terms={**terms, "written": (WEIGHT, below)}),
         proposer=config(
             GeneratedCaptions, folder=from_data("written"), processor=from_data("lens"), count=COUNT
         ),
@@ -670,137 +601,81 @@ def taught_stage(stage: Train, name: str, *, margin: float, reduction: Reduction
     )
 
 
-def model_recipes(name: OtherModel, dataset: Dataset) -> Recipe:
-    """A model's own loss, and that beside the hinge of written captions."""
-    own = trained_base(OWN, tags_base(name, dataset))
-    return _other_recipe("hosts", name, dataset, (), (own, tags_beside(own, name)), "foils of TAGS")
+def _setup(name: str, dataset: str, seed: int = 0) -> TrainingSetup:
+    return ModelSetting(name=OTHER_NAMES[name], dataset=dataset, seed=seed).setup()
 
 
-def tags_with_aoq(name: OtherModel, dataset: Dataset) -> Recipe:
-    """AdapOffQuin on mined lists, alone and beside the hinge of written captions."""
-    own = trained_base(OWN, tags_base(name, dataset))
+def other_adaptive_stage(name: str, dataset: str, seed: int = 0) -> Train:
+    """A model trained with AdapOffQuin on the lists of the stage "lists"."""
+    if name == "gpo":
+        return ndgl.offline_stage("adaptive", ModelSetting(name=name, dataset=dataset, seed=seed))
+    member = models.EnsembleMember(OTHER_NAMES[name], seed=seed)
+    loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
+    return aoq.second_stage(member, dataset, loss)
+
+
+def other_with_generated(stage: Train, name: str) -> Train:
+    """A training of a model, with the hinge of generated captions beside its loss."""
+    title = f"{stage.name}-{FOILS}"
+    if name == "gpo":
+        gpo = MODELS[name]
+        return with_generated(stage, title, margin=gpo.margin, reduction=gpo.reduction)
+    return with_generated(stage, title, margin=MARGIN)
+
+
+def foils_with_own_loss(name: str, dataset: str) -> Recipe:
+    """A model's own loss, alone and beside the hinge of generated captions."""
+    own = _setup(name, dataset).stage(OWN)
+    return _other_recipe("hosts", name, dataset, (), own, "foils of TAGS")
+
+
+def foils_with_aoq(name: str, dataset: str) -> Recipe:
+    """AdapOffQuin on mined lists, alone and beside the hinge of generated captions."""
+    own = _setup(name, dataset).stage(OWN)
     texts, images = aoq.HARDEST[dataset]
     lists = Mine(name=ndgl.LISTS, using=(OWN,), texts=texts, images=images)
-    mined = tags_adaptive(name, dataset)
+    adaptive = other_adaptive_stage(name, dataset)
     about = "AdapOffQuin and foils of TAGS"
-    trainings = mined, tags_beside(mined, name)
-    return _other_recipe("with-aoq", name, dataset, (own, lists), trainings, about)
+    return _other_recipe("with-aoq", name, dataset, (own, lists), adaptive, about)
 
 
-def tags_with_ndgl(name: OtherModel, dataset: Dataset) -> Recipe:
-    """NDGL's student, alone and beside the hinge of written captions."""
+def foils_with_ndgl(name: str, dataset: str) -> Recipe:
+    """NDGL's student, alone and beside the hinge of generated captions."""
     teachers = tuple(
-        trained_base(f"teacher-{seed}", tags_base(name, dataset, seed))
-        for seed in range(1, ndgl.K + 1)
+        _setup(name, dataset, seed).stage(f"teacher-{seed}") for seed in range(1, ndgl.K + 1)
     )
     targets = ComputeTargets(name=ndgl.TARGETS, using=tuple(one.name for one in teachers))
-    student = ndgl.student_stage("student", tags_base(name, dataset))
-    trainings = student, tags_beside(student, name)
+    student = ndgl.student_stage("student", _setup(name, dataset))
     return _other_recipe(
-        "with-ndgl", name, dataset, (*teachers, targets), trainings, "NDGL and foils"
+        "with-ndgl", name, dataset, (*teachers, targets), student, "NDGL and foils"
     )
 
 
-OTHER_VARIANTS: dict[
-    str, tuple[Callable[[OtherModel, Dataset], Recipe], tuple[OtherModel, ...]]
-] = {
-    "tags/hosts": (model_recipes, OTHER_MODELS),
-    "tags/with-aoq": (tags_with_aoq, ("vsepp", "gpo")),
-    "tags/with-ndgl": (tags_with_ndgl, ("vsepp", "gpo")),
+OTHER_VARIANTS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] = {
+    "tags/hosts": (foils_with_own_loss, tuple(OTHER_MODELS)),
+    "tags/with-aoq": (foils_with_aoq, ("vsepp", "gpo")),
+    "tags/with-ndgl": (foils_with_ndgl, ("vsepp", "gpo")),
 }
 
 
-def tags_base(
-    name: OtherModel, dataset: Dataset, seed: int = 0, *, profile: DatasetProfile | None = None
-) -> BaseRecipe:
-    """A model as its own paper trains it, at the width of the data set or of another profile."""
-    if name == "gpo":
-        return ndgl_models.base_of(
-            BaseSetting(host=name, dataset=dataset, seed=seed, profile=profile)
-        )
-    one = SINGLE[name]
-    stage = models.online_stage(one, dataset, member=models.EnsembleMember(one, seed=seed))
-    model = models.model_config(one, dataset, profile=profile)
-    return BaseRecipe(model, stage.objective.arguments["terms"], stage.processor, stage.plan, "sum")
-
-
-def tags_adaptive(name: OtherModel, dataset: Dataset, seed: int = 0) -> Train:
-    """A model trained with AdapOffQuin on the lists of the stage "lists"."""
-    if name == "gpo":
-        return ndgl.offline_recipe("adaptive", BaseSetting(host=name, dataset=dataset, seed=seed))
-    one = SINGLE[name]
-    loss = aoq.adaptive_quintuplet(aoq.offline_warmup(one, dataset))
-    return aoq.second_stage(models.EnsembleMember(one, seed=seed), dataset, loss)
-
-
-def tags_beside(stage: Train, name: OtherModel) -> Train:
-    """A training of a model, and the hinge of written captions beside its loss."""
-    title = f"{stage.name}-{FOILS}"
-    if name == "gpo":
-        return taught_stage(
-            stage,
-            title,
-            margin=ndgl_models.base_margin(name),
-            reduction=ndgl_models.base_reduction(name),
-        )
-    return taught_stage(stage, title, margin=models.MARGIN)
-
-
-def _warmup(objective: Config[WeightedSum]) -> int:
-    """Steps until the model's own triplet is what it is to be."""
-    terms = [term for _, term in objective.arguments["terms"].values()]
-    return max((term.arguments["steps"] for term in terms if term.make is SwitchAfter), default=0)
-
-
 def _other_recipe(
-    kind: str,
-    name: OtherModel,
-    dataset: Dataset,
-    before: tuple[Stage, ...],
-    trainings: tuple[Train, Train],
-    about: str,
+    kind: str, name: str, dataset: str, first: tuple[Stage, ...], training: Train, about: str
 ) -> Recipe:
-    """The writer, what stands before the trainings, these, a test of each, and a report."""
-    tests = ndgl.evaluation_stage_of([one.name for one in trainings], dataset)
-    stages = (*writer_stages(dataset), *before, *trainings, *tests, ndgl.comparison_stage(tests))
+    """The generator, stages before the training, this with and without foils, a report."""
+    trainings = training, other_with_generated(training, name)
+    tests = evaluations_of([one.name for one in trainings], dataset)
+    stages = (
+        *pretraining_stages(dataset),
+        tags_stage(1, dataset),
+        generate_stage(STEP_1, PAPER[dataset][0]),
+        *first,
+        *trainings,
+        *tests,
+        ndgl.comparison_stage(tests),
+    )
     return Recipe(
         name=f"tags/{kind}/{name}-{dataset}",
         stages=stages,
         data=tags_data(dataset),
-        about=f"{OTHER_TITLES[name]}; {about}",
+        about=f"{OTHER_MODELS[name]}; {about}",
     )
-
-
-# TAGS on a user's own photos: ViLT from public weights.
-
-
-Name = Literal["vilt", "tags/vilt", "tags-dc/vilt"]
-NAMES: tuple[Name, ...] = get_args(Name)
-OWN_AT_ONCE = 2  # pairs whose sequences fit a graphics card of 16 GB
-
-
-def tags_own_recipe(name: Name) -> Recipe:
-    """Hard negatives screened, step 1 of TAGS, or both steps; numbers are those of Flickr8k.
-
-    The first training begins with public weights, not with a pre-training.
-    """
-    match name:
-        case "vilt":
-            trainings = [hard_stage("flickr8k")]
-        case "tags/vilt":
-            trainings = [first_stage("flickr8k")]
-        case "tags-dc/vilt":
-            trainings = [first_stage("flickr8k"), tags_second_stage("flickr8k")]
-    first, *rest = map(_fitting, trainings)
-    trainings = [replace(first, start=None), *rest]
-    tests = [Evaluate(name=f"test-{one.name}", using=(one.name,)) for one in trainings]
-    stages: tuple[Stage, ...] = (*trainings, *tests)
-    if rest:
-        stages = (*stages, Compare(name="report", results=tuple(test.name for test in tests)))
-    return Recipe(name=f"{name}-own", stages=stages, about="ViLT; own photos")
-
-
-def _fitting(stage: Train) -> Train:
-    whole = stage.plan.batch * stage.plan.accumulate
-    plan = replace(stage.plan, batch=OWN_AT_ONCE, accumulate=whole // OWN_AT_ONCE)
-    return replace(vilt_from_public(stage), plan=plan)
