@@ -237,7 +237,7 @@ def save_shared(
         ensure_absent(folder)
     ensure_writable_folder(folder)
     measured = [*_found(model.name), *(_read(path) for path in evaluations)]
-    spec, known = check_portable(model.spec), model.card
+    spec, known = portable_config(model.spec), model.card
     with atomic_folder(folder) as temporary:
         save_model(
             temporary,
@@ -267,7 +267,7 @@ def push_shared(
         return upload_model(folder, name, private=private, message=message)
 
 
-def check_portable(spec: Config[T]) -> Config[T]:
+def portable_config(spec: Config[T]) -> Config[T]:
     """The written call with the configurations of pretrained parts in it, in place of their names.
 
     What it builds begins from fresh weights and asks neither a folder nor the hub.
@@ -296,7 +296,7 @@ def _elsewhere(name: str) -> str:
 def _inner(value: Any) -> Any:
     match value:
         case Config():
-            return check_portable(value)
+            return portable_config(value)
         case tuple():
             return tuple(_inner(part) for part in value)
     return value

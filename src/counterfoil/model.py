@@ -56,7 +56,7 @@ from counterfoil.models.open_clip import PREFIX as OPEN_CLIP
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import (
-    Source,
+    ModelSource,
     cached_vectors,
     model_digest,
     model_on_vectors,
@@ -570,7 +570,7 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
     """
     if name.startswith(PREFIX):
         return TimmPretrainedPair(name)
-    if open_clip_pair(name):
+    if is_open_clip(name):
         config, place = open_clip.open_clip_config(name), open_clip.open_clip_place(name)
         return PretrainedPair(
             make=OpenClipModel,
@@ -603,7 +603,7 @@ def starts_untrained(name: str) -> bool:
     return name.startswith(open_clip.PREFIX) and open_clip.open_clip_place(name).fresh
 
 
-def open_clip_pair(name: str) -> bool:
+def is_open_clip(name: str) -> bool:
     """Whether open_clip is to open it: it is asked to, or nobody else can."""
     if name.startswith(open_clip.PREFIX):
         return True
@@ -820,10 +820,10 @@ class Model:
             self, name, evaluations=evaluations, private=private, message=message
         )
 
-    def source(self) -> Source:
+    def source(self) -> ModelSource:
         """What the manifest of mined lists says of it."""
         spec = self.spec.digest() if self.spec else ""
-        return Source(
+        return ModelSource(
             matcher=repr(self.spec),
             spec=spec,
             checkpoint=self.digest(),
@@ -919,7 +919,7 @@ def _folder(path: Path) -> Path | None:
 
 
 def _pretrained(name: str) -> Model:
-    if name.startswith(PREFIX) or open_clip_pair(name):
+    if name.startswith(PREFIX) or is_open_clip(name):
         return _pair(name)
     match config_of(name).model_type:
         case "vilt":

@@ -33,10 +33,10 @@ from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
     Side,
-    check_finite,
     cut_tiles,
     evaluation_mode,
-    pick_tiles,
+    nan_error,
+    take_rows,
 )
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import ScoreReducer
@@ -529,15 +529,15 @@ class GuideScores:
             scores = each[0] if len(each) == 1 else torch.stack(each).mean(0)
             if bool(scores.amax().isnan()):
                 row, column = scores.isnan().nonzero()[0].tolist()
-                error = check_finite(int(tile.images[row]), int(tile.texts[column]))
+                error = nan_error(int(tile.images[row]), int(tile.texts[column]))
                 raise ValueError(f"of the guide, {error}")
             self._last = tile, scores
         return self._last[1]
 
     def _score(self, member: EmbeddedDataset, tile: ScoreTile) -> Tensor:
         where = tile.scores.device
-        images = pick_tiles(member.images, tile.images.cpu(), len(tile.images), where)
-        texts = pick_tiles(member.texts, tile.texts.cpu(), len(tile.texts), where)
+        images = take_rows(member.images, tile.images.cpu(), len(tile.images), where)
+        texts = take_rows(member.texts, tile.texts.cpu(), len(tile.texts), where)
         return member.model.score_matrix(images, texts).float()
 
 

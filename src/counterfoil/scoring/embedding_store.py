@@ -324,7 +324,7 @@ def _known(value: object) -> object:
 
 
 @final
-class Source(BaseModel):
+class ModelSource(BaseModel):
     """One model whose scores made the lists.
 
     Attributes:
@@ -340,7 +340,7 @@ class Source(BaseModel):
     checkpoint: str = ""
     identity: str = ""
 
-    def same(self, other: Source) -> bool:
+    def same(self, other: ModelSource) -> bool:
         """Whether it is the same model, by its weights where nothing more was noted."""
         noted = self.identity and other.identity
         return self.checkpoint == other.checkpoint and (

@@ -137,7 +137,7 @@ def device_of(member: EmbeddedDataset) -> torch.device:
     return member.images.tokens.device if parameter is None else parameter.device
 
 
-def check_finite(image: int, text: int) -> ValueError:
+def nan_error(image: int, text: int) -> ValueError:
     """Return the error for a score that is NaN."""
     return ValueError(
         f"the score of image row {image} and text row {text} is not a number; look for NaN in the "
@@ -168,13 +168,13 @@ def cut_tiles(rows: Tensor, size: int) -> list[Tensor]:
     return list(torch.split(rows, size)) if len(rows) else []
 
 
-def assign_tiles(count: int) -> list[int]:
+def spread_order(count: int) -> list[int]:
     """Return 0 to count - 1 in bit-reversed order: each number is far from those before it.
 
     The floors of top-k lists then rise quickly even where scores rise with the row, as in sorted
     data: visited in order, every tile would beat the lists of the tiles before.
 
-    >>> assign_tiles(6)
+    >>> spread_order(6)
     [0, 4, 2, 1, 5, 3]
     """
     bits = max(1, (count - 1).bit_length())
@@ -182,7 +182,7 @@ def assign_tiles(count: int) -> list[int]:
     return [place for place in reverse if place < count]
 
 
-def pick_tiles(encoded: Embeddings, rows: Tensor, size: int, device: torch.device) -> Embeddings:
+def take_rows(encoded: Embeddings, rows: Tensor, size: int, device: torch.device) -> Embeddings:
     """Copy rows to the device, the last one repeated until there are `size`.
 
     A full block of consecutive rows is a view, not a copy. Padding keeps the shape of every
@@ -199,7 +199,7 @@ def pick_tiles(encoded: Embeddings, rows: Tensor, size: int, device: torch.devic
 # Joining batches of items that are not encoded yet.
 
 
-def pad_batches(items: ModalityBatch, length: int) -> ModalityBatch:
+def pad_tokens(items: ModalityBatch, length: int) -> ModalityBatch:
     """Pad items to `length` tokens; their targets are dropped."""
     missing = length - items.mask.shape[1]
 
@@ -217,10 +217,10 @@ def pad_batches(items: ModalityBatch, length: int) -> ModalityBatch:
     )
 
 
-def join_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
+def concatenate_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
     """Concatenate items, padded to the longest; boxes and words where all parts have them."""
     longest = max(part.mask.shape[1] for part in parts)
-    parts = [pad_batches(part, longest) for part in parts]
+    parts = [pad_tokens(part, longest) for part in parts]
     boxes = [part.boxes for part in parts if part.boxes is not None]
     words = [part.words for part in parts if part.words is not None]
     return ModalityBatch(
@@ -240,7 +240,7 @@ def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:
         share: this process's items; every process has as many.
         count: number of items to return, without those that fill the last share.
     """
-    share = pad_batches(share, distributed.all_reduce_max(share.mask.shape[1]))
+    share = pad_tokens(share, distributed.all_reduce_max(share.mask.shape[1]))
 
     def whole(tensor: Tensor) -> Tensor:
         return distributed.gather(tensor).flatten(0, 1)[:count]

@@ -46,12 +46,12 @@ from counterfoil.scoring.checkpoint import StreamCheckpoint
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
-    assign_tiles,
-    check_finite,
     cut_tiles,
     device_of,
     evaluation_mode,
-    pick_tiles,
+    nan_error,
+    spread_order,
+    take_rows,
     tile_shape,
 )
 
@@ -202,7 +202,7 @@ class _Pass:
     def _begin(self) -> Tensor:
         """Resume and deal out the blocks; returns the (blocks, columns) bool of finished tiles.
 
-        Blocks are dealt in the order of `assign_tiles`, so that every process has some of all over
+        Blocks are dealt in the order of `spread_order`, so that every process has some of all over
         the matrix.
         """
         shape = len(self.blocks), len(self.columns)
@@ -211,8 +211,8 @@ class _Pass:
             done = self.checkpoint.begin(shape, (self.high, self.wide))
         full = done.all(1).tolist() if self.checkpoint else [False] * shape[0]
         share = slice(distributed.rank(), None, distributed.size())
-        self.open_blocks = [block for block in assign_tiles(shape[0]) if not full[block]][share]
-        self.done_blocks = [block for block in assign_tiles(shape[0]) if full[block]][share]
+        self.open_blocks = [block for block in spread_order(shape[0]) if not full[block]][share]
+        self.done_blocks = [block for block in spread_order(shape[0]) if full[block]][share]
         self.todo = {(b, c) for b in self.open_blocks for c in range(shape[1]) if not done[b, c]}
         return done
 
@@ -271,7 +271,7 @@ class _Pass:
                 block: self._fetch([m.images for m in self.members], self.blocks[block], self.high)
                 for block in group
             }
-            for column in assign_tiles(len(self.columns)):
+            for column in spread_order(len(self.columns)):
                 texts: list[Embeddings] = []
                 for block in group:
                     place = (block, column)
@@ -299,7 +299,7 @@ class _Pass:
         return [blocks[start : start + count] for start in range(0, len(blocks), count)]
 
     def _fetch(self, sides: list[Embeddings], rows: Tensor, size: int) -> list[Embeddings]:
-        return [pick_tiles(side, rows, size, self.device) for side in sides]
+        return [take_rows(side, rows, size, self.device) for side in sides]
 
     def _tile(self, place: _Place, images: list[Embeddings], texts: list[Embeddings]) -> ScoreTile:
         rows, columns = self.blocks[place[0]], self.columns[place[1]]
@@ -318,4 +318,4 @@ def _refuse_nan(scores: Tensor, rows: Tensor, columns: Tensor) -> None:
     if not bool(scores.amax().isnan()):  # a maximum passes NaN on
         return
     image, text = scores.isnan().nonzero()[0].tolist()
-    raise check_finite(int(rows[image]), int(columns[text]))
+    raise nan_error(int(rows[image]), int(columns[text]))
