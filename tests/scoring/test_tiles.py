@@ -68,7 +68,7 @@ def test_a_short_block_repeats_its_last_row():
 def test_true_pairs_of_a_tile():
     text_to_image = torch.tensor([3, -1, 5, 4, 3, 9, 0])
     tile = ScoreTile(torch.zeros(3, 4), torch.tensor([3, 4, 5]), torch.tensor([6, 1, 4, 2]))
-    rows, columns = tile.true(text_to_image)
+    rows, columns = tile.true_pairs(text_to_image)
     assert rows.tolist() == [0, 2]
     assert columns.tolist() == [2, 3]
 

@@ -597,7 +597,7 @@ class FilteredReducer(ScoreReducer):
 
     def observe(self, tile: ScoreTile) -> None:
         """Note the scores of true pairs."""
-        row, column = tile.true(self._text_to_image)
+        row, column = tile.true_pairs(self._text_to_image)
         anchors = tile.images[row] if self.side == "image" else tile.texts[column]
         views = [tile.scores] if self._guides is None else [tile.scores, self._guides.scores(tile)]
         for positive, scores in zip(self._positive, views):
@@ -623,7 +623,7 @@ class FilteredReducer(ScoreReducer):
             _mask_out(scores, torch.le(guide, limits, out=_like(scores)))
         if self._excluded is not None:
             scores[self._excluded.places(tile)] = -torch.inf
-        scores[tile.true(self._text_to_image)] = -torch.inf
+        scores[tile.true_pairs(self._text_to_image)] = -torch.inf
         self.inner.update(ScoreTile(scores, tile.images, tile.texts))
 
     def merge(self) -> None:

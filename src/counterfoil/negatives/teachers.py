@@ -33,7 +33,7 @@ from counterfoil.scoring.embedding_store import (
     ModelSource,
 )
 from counterfoil.scoring.encode import (
-    Look,
+    LoadRows,
     encode_images,
     encode_texts,
     evaluation_mode,
@@ -524,7 +524,7 @@ class FrozenTeacher(_ModelTeacher):
             gather_parts(self.model.encode_texts(texts), counts[1]),
         )
 
-    def _items(self, look: Look, rows: Tensor, batch: Batch) -> ModalityBatch:
+    def _items(self, look: LoadRows, rows: Tensor, batch: Batch) -> ModalityBatch:
         return look(rows[shard_bounds(len(rows), rows.device)]).to(batch.positive.device)
 
 

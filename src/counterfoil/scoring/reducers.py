@@ -190,7 +190,7 @@ class TopK(ScoreReducer):
         if self.text_to_image is None:
             self._collect(tile)
             return
-        true = tile.true(self.text_to_image)
+        true = tile.true_pairs(self.text_to_image)
         # A handful of writes instead of a mask over the tile; other reducers see the same tile
         # next, so the scores are put back.
         true_scores = tile.scores[true]
@@ -366,7 +366,7 @@ class Ranks(ScoreReducer):
 
     def observe(self, tile: ScoreTile) -> None:
         """Note the best true score of each query, and the lowest row that has it."""
-        row, column = tile.true(self._text_to_image, self.extra_positives)
+        row, column = tile.true_pairs(self._text_to_image, self.extra_positives)
         query, answer = tile.images[row], tile.texts[column]
         if self.query == "text":
             query, answer = answer, query
@@ -421,7 +421,7 @@ class Ranks(ScoreReducer):
         return self.look_ahead
 
     def _count_ties(self, tile: ScoreTile, equal: Tensor) -> None:
-        equal[tile.true(self._text_to_image, self.extra_positives)] = False
+        equal[tile.true_pairs(self._text_to_image, self.extra_positives)] = False
         row, column = equal.nonzero(as_tuple=True)
         query, answer = tile.images[row], tile.texts[column]
         if self.query == "text":
@@ -460,7 +460,7 @@ class PairRanks(ScoreReducer):
 
     def observe(self, tile: ScoreTile) -> None:
         """Note the scores of true pairs, with the same bits as in the pass."""
-        row, column = tile.true(self._text_to_image)
+        row, column = tile.true_pairs(self._text_to_image)
         self._level[tile.texts[column]] = tile.scores[row, column]
 
     def synchronize(self) -> None:
@@ -469,7 +469,7 @@ class PairRanks(ScoreReducer):
 
     def update(self, tile: ScoreTile) -> None:
         """For each true text of the tile's images, count the wrong texts that rank before it."""
-        true = tile.true(self._text_to_image)
+        true = tile.true_pairs(self._text_to_image)
         true_scores = tile.scores[true]
         tile.scores[true] = -torch.inf
         captions = self._captions[tile.images]
@@ -529,7 +529,7 @@ class TrueScores(ScoreReducer):
 
     def update(self, tile: ScoreTile) -> None:
         """Copy the scores of the tile's true pairs."""
-        row, column = tile.true(self.text_to_image)
+        row, column = tile.true_pairs(self.text_to_image)
         self.scores[tile.texts[column]] = tile.scores[row, column]
 
     def merge(self) -> None:
