@@ -15,7 +15,6 @@ from counterfoil.cli.options import (
     data_options,
     example,
     refuse,
-    refuse_without,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def search(
         _search_dataset(where, query, data.source(), split, top, page or PAGE)
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
-    refuse_without(context, "data", ("features", "images", "corrections"))
+    source = data.optional_source(context)
     from counterfoil.core.console import output
     from counterfoil.core.io import ensure_writable_file
     from counterfoil.search.index import open_index
@@ -108,7 +107,7 @@ def search(
 
     if page is not None:
         ensure_writable_file(page)
-    dataset = data.source().open() if data.data and rerank else None
+    dataset = source.open() if source and rerank else None
     reranker = open_reranker(rerank, depth, dataset)
     with open_index(folder, model=model, rerank=reranker) as index:
         kind = kind or _guess_kind(index, query)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataOptions, data_options, example, refuse_without
+from counterfoil.cli.options import DataOptions, data_options, example
 
 Explainer = Annotated[
     str | None, typer.Option(help="Model that explains captions, trained by TAGS-DC.")
@@ -54,7 +54,6 @@ def serve(
     from counterfoil.serve.run import serve as start
     from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
-    refuse_without(context, "data", ("features", "images", "corrections"))
     settings = ServerSettings(
         host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
     )
@@ -65,6 +64,6 @@ def serve(
         explainer=explainer,
         rerank=rerank,
         depth=depth,
-        source=data.source() if data.data else None,
+        source=data.optional_source(context),
         settings=settings,
     )
