@@ -66,6 +66,8 @@ Query = Annotated[
     list[str] | None, typer.Option(help="A caption or image id of the split; repeatable.")
 ]
 Count = Annotated[int, typer.Option(min=1, help="Queries of each kind.")]
+Rerank = Annotated[str | None, typer.Option(help="Model that re-ranks the first results.")]
+Depth = Annotated[int | None, typer.Option(min=1, help="Results to re-rank; default 50.")]
 
 STOPPED = 3  # exit code of a run that `--resume` can continue
 INTERRUPTED = 130

@@ -11,6 +11,8 @@ import typer
 
 from counterfoil.cli.options import (
     DataOptions,
+    Depth,
+    Rerank,
     Split,
     data_options,
     example,
@@ -45,8 +47,6 @@ Kind = Annotated[
     QueryKind | None,
     typer.Option("--as", help="Kind of the query; by default it is recognised."),
 ]
-Rerank = Annotated[str | None, typer.Option(help="Model that re-ranks the first results.")]
-Depth = Annotated[int | None, typer.Option(min=1, help="Results to re-rank; default 50.")]
 Model = Annotated[str | None, typer.Option(help="Model of the index, if it was moved.")]
 Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
