@@ -53,7 +53,7 @@ Split = Annotated[str, typer.Option(help="Split of the data.")]
 Minutes = Annotated[
     float | None, typer.Option(min=0.01, help="Stop after this time; `--resume` continues.")
 ]
-Resume = Annotated[bool, typer.Option(help="Continue what was stopped.")]
+Resume = Annotated[bool, typer.Option(help="Continue work that was stopped.")]
 Smoke = Annotated[bool, typer.Option(help="At most 20 training steps a stage, to try it out.")]
 OneModel = Annotated[
     str, typer.Argument(help="Model folder, HF name, or `vectors`; join with `+` for an ensemble.")
@@ -219,7 +219,7 @@ RENAMED_IN = {"diagnose": {"--out": "--json"}, "evaluate": {"--out": "--json"}}
 
 
 def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
-    """Run a command line; print what is wrong with it in one sentence, if anything is.
+    """Run a command line; print an error as one sentence.
 
     Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, errors of the input are too.
     """

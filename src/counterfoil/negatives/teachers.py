@@ -40,7 +40,7 @@ from counterfoil.scoring.encode import (
     gather_parts,
     gather_shards,
     images_in_batches,
-    shard_bounds,
+    shard_index,
     texts_in_batches,
 )
 
@@ -525,7 +525,7 @@ class FrozenTeacher(_ModelTeacher):
         )
 
     def _items(self, look: LoadRows, rows: Tensor, batch: Batch) -> ModalityBatch:
-        return look(rows[shard_bounds(len(rows), rows.device)]).to(batch.positive.device)
+        return look(rows[shard_index(len(rows), rows.device)]).to(batch.positive.device)
 
 
 @final

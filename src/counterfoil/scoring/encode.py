@@ -44,7 +44,7 @@ def evaluation_mode(models: Iterable[nn.Module], *, gradients: bool = False) -> 
                 part.training = mode
 
 
-def shard_bounds(count: int, device: torch.device) -> Tensor | slice:
+def shard_index(count: int, device: torch.device) -> Tensor | slice:
     """Return this process's share of `count` rows; the last row is repeated to fill the share."""
     mine = distributed.shard(count)
     if mine.stop <= count:
@@ -56,7 +56,7 @@ def gather_shards(
     count: int, score: Callable[[Tensor | slice], Tensor], device: torch.device
 ) -> Tensor:
     """Compute `score` for all rows, each process a share of them."""
-    return distributed.gather_rows(score(shard_bounds(count, device)))[:count]
+    return distributed.gather_rows(score(shard_index(count, device)))[:count]
 
 
 def gather_parts(share: Embeddings, count: int) -> Embeddings:

@@ -152,7 +152,7 @@ class _Pass:
         done_blocks: its share of the blocks that a checkpoint has finished. Only the look-ahead
             scores these again: thresholds are not saved, they are the same when read anew.
         todo: tiles that this process has to show to `update`.
-        kept: tiles of the look-ahead that wait for phase 2; each is released when it is used.
+        saved: tiles of the look-ahead that wait for phase 2; each is released when it is used.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class _Pass:
         self.open_blocks: list[int] = []
         self.done_blocks: list[int] = []
         self.todo: set[_Place] = set()
-        self.kept: dict[_Place, ScoreTile] = {}
+        self.saved: dict[_Place, ScoreTile] = {}
 
     def run(self) -> None:
         """Look ahead if a reducer needs it, then pass over all tiles that are not done."""
@@ -236,8 +236,8 @@ class _Pass:
         for place, tile in self._tiles(self._true_tiles(), self.open_blocks + self.done_blocks):
             for reducer in observers:
                 reducer.observe(tile)
-            if place in self.todo and len(self.kept) < room:
-                self.kept[place] = tile
+            if place in self.todo and len(self.saved) < room:
+                self.saved[place] = tile
 
     def _true_tiles(self) -> set[_Place]:
         """Return the tiles of this process's blocks that hold a true pair."""
@@ -277,8 +277,8 @@ class _Pass:
                     place = (block, column)
                     if place not in wanted:
                         continue
-                    if place in self.kept:
-                        yield place, self.kept.pop(place)
+                    if place in self.saved:
+                        yield place, self.saved.pop(place)
                         continue
                     texts = texts or self._fetch(
                         [m.texts for m in self.members], self.columns[column], self.wide

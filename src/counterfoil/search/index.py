@@ -199,7 +199,7 @@ class SearchIndex:
     def search_id(
         self, item_id: str, top_k: int = TOP_K, *, find: SearchTarget | None = None
     ) -> list[SearchHit]:
-        """Find what is nearest to an image or a caption of the index, without itself.
+        """Find the items nearest to an image or a caption of the index, without itself.
 
         Args:
             item_id: its id.
