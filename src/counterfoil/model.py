@@ -573,6 +573,18 @@ class Model:
     spec: Config[RetrievalModel] | None = None
     card: SavedModelCard | None = field(default=None)
 
+    @property
+    def reads_pixels(self) -> bool:
+        """Whether it encodes images from their pixels."""
+        images = self.processor and self.processor.image_processor
+        return isinstance(images, PixelProcessor)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether it encodes images from stored features."""
+        images = self.processor and self.processor.image_processor
+        return isinstance(images, FeatureProcessor)
+
     def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
         """The data set as input of the model; a frozen part's outputs are cached on disk."""
         if self.processor is not None:

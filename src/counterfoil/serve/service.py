@@ -15,7 +15,6 @@ from torch import Tensor
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import open_picture, rgb
-from counterfoil.data.processor import PixelProcessor
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
@@ -132,12 +131,12 @@ class SearchService:
     @property
     def sees_pictures(self) -> bool:
         """Whether uploaded pictures can be queries."""
-        return _reads_pixels(self._search.model)
+        return self._search.model.reads_pixels
 
     @property
     def explains_pictures(self) -> bool:
         """Whether captions can be checked against uploaded pictures."""
-        return _reads_pixels(self.explainer)
+        return self.explainer.reads_pixels
 
     @property
     def reranker_name(self) -> str | None:
@@ -151,7 +150,7 @@ class SearchService:
         """
         if self.reranker is None or not query.cross_modal:
             return False
-        return not isinstance(query.value, Image.Image) or _reads_pixels(self.reranker.model)
+        return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
     def row(self, name: str) -> int:
         """Row of an image by its id.
@@ -223,10 +222,8 @@ class SearchService:
             HTTPException: the index has no such image, or no picture of it (404).
         """
         self.row(name)
-        reads_features = not isinstance(
-            text_processor(self.explainer).image_processor, PixelProcessor
-        )
-        return name if reads_features and name in self._dataset_rows else self.picture(name)
+        stored = name in self._dataset_rows and not self.explainer.reads_pixels
+        return name if stored else self.picture(name)
 
     def picture(self, name: str) -> Image.Image:
         """Picture of an image of the index.
@@ -324,12 +321,6 @@ def _file_kind(content: bytes) -> str:
     if start.startswith(b"<?xml") or b"<svg" in start:
         return "an SVG drawing"
     return "no picture that can be read"
-
-
-def _reads_pixels(model: Model) -> bool:
-    return model.processor is not None and isinstance(
-        model.processor.image_processor, PixelProcessor
-    )
 
 
 def _checked(reranker: Reranker, index: SearchIndex) -> Reranker:
