@@ -463,7 +463,7 @@ def _check_folder(search: GridSearch, data: str, folder: Path) -> None:
         noted.get("data", {}).get("digest"),
     ):
         raise ValueError(
-            f"{folder} holds a sweep of another recipe, training or data; choose another --folder"
+            f"{folder} holds a sweep of another recipe, training or data; choose another --output"
         )
 
 
