@@ -524,7 +524,7 @@ def card_that_calls_the_system(here, models):
     return args
 
 
-@case("write_text, which is no matcher")
+@case("write_text, which is no retrieval model")
 def card_that_calls_our_own_functions(here, models):
     folder, args = damaged(here, models)
     call = {"call": "counterfoil.core.io:write_text", "path": "owned", "text": "x"}

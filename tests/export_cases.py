@@ -12,7 +12,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 
 TEXTS = [[3, 5], [0, -1], [4, 1], [2, 0]]  # of images a0, a1, a2 and a3; a1 has no caption
 IMAGES = [[3, 2], [2, -1], [0, 3], [0, 1], [2, 0], [-1, -1], [0, 1]]  # the last text is nobody's
@@ -47,7 +47,7 @@ def mined(folder: Path, of: ImageTextDataset, *, scored: bool = True) -> Path:
     lists = (
         HardNegativeLists(texts, images, *scores) if scored else HardNegativeLists(texts, images)
     )
-    by = (Source(matcher="SCAN()"),)
+    by = (ModelSource(matcher="SCAN()"),)
     NegativeStore.of(lists, dataset=of.fingerprint, split="train", sources=by).save(folder)
     return folder
 

@@ -16,6 +16,10 @@ def empty(folder: Path, width: int = 8, **more: object) -> VectorIndex:
     return VectorIndex.create(folder, IndexState(identity="me", model="m", width=width, **more))
 
 
+def names(count: int, first: int = 0) -> list[str]:
+    return [f"i{n}" for n in range(first, first + count)]
+
+
 def images(names: Iterable[str], vectors: Tensor) -> NewVectors:
     return NewVectors([IndexEntry(name, place=f"/{name}.png") for name in names], vectors)
 

@@ -19,7 +19,7 @@ from counterfoil.negatives.teachers import (
     write_targets,
 )
 from counterfoil.scoring.checkpoint import weights_digest
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 from train_cases import host
 
 TEXTS = [0, 1, 3, 7, 8, 13, 20, 30, 33]
@@ -30,7 +30,7 @@ def trained(kinds: tuple[str, ...], processor: ProcessedDataset) -> list[Teacher
     found = []
     for seed, kind in enumerate(kinds):
         model = host(kind, processor, seed=seed, dropout=0.5)
-        source = Source(matcher=kind, checkpoint=weights_digest(model))
+        source = ModelSource(matcher=kind, checkpoint=weights_digest(model))
         found.append(TeacherModel(model, processor, source))
     return found
 

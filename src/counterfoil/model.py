@@ -1,4 +1,4 @@
-"""A model that can be used: opened from a folder, by a Hugging Face name, or ready-made vectors."""
+"""A retrieval model with its processor: saved in a folder, opened from a folder or by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -21,12 +21,14 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.config import Config, config_from_dict, digest, from_data, lazy
 from counterfoil.core.config import config as make_config
+from counterfoil.core.console import warn
 from counterfoil.core.io import atomic_folder, read_json, write_json
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.feature_cache import CachedFeatureProcessor
+from counterfoil.data.images import open_picture
 from counterfoil.data.processor import (
     FeatureProcessor,
     ImageProcessor,
@@ -36,57 +38,56 @@ from counterfoil.data.processor import (
     ProcessorConfig,
 )
 from counterfoil.data.tokenizers import WordPieceTokenizer
-from counterfoil.models import clip, open_clip
+from counterfoil.models import open_clip
 from counterfoil.models.base import FrozenTower, RetrievalModel
-from counterfoil.models.clip import DualEncoder, longest_text
+from counterfoil.models.clip import DualEncoder, longest_text, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import (
     PREFIX,
     BertTextTower,
-    PictureFormat,
     TimmTower,
     config_of,
     encoder_folder,
     picture_format,
     timm_format,
 )
-from counterfoil.models.open_clip import CONFIG, OpenClipModel
-from counterfoil.models.open_clip import PREFIX as OPEN_CLIP
+from counterfoil.models.open_clip import OpenClipModel
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import (
-    Source,
+    ModelSource,
     cached_vectors,
     model_digest,
     model_on_vectors,
 )
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 
-# A finished model in a folder: weights, how to build it, what it sees, and where it came from.
-#
-# ``model.safetensors`` holds the weights, ``model.json`` the written call that builds the model
-# with
-# its provenance and figures, ``lens.json`` and the tokenizer's files what it sees.
-
-
 WEIGHTS, CARD = "model.safetensors", "model.json"
+VECTORS = "vectors"
+MODEL = "model"
+ImageInput: TypeAlias = str | Path | Image.Image
+
 _KIND = "counterfoil model"
 FORMAT = 2  # of model.json; format 1, of version 0.1, named classes by their modules
-_READ = (1, FORMAT)
+_READABLE = (1, FORMAT)
+
+
+# A model folder: ``model.safetensors`` holds the weights, ``model.json`` the call that builds the
+# model with its provenance and metrics, ``lens.json`` and the tokenizer's files the processor.
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedModelCard:
-    """What is known about a finished model.
+    """Content of ``model.json``: how the model is built, its provenance and metrics.
 
     Attributes:
-        model: the written call that builds it.
+        model: the call that builds the model.
         provenance: JSON-ready facts: the recipe, the data, the seed, the machine.
         metrics: figures by name.
         version: of counterfoil when it was saved.
-        tokenizer: digest of the tokenizer; None where there is none, or it was not noted.
+        tokenizer: digest of the tokenizer; None if there is none, or it was not recorded.
     """
 
     model: Config[RetrievalModel]
@@ -94,22 +95,6 @@ class SavedModelCard:
     metrics: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
     tokenizer: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class SavedModel:
-    """An opened model folder.
-
-    Attributes:
-        model: the model, in evaluation mode.
-        processor: what it sees.
-        card: what is known about it.
-    """
-
-    model: RetrievalModel
-    processor: Processor
-    card: SavedModelCard
 
 
 def save_model(
@@ -121,14 +106,14 @@ def save_model(
     provenance: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> None:
-    """Write a model folder, whole or not at all; one that stands there is replaced.
+    """Write a model folder atomically; an existing one is replaced.
 
     Args:
-        folder: where.
-        spec: the call that builds the model, without late values.
+        folder: to write.
+        spec: the call that builds the model, with all values filled in.
         model: the model.
-        processor: what it sees.
-        provenance: JSON-ready facts about where it came from.
+        processor: its processor.
+        provenance: JSON-ready facts about its origin.
         metrics: figures by name.
     """
     card = {
@@ -146,25 +131,26 @@ def save_model(
         processor.save(temporary)
 
 
-def load_saved_model(
-    folder: Path, *, device: torch.device | str = "cpu", allow: tuple[str, ...] = ("counterfoil",)
-) -> SavedModel:
-    """Open a model folder; nothing in it is executed but the constructors of modules.
+def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Model:
+    """Open a model folder; nothing in it is executed but constructors of this package's modules.
 
     Args:
-        folder: what `save_model` wrote.
-        device: where the model is to be.
-        allow: packages whose modules the folder may name.
+        folder: written by `save_model`.
+        device: of the model.
 
     Raises:
         ValueError: it is no model folder, is damaged, or comes from another version.
     """
-    plain = _read_plain(folder)
-    card = _card(plain, folder, allow)
-    weights, about = read_tensors(folder / WEIGHTS, "the weights of a model")
-    if about.get("model") != digest(plain["model"]):  # as written: 0.1 had other names
+    card, card_digest = _read_card(folder)
+    weights, metadata = read_tensors(folder / WEIGHTS, "the weights of a model")
+    if metadata.get("model") != card_digest:
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
-    model = _built(card.model, folder / CARD)
+    try:
+        model = card.model.build()
+    except TypeError as error:
+        raise ValueError(
+            f"{folder / CARD} does not fit this version of counterfoil: {error}"
+        ) from error
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -174,126 +160,96 @@ def load_saved_model(
             f"counterfoil (saved with {card.version}): {first}"
         ) from error
     processor = Processor.open(folder)
-    found = processor.tokenizer.digest if processor.tokenizer else None
-    if card.tokenizer not in (None, found):
+    tokenizer = processor.tokenizer.digest if processor.tokenizer else None
+    if card.tokenizer not in (None, tokenizer):
         raise ValueError(f"the tokenizer in {folder} is another one than the model was saved with")
-    return SavedModel(model.to(device).eval(), processor, card)
+    return Model(model.to(device).eval(), processor, str(folder), card.model, card)
 
 
-def read_card(folder: Path, *, allow: tuple[str, ...] = ("counterfoil",)) -> SavedModelCard:
-    """What is known about the model in a folder.
+def read_card(folder: Path) -> SavedModelCard:
+    """Read the card of a model folder.
 
     Raises:
         ValueError: it is no model folder, or comes from another version.
     """
-    return _card(_read_plain(folder), folder, allow)
+    return _read_card(folder)[0]
 
 
-def _read_plain(folder: Path) -> dict[str, Any]:
-    plain = read_json(folder / CARD, "the card of a model")
-    if not isinstance(plain, dict) or plain.get("kind") != _KIND:
-        raise ValueError(f"{folder / CARD} is not the card of a counterfoil model")
-    if plain.get("format") not in _READ:
+def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
+    """The card, and the digest of the model's call as it was written: 0.1 had other names."""
+    path = folder / CARD
+    content = read_json(path, "the card of a model")
+    if not isinstance(content, dict) or content.get("kind") != _KIND:
+        raise ValueError(f"{path} is not the card of a counterfoil model")
+    if content.get("format") not in _READABLE:
         raise ValueError(
-            f"{folder / CARD} has format {plain.get('format')}, and this version of counterfoil "
-            f"reads formats {' and '.join(map(str, _READ))}; open it with the version that wrote it"
+            f"{path} has format {content.get('format')}, and this version of counterfoil "
+            f"reads formats {' and '.join(map(str, _READABLE))}; open it with the version that "
+            "wrote it"
         )
-    return plain
-
-
-def _card(plain: Mapping[str, Any], folder: Path, allow: tuple[str, ...]) -> SavedModelCard:
-    spec = config_from_dict(plain.get("model"), allow=allow)
-    _check_calls(spec, folder / CARD)
-    return SavedModelCard(
+    spec = config_from_dict(content.get("model"), allow=("counterfoil",))
+    _check_calls(spec, path)
+    card = SavedModelCard(
         model=spec,
-        provenance=plain.get("provenance", {}),
-        metrics=plain.get("metrics", {}),
-        version=str(plain.get("version", "")),
-        tokenizer=plain.get("tokenizer"),
+        provenance=content.get("provenance", {}),
+        metrics=content.get("metrics", {}),
+        version=str(content.get("version", "")),
+        tokenizer=content.get("tokenizer"),
     )
-
-
-def _built(spec: Config[RetrievalModel], path: Path) -> RetrievalModel:
-    try:
-        return spec.build()
-    except TypeError as error:
-        raise ValueError(f"{path} does not fit this version of counterfoil: {error}") from error
+    return card, digest(content["model"])
 
 
 def _check_calls(spec: Config[Any], path: Path) -> None:
-    """A model folder may come from anywhere: it may build modules and do nothing else."""
-    if not (isinstance(spec.make, type) and issubclass(spec.make, RetrievalModel)):
-        raise ValueError(f"{path} describes {_called(spec)}, which is no matcher")
-    for inner in _inner(spec):
-        if not (isinstance(inner.make, type) and issubclass(inner.make, nn.Module)):
+    """Refuse calls of anything but modules: a model folder may come from anybody."""
+    if not _makes(spec, RetrievalModel):
+        raise ValueError(f"{path} describes {_called(spec)}, which is no retrieval model")
+    for inner in _inner_calls(spec):
+        if not _makes(inner, nn.Module):
             raise ValueError(
                 f"{path} calls {_called(inner)}, which is no part of a model; the file is refused"
             )
+
+
+def _makes(spec: Config[Any], parent: type) -> bool:
+    return isinstance(spec.make, type) and issubclass(spec.make, parent)
 
 
 def _called(spec: Config[Any]) -> str:
     return str(getattr(spec.make, "__qualname__", spec.make))
 
 
-def _inner(value: Any) -> Iterator[Config[Any]]:
+def _inner_calls(value: Any) -> Iterator[Config[Any]]:
     match value:
         case Config():
             yield value
-            yield from _inner(value.arguments)
+            yield from _inner_calls(value.arguments)
         case Mapping():
-            for inside in value.values():
-                yield from _inner(inside)
+            for inner in value.values():
+                yield from _inner_calls(inner)
         case tuple() | list():
-            for inside in value:
-                yield from _inner(inside)
+            for inner in value:
+                yield from _inner_calls(inner)
 
 
-# Models whose sight is frozen look at each picture of a data set once.
+# Models on the Hugging Face hub.
 
 
-def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor:
-    """A processor that keeps what the frozen part of a model makes of a data set, where it has
-    one.
-    """
-    parts = [part for part in model.modules() if isinstance(part, FrozenTower) and part.still]
-    if (
-        len(parts) != 1
-        or not isinstance(processor.image_processor, PixelProcessor)
-        or processor.image_processor.divisor
-    ):
-        return processor
-    (part,) = parts
-
-    def states(images: ModalityBatch) -> Tensor:
-        part.body.to(distributed.device()).eval()
-        with torch.inference_mode():
-            return part.states(images.to(distributed.device())).cpu()
-
-    key = f"{model_digest(part.body)} {part.still}"
-    return Processor(
-        CachedFeatureProcessor(processor.image_processor, states, key), processor.tokenizer
-    )
-
-
-# Models of this library on the Hugging Face hub.
-
-
-FILES = (CARD, "*.safetensors", "*.json", "pieces/*", "README.md")
-_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_FILES = (CARD, "*.safetensors", "*.json", "pieces/*", "README.md")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def download_model(name: str, *, revision: str | None = None) -> Path | None:
-    """The folder of a model that somebody pushed, from the hub or from what it once gave.
+    """Download a model that counterfoil pushed to the hub, or find it in the local cache.
 
     Args:
         name: as in "user/model".
         revision: branch, tag or commit; None for the newest.
 
     Returns:
-        None where there is no such model, or it is one of another library.
+        Its folder; None if there is no such model, or it is one of another library.
 
     Raises:
-        ValueError: it cannot be downloaded, or nobody can be asked.
+        ValueError: it cannot be downloaded, or the hub cannot be reached.
     """
     from huggingface_hub import hf_hub_download, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import (
@@ -302,8 +258,9 @@ def download_model(name: str, *, revision: str | None = None) -> Path | None:
         LocalEntryNotFoundError,
     )
 
-    others = try_to_load_from_cache(name, "config.json") if _NAME.fullmatch(name) else ""
-    if isinstance(others, str):
+    if not _HUB_NAME.fullmatch(name):
+        return None
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):  # another library's model
         return None
     try:
         hf_hub_download(name, CARD, revision=revision)
@@ -312,43 +269,23 @@ def download_model(name: str, *, revision: str | None = None) -> Path | None:
             f"{name} cannot be loaded as a Hugging Face model: it is no folder here, and the hub "
             "cannot be asked; give a folder with config.json and weights, or go online"
         ) from error
-    except (OSError, EntryNotFoundError, HFValidationError):  # none, or another library's
+    except (OSError, EntryNotFoundError, HFValidationError):  # no model, or another library's
         return None
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
     except OSError as error:
-        raise ValueError(f"{name} cannot be downloaded: {_first(error)}") from error
+        raise ValueError(f"{name} cannot be downloaded: {first_line(error)}") from error
 
 
-def upload_model(folder: Path, name: str, *, private: bool, message: str) -> str:
-    """Upload a model's folder; its address.
-
-    Raises:
-        ValueError: the hub does not take it.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError
-
-    api = HfApi()
-    try:
-        address = api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-    except (OSError, HFValidationError) as error:
-        raise ValueError(
-            f"{name} cannot be pushed to the hub: {_first(error)}; give USER/NAME, and log in with "
-            "`hf auth login`"
-        ) from error
-    return str(address)
-
-
-def _first(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """First line of an error's message, without a full stop."""
     return (str(error).strip().splitlines() or [repr(error)])[0].rstrip(". ")
 
 
-# Telling models apart by what they make of images and texts, not by where they lie.
+# The identity of a model: what its vectors and scores depend on, wherever it is stored.
 
 
-_SOURCES = ("name", "config", "pretrained")  # where a pretrained part came from
+_SOURCES = ("name", "config", "pretrained")  # arguments of a pretrained part: where it came from
 
 
 def identity_of(
@@ -356,83 +293,81 @@ def identity_of(
 ) -> str:
     """Sixteen hex digits of all that the vectors and scores of a model depend on.
 
-    Weights, what computes with them, and what the model sees of pictures and captions. A model that
-    was saved anew or moved is the same.
+    They depend on weights, architecture and preprocessing; a copy in another folder is the same
+    model.
 
     Args:
         model: the model.
         spec: the call that built it, if it is known.
-        processor: what it sees; None for ready-made vectors.
+        processor: its processor; None for ready-made vectors.
     """
     digest = hashlib.sha256(model_digest(model).encode())
     if spec is not None:
         digest.update(json.dumps(_call(spec), sort_keys=True).encode())
     if processor is not None:
-        digest.update(_described(processor.image_processor).encode())
+        digest.update(_image_settings(processor.image_processor).encode())
         digest.update((processor.tokenizer.digest if processor.tokenizer else "").encode())
     return digest.hexdigest()[:16]
 
 
-def _described(eye: ImageProcessor) -> str:
-    """Settings of an eye, in the words of version 0.1 whatever classes and fields are called today.
+def _image_settings(processor: ImageProcessor) -> str:
+    """Settings of an image processor with the names of version 0.1.
 
-    Indices and stores hold this digest: a changed word here would make them another model's.
+    Indices and stores hold a digest of this: a changed word would make them another model's.
     """
-    if isinstance(eye, FeatureProcessor):
-        return f"FeatureEye(width={eye.width!r}, mean={eye.mean!r}, deviation={eye.deviation!r})"
-    if isinstance(eye, PixelProcessor):
-        square = f"size={eye.size!r}, mean={eye.mean!r}, deviation={eye.deviation!r}"
-        shape = f"crop={eye.crop!r}, divisor={eye.divisor!r}, width={eye.width!r}"
-        frame = f", frame={eye.frame!r}" if eye.frame else ""
-        return f"PixelEye({square}, {shape}{frame})"
-    return repr(eye)
+    if isinstance(processor, FeatureProcessor):
+        settings = f"width={processor.width!r}, mean={processor.mean!r}"
+        return f"FeatureEye({settings}, deviation={processor.deviation!r})"
+    if isinstance(processor, PixelProcessor):
+        names = ("size", "mean", "deviation", "crop", "divisor", "width")
+        settings = ", ".join(f"{name}={getattr(processor, name)!r}" for name in names)
+        frame = f", frame={processor.frame!r}" if processor.frame else ""
+        return f"PixelEye({settings}{frame})"
+    return repr(processor)
 
 
 def _call(value: Any) -> Any:
-    """A written call without its defaults, and without the sources of pretrained parts.
-
-    Their configurations and weights are told by the model itself.
-    """
+    """A call without its defaults and the sources of pretrained parts, which the weights cover."""
     match value:
         case Config():
             known = inspect.signature(value.make).parameters
-            loaded = {"config", "pretrained"} <= known.keys()
-            told = {
-                name: _call(given)
-                for name, given in value.arguments.items()
-                if not (loaded and name in _SOURCES) and given != known[name].default
+            pretrained = {"config", "pretrained"} <= known.keys()
+            arguments = {
+                name: _call(argument)
+                for name, argument in value.arguments.items()
+                if not (pretrained and name in _SOURCES) and argument != known[name].default
             }
-            return {"call": short_name(value.make), **told}
+            return {"call": short_name(value.make), **arguments}
         case tuple() | list():
             return [_call(inner) for inner in value]
     return value
 
 
-# An image model of timm beside a language model: two towers, each with a head that is trained.
+# Pretrained pairs of an image and a text encoder: how each is built, and its processor.
 
 
-WIDTH = 512
-LONGEST = 64  # pieces of a caption
+WIDTH = 512  # of the heads on two towers
+MAX_TOKENS = 64  # of a caption, for two towers
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TimmPretrainedPair:
-    """An image model of timm and a language model of Hugging Face.
+    """An image model of timm and a language model of Hugging Face, each with an untrained head.
 
     Attributes:
         name: as in ``timm:resnet50+bert-base-uncased``.
-        drawn: whether a part of its weights is drawn at random: its heads are.
+        untrained: whether some of its weights are random: its heads are.
 
     Raises:
-        ValueError: a half is missing.
+        ValueError: one of the two names is missing.
     """
 
     name: str
-    drawn: bool = True
+    untrained: bool = True
 
     def __post_init__(self) -> None:
-        if not all(self._halves):
+        if not all(self._towers):
             raise ValueError(
                 f"{self.name!r} names no two towers; give an image model of timm and a language "
                 f"model, as in '{PREFIX}resnet50+bert-base-uncased'"
@@ -440,29 +375,29 @@ class TimmPretrainedPair:
 
     @property
     def spec(self) -> Config[RetrievalModel]:
-        """The call that builds it as it is: two pretrained towers, and heads at random."""
-        return self._built(pretrained=True, config=None, trained=True)
+        """The call that builds it with pretrained towers and random heads."""
+        return self._config(pretrained=True, config=None, trained=True)
 
     def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
         """The call that builds it for training.
 
         Args:
-            frozen: only the heads are trained.
-            lora: rank of adapters.
+            frozen: train the heads only.
+            lora: rank of LoRA adapters; must be 0.
 
         Raises:
-            ValueError: adapters are wanted.
+            ValueError: `lora` is not 0.
         """
         if lora:
             raise ValueError(f"{self.name} cannot have adapters; tune it full, or frozen")
-        return self._built(
+        return self._config(
             pretrained=from_data("pretrained"), config=from_data("config"), trained=not frozen
         )
 
     @property
     def processor(self) -> ProcessorConfig:
-        """What it sees: pictures and texts as its towers were pretrained on."""
-        image, text = self._halves
+        """Preprocessing of images and texts as in its towers' pretraining."""
+        image, text = self._towers
         form = timm_format(image)
         return ProcessorConfig(
             images="pixels",
@@ -470,16 +405,16 @@ class TimmPretrainedPair:
             mean=form.mean,
             deviation=form.deviation,
             texts=text,
-            longest=min(LONGEST, longest_text(text)),
+            longest=min(MAX_TOKENS, longest_text(text)),
         )
 
     @property
-    def _halves(self) -> tuple[str, str]:
+    def _towers(self) -> tuple[str, str]:
         image, _, text = self.name.removeprefix(PREFIX).partition("+")
         return image, text
 
-    def _built(self, *, pretrained: Any, config: Any, trained: bool) -> Config[RetrievalModel]:
-        image, text = self._halves
+    def _config(self, *, pretrained: Any, config: Any, trained: bool) -> Config[RetrievalModel]:
+        image, text = self._towers
         return make_config(
             VSEPP,
             image=lazy(TimmTower, name=image, width=WIDTH, trained=trained, pretrained=pretrained),
@@ -495,33 +430,26 @@ class TimmPretrainedPair:
         )
 
 
-# Pretrained pairs of encoders by name: how each is built, and what it sees.
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class PretrainedPair:
-    """A pretrained pair of encoders.
+    """A pretrained pair of encoders, of transformers or open_clip.
 
     Attributes:
-        make: what it is built by.
+        make: class of the model.
         name: folder or name.
-        form: how it wants its pictures.
-        texts: how it reads captions, as `ProcessorConfig` wants it.
-        longest: how many tokens it reads.
-        width: of its vectors.
-        config: what it is built from, where a name alone does not say that.
-        drawn: whether a part of its weights is drawn at random.
+        processor: preprocessing of images and texts as in its pretraining.
+        width: D of its vectors.
+        config: its configuration, for a model of open_clip.
+        untrained: whether its weights are random.
     """
 
     make: type[DualEncoder] | type[OpenClipModel]
     name: str
-    form: PictureFormat
-    texts: str
-    longest: int
+    processor: ProcessorConfig
     width: int
     config: str | None = None
-    drawn: bool = False
+    untrained: bool = False
 
     @property
     def spec(self) -> Config[RetrievalModel]:
@@ -534,8 +462,8 @@ class PretrainedPair:
         """The call that builds it for training.
 
         Args:
-            frozen: only adapters behind its vectors are trained.
-            lora: rank of adapters on its attention, which alone are trained; 0 for none.
+            frozen: train only adapters behind its vectors.
+            lora: rank of LoRA adapters on its attention, the only trained weights; 0 for none.
         """
         pretrained, config = from_data("pretrained"), from_data("config")
         if frozen:
@@ -547,64 +475,52 @@ class PretrainedPair:
             self.make, name=self.name, pretrained=pretrained, config=config, lora=lora
         )
 
-    @property
-    def processor(self) -> ProcessorConfig:
-        """What it sees: pictures and texts as it was pretrained on."""
-        return ProcessorConfig(
-            images="pixels",
-            size=self.form.size,
-            mean=self.form.mean,
-            deviation=self.form.deviation,
-            crop=self.form.crop,
-            frame=self.form.frame,
-            texts=self.texts,
-            longest=self.longest,
-        )
-
 
 def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
-    """The pair of encoders of a name or folder.
+    """The pretrained pair of encoders of a name or folder.
 
     Raises:
         ValueError: there is none, or its library is not installed.
     """
     if name.startswith(PREFIX):
         return TimmPretrainedPair(name)
-    if open_clip_pair(name):
-        config, place = open_clip.open_clip_config(name), open_clip.open_clip_place(name)
-        return PretrainedPair(
-            make=OpenClipModel,
-            name=name,
-            form=open_clip.open_clip_picture_format(name, config),
-            texts=f"{open_clip.PREFIX}{place.model}",
-            longest=open_clip.open_clip_text_length(config),
-            width=open_clip.open_clip_width(config),
-            config=config,
-            drawn=place.fresh,
-        )
-    return PretrainedPair(
-        make=DualEncoder,
-        name=name,
-        form=picture_format(name),
-        texts=name,
-        longest=clip.longest_text(name),
-        width=clip.vector_width(name),
+    config, untrained = None, False
+    make: type[DualEncoder] | type[OpenClipModel] = DualEncoder
+    if is_open_clip(name):
+        place = open_clip.open_clip_place(name)
+        config, untrained = open_clip.open_clip_config(name), place.fresh
+        make, form = OpenClipModel, open_clip.open_clip_picture_format(name, config)
+        texts, longest = f"{open_clip.PREFIX}{place.model}", open_clip.open_clip_text_length(config)
+        width = open_clip.open_clip_width(config)
+    else:
+        form, texts = picture_format(name), name
+        longest, width = longest_text(name), vector_width(name)
+    processor = ProcessorConfig(
+        images="pixels",
+        size=form.size,
+        mean=form.mean,
+        deviation=form.deviation,
+        crop=form.crop,
+        frame=form.frame,
+        texts=texts,
+        longest=longest,
     )
+    return PretrainedPair(make, name, processor, width, config, untrained)
 
 
 def starts_untrained(name: str) -> bool:
-    """Whether a part of the weights of this name is drawn at random, so that it has to be trained.
+    """Whether a model of this name has random weights, so that it has to be trained.
 
     Raises:
-        ValueError: open_clip is asked for, and is not installed or does not know the name.
+        ValueError: it names a model of open_clip, which is not installed or does not know it.
     """
     if name.startswith(PREFIX):
         return True
     return name.startswith(open_clip.PREFIX) and open_clip.open_clip_place(name).fresh
 
 
-def open_clip_pair(name: str) -> bool:
-    """Whether open_clip is to open it: it is asked to, or nobody else can."""
+def is_open_clip(name: str) -> bool:
+    """Whether open_clip opens a name or folder: by its prefix, or as the only library that can."""
     if name.startswith(open_clip.PREFIX):
         return True
     folder = Path(name)
@@ -612,13 +528,30 @@ def open_clip_pair(name: str) -> bool:
         return False
     if not (folder / "config.json").is_file():
         return True
-    plain = read_json(folder / "config.json", "the configuration of a model")
-    return not (isinstance(plain, dict) and "model_type" in plain)  # timm has such a file, too
+    config = read_json(folder / "config.json", "the configuration of a model")
+    return not (isinstance(config, dict) and "model_type" in config)  # timm has such a file, too
 
 
-VECTORS = "vectors"
-MODEL = "model"
-ImageInput: TypeAlias = str | Path | Image.Image
+def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor:
+    """A processor that caches outputs of a frozen image tower on disk, if the model has one."""
+    towers = [part for part in model.modules() if isinstance(part, FrozenTower) and part.still]
+    if (
+        len(towers) != 1
+        or not isinstance(processor.image_processor, PixelProcessor)
+        or processor.image_processor.divisor
+    ):
+        return processor
+    (tower,) = towers
+
+    def states(images: ModalityBatch) -> Tensor:
+        tower.body.to(distributed.device()).eval()
+        with torch.inference_mode():
+            return tower.states(images.to(distributed.device())).cpu()
+
+    key = f"{model_digest(tower.body)} {tower.still}"
+    return Processor(
+        CachedFeatureProcessor(processor.image_processor, states, key), processor.tokenizer
+    )
 
 
 @final
@@ -640,8 +573,20 @@ class Model:
     spec: Config[RetrievalModel] | None = None
     card: SavedModelCard | None = field(default=None)
 
+    @property
+    def reads_pixels(self) -> bool:
+        """Whether it encodes images from their pixels."""
+        images = self.processor and self.processor.image_processor
+        return isinstance(images, PixelProcessor)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether it encodes images from stored features."""
+        images = self.processor and self.processor.image_processor
+        return isinstance(images, FeatureProcessor)
+
     def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
-        """What it sees of a data set."""
+        """The data set as input of the model; a frozen part's outputs are cached on disk."""
         if self.processor is not None:
             if isinstance(self.model, FrozenWithAdapters):
                 return model_on_vectors(self.model.body, self.processor.process(dataset))
@@ -651,7 +596,7 @@ class Model:
         return Processor(FeatureProcessor(dataset.features.width), None).process(dataset)
 
     def embed(self, dataset: ImageTextDataset) -> EmbeddedDataset:
-        """The model with all images and texts of a data set encoded.
+        """Encode all images and texts of a data set.
 
         Raises:
             ValueError: the data set has no images or no texts.
@@ -659,15 +604,14 @@ class Model:
         if not len(dataset) or not len(dataset.texts):
             raise ValueError(
                 f"{dataset.name} ({dataset.split_name}) has {len(dataset)} images and "
-                f"{len(dataset.texts)} "
-                "texts; at least one of each is needed"
+                f"{len(dataset.texts)} texts; at least one of each is needed"
             )
-        processor = self.process(dataset)
-        pair = isinstance(self.model, DualEncoder | OpenClipModel)
-        kept = cached_vectors(self.model, processor) if pair else None
-        images, texts = kept or (
-            encode_images(self.model, processor.images, len(dataset)),
-            encode_texts(self.model, processor.texts, len(dataset.texts)),
+        inputs = self.process(dataset)
+        single = isinstance(self.model, DualEncoder | OpenClipModel)
+        cached = cached_vectors(self.model, inputs) if single else None
+        images, texts = cached or (
+            encode_images(self.model, inputs.images, len(dataset)),
+            encode_texts(self.model, inputs.texts, len(dataset.texts)),
         )
         return EmbeddedDataset(self.model, images, texts)
 
@@ -678,8 +622,6 @@ class Model:
         Raises:
             ValueError: nothing or a mixture was given, or the model reads stored features only.
         """
-        from counterfoil.data.images import open_picture
-
         if self.processor is None:
             raise ValueError("ready-made vectors have no encoder; give a model folder or name")
         captions = [item for item in items if isinstance(item, str)]
@@ -690,7 +632,7 @@ class Model:
         ]
         if bool(captions) == bool(pictures):
             raise ValueError("give captions (str) or pictures (paths or PIL images), not both")
-        if any(part.training for part in self.model.modules()):  # else many are set in vain
+        if any(part.training for part in self.model.modules()):  # `eval` is slow: only if needed
             self.model.eval()
         device = next(self.model.parameters()).device
         if captions:
@@ -713,11 +655,13 @@ class Model:
             ValueError: a list is empty, an image cannot be read, or the model takes features
                 instead of pixels.
         """
-        encoded_images = self._encode_images(images)
-        encoded_texts = self.encode([texts] if isinstance(texts, str) else list(texts))
         with torch.inference_mode():
-            scores = self.model.score_matrix(encoded_images, encoded_texts)
+            scores = self.model.score_matrix(self._encode_images(images), self._encode_texts(texts))
         return np.asarray(scores.float().cpu().numpy(), dtype=np.float32)
+
+    def score(self, image: ImageInput, captions: Sequence[str]) -> Tensor:
+        """(N,) scores of captions for one image: a row of `similarity`, as a tensor."""
+        return torch.from_numpy(self.similarity(image, captions)[0])
 
     def encode_images(self, images: ImageInput | Sequence[ImageInput]) -> NDArray[np.float32]:
         """(I, D) embeddings of images, for a model with one vector per item.
@@ -733,12 +677,15 @@ class Model:
         Raises:
             ValueError: as `similarity`, or the model makes several vectors of an item.
         """
-        return self._single_vectors(self.encode([texts] if isinstance(texts, str) else list(texts)))
+        return self._single_vectors(self._encode_texts(texts))
 
     def _encode_images(self, images: ImageInput | Sequence[ImageInput]) -> Embeddings:
         """Unlike in `encode`, a string is a path."""
         several = [images] if isinstance(images, str | Path | Image.Image) else images
-        return self.encode([Path(one) if isinstance(one, str) else one for one in several])
+        return self.encode([Path(item) if isinstance(item, str) else item for item in several])
+
+    def _encode_texts(self, texts: str | Sequence[str]) -> Embeddings:
+        return self.encode([texts] if isinstance(texts, str) else list(texts))
 
     def _single_vectors(self, encoded: Embeddings) -> NDArray[np.float32]:
         if encoded.tokens.shape[1] != 1:
@@ -747,15 +694,6 @@ class Model:
                 "their mask, `similarity` compares them"
             )
         return np.asarray(encoded.tokens[:, 0].float().cpu().numpy(), dtype=np.float32)
-
-    @torch.inference_mode()
-    def score(self, picture: ImageInput, captions: Sequence[str]) -> Tensor:
-        """(N,) scores of captions for one image, as a tensor; see `similarity`."""
-        return (
-            self.model.score_matrix(self._encode_images(picture), self.encode(captions))[0]
-            .float()
-            .cpu()
-        )
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -774,22 +712,19 @@ class Model:
 
     @staticmethod
     def from_pretrained(name: str | Path, *, revision: str | None = None) -> Model:
-        """A saved or pretrained model.
-
-        Args:
-            name: what `load_model` opens, or the name of a model that was pushed to the hub.
-            revision: of a model that was pushed; None for the newest.
-
-        Raises:
-            ValueError: there is no such model, or it is damaged.
-        """
+        """Open a saved or pretrained model; see `load_model`."""
         return load_model(name, revision=revision)
 
     def save_pretrained(self, folder: str | Path, *, evaluations: Sequence[Path] = ()) -> None:
-        """Write a folder that opens anywhere, with a card; see `counterfoil.hub.save_shared`.
+        """Write a self-contained model folder with a card; see `counterfoil.hub.save_shared`.
+
+        Args:
+            folder: to write; must not exist yet, or be empty.
+            evaluations: files that ``counterfoil evaluate --json`` wrote, for the card.
 
         Raises:
-            ValueError: something is there, ready-made vectors, or a file that is no evaluation.
+            ValueError: the folder is not empty, the model is ready-made vectors, or a file is no
+                evaluation.
         """
         from counterfoil import hub
 
@@ -803,16 +738,17 @@ class Model:
         private: bool = True,
         message: str = "A model of counterfoil",
     ) -> str:
-        """Save the model on the Hugging Face hub; its address.
+        """Upload the model to the Hugging Face hub and return its address.
 
         Args:
-            name: as in "user/model"; what is there gets a new version.
-            evaluations: files that ``counterfoil evaluate --out`` wrote, for the card.
-            private: whether a new repository is seen by its owner only.
+            name: as in "user/model"; an existing model gets a new version.
+            evaluations: files that ``counterfoil evaluate --json`` wrote, for the card.
+            private: whether a new repository is private.
             message: of the commit.
 
         Raises:
-            ValueError: the hub does not take it, ready-made vectors, or no evaluation.
+            ValueError: the hub refuses it, the model is ready-made vectors, or a file is no
+                evaluation.
         """
         from counterfoil import hub
 
@@ -820,18 +756,17 @@ class Model:
             self, name, evaluations=evaluations, private=private, message=message
         )
 
-    def source(self) -> Source:
-        """What the manifest of mined lists says of it."""
-        spec = self.spec.digest() if self.spec else ""
-        return Source(
+    def source(self) -> ModelSource:
+        """Digests that the manifest of mined negatives stores."""
+        return ModelSource(
             matcher=repr(self.spec),
-            spec=spec,
+            spec=self.spec.digest() if self.spec else "",
             checkpoint=self.digest(),
             identity=self.identity(),
         )
 
     def identity(self) -> str:
-        """Sixteen hex digits of all that it makes of images and texts, wherever it lies."""
+        """Sixteen hex digits of weights, architecture and preprocessing; see `identity_of`."""
         return identity_of(self.model, self.spec, self.processor)
 
     def digest(self) -> str:
@@ -856,12 +791,12 @@ def _describe_processor(processor: Processor | None) -> str:
 
 
 def model_identity(name: str | Path) -> str:
-    """Sixteen hex digits of what lies in a model's folder, or the name of one that has none.
+    """Sixteen hex digits of the files of a model folder; the name of a model without a folder.
 
     Raises:
-        ValueError: there is a folder, and no model in it.
+        ValueError: the folder holds no model.
     """
-    folder = _folder(Path(name))
+    folder = _model_folder(Path(name))
     if folder is None:
         return str(name)
     digest = hashlib.sha256()
@@ -873,7 +808,7 @@ def model_identity(name: str | Path) -> str:
 
 
 def load_model(name: str | Path, *, revision: str | None = None) -> Model:
-    """A model to use.
+    """Open a saved or pretrained model.
 
     Args:
         name: a model folder, a training stage's folder, the name of a model that was pushed to the
@@ -888,21 +823,20 @@ def load_model(name: str | Path, *, revision: str | None = None) -> Model:
     """
     if str(name) == VECTORS:
         return Model(EmbeddingModel(), None, VECTORS, make_config(EmbeddingModel))
-    if str(name).startswith((OPEN_CLIP, PREFIX)):
-        return _pretrained(str(name))
-    folder = _folder(Path(name)) or download_model(str(name), revision=revision)
+    if str(name).startswith((open_clip.PREFIX, PREFIX)):
+        return _load_pair(str(name))
+    folder = _model_folder(Path(name)) or download_model(str(name), revision=revision)
     if folder is None and revision:
         raise ValueError(
             f"{name} at revision {revision!r} is no model that was pushed to the hub by counterfoil"
         )
     if folder is None or not (folder / CARD).is_file():
-        return _pretrained(str(folder or name))
-    saved = load_saved_model(folder, device=distributed.device())
-    return Model(saved.model, saved.processor, str(name), saved.card.model, saved.card)
+        return _load_pretrained(str(folder or name))
+    return replace(load_saved_model(folder, device=distributed.device()), name=str(name))
 
 
-def _folder(path: Path) -> Path | None:
-    """Where a model lies; None where the name is none of a folder."""
+def _model_folder(path: Path) -> Path | None:
+    """The folder of a model's files; None if the name is not that of a folder."""
     for folder in (path, path / MODEL):
         if (folder / CARD).is_file():
             return folder
@@ -910,55 +844,42 @@ def _folder(path: Path) -> Path | None:
         return None
     if (inner := encoder_folder(path)) != path:
         return inner
-    if not any((path / file).is_file() for file in ("config.json", CONFIG)):
+    if not any((path / file).is_file() for file in ("config.json", open_clip.CONFIG)):
         raise ValueError(
             f"{path} holds no model: neither {CARD} nor a Hugging Face config.json nor open_clip's "
-            f"{CONFIG} is there; was its training finished?"
+            f"{open_clip.CONFIG} is there; was its training finished?"
         )
     return path
 
 
-def _pretrained(name: str) -> Model:
-    if name.startswith(PREFIX) or open_clip_pair(name):
-        return _pair(name)
-    match config_of(name).model_type:
-        case "vilt":
-            return _vilt(name)
-        case "blip":
-            return _blip(name)
-    return _pair(name)
+def _load_pretrained(name: str) -> Model:
+    """A model of open_clip or transformers."""
+    kind = "" if is_open_clip(name) else config_of(name).model_type
+    if kind not in ("vilt", "blip"):
+        return _load_pair(name)
+    tokenizer, form = WordPieceTokenizer(name, longest=longest_text(name)), picture_format(name)
+    if kind == "vilt":
+        from counterfoil.models.vilt import public_vilt
+
+        converted = public_vilt(name, mask=tokenizer.mask)
+        # its images keep their shape, and their sides are multiples of a patch
+        patch = converted.model.arguments["patch"]
+        images = PixelProcessor(form.size, form.mean, form.deviation, divisor=patch)
+    else:
+        from counterfoil.models.blip import public_blip
+
+        converted = public_blip(name, mask=tokenizer.mask)
+        images = PixelProcessor(form.size, form.mean, form.deviation, form.crop)
+    model = converted.build().to(distributed.device())
+    return Model(model, Processor(images, tokenizer), name, converted.model)
 
 
-def _pair(name: str) -> Model:
-    """What is drawn at random is the same at each opening."""
-    from counterfoil.core.console import warn
-
+def _load_pair(name: str) -> Model:
+    """A pretrained pair of encoders; random weights are the same at each opening."""
     pair = pretrained_pair(name)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = pair.spec.build()
-    if pair.drawn:
-        warn(f"{name}: weights that its name does not tell are random; it has to be trained")
+    if pair.untrained:
+        warn(f"{name}: some of its weights are random; train it before use")
     return Model(model.to(distributed.device()).eval(), pair.processor.made(), name, pair.spec)
-
-
-def _vilt(name: str) -> Model:
-    """Its pictures keep their shape, and sides are multiples of a patch."""
-    from counterfoil.models.vilt import public_vilt
-
-    tokenizer, form = WordPieceTokenizer(name, longest=longest_text(name)), picture_format(name)
-    found = public_vilt(name, mask=tokenizer.mask)
-    patch = found.model.arguments["patch"]
-    eye = PixelProcessor(form.size, form.mean, form.deviation, divisor=patch)
-    model = found.build().to(distributed.device())
-    return Model(model, Processor(eye, tokenizer), name, found.model)
-
-
-def _blip(name: str) -> Model:
-    from counterfoil.models.blip import public_blip
-
-    tokenizer, form = WordPieceTokenizer(name, longest=longest_text(name)), picture_format(name)
-    found = public_blip(name, mask=tokenizer.mask)
-    eye = PixelProcessor(form.size, form.mean, form.deviation, form.crop)
-    model = found.build().to(distributed.device())
-    return Model(model, Processor(eye, tokenizer), name, found.model)

@@ -41,3 +41,17 @@ def analysed(capsys, tmp_path):
         return " ".join(shown.out.split()), page, numbers
 
     return analysed
+
+
+@pytest.fixture
+def printed(capsys):
+    """Run a command and return its output in one line; the exit code must be `code`."""
+
+    def printed(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        actual = recipes_cases.run(*words)
+        shown = capsys.readouterr()
+        assert actual == code, shown.err
+        return " ".join(shown.out.split())
+
+    return printed

@@ -12,37 +12,25 @@ from recipes_cases import run
 SCENES = "scenes:images=36"
 
 
-@pytest.fixture
-def said(capsys):
-    def said(*words: object) -> str:
-        capsys.readouterr()
-        code = run("export", *words)
-        shown = capsys.readouterr()
-        assert code == 0, shown.err
-        return " ".join(shown.out.split())
-
-    return said
-
-
 @pytest.mark.parametrize("to", FORMATS)
-def test_mined_negatives_of_a_run(to, models, said, tmp_path):
+def test_mined_negatives_of_a_run(to, models, printed, tmp_path):
     out = tmp_path / "out"
-    shown = said(models / "run/lists", "--to", to, "--data", SCENES, "--output", out)
+    shown = printed("export", models / "run/lists", "--to", to, "--data", SCENES, "--output", out)
     assert shown.endswith(str(out))
     files = [path.name for path in out.iterdir()]
     assert "README.md" in files
     assert all(name.split(":")[0] in files for name in shown.split() if name.endswith("l:"))
 
 
-def test_most_is_how_many_negatives(models, said, tmp_path):
+def test_most_is_how_many_negatives(models, printed, tmp_path):
     out = tmp_path / "out"
     asked = ("--to", "flagembedding", "--data", SCENES, "--output", out, "--most", "3")
-    said(models / "run/lists", *asked)
+    printed("export", models / "run/lists", *asked)
     lines = (out / "text-to-image.jsonl").read_text().splitlines()
     assert {len(json.loads(line)["neg"]) for line in lines} == {3}
 
 
-def test_lists_mined_from_plain_embeddings(said, tmp_path):
+def test_lists_mined_from_plain_embeddings(printed, tmp_path):
     rng = np.random.default_rng(0)
     folder = tmp_path / "vectors"
     folder.mkdir()
@@ -52,7 +40,9 @@ def test_lists_mined_from_plain_embeddings(said, tmp_path):
     (folder / "captions.txt").write_text("".join(f"caption {n}\n" for n in range(12)))
     data = ("--data", folder, "--split", "all")
     assert run("mine", "vectors", *data, "--output", tmp_path / "lists") == 0
-    shown = said(tmp_path / "lists", "--to", "flagembedding", *data, "--output", tmp_path / "out")
+    shown = printed(
+        "export", tmp_path / "lists", "--to", "flagembedding", *data, "--output", tmp_path / "out"
+    )
     assert "vectors has no pictures; images are given by their names" in shown
     line = json.loads((tmp_path / "out/image-to-text.jsonl").read_text().splitlines()[1])
     assert line["query"] == "photo1.jpg"
@@ -63,17 +53,17 @@ def test_lists_mined_from_plain_embeddings(said, tmp_path):
     assert line["neg"] == [f"caption {n}" for n in order]
 
 
-def test_a_model_for_others_and_for_us(models, said, tmp_path):
+def test_a_model_for_others_and_for_us(models, printed, tmp_path):
     for to in ("hf", "sentence-transformers", "counterfoil"):
         out = tmp_path / to
-        assert said(models / "clip", "--to", to, "--output", out) == str(out)
+        assert printed("export", models / "clip", "--to", to, "--output", out) == str(out)
         assert load_model(out).digest() == load_model(models / "clip").digest()
 
 
-def test_evaluations_are_in_the_card(models, said, tmp_path):
+def test_evaluations_are_in_the_card(models, printed, tmp_path):
     measured = tmp_path / "test.json"
     assert run("evaluate", models / "pixels", "--data", SCENES, "--json", measured) == 0
     asked = ("--to", "counterfoil", "--output", tmp_path / "out", "--evaluation", measured)
-    said(models / "pixels", *asked)
+    printed("export", models / "pixels", *asked)
     protocol = json.loads(measured.read_text())["protocol"]
     assert protocol in (tmp_path / "out" / "README.md").read_text()

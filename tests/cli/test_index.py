@@ -32,25 +32,14 @@ def photos(here, tmp_path, monkeypatch) -> Path:
     return tmp_path / "here"
 
 
-@pytest.fixture
-def told(capsys):
-    def told(*words: object) -> str:
-        code = recipes_cases.run(*words)
-        shown = capsys.readouterr()
-        assert code == 0, shown.err
-        return " ".join(shown.out.split())
-
-    return told
-
-
-def test_what_is_in_an_index(photos, told):
-    shown = told("index", "--output", "my-index/")
+def test_what_is_in_an_index(photos, printed):
+    shown = printed("index", "--output", "my-index/")
     assert "36 images and 180 captions" in shown
     assert "exact" in shown
 
 
-def test_search_for_a_caption(here, told):
-    shown = told("search", here / "my-index", "a red circle", "--top", "3")
+def test_search_for_a_caption(here, printed):
+    shown = printed("search", here / "my-index", "a red circle", "--top", "3")
     with open_index(here / "my-index") as index:
         for hit in index.search("a red circle", 3):
             assert f"{hit.score:.3f}" in shown
@@ -58,12 +47,12 @@ def test_search_for_a_caption(here, told):
             assert hit.captions[0].split()[1] in shown
 
 
-def test_search_with_a_picture_finds_captions_or_pictures(photos, told):
-    shown = told("search", "my-index/", "my-photos/images/03.png", "--top", "2")
+def test_search_with_a_picture_finds_captions_or_pictures(photos, printed):
+    shown = printed("search", "my-index/", "my-photos/images/03.png", "--top", "2")
     with open_index("my-index") as index:
         (hit, _) = index.search_image(Path("my-photos/images/03.png"), 2)
     assert hit.captions[0][:20] in shown
-    shown = told(
+    shown = printed(
         *("search", "my-index/", "my-photos/images/03.png", "--top", "1", "--find", "images")
     )
     assert "03.png" in shown
@@ -93,57 +82,57 @@ def test_json_alone_goes_to_standard_output(photos):
     assert Path("found.html").is_file()
 
 
-def test_an_id_or_a_caption_that_looks_like_one(photos, told, capsys):
+def test_an_id_or_a_caption_that_looks_like_one(photos, printed, capsys):
     name = load_dataset("my-photos").image_ids[3]
-    plain = told("search", "my-index", name, "--json")
+    plain = printed("search", "my-index", name, "--json")
     assert json.loads(plain)["as"] == "id"
     assert json.loads(plain)["find"] == "captions"
     text = json.loads(plain)["results"][0]["id"]
-    assert json.loads(told("search", "my-index", text, "--json"))["find"] == "images"
-    plain = told("search", "my-index", "a red circle", "--as", "caption", "--json")
+    assert json.loads(printed("search", "my-index", text, "--json"))["find"] == "images"
+    plain = printed("search", "my-index", "a red circle", "--as", "caption", "--json")
     assert json.loads(plain)["as"] == "caption"
 
 
-def test_a_page_of_thumbnails(photos, told):
-    told("search", "my-index", "<b>a red circle</b>", "--top", "3", "--output", "found.html")
+def test_a_page_of_thumbnails(photos, printed):
+    printed("search", "my-index", "<b>a red circle</b>", "--top", "3", "--output", "found.html")
     page = Path("found.html").read_text()
     assert page.count("data:image/") >= 3
     assert "<b>a red" not in page
     (photos / "my-photos" / "images" / "03.png").unlink()  # moved since
-    told("search", "my-index", "a red circle", "--top", "36", "--output", "found.html")
+    printed("search", "my-index", "a red circle", "--top", "36", "--output", "found.html")
 
 
-def test_no_page_unless_it_is_named(photos, told):
+def test_no_page_unless_it_is_named(photos, printed):
     before = sorted(photos.rglob("*"))
-    told("search", "my-index", "a red circle")
+    printed("search", "my-index", "a red circle")
     assert sorted(photos.rglob("*")) == before
 
 
-def test_add_and_delete(photos, told, models):
+def test_add_and_delete(photos, printed, models):
     (photos / "more").mkdir()
     for n in range(3):
         shutil.copy(f"my-photos/images/0{n}.png", f"more/new-{n}.png")
-    shown = told("index", models / "pixels", "more/", "--output", "my-index", "--add")
+    shown = printed("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 3 images and 0 captions" in shown
     assert "39 images" in shown
-    shown = told("index", models / "pixels", "more/", "--output", "my-index", "--add")
+    shown = printed("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 0 images and 0 captions; 3 images known before" in shown
     shutil.copy("my-photos/images/05.png", "more/new-1.png")
-    shown = told("index", models / "pixels", "more/", "--output", "my-index", "--add")
+    shown = printed("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 1 image and 0 captions, 1 exchanged; 2 images known before" in shown
-    shown = told(
+    shown = printed(
         *("index", "--output", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
     )
     assert "deleted 2 images and 0 captions" in shown
     asked = ("more/new-0.png", "--find", "images", "--top", "50")
-    hits = json.loads(told("search", "my-index", *asked, "--json"))
+    hits = json.loads(printed("search", "my-index", *asked, "--json"))
     found = [hit["id"] for hit in hits["results"]]
     assert len(found) == 37
     assert "new-1.png" in found
     assert not {"new-0.png", "new-2.png"} & set(found)
 
 
-def test_decisions_about_pictures_alone_are_honoured(photos, told, models, capsys):
+def test_decisions_about_pictures_alone_are_honoured(photos, printed, models, capsys):
     bare = photos / "bare"
     bare.mkdir()
     for path in sorted((photos / "my-photos").rglob("*.png"))[:3]:
@@ -151,44 +140,44 @@ def test_decisions_about_pictures_alone_are_honoured(photos, told, models, capsy
     first = min(path.name for path in bare.iterdir())
     drop = json.dumps({"do": "drop", "image": first, "was": ""})
     (bare / "decisions.jsonl").write_text(drop)
-    made = told("index", models / "pixels", bare, "--output", "x")
+    made = printed("index", models / "pixels", bare, "--output", "x")
     assert "bare, as decided: 1 image left out" in made
     assert "2 images" in made
     (bare / "decisions.jsonl").rename(photos / "d.jsonl")
-    assert "3 images" in told("index", models / "pixels", bare, "--output", "y")
+    assert "3 images" in printed("index", models / "pixels", bare, "--output", "y")
     named = ("index", models / "pixels", bare, "--output", "z", "--corrections", "d.jsonl")
-    assert "2 images" in told(*named)
+    assert "2 images" in printed(*named)
     assert recipes_cases.run(*named[:5], "--images", "my-photos") == 2
     assert "bare holds pictures alone; --features and --images" in capsys.readouterr().err
 
 
-def test_reranked(photos, told, models):
-    plain = told(
+def test_reranked(photos, printed, models):
+    plain = printed(
         *("search", "my-index", "a red circle", "--rerank", models / "clip", "--depth", "12"),
         *("--top", "3", "--json"),
     )
-    first = json.loads(told("search", "my-index", "a red circle", "--top", "12", "--json"))
+    first = json.loads(printed("search", "my-index", "a red circle", "--top", "12", "--json"))
     found = json.loads(plain)["results"]
     assert {hit["id"] for hit in found} <= {hit["id"] for hit in first["results"]}
     assert [hit["score"] for hit in found] == sorted((h["score"] for h in found), reverse=True)
 
 
-def test_faiss_by_its_short_name(photos, told, models):
-    shown = told(
+def test_faiss_by_its_short_name(photos, printed, models):
+    shown = printed(
         *("index", models / "clip", "my-photos", "--output", "x", "--backend", "faiss", "--half")
     )
     assert "faiss-hnsw" in shown
     assert list(Path("x").glob("*.faiss"))
-    assert told("search", "x", "a red circle", "--top", "1")
+    assert printed("search", "x", "a red circle", "--top", "1")
 
 
 @pytest.mark.slow
-def test_milvus_file(photos, told, models):
-    shown = told("index", models / "pixels", "my-photos", "--output", "x", "--backend", "milvus")
+def test_milvus_file(photos, printed, models):
+    shown = printed("index", models / "pixels", "my-photos", "--output", "x", "--backend", "milvus")
     assert "36 images and 180 captions" in shown
-    exact = json.loads(told("search", "my-index", "a red circle", "--json"))["results"]
-    found = json.loads(told("search", "x", "a red circle", "--json"))["results"]
+    exact = json.loads(printed("search", "my-index", "a red circle", "--json"))["results"]
+    found = json.loads(printed("search", "x", "a red circle", "--json"))["results"]
     assert [hit["id"] for hit in found] == [hit["id"] for hit in exact]
-    told("index", "--output", "x", "--delete", found[0]["id"])
-    again = json.loads(told("search", "x", "a red circle", "--json"))["results"]
+    printed("index", "--output", "x", "--delete", found[0]["id"])
+    again = json.loads(printed("search", "x", "a red circle", "--json"))["results"]
     assert [hit["id"] for hit in again[:9]] == [hit["id"] for hit in exact[1:]]

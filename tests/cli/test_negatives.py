@@ -6,7 +6,6 @@ import torch
 
 from counterfoil.data.readers import load_dataset
 from counterfoil.negatives.store import NegativeStore
-from recipes_cases import run
 
 SCENES = "scenes:images=36"
 
@@ -16,25 +15,18 @@ def opened(folder):
 
 
 @pytest.fixture
-def said(capsys):
-    def said(*words: object) -> str:
-        capsys.readouterr()
-        code = run("negatives", *words, "--data", SCENES)
-        shown = capsys.readouterr()
-        assert code == 0, shown.err
-        return " ".join(shown.out.split())
-
-    return said
+def negatives(printed):
+    return lambda *words: printed("negatives", *words, "--data", SCENES)
 
 
-def test_lists_go_to_aoqs_files_and_come_back(models, said, tmp_path):
+def test_lists_go_to_aoqs_files_and_come_back(models, negatives, tmp_path):
     lists = opened(models / "run/lists").lists
-    shown = said("export", models / "run/lists", "--output", tmp_path / "aoq")
+    shown = negatives("export", models / "run/lists", "--output", tmp_path / "aoq")
     assert "20 texts of each of 24 images and 5 images of each of 120 texts" in shown
     assert "reads 300 texts and 60 images" in shown
     assert np.load(tmp_path / "aoq/i2t_scenes.npy").shape == (24, 20)
     assert np.load(tmp_path / "aoq/t2i_scenes.npy").dtype == np.int32
-    assert "from" in said("import", tmp_path / "aoq", "--output", tmp_path / "lists")
+    assert "from" in negatives("import", tmp_path / "aoq", "--output", tmp_path / "lists")
     again = opened(tmp_path / "lists")
     assert torch.equal(again.lists.texts, lists.texts)
     assert torch.equal(again.lists.images, lists.images)
@@ -42,14 +34,14 @@ def test_lists_go_to_aoqs_files_and_come_back(models, said, tmp_path):
     assert not again.manifest.scored
 
 
-def test_exported_lists_are_cut_and_named_as_asked(models, said, tmp_path):
+def test_exported_lists_are_cut_and_named_as_asked(models, negatives, tmp_path):
     asked = ("--texts", "7", "--images-per-text", "3", "--name", "f30k")
-    said("export", models / "run/lists", "--output", tmp_path, *asked)
+    negatives("export", models / "run/lists", "--output", tmp_path, *asked)
     lists = opened(models / "run/lists").lists
     assert np.array_equal(np.load(tmp_path / "i2t_f30k.npy"), lists.texts[:, :7])
     assert np.array_equal(np.load(tmp_path / "t2i_f30k.npy"), lists.images[:, :3])
-    said("export", models / "run/lists", "--output", tmp_path, "--name", "coco")
-    said("import", tmp_path, "--output", tmp_path / "lists", "--name", "f30k")
+    negatives("export", models / "run/lists", "--output", tmp_path, "--name", "coco")
+    negatives("import", tmp_path, "--output", tmp_path / "lists", "--name", "f30k")
     assert opened(tmp_path / "lists").lists.texts.shape == (24, 7)
 
 

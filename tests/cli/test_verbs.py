@@ -34,26 +34,12 @@ from recipes_cases import run, snapshot
 SCENES = "scenes:images=36"
 
 
-@pytest.fixture
-def said(capsys):
-    """What a command printed, in one line; it has to have gone well."""
-
-    def said(*words: object, code: int = 0) -> str:
-        capsys.readouterr()
-        found = run(*words)
-        shown = capsys.readouterr()
-        assert found == code, shown.err
-        return " ".join(shown.out.split())
-
-    return said
-
-
 # evaluate
 
 
 @pytest.mark.parametrize("name", ["pixels", "clip", "run/online", "run/online/model"])
-def test_evaluate_says_by_which_protocol(name, models, said, tmp_path):
-    shown = said("evaluate", models / name, "--data", SCENES, "--json", tmp_path / "e.json")
+def test_evaluate_says_by_which_protocol(name, models, printed, tmp_path):
+    shown = printed("evaluate", models / name, "--data", SCENES, "--json", tmp_path / "e.json")
     assert "scenes test; whole split: 6 images, 30 texts, ranked as a whole" in shown
     assert "of equal scores the lower row comes first" in shown
     found = json.loads((tmp_path / "e.json").read_text())
@@ -61,37 +47,37 @@ def test_evaluate_says_by_which_protocol(name, models, said, tmp_path):
     assert f"{found['rsum']:.1f}" in shown
 
 
-def test_evaluate_vectors(said, tmp_path):
+def test_evaluate_vectors(printed, tmp_path):
     images = np.eye(5, 8, dtype=np.float32)
     np.save(tmp_path / "images.npy", images)
     np.save(tmp_path / "texts.npy", images.repeat(2, 0))
-    shown = said("evaluate", "vectors", "--data", tmp_path, "--ties", "pessimistic")
+    shown = printed("evaluate", "vectors", "--data", tmp_path, "--ties", "pessimistic")
     assert "5 images, 10 texts" in shown
     assert "600.0" in shown
     assert "ties: a tied competitor counts as better" in shown
 
 
-def test_evaluate_gives_the_numbers_of_the_run(models, said, tmp_path):
-    said("evaluate", models / "run/adaptive", "--data", SCENES, "--json", tmp_path / "e.json")
+def test_evaluate_gives_the_numbers_of_the_run(models, printed, tmp_path):
+    printed("evaluate", models / "run/adaptive", "--data", SCENES, "--json", tmp_path / "e.json")
     found = json.loads((tmp_path / "e.json").read_text())
     noted = json.loads((models / "run/test-adaptive/evaluation.json").read_text())
     for side in ("i2t", "t2i"):
         assert found[side] == noted[side]
 
 
-def test_evaluate_an_ensemble(models, said, tmp_path):
+def test_evaluate_an_ensemble(models, printed, tmp_path):
     pair = (models / "run/online", models / "run/adaptive")
-    shown = said("evaluate", *pair, "--data", SCENES, "--json", tmp_path / "e.json")
+    shown = printed("evaluate", *pair, "--data", SCENES, "--json", tmp_path / "e.json")
     assert "ensemble of 2 by mean score" in shown
-    said("evaluate", pair[0], pair[0], "--data", SCENES, "--json", tmp_path / "twice.json")
-    said("evaluate", pair[0], "--data", SCENES, "--json", tmp_path / "once.json")
+    printed("evaluate", pair[0], pair[0], "--data", SCENES, "--json", tmp_path / "twice.json")
+    printed("evaluate", pair[0], "--data", SCENES, "--json", tmp_path / "once.json")
     twice, once = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("twice", "once"))
     assert twice["i2t"] == once["i2t"]
 
 
-def test_evaluate_what_others_shortlist(models, said, tmp_path):
+def test_evaluate_what_others_shortlist(models, printed, tmp_path):
     first, last, out = models / "run/online", models / "run/adaptive", tmp_path / "e.json"
-    shown = said(
+    shown = printed(
         "evaluate", last, "--first", first, "--depth", "2", "--data", SCENES, "--json", out
     )
     assert f"top-2 of {first} re-ranked" in shown.replace("/ ", "/")
@@ -100,25 +86,27 @@ def test_evaluate_what_others_shortlist(models, said, tmp_path):
     i2t, t2i = found["shortlists"]["ceiling"]
     assert found["i2t"]["r1"] <= i2t
     assert found["t2i"]["r1"] <= t2i
-    said("evaluate", last, "--data", SCENES, "--json", tmp_path / "full.json")
+    printed("evaluate", last, "--data", SCENES, "--json", tmp_path / "full.json")
     full = json.loads((tmp_path / "full.json").read_text())
     assert found["shortlists"]["full"]["i2t"] == full["i2t"]
-    said("evaluate", last, "--first", first, "--full", "--data", SCENES, "--json", out)
+    printed("evaluate", last, "--first", first, "--full", "--data", SCENES, "--json", out)
     assert json.loads(out.read_text())["rsum"] == full["rsum"]  # 50 are all there are
 
 
-def test_evaluate_another_split(models, said):
-    assert "scenes dev;" in said("evaluate", models / "pixels", "--data", SCENES, "--split", "val")
-    assert "36 images" in said("evaluate", models / "pixels", "--data", SCENES, "--split", "all")
+def test_evaluate_another_split(models, printed):
+    assert "scenes dev;" in printed(
+        "evaluate", models / "pixels", "--data", SCENES, "--split", "val"
+    )
+    assert "36 images" in printed("evaluate", models / "pixels", "--data", SCENES, "--split", "all")
 
 
 # mine
 
 
-def test_mine(models, said, tmp_path):
+def test_mine(models, printed, tmp_path):
     model, out = models / "run/online", tmp_path / "lists"
     lists = ("--output", out, "--texts", "7", "--images-per-text", "3")
-    shown = said("mine", model, "--data", SCENES, *lists)
+    shown = printed("mine", model, "--data", SCENES, *lists)
     assert "7 texts of each of 24 images and 3 images of each of 120 texts, scenes train" in shown
     dataset = load_dataset(SCENES).split("train")
     store = NegativeStore.open(out, fingerprint=dataset.fingerprint)
@@ -131,22 +119,22 @@ def test_mine(models, said, tmp_path):
     assert torch.equal(store.lists.texts.long().sort().values, best)
 
 
-def test_mine_with_a_ready_model_and_vectors(models, said, tmp_path):
-    said("mine", models / "clip", "--data", SCENES, "--output", tmp_path / "a", "--texts", "3")
+def test_mine_with_a_ready_model_and_vectors(models, printed, tmp_path):
+    printed("mine", models / "clip", "--data", SCENES, "--output", tmp_path / "a", "--texts", "3")
     (tmp_path / "v").mkdir()
     np.save(tmp_path / "v" / "images.npy", random_array(4, 6))
     np.save(tmp_path / "v" / "texts.npy", random_array(8, 6))
     lists = ("--output", tmp_path / "b", "--texts", "2", "--images-per-text", "2")
-    said("mine", "vectors", "--data", tmp_path / "v", "--split", "all", *lists)
+    printed("mine", "vectors", "--data", tmp_path / "v", "--split", "all", *lists)
 
 
 # search
 
 
-def test_search_for_a_caption(models, said, tmp_path):
+def test_search_for_a_caption(models, printed, tmp_path):
     page = tmp_path / "found.html"
     query = "a red circle left of a blue square"
-    shown = said(
+    shown = printed(
         *("search", models / "run/adaptive", query, "--data", SCENES, "--top", "3"),
         *("--output", page),
     )
@@ -164,9 +152,9 @@ def test_search_for_a_caption(models, said, tmp_path):
     assert places == wanted, (shown, scores)
 
 
-def test_search_with_a_picture(models, said, tmp_path):
+def test_search_with_a_picture(models, printed, tmp_path):
     write_picture(tmp_path / "dog.png")
-    shown = said(
+    shown = printed(
         *("search", models / "run/adaptive", tmp_path / "dog.png", "--data", SCENES),
         *("--top", "2", "--output", tmp_path / "found.html"),
     )
@@ -176,22 +164,22 @@ def test_search_with_a_picture(models, said, tmp_path):
     assert "caption" in shown
 
 
-def test_search_escapes_what_was_asked(models, said, tmp_path):
+def test_search_escapes_what_was_asked(models, printed, tmp_path):
     page = tmp_path / "found.html"
     query = "<script>alert('a dog')</script> [bold]"
-    said("search", models / "run/adaptive", query, "--data", SCENES, "--output", page)
+    printed("search", models / "run/adaptive", query, "--data", SCENES, "--output", page)
     text = page.read_text()
     assert "<script>alert" not in text
     assert "&lt;script&gt;" in text
     assert "[bold]" in text
 
 
-def test_search_among_features(models, said, tmp_path):
+def test_search_among_features(models, printed, tmp_path):
     """No pictures: ids instead of thumbnails."""
     captions = [f"a dog {n}" for n in range(10)]
     write_split(tmp_path / "pre", "test", random_array(5, 3, 4), captions)
     page = tmp_path / "found.html"
-    shown = said(
+    shown = printed(
         "search", models / "regions", "a dog", "--data", tmp_path / "pre", "--output", page
     )
     assert "test/0" in shown
@@ -210,30 +198,30 @@ def photos(folder, *, broken: bool = False):
     return folder
 
 
-def test_data_check(said, tmp_path):
-    shown = said("data", "check", photos(tmp_path / "photos"))
+def test_data_check(printed, tmp_path):
+    shown = printed("data", "check", photos(tmp_path / "photos"))
     for fragment in ("train", "dev", "test"):
         assert fragment in shown
     before = snapshot(tmp_path)
-    assert "cannot be read" in said("data", "check", photos(tmp_path / "b", broken=True), code=2)
+    assert "cannot be read" in printed("data", "check", photos(tmp_path / "b", broken=True), code=2)
     assert {k: v for k, v in snapshot(tmp_path).items() if not k.startswith("b")} == before
 
 
-def test_data_check_of_scenes(said):
-    assert "120" in said("data", "check", SCENES)
+def test_data_check_of_scenes(printed):
+    assert "120" in printed("data", "check", SCENES)
 
 
-def test_data_check_says_which_features_are_no_numbers(said, tmp_path):
+def test_data_check_says_which_features_are_no_numbers(printed, tmp_path):
     values = random_array(5, 3, 4)
     values[3] = np.nan
     write_split(tmp_path / "pre", "train", values, [f"a dog {n}" for n in range(10)])
-    assert "train/3" in said("data", "check", tmp_path / "pre", code=2)
+    assert "train/3" in printed("data", "check", tmp_path / "pre", code=2)
 
 
 # features
 
 
-def test_features(said, tmp_path):
+def test_features(printed, tmp_path):
     hub_cases.vit(tmp_path / "vit")
     hub_cases.processor(
         tmp_path / "vit",
@@ -241,17 +229,17 @@ def test_features(said, tmp_path):
         image_processor_type="ViTImageProcessor",
     )
     args = ("features", "scenes:images=12", tmp_path / "feat", "--model", tmp_path / "vit")
-    assert "12 images" in said(*args, "--batch", "5")
+    assert "12 images" in printed(*args, "--batch", "5")
     table = open_features(tmp_path / "feat")
     assert table.features.values.shape == (12, 4, 16)
     before = snapshot(tmp_path)
-    said(*args, "--batch", "5")
+    printed(*args, "--batch", "5")
     assert snapshot(tmp_path) == before
     small = ("--set", "*.model.image.width=8", "--set", "*.model.text.width=8")
     quick = ("--set", "online.epochs=1", "--set", "online.processor.min_count=1")
     run_ = ("--output", tmp_path / "run", *small, *quick)
-    said("train", "vsepp", "--data", "scenes:images=12", "--features", tmp_path / "feat", *run_)
-    shown = said(
+    printed("train", "vsepp", "--data", "scenes:images=12", "--features", tmp_path / "feat", *run_)
+    shown = printed(
         *("evaluate", tmp_path / "run" / "online", "--data", "scenes:images=12"),
         *("--features", tmp_path / "feat"),
     )
@@ -347,13 +335,13 @@ def authors(model, path, options: argparse.Namespace) -> None:
     ],
     ids=["vsepp", "scan"],
 )
-def test_convert(system, options, spec, ending, said, tmp_path):
+def test_convert(system, options, spec, ending, printed, tmp_path):
     torch.manual_seed(3)
     model = spec.build().eval()
     authors(model, tmp_path / "best.pth.tar", argparse.Namespace(**options, lr=0.1))
     vocabulary = tmp_path / f"vocab.{ending}"
     write_vocabulary(vocabulary)
-    said("convert", system, tmp_path / "best.pth.tar", vocabulary, tmp_path / "out")
+    printed("convert", system, tmp_path / "best.pth.tar", vocabulary, tmp_path / "out")
     opened = load_model(tmp_path / "out")
     assert opened.processor.tokenizer.words == WORDS
     dataset = small_corpus((2, 1, 3, 2))
@@ -364,10 +352,10 @@ def test_convert(system, options, spec, ending, said, tmp_path):
     texts = model.encode_texts(processor.texts(torch.arange(8)))
     torch.testing.assert_close(found, model.score_matrix(images, texts))
     write_split(tmp_path / "pre", "test", random_array(3, 2, 4), [f"a dog {n}" for n in range(6)])
-    assert "3 images, 6 texts" in said("evaluate", tmp_path / "out", "--data", tmp_path / "pre")
+    assert "3 images, 6 texts" in printed("evaluate", tmp_path / "out", "--data", tmp_path / "pre")
 
 
-def test_convert_with_a_setting(said, tmp_path):
+def test_convert_with_a_setting(printed, tmp_path):
     spec = config(
         SCAN,
         image=lazy(Regions, features=4, width=6),
@@ -376,7 +364,7 @@ def test_convert_with_a_setting(said, tmp_path):
     authors(spec.build(), tmp_path / "best.pth.tar", argparse.Namespace(cross_attn="t2i"))
     write_vocabulary(tmp_path / "v.json")
     args = ("convert", "scan", tmp_path / "best.pth.tar", tmp_path / "v.json", tmp_path / "out")
-    said(*args, "--set", "direction=i2t", "--set", "lambda_softmax=4")
+    printed(*args, "--set", "direction=i2t", "--set", "lambda_softmax=4")
     found = load_model(tmp_path / "out").spec.arguments
     assert (found["direction"], found["lambda_softmax"]) == ("i2t", 4.0)
 
@@ -409,8 +397,8 @@ def test_our_own_bugs_are_not_swallowed(monkeypatch):
         run("plan")
 
 
-def test_train_on_a_folder_of_photos(said, tmp_path):
+def test_train_on_a_folder_of_photos(printed, tmp_path):
     folder = photos(tmp_path / "photos")
     args = ("--data", folder, "--output", tmp_path / "run", "--set", "online.epochs=1")
-    assert "whole split" in said("train", "vsepp", *args, *recipes_cases.SMALL)
+    assert "whole split" in printed("train", "vsepp", *args, *recipes_cases.SMALL)
     assert "dog" in (tmp_path / "run/online/model/tokenizer.json").read_text()

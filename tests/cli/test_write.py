@@ -28,20 +28,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "generated.md"
 SCENES = "scenes:images=36"
 
 
-@pytest.fixture
-def told(capsys):
-    def told(*words: object) -> str:
-        capsys.readouterr()
-        code = run(*words)
-        shown = capsys.readouterr()
-        assert code == 0, shown.err
-        return " ".join(shown.out.split())
-
-    return told
-
-
-def test_what_is_written_is_what_is_said(told, tmp_path):
-    shown = told("write", "rules", SCENES, "--output", tmp_path / "w", "--most", 2)
+def test_what_is_written_is_what_is_said(printed, tmp_path):
+    shown = printed("write", "rules", SCENES, "--output", tmp_path / "w", "--most", 2)
     train = load_dataset(SCENES).split("train")
     store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
     foils = list(store.foils())
@@ -49,13 +37,15 @@ def test_what_is_written_is_what_is_said(told, tmp_path):
     assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
     assert store.manifest.split == "train"
     assert store.manifest.settings["most"] == 2
-    told("write", "rules", SCENES, "--output", tmp_path / "again", "--most", 2)
+    printed("write", "rules", SCENES, "--output", tmp_path / "again", "--most", 2)
     first, again = (tmp_path / name / "foils.jsonl" for name in ("w", "again"))
     assert first.read_bytes() == again.read_bytes()
 
 
-def test_nouns_of_any_split_are_the_training_splits(told, tmp_path):
-    told("write", "rules", SCENES, "--output", tmp_path / "w", "--split", "test", "--kind", "noun")
+def test_nouns_of_any_split_are_the_training_splits(printed, tmp_path):
+    printed(
+        "write", "rules", SCENES, "--output", tmp_path / "w", "--split", "test", "--kind", "noun"
+    )
     train = " ".join(load_dataset(SCENES).split("train").texts).lower()
     rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
     assert rows
@@ -63,8 +53,8 @@ def test_nouns_of_any_split_are_the_training_splits(told, tmp_path):
     assert all(row["changed"][-1]["new"].lower() in train for row in rows)
 
 
-def test_few_foils_of_scenes_are_true(told, tmp_path):
-    told("write", "rules", "scenes:images=100", "--output", tmp_path / "w")
+def test_few_foils_of_scenes_are_true(printed, tmp_path):
+    printed("write", "rules", "scenes:images=100", "--output", tmp_path / "w")
     train = load_dataset("scenes:images=100").split("train")
     seen = dict(zip(train.image_ids, graphs(train)))
     store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
@@ -87,8 +77,8 @@ def tags(model, out, *more):
     return "write", "tags", model, REGIONS, "--output", out, *FEW, *more
 
 
-def test_a_model_writes_what_is_said(told, model, tmp_path):
-    shown = told(*tags(model, tmp_path / "w", "--split", "test", "--seed", 4))
+def test_a_model_writes_what_is_said(printed, model, tmp_path):
+    shown = printed(*tags(model, tmp_path / "w", "--split", "test", "--seed", 4))
     test = load_dataset(REGIONS).split("test")
     store = GeneratedStore.open(tmp_path / "w", fingerprint=test.fingerprint)
     foils = list(store.foils())
@@ -101,9 +91,9 @@ def test_a_model_writes_what_is_said(told, model, tmp_path):
     assert all(set(foil.scores) == {"foil", "caption"} for foil in foils)
 
 
-def test_filters_are_named(told, model, tmp_path):
+def test_filters_are_named(printed, model, tmp_path):
     more = ("--split", "dev", "--rule", "captions", "--rule", "lemmas", "--guide", model)
-    told(*tags(model, tmp_path / "w", *more, "--slack", 0.01, "--singles", "only"))
+    printed(*tags(model, tmp_path / "w", *more, "--slack", 0.01, "--singles", "only"))
     settings = json.loads((tmp_path / "w" / "manifest.json").read_text())["settings"]
     assert settings["rules"] == ["captions", "lemmas"]
     assert settings["guide_checkpoint"] == settings["checkpoint"]
@@ -111,17 +101,17 @@ def test_filters_are_named(told, model, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
     assert all(row["scores"]["foil"] < row["scores"]["caption"] - 0.009 for row in rows)
     assert "encoder" not in settings
-    told(*tags(model, tmp_path / "n", "--split", "dev", "--rule", "none"))
+    printed(*tags(model, tmp_path / "n", "--split", "dev", "--rule", "none"))
     assert json.loads((tmp_path / "n" / "manifest.json").read_text())["settings"]["rules"] == []
 
 
-def test_an_encoder_is_asked_too(told, model, tmp_path):
+def test_an_encoder_is_asked_too(printed, model, tmp_path):
     pytest.importorskip("sentence_transformers")
     folder = sentence_cases.encoder(tmp_path / "encoder", ["a", "red", "circle", "square", "and"])
     some = ("--split", "dev", "--masks", 3, "--refills", 3)
-    told(*tags(model, tmp_path / "all", *some))
-    told(*tags(model, tmp_path / "none", *some, "--encoder", folder, "--slack", 3))
-    told(*tags(model, tmp_path / "few", *some, "--encoder", folder))
+    printed(*tags(model, tmp_path / "all", *some))
+    printed(*tags(model, tmp_path / "none", *some, "--encoder", folder, "--slack", 3))
+    printed(*tags(model, tmp_path / "few", *some, "--encoder", folder))
     settings = json.loads((tmp_path / "few" / "manifest.json").read_text())["settings"]
     assert settings["encoder"] == folder
     left = [len((tmp_path / n / "foils.jsonl").read_text().split("\n")) for n in ("all", "few")]
@@ -129,36 +119,36 @@ def test_an_encoder_is_asked_too(told, model, tmp_path):
     assert not (tmp_path / "none" / "foils.jsonl").read_text()
 
 
-def test_stopped_and_gone_on_with(told, model, tmp_path, monkeypatch, capsys):
+def test_stopped_and_gone_on_with(printed, model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generator, "CAPTIONS", 4)
-    told(*tags(model, tmp_path / "whole", "--split", "dev"))
+    printed(*tags(model, tmp_path / "whole", "--split", "dev"))
     assert run(*tags(model, tmp_path / "w", "--split", "dev", "--minutes", 0.01)) in (0, 3)
     if not (tmp_path / "w").exists():
         assert "add --resume to go on" in " ".join(capsys.readouterr().err.split())
         assert run(*tags(model, tmp_path / "w", "--split", "dev", "--resume", "--seed", 1)) == 2
         assert "begun otherwise: seed is" in capsys.readouterr().err
-        told(*tags(model, tmp_path / "w", "--split", "dev", "--resume"))
+        printed(*tags(model, tmp_path / "w", "--split", "dev", "--resume"))
     found, whole = (tmp_path / name / "foils.jsonl" for name in ("w", "whole"))
     assert found.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_the_page_runs(told, model, tmp_path, monkeypatch):
+def test_the_page_runs(printed, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, tailored, recipe, asked = (block.splitlines() for block in blocks(PAGE, "console"))
     for line in first:
-        told(*shlex.split(line.replace(" scenes ", f" {SCENES} "))[1:])
+        printed(*shlex.split(line.replace(" scenes ", f" {SCENES} "))[1:])
     trained, writes, judges = (shlex.split(line)[1:] for line in tailored)
     assert trained[:2] == ["run", "tags/uniter-scenes"]
-    told(*writes[:2], model, REGIONS, *writes[4:], *FEW)
-    told(*("scenes:images=36,features=regions" if "scenes:" in w else w for w in judges))
+    printed(*writes[:2], model, REGIONS, *writes[4:], *FEW)
+    printed(*("scenes:images=36,features=regions" if "scenes:" in w else w for w in judges))
     (tmp_path / "mine.py").write_text(blocks(PAGE, "python")[0])
     words = shlex.split(recipe[0].replace(" scenes", f" {SCENES}"))[1:]
-    told(*words, *SMALL, "--smoke", "--output", "run")
+    printed(*words, *SMALL, "--smoke", "--output", "run")
     (log,) = (tmp_path / "run").glob("*/metrics.jsonl")
     losses = [json.loads(line) for line in log.read_text().splitlines()]
     assert any(line.get("loss_written", 0) > 0 for line in losses)
-    assert "accuracy" in told(*shlex.split(asked[0])[1:])
+    assert "accuracy" in printed(*shlex.split(asked[0])[1:])
 
 
 def test_foils_of_the_page_are_the_rules():

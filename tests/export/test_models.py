@@ -160,7 +160,7 @@ def test_a_siglip_of_any_shape_is_refused(tmp_path):
 
 def test_a_lens_of_another_kind_is_refused(trained, tmp_path):
     other = recipes_cases.pixel_model(tmp_path / "words")
-    with pytest.raises(ValueError, match="mine does not look at pictures and captions as"):
+    with pytest.raises(ValueError, match="mine does not preprocess images and captions as"):
         write(replace(trained, processor=load_model(other).processor), "hf", tmp_path / "out")
 
 

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 import export_cases
 from counterfoil.core.types import Pairs
 from counterfoil.data.readers import load_dataset
-from counterfoil.export.negatives import FORMATS, ExportItem, MinedGroups, export_negatives, kind_of
+from counterfoil.export.negatives import (
+    FORMATS,
+    ExportItem,
+    export_negatives,
+    mined_negatives,
+    negatives_kind,
+)
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 
 BOTH = ("image-to-text", "text-to-image")
@@ -223,9 +229,9 @@ def test_what_somebody_found_true_is_a_positive_too(tmp_path):
     )
     store = export_cases.mined(tmp_path / "lists", data)
     opened = NegativeStore.open(store, fingerprint=data.fingerprint)
-    mined = MinedGroups(data, opened, str, 8)
-    assert [i.id for i in next(mined.groups("text-to-image")).positives] == ["a 0%", "a2"]
-    third = next(group for group in mined.groups("image-to-text") if group.query.id == "a2")
+    mined = mined_negatives(data, opened, str, 8)
+    assert [i.id for i in mined.groups["text-to-image"][0].positives] == ["a 0%", "a2"]
+    third = next(group for group in mined.groups["image-to-text"] if group.query.id == "a2")
     assert [item.id for item in third.positives] == ["a2#0", "a0#0"]
 
 
@@ -278,20 +284,20 @@ def test_lists_of_nothing_are_refused(tmp_path):
 
 def test_kinds(tmp_path):
     data = export_cases.dataset()
-    assert kind_of(export_cases.mined(tmp_path / "m", data)) == "mined"
-    assert kind_of(export_cases.written(tmp_path / "w", data)) == "written"
+    assert negatives_kind(export_cases.mined(tmp_path / "m", data)) == "mined"
+    assert negatives_kind(export_cases.written(tmp_path / "w", data)) == "written"
     (tmp_path / "x").mkdir()
-    assert kind_of(tmp_path / "x") is None
+    assert negatives_kind(tmp_path / "x") is None
     (tmp_path / "x" / "manifest.json").write_text("[]")
-    assert kind_of(tmp_path / "x") is None
+    assert negatives_kind(tmp_path / "x") is None
 
 
 @given(st.text(min_size=1))
 def test_names_in_trec_are_told_apart_and_hold_no_blank(name):
     from urllib.parse import unquote
 
-    from counterfoil.export.negatives import _name
+    from counterfoil.export.negatives import _trec_id
 
-    written = _name(ExportItem(name, ""))
+    written = _trec_id(ExportItem(name, ""))
     assert written.split() == [written]
     assert unquote(written) == name

@@ -39,7 +39,7 @@ from counterfoil.negatives.online import (
     hardest_candidates,
 )
 from counterfoil.negatives.sampling import RandomNegativeSampler
-from counterfoil.scoring.encode import join_batches, pad_batches
+from counterfoil.scoring.encode import concatenate_batches, pad_tokens
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
@@ -376,9 +376,9 @@ def test_joined_items_are_padded_to_the_longest() -> None:
     processor = cases.processor()
     short, long = (
         processor.texts(torch.tensor([0, 1])),
-        pad_batches(processor.texts(torch.tensor([2])), 20),
+        pad_tokens(processor.texts(torch.tensor([2])), 20),
     )
-    both = join_batches([short, long])
+    both = concatenate_batches([short, long])
     width = short.mask.shape[1]
     assert both.values.shape == both.mask.shape == (3, 20)
     assert torch.equal(both.values[:2, :width], short.values)
@@ -387,8 +387,8 @@ def test_joined_items_are_padded_to_the_longest() -> None:
     boxes = torch.rand(*seen.mask.shape, 4)
     words = torch.zeros_like(seen.mask).long()
     told = replace(seen, boxes=boxes, words=words)
-    assert join_batches([seen, told]).boxes is None
-    whole = join_batches([told, pad_batches(told, 9)])
+    assert concatenate_batches([seen, told]).boxes is None
+    whole = concatenate_batches([told, pad_tokens(told, 9)])
     assert whole.boxes is not None
     assert whole.words is not None
     assert torch.equal(whole.boxes[1, : boxes.shape[1]], boxes[0])

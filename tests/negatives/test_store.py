@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from counterfoil.negatives.store import MINED, HardNegativeLists, NegativeStore
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 from negatives_cases import ragged, random_lists
 
 CORPUS = "0123456789abcdef"
@@ -24,7 +24,7 @@ def made(*, scored: bool = True, dataset: str = CORPUS) -> NegativeStore:
             torch.rand(rows.shape, generator=rng).half() for rows in (lists.texts, lists.images)
         ]
         lists = HardNegativeLists(lists.texts, lists.images, *scores)
-    source = Source(matcher="VSE(width=8)", spec="aa", checkpoint="bb")
+    source = ModelSource(matcher="VSE(width=8)", spec="aa", checkpoint="bb")
     return NegativeStore.of(
         lists, dataset=dataset, split="train", sources=(source,), seed=3, filters=("duplicates",)
     )

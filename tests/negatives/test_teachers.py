@@ -24,7 +24,7 @@ from counterfoil.negatives.teachers import (
     target_weighting,
     write_targets,
 )
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.training.step import TrainingStep
 from teachers_cases import TEXTS, expected, frozen, stored, trained
 from train_cases import Offline, batch_of, gradients, host, processor
@@ -257,7 +257,7 @@ def test_models_that_have_moved_are_asked_on(tmp_path):
         store.check(0, bent[0].source, tmp_path / "a")
 
 
-def replaced(source: Source, **more: str) -> Source:
+def replaced(source: ModelSource, **more: str) -> ModelSource:
     return source.model_copy(update=more)
 
 
@@ -272,7 +272,7 @@ def test_other_weights_are_refused(tmp_path):
     write_targets(tmp_path / "a", trained(("global",), LENS))
     store = TargetStore.open(tmp_path / "a", fingerprint=LENS.dataset.fingerprint)
     with pytest.raises(ValueError, match=r"had the weights .* but the model has 1234"):
-        store.check(0, Source(matcher="global", checkpoint="1234"), tmp_path / "a")
+        store.check(0, ModelSource(matcher="global", checkpoint="1234"), tmp_path / "a")
 
 
 def test_a_truncated_store_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatc
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.online import MinedExtras, TopScoringMiner
-from counterfoil.scoring.encode import gather_parts, gather_shards, shard_bounds
+from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
 
 
 def stray(model: RetrievalModel, images: Embeddings, texts: Embeddings) -> Tensor:
@@ -103,7 +103,7 @@ def misread(
     """
     pool = views.inference.texts
     if new is not None:
-        added = model.encode_texts(new.rows(shard_bounds(len(new), text.device)))
+        added = model.encode_texts(new.rows(shard_index(len(new), text.device)))
         pool = Embeddings.cat([pool, gather_parts(added, len(new))])
     anchors = batch.anchors
     at = torch.cat([anchors.text.unsqueeze(1), text], 1)

@@ -18,7 +18,7 @@ from counterfoil.model import identity_of, load_model, save_model
 from counterfoil.models.layers.pretrained import HFVisionTower
 from counterfoil.models.layers.towers import GRU
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.search.index import build_index, open_index
 
 
@@ -125,10 +125,10 @@ def test_an_index_takes_its_model_from_wherever_it_lies(clip, tmp_path):
 
 def test_a_source_that_says_less_is_known_by_its_weights():
     old, new = (
-        Source(matcher="m", checkpoint="1"),
-        Source(matcher="m", checkpoint="1", identity="a"),
+        ModelSource(matcher="m", checkpoint="1"),
+        ModelSource(matcher="m", checkpoint="1", identity="a"),
     )
     assert old.same(new)
     assert new.same(old)
-    assert not new.same(Source(matcher="m", checkpoint="1", identity="b"))
-    assert not old.same(Source(matcher="m", checkpoint="2"))
+    assert not new.same(ModelSource(matcher="m", checkpoint="1", identity="b"))
+    assert not old.same(ModelSource(matcher="m", checkpoint="2"))

@@ -112,7 +112,7 @@ def test_what_is_refused(models, tmp_path):
     larger = replace(
         original, processor=Processor(PixelProcessor(32), original.processor.tokenizer)
     )
-    with pytest.raises(ValueError, match="sees pictures in another way"):
+    with pytest.raises(ValueError, match="preprocesses images in another way"):
         interpolate_models(larger, tuned, 0.5)
     names = str(models / "clip"), str(models / "full" / "tuned")
     with pytest.raises(ValueError, match="chosen on dev; name the photos with --data"):

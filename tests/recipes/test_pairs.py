@@ -20,7 +20,7 @@ import recipes_cases
 import vision_cases
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.transforms import ResizeCrop
-from counterfoil.model import load_model, open_clip_pair, pretrained_pair
+from counterfoil.model import is_open_clip, load_model, pretrained_pair
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.open_clip import OpenClipModel
 from counterfoil.models.vsepp import VSEPP
@@ -164,11 +164,11 @@ def test_pickles_are_read_as_tensors_alone(tmp_path):
 def test_who_opens_a_folder(tmp_path):
     both = vision_cases.clip_folder(tmp_path / "both")
     (both / "config.json").write_text(json.dumps({"architecture": "vit_base"}))
-    assert open_clip_pair(str(both)), "timm's file"
+    assert is_open_clip(str(both)), "timm's file"
     (both / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    assert not open_clip_pair(str(both))
-    assert open_clip_pair(f"open_clip:{both}")
-    assert not open_clip_pair(str(tmp_path))
+    assert not is_open_clip(str(both))
+    assert is_open_clip(f"open_clip:{both}")
+    assert not is_open_clip(str(tmp_path))
 
 
 def test_missing_libraries_name_the_extra(tmp_path, monkeypatch, towers):

@@ -9,7 +9,7 @@ import torch
 import processes
 from counterfoil.core.types import ModalityBatch
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
-from counterfoil.scoring.reducers import DenseScores, Ranks, TopK
+from counterfoil.scoring.reducers import DenseScores, Ranks, TopK, TrueScores
 from counterfoil.scoring.stream import stream_scores
 from engine_cases import Dot, Noisy, vectors
 
@@ -27,6 +27,7 @@ def sweep_everything(images: int) -> list[np.ndarray]:
         TopK("image", images, 200),
         Ranks("image", images, text_to_image),
         Ranks("text", texts, text_to_image),
+        TrueScores(text_to_image),
         DenseScores(images, texts),
     )
     member = EmbeddedDataset(Dot(), vectors(left), vectors(right))
@@ -38,7 +39,7 @@ def sweep_everything(images: int) -> list[np.ndarray]:
         if isinstance(r, Ranks)
         for rule in ("optimistic", "pessimistic", "row")
     ]
-    return [part.numpy() for part in (*lists, *ranks, reducers[-1].scores)]
+    return [part.numpy() for part in (*lists, *ranks, reducers[-2].scores, reducers[-1].scores)]
 
 
 def encode_everything(count: int) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from counterfoil.core.types import Pairs
 from counterfoil.scoring.encode import EmbeddedDataset
-from counterfoil.scoring.reducers import Ranks, TopK
+from counterfoil.scoring.reducers import Ranks, TopK, TrueScores
 from counterfoil.scoring.stream import stream_scores
 from engine_cases import Dot, best_rank, given, vectors
 
@@ -76,3 +76,12 @@ def test_unknown_tie_rule():
     stream_scores([given(torch.eye(2))], [ranks])
     with pytest.raises(ValueError, match="'best' is unknown; choose optimistic"):
         ranks.ranks("best")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tile", [(16, 16), (48, 128)])
+def test_true_scores_are_entries_of_the_matrix(tile):
+    scores, text_to_image = torch.randn(37, 90), torch.randint(-1, 37, (90,))
+    true = TrueScores(text_to_image)
+    stream_scores([given(scores)], [true], tile=tile)
+    wanted = scores[text_to_image, torch.arange(90)].masked_fill(text_to_image < 0, -torch.inf)
+    assert torch.equal(true.scores, wanted)

@@ -9,9 +9,9 @@ from counterfoil.core.types import Embeddings
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
-    assign_tiles,
     cut_tiles,
-    pick_tiles,
+    spread_order,
+    take_rows,
     tile_shape,
 )
 from engine_cases import Dot, given, vectors
@@ -21,11 +21,11 @@ CPU = torch.device("cpu")
 
 @every(st.integers(0, 300))
 def test_spread_visits_everything_once(count):
-    assert sorted(assign_tiles(count)) == list(range(count))
+    assert sorted(spread_order(count)) == list(range(count))
 
 
 def test_spread_is_far_and_wide():
-    assert assign_tiles(8) == [0, 4, 2, 6, 1, 5, 3, 7]
+    assert spread_order(8) == [0, 4, 2, 6, 1, 5, 3, 7]
 
 
 @every(st.integers(1, 400), st.integers(1, 3000))
@@ -48,27 +48,27 @@ def test_bags_get_smaller_tiles():
 
 def test_a_block_of_neighbours_is_a_view():
     encoded = vectors(torch.arange(20.0).view(10, 2))
-    block = pick_tiles(encoded, torch.arange(4, 8), 4, CPU)
+    block = take_rows(encoded, torch.arange(4, 8), 4, CPU)
     assert block.tokens.data_ptr() == encoded.tokens[4:].data_ptr()
 
 
 @pytest.mark.parametrize("rows", [[4, 5, 7, 6], [1, 3, 2, 4], [7, 6, 5, 4]])
 def test_any_rows_can_be_picked(rows):
     encoded = vectors(torch.arange(20.0).view(10, 2))
-    got = pick_tiles(encoded, torch.tensor(rows), 4, CPU)
+    got = take_rows(encoded, torch.tensor(rows), 4, CPU)
     assert torch.equal(got.tokens, encoded.tokens[rows])
 
 
 def test_a_short_block_repeats_its_last_row():
     encoded = vectors(torch.arange(20.0).view(10, 2))
-    got = pick_tiles(encoded, torch.tensor([8, 9]), 5, CPU)
+    got = take_rows(encoded, torch.tensor([8, 9]), 5, CPU)
     assert torch.equal(got.tokens, encoded.tokens[[8, 9, 9, 9, 9]])
 
 
 def test_true_pairs_of_a_tile():
     text_to_image = torch.tensor([3, -1, 5, 4, 3, 9, 0])
     tile = ScoreTile(torch.zeros(3, 4), torch.tensor([3, 4, 5]), torch.tensor([6, 1, 4, 2]))
-    rows, columns = tile.true(text_to_image)
+    rows, columns = tile.true_pairs(text_to_image)
     assert rows.tolist() == [0, 2]
     assert columns.tolist() == [2, 3]
 

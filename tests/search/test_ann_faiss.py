@@ -11,13 +11,9 @@ import torch
 from counterfoil.data.readers import load_dataset
 from counterfoil.search import ann
 from counterfoil.search.vector_index import VectorIndex
-from index_cases import clustered, empty, found, images, recall
+from index_cases import clustered, empty, found, images, names, recall
 
 KINDS = ("faiss-hnsw", "faiss-ivf-pq")
-
-
-def names(count: int, first: int = 0) -> list[str]:
-    return [f"i{n}" for n in range(first, first + count)]
 
 
 def near(vectors, count=50):

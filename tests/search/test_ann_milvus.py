@@ -13,13 +13,9 @@ import torch
 
 from counterfoil.search import ann
 from counterfoil.search.vector_index import VectorIndex
-from index_cases import clustered, empty, found, images, recall, texts
+from index_cases import clustered, empty, found, images, names, recall, texts
 
 pytestmark = pytest.mark.slow
-
-
-def names(count: int, first: int = 0) -> list[str]:
-    return [f"i{n}" for n in range(first, first + count)]
 
 
 @pytest.fixture

@@ -19,11 +19,7 @@ from counterfoil.search import vector_index
 from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.vector_index import VectorIndex, write_lock
 from engine_cases import Dot, vectors
-from index_cases import brute, empty, found, images, texts, whole
-
-
-def names(count: int, first: int = 0) -> list[str]:
-    return [f"i{n}" for n in range(first, first + count)]
+from index_cases import brute, empty, found, images, names, texts, whole
 
 
 def test_ranks_as_the_engine_does_with_ties(tmp_path):

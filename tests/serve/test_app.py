@@ -49,22 +49,6 @@ def test_text_search_equals_offline_search(app, root):
     assert online(got(app, "/search", params={"text": "a red dog", "top": 5})) == want
     form = {"text": (None, "a red dog"), "top": (None, "5")}
     assert online(posted(app, "/search", files=form)) == want
-
-
-def test_picture_search_equals_offline_search(app, root):
-    new = painted(40)
-    with open_index(root / "index") as index:
-        want = offline(index.search_image(new, 5, find="images"))
-    files = {"picture": ("new.png", content(new))}
-    assert online(posted(app, "/search", files=files, data={"top": "5"})) == want
-
-
-def test_similar_excludes_the_query_image(app, root):
-    with open_index(root / "index") as index:
-        want = offline(index.search_id(IDS[0], 5, find="images"))
-    found = online(posted(app, "/similar", json={"id": IDS[0], "top": 5}))
-    assert found == want
-    assert IDS[0] not in dict(found)
     assert len(online(got(app, "/similar", params={"id": IDS[0], "top": 100}))) == 11
 
 

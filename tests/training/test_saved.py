@@ -83,7 +83,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
         (call("builtins:eval", source="1"), "is not something this file may call"),
         (
             call("counterfoil.core.io:write_text", path="x", text="y"),
-            "describes write_text, which is no matcher",
+            "describes write_text, which is no retrieval model",
         ),
         (
             call(VSE_, image=call("counterfoil.core.io:write_text")),

@@ -43,7 +43,7 @@ from counterfoil.report.page import (
     thumbnail,
     write_page,
 )
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.scoring.encode import EmbeddedDataset
 
 FIRST = 10  # ranks compared between the captions of an image
@@ -237,7 +237,7 @@ def _made_by(store: NegativeStore, models: Sequence[Model]) -> bool:
         sorted(sources, key=lambda source: source.checkpoint)
         for sources in (store.manifest.sources, [model.source() for model in models])
     )
-    return len(ours) == len(theirs) and all(map(Source.same, ours, theirs))
+    return len(ours) == len(theirs) and all(map(ModelSource.same, ours, theirs))
 
 
 def _listed_scores(members: Sequence[EmbeddedDataset], looked: InspectedPairs) -> Tensor:

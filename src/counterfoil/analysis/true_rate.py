@@ -633,7 +633,7 @@ def export_sheet(
         ValueError: the file exists, there are too few images or no pictures, or data and captions
             do not fit.
     """
-    ensure_absent(out, "a new file with --out")
+    ensure_absent(out, "a new file with --output")
     ensure_writable_file(out)
     stores = open_stores(folders, source)
     pictures = stores[0].dataset.pictures

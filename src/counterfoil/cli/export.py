@@ -61,9 +61,13 @@ def export(
 ) -> None:
     """Export a model or negatives in the formats of other tools."""
     from counterfoil.core.console import output
-    from counterfoil.export.negatives import check_negatives_export, export_negatives, kind_of
+    from counterfoil.export.negatives import (
+        check_negatives_export,
+        export_negatives,
+        negatives_kind,
+    )
 
-    if kind_of(Path(name)) is None:
+    if negatives_kind(Path(name)) is None:
         refuse(
             context,
             ("data", "features", "images", "corrections", "split", "most"),

@@ -118,7 +118,7 @@ def index(
     refuse_without(context, "add", ("exchange",))
     if add and (backend is not None or address or half):
         raise ValueError(
-            f"how {folder} is kept was settled when it was made; leave out --backend, "
+            f"the storage of {folder} was chosen when it was made; leave out --backend, "
             "--address and --half, or make another index"
         )
     from counterfoil.core import distributed

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 
 from counterfoil.cli.options import (
-    STOPPED,
     DataOptions,
     Minutes,
     NewFolder,
@@ -17,6 +15,7 @@ from counterfoil.cli.options import (
     data_options,
     example,
     refuse_without,
+    resumable_work,
 )
 
 Filter = Annotated[
@@ -73,16 +72,8 @@ def mine(
 ) -> None:
     """Mine the hardest negatives of every image and every caption from a whole split."""
     refuse_without(context, "propose", ("proposals",))
-    from counterfoil.core import distributed
-    from counterfoil.core.console import info, output
-    from counterfoil.core.io import ensure_absent, ensure_writable_folder
-    from counterfoil.pipelines.stages.mine import (
-        mining_request,
-        partial_folder,
-        remove_partial,
-        run_mining,
-    )
-    from counterfoil.pipelines.state import RunStopped
+    from counterfoil.core.console import output
+    from counterfoil.pipelines.stages.mine import mining_request, remove_partial, run_mining
 
     stage = mining_request(
         model,
@@ -95,25 +86,8 @@ def mine(
         proposals=proposals,
         precision=precision,
     )
-    started = time.monotonic()
-    ensure_absent(folder, "a new folder with --output")
-    ensure_writable_folder(folder)
-    if partial_folder(folder).exists() and not resume:
-        raise ValueError(
-            f"{partial_folder(folder)} holds a mining that was stopped; add --resume to continue "
-            "it, or delete it"
-        )
-    distributed.init()
-    distributed.barrier()  # no process starts to write before all have checked the folder
-    dataset = data.source().split(stage.split)
-
-    def minutes_left() -> float | None:
-        return None if minutes is None else minutes - (time.monotonic() - started) / 60
-
-    try:
+    with resumable_work(folder, "mining", resume=resume, minutes=minutes) as minutes_left:
+        dataset = data.source().split(stage.split)
         store, _ = run_mining(stage, dataset, folder, left=minutes_left)
-    except RunStopped as stopped:
-        info(f"stopped, {stopped}; add --resume to go on")
-        raise typer.Exit(STOPPED) from None
     remove_partial(folder)
     output(f"{store.lists.describe()}, {dataset.name} {dataset.split_name}: {folder}")

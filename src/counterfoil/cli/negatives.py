@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataOptions, NewFolder, Split, data_options, example
+from counterfoil.cli.options import (
+    DataOptions,
+    NewFolder,
+    Split,
+    check_new_folder,
+    data_options,
+    example,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Mined negatives from and for the code of AOQ.")
 
@@ -31,12 +38,10 @@ def import_negatives(
 ) -> None:
     """Import the lists of AOQ's released code as mined negatives."""
     from counterfoil.core.console import output
-    from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.negatives.aoq_format import read_aoq
     from counterfoil.negatives.store import NegativeStore
 
-    ensure_absent(folder, "a new folder with --output")
-    ensure_writable_folder(folder)
+    check_new_folder(folder)
     name = name or _only_name(source)
     dataset = data.source().split(split)
     lists = read_aoq(source, name, dataset.relation)

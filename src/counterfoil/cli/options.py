@@ -6,7 +6,9 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
@@ -51,7 +53,7 @@ Split = Annotated[str, typer.Option(help="Split of the data.")]
 Minutes = Annotated[
     float | None, typer.Option(min=0.01, help="Stop after this time; `--resume` continues.")
 ]
-Resume = Annotated[bool, typer.Option(help="Continue what was stopped.")]
+Resume = Annotated[bool, typer.Option(help="Continue work that was stopped.")]
 Smoke = Annotated[bool, typer.Option(help="At most 20 training steps a stage, to try it out.")]
 OneModel = Annotated[
     str, typer.Argument(help="Model folder, HF name, or `vectors`; join with `+` for an ensemble.")
@@ -64,6 +66,8 @@ Query = Annotated[
     list[str] | None, typer.Option(help="A caption or image id of the split; repeatable.")
 ]
 Count = Annotated[int, typer.Option(min=1, help="Queries of each kind.")]
+Rerank = Annotated[str | None, typer.Option(help="Model that re-ranks the first results.")]
+Depth = Annotated[int | None, typer.Option(min=1, help="Results to re-rank; default 50.")]
 
 STOPPED = 3  # exit code of a run that `--resume` can continue
 INTERRUPTED = 130
@@ -88,6 +92,11 @@ class DataOptions:
 
         return DataSource(self.data or default, self.features, self.images, self.corrections)
 
+    def optional_source(self, context: typer.Context) -> DataSource | None:
+        """The data; None if the user names none, and then the other options are refused."""
+        refuse_without(context, "data", ("features", "images", "corrections"))
+        return self.source() if self.data else None
+
 
 @final
 @dataclass(frozen=True)
@@ -101,9 +110,7 @@ class DataArgument:
 
     def source(self) -> DataSource:
         """The data."""
-        from counterfoil.pipelines.run import DataSource
-
-        return DataSource(self.data, self.features, self.images, self.corrections)
+        return DataOptions(self.data, self.features, self.images, self.corrections).source()
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -143,6 +150,52 @@ def _field_parameters(kind: type) -> list[inspect.Parameter]:
     return list(inspect.signature(kind).parameters.values())
 
 
+def check_new_folder(folder: Path) -> None:
+    """Refuse a folder that exists or cannot be written, before long work is done for it."""
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+
+    ensure_absent(folder, "a new folder with --output")
+    ensure_writable_folder(folder)
+
+
+@contextmanager
+def resumable_work(
+    folder: Path, work: str, *, resume: bool, minutes: float | None
+) -> Iterator[Callable[[], float | None]]:
+    """Check a new folder for work that may be stopped, and give the function of minutes left.
+
+    When the work is stopped, the command exits with code `STOPPED`.
+
+    Args:
+        folder: to write.
+        work: noun for the work, for the error message.
+        resume: whether to continue earlier work.
+        minutes: time limit; None for none.
+
+    Raises:
+        ValueError: the folder exists, or holds earlier work and `resume` is false.
+    """
+    from counterfoil.core import distributed
+    from counterfoil.core.console import info
+    from counterfoil.pipelines.stages.mine import partial_folder
+    from counterfoil.pipelines.state import RunStopped
+
+    started = time.monotonic()
+    check_new_folder(folder)
+    if partial_folder(folder).exists() and not resume:
+        raise ValueError(
+            f"{partial_folder(folder)} holds a {work} that was stopped; add --resume to continue "
+            "it, or delete it"
+        )
+    distributed.init()
+    distributed.barrier()  # no process starts to write before all have checked the folder
+    try:
+        yield lambda: None if minutes is None else minutes - (time.monotonic() - started) / 60
+    except RunStopped as stopped:
+        info(f"stopped, {stopped}; add --resume to go on")
+        raise typer.Exit(STOPPED) from None
+
+
 def example(*lines: str) -> str:
     """Commands to try, as the last lines of a verb's help."""
     return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)
@@ -166,7 +219,7 @@ RENAMED_IN = {"diagnose": {"--out": "--json"}, "evaluate": {"--out": "--json"}}
 
 
 def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
-    """Run a command line; print what is wrong with it in one sentence, if anything is.
+    """Run a command line; print an error as one sentence.
 
     Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, errors of the input are too.
     """

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import RESEARCH, DataOptions, data_options, example, refuse_without
+from counterfoil.cli.options import RESEARCH, DataOptions, data_options, example
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -35,8 +35,7 @@ def report(
     ] = Path("report.html"),
 ) -> None:
     """Compare finished runs on one page: tests, curves, hardness, foils, cost, examples."""
-    refuse_without(context, "data", ("features", "images", "corrections"))
+    source = data.optional_source(context)
     from counterfoil.analysis.runs import ReportPlan, report_with
 
-    source = data.source() if data.data else None
     report_with(runs, ReportPlan(source, tuple(foils or ())), page)

@@ -11,11 +11,12 @@ import typer
 
 from counterfoil.cli.options import (
     DataOptions,
+    Depth,
+    Rerank,
     Split,
     data_options,
     example,
     refuse,
-    refuse_without,
 )
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ Kind = Annotated[
     QueryKind | None,
     typer.Option("--as", help="Kind of the query; by default it is recognised."),
 ]
-Rerank = Annotated[str | None, typer.Option(help="Model that re-ranks the first results.")]
-Depth = Annotated[int | None, typer.Option(min=1, help="Results to re-rank; default 50.")]
 Model = Annotated[str | None, typer.Option(help="Model of the index, if it was moved.")]
 Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -100,7 +99,7 @@ def search(
         _search_dataset(where, query, data.source(), split, top, page or PAGE)
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
-    refuse_without(context, "data", ("features", "images", "corrections"))
+    source = data.optional_source(context)
     from counterfoil.core.console import output
     from counterfoil.core.io import ensure_writable_file
     from counterfoil.search.index import open_index
@@ -108,7 +107,7 @@ def search(
 
     if page is not None:
         ensure_writable_file(page)
-    dataset = data.source().open() if data.data and rerank else None
+    dataset = source.open() if source and rerank else None
     reranker = open_reranker(rerank, depth, dataset)
     with open_index(folder, model=model, rerank=reranker) as index:
         kind = kind or _guess_kind(index, query)

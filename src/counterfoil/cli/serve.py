@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataOptions, data_options, example, refuse_without
+from counterfoil.cli.options import DataOptions, Depth, Rerank, data_options, example
 
 Explainer = Annotated[
     str | None, typer.Option(help="Model that explains captions, trained by TAGS-DC.")
@@ -35,12 +35,8 @@ def serve(
         str | None, typer.Argument(metavar="INDEX", help="Folder that `counterfoil index` made.")
     ] = None,
     explainer: Explainer = None,
-    rerank: Annotated[
-        str | None, typer.Option(help="Model that re-ranks the first results.")
-    ] = None,
-    depth: Annotated[
-        int | None, typer.Option(min=1, help="Results to re-rank; default 50.")
-    ] = None,
+    rerank: Rerank = None,
+    depth: Depth = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
     key: Annotated[
@@ -54,7 +50,6 @@ def serve(
     from counterfoil.serve.run import serve as start
     from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
-    refuse_without(context, "data", ("features", "images", "corrections"))
     settings = ServerSettings(
         host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
     )
@@ -65,6 +60,6 @@ def serve(
         explainer=explainer,
         rerank=rerank,
         depth=depth,
-        source=data.source() if data.data else None,
+        source=data.optional_source(context),
         settings=settings,
     )

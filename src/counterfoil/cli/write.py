@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from counterfoil.cli.options import (
-    STOPPED,
     Corrections,
     DataArgument,
     DataName,
@@ -19,10 +17,12 @@ from counterfoil.cli.options import (
     Resume,
     Seed,
     Split,
+    check_new_folder,
     data_options,
     example,
     refuse,
     refuse_without,
+    resumable_work,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +87,6 @@ def rules(
     if kind and "noun" not in kind:
         refuse(context, ("frequency", "synonyms"), "where nouns are changed, with --kind noun")
     from counterfoil.core.console import output
-    from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.negatives.generation.store import ROWS
     from counterfoil.pipelines.pipeline import RuleConfig
     from counterfoil.pipelines.stages.generate import describe_generation, rewrite_captions
@@ -100,8 +99,7 @@ def rules(
         synonyms=synonyms,
         seed=seed,
     )
-    ensure_absent(folder, "a new folder with --output")
-    ensure_writable_folder(folder)
+    check_new_folder(folder)
     source = DataArgument(data, images=images, corrections=corrections).source()
     dataset = source.split(split)
     store = rewrite_captions(config, dataset, source.split("train"), folder)
@@ -147,14 +145,10 @@ def tags(
     """Change phrases of every caption with a model that sees the image (TAGS)."""
     if encoder is None:
         refuse_without(context, "guide", ("slack",))
-    from counterfoil.core import distributed
-    from counterfoil.core.console import info, output
-    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+    from counterfoil.core.console import output
     from counterfoil.negatives.generation.store import ROWS
     from counterfoil.pipelines.pipeline import Generate
     from counterfoil.pipelines.stages.generate import describe_generation, generate_captions
-    from counterfoil.pipelines.stages.mine import partial_folder
-    from counterfoil.pipelines.state import RunStopped
 
     rules: Sequence[str] = rule or ("captions",)
     stage = Generate(
@@ -173,26 +167,9 @@ def tags(
         slack=slack,
         seed=seed,
     )
-    started = time.monotonic()
-    ensure_absent(folder, "a new folder with --output")
-    ensure_writable_folder(folder)
-    if partial_folder(folder).exists() and not resume:
-        raise ValueError(
-            f"{partial_folder(folder)} holds a writing that was stopped; add --resume to continue "
-            "it, or delete it"
-        )
-    distributed.init()
-    distributed.barrier()  # no process starts to write before all have checked the folder
-    dataset = data.source().split(split)
-
-    def minutes_left() -> float | None:
-        return None if minutes is None else minutes - (time.monotonic() - started) / 60
-
-    try:
+    with resumable_work(folder, "writing", resume=resume, minutes=minutes) as minutes_left:
+        dataset = data.source().split(split)
         store = generate_captions(stage, dataset, folder, left=minutes_left)
-    except RunStopped as stopped:
-        info(f"stopped, {stopped}; add --resume to go on")
-        raise typer.Exit(STOPPED) from None
     output(f"{describe_generation(store, dataset)}: {folder / ROWS}")
 
 

@@ -89,7 +89,7 @@ def ensure_absent(path: Path, instead: str = "a new folder") -> None:
 
     Args:
         path: the path.
-        instead: the remedy in the error, as in "a new page with --out".
+        instead: the remedy in the error, as in "a new page with --output".
 
     Raises:
         ValueError: it exists.

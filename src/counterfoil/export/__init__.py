@@ -1,3 +1,3 @@
-"""Negatives and models in the files of other tools."""
+"""Negatives and models in the formats of other tools."""
 
 from __future__ import annotations

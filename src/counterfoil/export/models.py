@@ -1,4 +1,4 @@
-"""Dual encoders as folders that transformers and sentence-transformers load."""
+"""Dual encoders in the folder formats of transformers and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -14,34 +14,40 @@ from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.clip import DualEncoder
 
-MODULES = {"clip": "CLIPModel", "siglip": "Transformer"}
+MODULES = {"clip": "CLIPModel", "siglip": "Transformer"}  # of sentence-transformers, by model type
 
 
 def write_transformers(folder: Path, model: DualEncoder, processor: Processor) -> None:
-    """Configuration, weights, tokenizer and picture format, in the layout of transformers.
+    """Write configuration, weights, tokenizer and image processor as transformers lays them out.
 
-    Adapters are added to the weights; the model that is given stays as it is.
+    LoRA adapters are merged into the weights of a copy.
     """
-    whole = copy.deepcopy(model).cpu()
-    whole.merge()
-    body: Any = whole.body
+    merged = copy.deepcopy(model).cpu()
+    merged.merge()
+    body: Any = merged.body
     body.save_pretrained(folder)
-    _tokenizer(processor, kind=_kind(model)).save_pretrained(folder)
-    write_json(folder / "preprocessor_config.json", _pictures(processor, kind=_kind(model)))
+    tokenizer = copy.deepcopy(_tokenizer(processor).pretrained)
+    tokenizer.model_max_length = _tokenizer(processor).longest
+    if _model_type(model) == "siglip":  # it masks nothing
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
+    tokenizer.save_pretrained(folder)
+    images = _image_settings(processor, _model_type(model))
+    write_json(folder / "preprocessor_config.json", images)
 
 
 def write_sentence_transformers_model(
     folder: Path, model: DualEncoder, processor: Processor
 ) -> None:
-    """The same in a folder of its own, with what makes a vector of it, of length one.
+    """Write the folder of `write_transformers` with the modules of sentence-transformers.
 
-    A SigLIP is a kind of module that sentence-transformers has since 5.4.
+    SigLIP needs sentence-transformers 5.4 or newer.
     """
-    kind = _kind(model)
-    inner = f"0_{MODULES[kind]}"
-    write_transformers(folder / inner, model, processor)
-    (folder / "1_Normalize").mkdir()
+    kind = _model_type(model)
     types = (MODULES[kind], "Normalize")
+    for place, name in enumerate(types):
+        (folder / f"{place}_{name}").mkdir()
+    inner = folder / f"0_{MODULES[kind]}"
+    write_transformers(inner, model, processor)
     modules = [
         {
             "idx": place,
@@ -52,10 +58,10 @@ def write_sentence_transformers_model(
         for place, name in enumerate(types)
     ]
     write_json(folder / "modules.json", modules)
-    about = {"__version__": {}, "similarity_fn_name": "cosine", "prompts": {}}
-    write_json(folder / "config_sentence_transformers.json", about)
+    settings = {"__version__": {}, "similarity_fn_name": "cosine", "prompts": {}}
+    write_json(folder / "config_sentence_transformers.json", settings)
     if kind == "siglip":
-        write_json(folder / inner / "sentence_bert_config.json", _reading(processor))
+        write_json(inner / "sentence_bert_config.json", _siglip_settings(processor))
 
 
 FOLDERS: dict[str, Callable[[Path, DualEncoder, Processor], None]] = {
@@ -65,10 +71,10 @@ FOLDERS: dict[str, Callable[[Path, DualEncoder, Processor], None]] = {
 
 
 def check_export(to: str, folder: Path) -> None:
-    """Refuse what cannot be exported, before a model is opened.
+    """Check the arguments of an export before a model is opened.
 
     Raises:
-        ValueError: no such library, or something is there.
+        ValueError: no such library, or `folder` exists.
     """
     if to not in FOLDERS:
         raise ValueError(unknown_name(to, ["counterfoil", *FOLDERS], "a form of models"))
@@ -79,85 +85,80 @@ def check_export(to: str, folder: Path) -> None:
 def export_model(
     model: RetrievalModel, processor: Processor | None, to: str, folder: Path, *, name: str
 ) -> None:
-    """Write a dual encoder as other libraries load it, whole or not at all.
+    """Write a dual encoder in the format of another library, atomically.
 
     Args:
         model: the model.
-        processor: what it sees.
-        to: for which library, see `FOLDERS`.
-        folder: where it goes; must not exist yet.
-        name: what the user calls the model, for the error.
+        processor: of the model.
+        to: the library, a key of `FOLDERS`.
+        folder: to write; must not exist yet.
+        name: of the model, for error messages.
 
     Raises:
-        ValueError: no such library, something is there, or a model that no such folder can hold.
+        ValueError: no such library, `folder` exists, or the library has no such model.
     """
     check_export(to, folder)
-    if not isinstance(model, DualEncoder) or _kind(model) not in MODULES:
-        what = _kind(model) if isinstance(model, DualEncoder) else type(model).__name__
+    if not isinstance(model, DualEncoder) or _model_type(model) not in MODULES:
+        kind = _model_type(model) if isinstance(model, DualEncoder) else type(model).__name__
         raise ValueError(
-            f"{name} is a {what}; of models, those that come from a Hugging Face CLIP or SigLIP "
+            f"{name} is a {kind}; of models, those that come from a Hugging Face CLIP or SigLIP "
             "are exported, and all are shared with --to counterfoil"
         )
-    fits = (
-        processor is not None
-        and isinstance(processor.image_processor, PixelProcessor)
-        and not processor.image_processor.divisor
-    )
-    if processor is None or not fits or not isinstance(processor.tokenizer, WordPieceTokenizer):
+    if (
+        processor is None
+        or not isinstance(processor.image_processor, PixelProcessor)
+        or processor.image_processor.divisor
+        or not isinstance(processor.tokenizer, WordPieceTokenizer)
+    ):
         raise ValueError(
-            f"{name} does not look at pictures and captions as a Hugging Face model does: it needs "
-            "square pixels and its own tokenizer"
+            f"{name} does not preprocess images and captions as a Hugging Face model does: it "
+            "needs square images and its own tokenizer"
         )
     with atomic_folder(folder) as temporary:
         FOLDERS[to](temporary, model, processor)
 
 
-def _kind(model: DualEncoder) -> str:
+def _model_type(model: DualEncoder) -> str:
     body: Any = model.body
     return str(body.config.model_type)
 
 
-def _tokenizer(processor: Processor, *, kind: str) -> Any:
-    """The tokenizer, which cuts where the model was trained to; a SigLIP masks nothing."""
+def _tokenizer(processor: Processor) -> WordPieceTokenizer:
     assert isinstance(processor.tokenizer, WordPieceTokenizer)
-    tokenizer = copy.deepcopy(processor.tokenizer.pretrained)
-    tokenizer.model_max_length = processor.tokenizer.longest
-    if kind == "siglip":
-        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
-    return tokenizer
+    return processor.tokenizer
 
 
-def _pictures(processor: Processor, *, kind: str) -> dict[str, object]:
-    """How transformers prepares pictures as the model sees them."""
-    eye = processor.image_processor
-    assert isinstance(eye, PixelProcessor)
-    square = {"height": eye.size, "width": eye.size}
+def _image_settings(processor: Processor, kind: str) -> dict[str, object]:
+    """The image processor's settings in the form of transformers."""
+    images = processor.image_processor
+    assert isinstance(images, PixelProcessor)
+    square = {"height": images.size, "width": images.size}
     return {
-        "image_processor_type": {"clip": "CLIPImageProcessor"}.get(kind, "SiglipImageProcessor"),
+        "image_processor_type": "CLIPImageProcessor" if kind == "clip" else "SiglipImageProcessor",
         "do_resize": True,
-        "size": {"shortest_edge": eye.size} if eye.crop else square,
+        "size": {"shortest_edge": images.size} if images.crop else square,
         "resample": 3,  # bicubic
-        "do_center_crop": eye.crop,
+        "do_center_crop": images.crop,
         "crop_size": square,
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(eye.mean),
-        "image_std": list(eye.deviation),
+        "image_mean": list(images.mean),
+        "image_std": list(images.deviation),
         "do_convert_rgb": True,
     }
 
 
-def _reading(processor: Processor) -> dict[str, object]:
-    """How sentence-transformers asks a SigLIP: texts are padded to their full length."""
-    assert isinstance(processor.tokenizer, WordPieceTokenizer)
-    asked = {"method_output_name": "pooler_output"}
-    padding = {"padding": "max_length", "max_length": processor.tokenizer.longest}
+def _siglip_settings(processor: Processor) -> dict[str, object]:
+    """How sentence-transformers calls a SigLIP: texts are padded to their full length."""
     return {
         "transformer_task": "feature-extraction",
         "modality_config": {
-            side: {"method": f"get_{side}_features", **asked} for side in ("text", "image")
+            side: {"method": f"get_{side}_features", "method_output_name": "pooler_output"}
+            for side in ("text", "image")
         },
         "module_output_name": "sentence_embedding",
-        "processing_kwargs": {"text": padding},
+        "processing_kwargs": {
+            "text": {"padding": "max_length", "max_length": _tokenizer(processor).longest}
+        },
     }

@@ -29,10 +29,10 @@ from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
     Side,
-    check_finite,
     cut_tiles,
     evaluation_mode,
-    pick_tiles,
+    nan_error,
+    take_rows,
 )
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import ScoreReducer
@@ -627,15 +627,15 @@ class GuideScores:
             scores = each[0] if len(each) == 1 else torch.stack(each).mean(0)
             if bool(scores.amax().isnan()):
                 row, column = scores.isnan().nonzero()[0].tolist()
-                error = check_finite(int(tile.images[row]), int(tile.texts[column]))
+                error = nan_error(int(tile.images[row]), int(tile.texts[column]))
                 raise ValueError(f"of the guide, {error}")
             self._last = tile, scores
         return self._last[1]
 
     def _score(self, member: EmbeddedDataset, tile: ScoreTile) -> Tensor:
         where = tile.scores.device
-        images = pick_tiles(member.images, tile.images.cpu(), len(tile.images), where)
-        texts = pick_tiles(member.texts, tile.texts.cpu(), len(tile.texts), where)
+        images = take_rows(member.images, tile.images.cpu(), len(tile.images), where)
+        texts = take_rows(member.texts, tile.texts.cpu(), len(tile.texts), where)
         return member.model.score_matrix(images, texts).float()
 
 
@@ -692,7 +692,7 @@ class FilteredReducer(ScoreReducer):
 
     def observe(self, tile: ScoreTile) -> None:
         """Note the scores of true pairs."""
-        row, column = tile.true(self._text_to_image)
+        row, column = tile.true_pairs(self._text_to_image)
         anchors = tile.images[row] if self.side == "image" else tile.texts[column]
         views = [tile.scores] if self._guides is None else [tile.scores, self._guides.scores(tile)]
         for positive, scores in zip(self._positive, views):
@@ -715,7 +715,7 @@ class FilteredReducer(ScoreReducer):
             _mask_out(scores, self._guides.scores(tile) <= self._of(self._guide_limits, tile))
         if self._excluded is not None:
             scores[self._excluded.places(tile)] = -torch.inf
-        scores[tile.true(self._text_to_image)] = -torch.inf
+        scores[tile.true_pairs(self._text_to_image)] = -torch.inf
         self.inner.update(ScoreTile(scores, tile.images, tile.texts))
 
     def merge(self) -> None:

@@ -21,7 +21,7 @@ from counterfoil.core.types import (
     WordTask,
 )
 from counterfoil.models.base import RetrievalModel
-from counterfoil.scoring.encode import evaluation_mode, gather_batches, join_batches
+from counterfoil.scoring.encode import concatenate_batches, evaluation_mode, gather_batches
 
 
 @final
@@ -339,10 +339,10 @@ class MinerChain(OnlineMiner):
             images += [extras.images] if extras.images else []
             texts += [extras.texts] if extras.texts else []
         return MinedExtras(
-            texts=join_batches(texts) if texts else None,
+            texts=concatenate_batches(texts) if texts else None,
             pairs=pairs,
             words=words,
-            images=join_batches(images) if images else None,
+            images=concatenate_batches(images) if images else None,
             scores=scores,
         )
 

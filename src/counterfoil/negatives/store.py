@@ -15,7 +15,7 @@ from torch import Tensor
 from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.data.dataset import Relation
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 
 _AT_ONCE = 16384  # lists checked together, which bounds memory
 
@@ -153,7 +153,7 @@ class NegativeManifest(ArtifactManifest):
 
     corpus: str
     split: str
-    sources: tuple[Source, ...]
+    sources: tuple[ModelSource, ...]
     image_count: int = Field(ge=0)
     text_count: int = Field(ge=0)
     texts_per_image: int = Field(ge=1)
@@ -161,7 +161,7 @@ class NegativeManifest(ArtifactManifest):
     scored: bool
     seed: int | None = None
     filters: tuple[str, ...] = ()
-    proposing: tuple[Source, ...] = ()
+    proposing: tuple[ModelSource, ...] = ()
     proposals: int = Field(default=0, ge=0)
     precision: str = ""
 
@@ -193,10 +193,10 @@ class NegativeStore:
         *,
         dataset: str,
         split: str,
-        sources: tuple[Source, ...],
+        sources: tuple[ModelSource, ...],
         seed: int | None = None,
         filters: tuple[str, ...] = (),
-        proposing: tuple[Source, ...] = (),
+        proposing: tuple[ModelSource, ...] = (),
         proposals: int = 0,
         precision: str = "",
     ) -> Self:

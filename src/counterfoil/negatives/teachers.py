@@ -30,17 +30,17 @@ from counterfoil.scoring.embedding_store import (
     BagPrecision,
     EmbeddingStore,
     EmbeddingWriter,
-    Source,
+    ModelSource,
 )
 from counterfoil.scoring.encode import (
-    Look,
+    LoadRows,
     encode_images,
     encode_texts,
     evaluation_mode,
     gather_parts,
     gather_shards,
     images_in_batches,
-    shard_bounds,
+    shard_index,
     texts_in_batches,
 )
 
@@ -81,7 +81,7 @@ class TeacherTargets(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    source: Source
+    source: ModelSource
     scale: float = Field(gt=0)
     mean: float
     deviation: float = Field(ge=0)
@@ -117,7 +117,7 @@ class TargetManifest(ArtifactManifest):
         return (
             (self.corpus, self.form, self.precision) == (other.corpus, other.form, other.precision)
             and len(own) == len(others)
-            and all(map(Source.same, own, others))
+            and all(map(ModelSource.same, own, others))
         )
 
 
@@ -165,7 +165,7 @@ class TargetStore:
         )
         return cls(manifest, encodings)
 
-    def check(self, teacher: int, source: Source, folder: Path) -> None:
+    def check(self, teacher: int, source: ModelSource, folder: Path) -> None:
         """Check that a model is the one that the encodings come from.
 
         Raises:
@@ -222,7 +222,7 @@ class TeacherModel:
 
     model: RetrievalModel
     processor: ProcessedDataset
-    source: Source
+    source: ModelSource
 
 
 def write_targets(
@@ -528,8 +528,8 @@ class FrozenTeacher(_ModelTeacher):
             gather_parts(self.model.encode_texts(texts), counts[1]),
         )
 
-    def _items(self, look: Look, rows: Tensor, batch: Batch) -> ModalityBatch:
-        return look(rows[shard_bounds(len(rows), rows.device)]).to(batch.positive.device)
+    def _items(self, look: LoadRows, rows: Tensor, batch: Batch) -> ModalityBatch:
+        return look(rows[shard_index(len(rows), rows.device)]).to(batch.positive.device)
 
 
 @final

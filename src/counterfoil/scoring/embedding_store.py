@@ -1,9 +1,9 @@
-"""Encodings of one modality on disk: written batch after batch, read a few rows at a time.
+"""Embeddings of one modality on disk: written batch after batch, read a few rows at a time.
 
 A folder with raw little-endian files that only grow: ``items.i64`` (N, 2) row and length of every
 item in the order of writing, ``tokens.f32`` or ``tokens.f16`` (all tokens, D), ``mask.u8``, and
-``gram.f32`` where a model's score wants Gram matrices. No padding is stored. ``written.json`` says
-how much of them counts, so that a kill leaves nothing half-written.
+``gram.f32`` where a model's score needs Gram matrices. No padding is stored. ``written.json`` holds
+the committed sizes: bytes beyond them, as a killed process may leave, are ignored.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from counterfoil.scoring.encode import images_in_batches, texts_in_batches
 BagPrecision = Literal["fp32", "fp16"]
 WRITTEN = "written.json"
 _DTYPES: Mapping[BagPrecision, str] = {"fp32": "<f4", "fp16": "<f2"}
+_TOKENS_FILE: Mapping[BagPrecision, str] = {"fp32": "tokens.f32", "fp16": "tokens.f16"}
 _SAVE_EVERY = 30.0  # seconds
 
 
 @final
 class EmbeddingManifest(BaseModel):
-    """How much of a folder's files counts.
+    """Committed sizes of a folder's files.
 
     Attributes:
-        batches: how many have been written.
-        items: how many have been written.
-        tokens: of all of them.
-        gram: numbers in all of their Gram matrices, 0 where there are none.
+        batches: number of batches.
+        items: number of items.
+        tokens: number of tokens of all items.
+        gram: number of entries of all Gram matrices, 0 if there are none.
         width: D, 0 before the first batch.
         precision: of the tokens.
     """
@@ -68,10 +69,10 @@ class EmbeddingManifest(BaseModel):
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file."""
-        each = np.dtype(_DTYPES[self.precision]).itemsize
+        token_bytes = np.dtype(_DTYPES[self.precision]).itemsize
         return {
             "items.i64": 16 * self.items,
-            _tokens(self.precision): each * self.tokens * self.width,
+            _TOKENS_FILE[self.precision]: token_bytes * self.tokens * self.width,
             "mask.u8": self.tokens,
             "gram.f32": 4 * self.gram,
         }
@@ -79,23 +80,23 @@ class EmbeddingManifest(BaseModel):
 
 @final
 class EmbeddingWriter:
-    """Appends batches of encodings to a folder; one that was begun is gone on with.
+    """Appends batches of embeddings to a folder; continues after the last saved batch.
 
     Args:
-        folder: where.
+        folder: to write.
         precision: of the tokens.
 
     Raises:
-        ValueError: what was begun there is damaged, or of another precision.
+        ValueError: the folder is damaged, or of another precision.
     """
 
     def __init__(self, folder: Path, precision: BagPrecision) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        begun = (folder / WRITTEN).is_file()
-        self.written = (
-            read_embedding_manifest(folder) if begun else EmbeddingManifest(precision=precision)
-        )
+        if (folder / WRITTEN).is_file():
+            self.written = read_embedding_manifest(folder)
+        else:
+            self.written = EmbeddingManifest(precision=precision)
         if self.written.precision != precision:
             raise ValueError(
                 f"{folder} was begun in {self.written.precision}, not {precision}; delete it"
@@ -110,20 +111,21 @@ class EmbeddingWriter:
         self._saved = time.monotonic()
 
     def put(self, rows: Tensor, part: Embeddings) -> None:
-        """Append (n,) data set rows and their n encodings."""
+        """Append (n,) data set rows and their n embeddings."""
         part = part.to("cpu")
         places = torch.arange(1, part.mask.shape[1] + 1)
         lengths = (part.mask * places).amax(1)
-        there = places <= lengths.unsqueeze(1)
+        stored = places <= lengths.unsqueeze(1)
         dtype = _DTYPES[self.written.precision]
         self._append("items.i64", torch.stack([rows, lengths], 1).numpy().astype("<i8"))
         self._append(
-            _tokens(self.written.precision), part.tokens[there].float().numpy().astype(dtype)
+            _TOKENS_FILE[self.written.precision],
+            part.tokens[stored].float().numpy().astype(dtype),
         )
-        self._append("mask.u8", part.mask[there].numpy().astype(np.uint8))
+        self._append("mask.u8", part.mask[stored].numpy().astype(np.uint8))
         squares = 0
         if part.gram is not None:
-            square = there.unsqueeze(2) & there.unsqueeze(1)
+            square = stored.unsqueeze(2) & stored.unsqueeze(1)
             self._append("gram.f32", part.gram[square].float().numpy().astype("<f4"))
             squares = int(square.sum())
         self.written = self.written.model_copy(
@@ -139,7 +141,7 @@ class EmbeddingWriter:
             self.save()
 
     def save(self) -> None:
-        """What has been put so far counts from now on."""
+        """Commit all batches so far."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -147,7 +149,7 @@ class EmbeddingWriter:
         self._saved = time.monotonic()
 
     def close(self) -> None:
-        """Nothing more will be put; what was counts."""
+        """Commit all batches and close the files."""
         self.save()
         for file in self._files.values():
             file.close()
@@ -158,11 +160,11 @@ class EmbeddingWriter:
 
 @final
 class EmbeddingStore:
-    """Encodings that a `EmbeddingWriter` wrote, mapped into memory.
+    """Embeddings that an `EmbeddingWriter` wrote, mapped into memory.
 
     Args:
-        folder: where they are.
-        count: how many items there have to be, rows 0 to `count` - 1.
+        folder: of the files.
+        count: expected number of items, rows 0 to `count` - 1.
 
     Raises:
         ValueError: the folder is damaged, truncated, or of another number of items.
@@ -176,17 +178,27 @@ class EmbeddingStore:
                 "it was not finished, or is of other data: make it again"
             )
         for name, size in self.written.sizes().items():
-            found = (folder / name).stat().st_size if (folder / name).is_file() else 0
-            if found != size:
+            actual = (folder / name).stat().st_size if (folder / name).is_file() else 0
+            if actual != size:
                 raise ValueError(
-                    f"{folder / name} has {found:,} bytes, but {size:,} were written; it is "
+                    f"{folder / name} has {actual:,} bytes, but {size:,} were written; it is "
                     "truncated or damaged: make it again"
                 )
         w = self.written
         items = self._mapped("items.i64", "<i8", (w.items, 2))
-        self._start, self._length = _places(items, folder, count, w.tokens)
-        self._gram_start = _starts(items, self._length.square()) if w.gram else None
-        self._tokens = self._mapped(_tokens(w.precision), _DTYPES[w.precision], (w.tokens, w.width))
+        rows, lengths = torch.from_numpy(np.array(items)).unbind(1)
+        if not torch.equal(rows.sort().values, torch.arange(count)):
+            raise ValueError(f"{folder / 'items.i64'} does not hold every row once; make it again")
+        if int(lengths.min()) < 0 or int(lengths.sum()) != w.tokens:
+            raise ValueError(
+                f"{folder / 'items.i64'} is damaged: its lengths do not fit; make it again"
+            )
+        self._length = torch.empty_like(lengths)
+        self._length[rows] = lengths
+        self._start = _starts(rows, lengths)
+        self._gram_start = _starts(rows, lengths.square()) if w.gram else None
+        tokens_file = _TOKENS_FILE[w.precision]
+        self._tokens = self._mapped(tokens_file, _DTYPES[w.precision], (w.tokens, w.width))
         self._mask = self._mapped("mask.u8", "u1", (w.tokens,))
         self._gram = self._mapped("gram.f32", "<f4", (w.gram,))
 
@@ -199,24 +211,24 @@ class EmbeddingStore:
         return bool((self._length == 1).all()) and not self.written.gram
 
     def vectors(self, rows: Tensor) -> Tensor:
-        """(n, D) float32, for items of one vector each."""
+        """(n, D) float32 vectors of (n,) rows, for items of one vector each."""
         return torch.from_numpy(self._tokens[self._start[rows].numpy()].astype(np.float32))
 
     def rows(self, rows: Tensor) -> Embeddings:
-        """These items, padded to the longest, in float32."""
+        """Items of (n,) rows, padded to the longest, in float32."""
         start, length = self._start[rows].unsqueeze(1), self._length[rows].unsqueeze(1)
         places = torch.arange(int(length.max().clamp(min=1)))
-        there = places < length
+        valid = places < length
         at = start + torch.minimum(places, (length - 1).clamp(min=0))
         tokens = torch.from_numpy(self._tokens[at.numpy()].astype(np.float32))
-        mask = torch.from_numpy(self._mask[at.numpy()].astype(bool)) & there
-        tokens = tokens.masked_fill(~there.unsqueeze(2), 0)
-        return Embeddings(tokens, mask, self._grams(rows, places, there, length))
+        mask = torch.from_numpy(self._mask[at.numpy()].astype(bool)) & valid
+        tokens = tokens.masked_fill(~valid.unsqueeze(2), 0)
+        return Embeddings(tokens, mask, self._grams(rows, places, valid, length))
 
-    def _grams(self, rows: Tensor, places: Tensor, there: Tensor, length: Tensor) -> Tensor | None:
+    def _grams(self, rows: Tensor, places: Tensor, valid: Tensor, length: Tensor) -> Tensor | None:
         if self._gram_start is None:
             return None
-        square = there.unsqueeze(2) & there.unsqueeze(1)
+        square = valid.unsqueeze(2) & valid.unsqueeze(1)
         inside = places.unsqueeze(1) * length.unsqueeze(2) + places
         at = (self._gram_start[rows].view(-1, 1, 1) + inside).masked_fill(~square, 0)
         return torch.from_numpy(self._gram[at.numpy()]).masked_fill(~square, 0)
@@ -228,52 +240,26 @@ class EmbeddingStore:
 
 
 def read_embedding_manifest(folder: Path) -> EmbeddingManifest:
-    """What a folder says of its files.
-
-    Raises:
-        ValueError: nothing, or nothing that can be read.
-    """
-    plain = read_json(folder / WRITTEN, "a note of stored encodings")
+    """Read ``written.json``; a `ValueError` if it is missing or damaged."""
+    content = read_json(folder / WRITTEN, "a note of stored encodings")
     try:
-        return EmbeddingManifest.model_validate(plain)
+        return EmbeddingManifest.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]["msg"].lower()
         raise ValueError(f"{folder / WRITTEN} is damaged: {first}; make it again") from None
 
 
-def _places(
-    items: npt.NDArray[Any], folder: Path, count: int, tokens: int
-) -> tuple[Tensor, Tensor]:
-    """(N,) first token and (N,) length of each row."""
-    rows = torch.from_numpy(np.array(items[:, 0]))
-    length = torch.empty(count, dtype=torch.long)
-    if not torch.equal(rows.sort().values, torch.arange(count)):
-        raise ValueError(f"{folder / 'items.i64'} does not hold every row once; make it again")
-    length[rows] = torch.from_numpy(np.array(items[:, 1]))
-    if int(length.min()) < 0 or int(length.sum()) != tokens:
-        raise ValueError(
-            f"{folder / 'items.i64'} is damaged: its lengths do not fit; make it again"
-        )
-    return _starts(items, length), length
-
-
-def _starts(items: npt.NDArray[Any], sizes: Tensor) -> Tensor:
-    """(N,) where each row's numbers begin, of sizes by row, written in the order of `items`."""
-    rows = torch.from_numpy(np.array(items[:, 0]))
-    written = sizes[rows]
+def _starts(rows: Tensor, sizes: Tensor) -> Tensor:
+    """(N,) place where each row begins in a file; rows and sizes are in the order of writing."""
     start = torch.empty_like(sizes)
-    start[rows] = written.cumsum(0) - written
+    start[rows] = sizes.cumsum(0) - sizes
     return start
-
-
-def _tokens(precision: BagPrecision) -> str:
-    return "tokens.f32" if precision == "fp32" else "tokens.f16"
 
 
 # The identity of a model: digests of its weights and architecture, independent of its folder.
 
 
-_ELSEWHERE = {  # of a configuration: where it came from and how it was loaded
+_LOADING = {  # keys of a configuration that say how it was loaded, not what the model computes
     "_name_or_path",
     "architectures",
     "dtype",
@@ -290,48 +276,48 @@ def model_digest(module: nn.Module) -> str:
     The same weights under another activation, or with another number of heads, are another model;
     in another folder they are the same.
     """
-    told = [weights_digest(module), short_name(type(module)), *_layers(module)]
-    return hashlib.sha256("\x00".join(told).encode()).hexdigest()[:16]
+    parts = [weights_digest(module), short_name(type(module)), *_architecture(module)]
+    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:16]
 
 
-def _layers(module: nn.Module) -> Iterator[str]:
-    """What the weights do not tell."""
-    told: Any = None
+def _architecture(module: nn.Module) -> Iterator[str]:
+    """Settings that the weights do not show: configurations, and layers without weights."""
+    last: Any = None
     for name, part in module.named_modules():
         config: Any = getattr(part, "config", None)
-        if hasattr(config, "to_diff_dict") and config is not told:
-            told = config
-            yield f"{name} {json.dumps(_known(config.to_diff_dict()), sort_keys=True, default=str)}"
+        if hasattr(config, "to_diff_dict") and config is not last:  # its submodules share it
+            last = config
+            settings = _without_loading(config.to_diff_dict())
+            yield f"{name} {json.dumps(settings, sort_keys=True, default=str)}"
         if isinstance(part, PretrainedPart):
-            yield f"{name} {json.dumps(_built(json.loads(part.written)), sort_keys=True)}"
+            settings = _without_configs(json.loads(part.written))
+            yield f"{name} {json.dumps(settings, sort_keys=True)}"
         leaf = next(part.children(), None) is None
         if leaf and next(part.parameters(), None) is None and not isinstance(part, nn.Dropout):
             yield f"{name} {short_name(type(part))}({part.extra_repr()})"
 
 
-def _built(value: object) -> object:
-    """What a part is built from without configurations that it has as such."""
+def _without_configs(value: object) -> object:
     if isinstance(value, dict):
-        return None if "model_type" in value else {k: _built(v) for k, v in value.items()}
+        return None if "model_type" in value else {k: _without_configs(v) for k, v in value.items()}
     return value
 
 
-def _known(value: object) -> object:
-    """A configuration without what says nothing of the model."""
+def _without_loading(value: object) -> object:
     if isinstance(value, dict):
-        return {str(k): _known(v) for k, v in value.items() if k not in _ELSEWHERE}
+        return {str(k): _without_loading(v) for k, v in value.items() if k not in _LOADING}
     return value
 
 
 @final
-class Source(BaseModel):
-    """One model whose scores made the lists.
+class ModelSource(BaseModel):
+    """A model whose scores made mined lists or teachers' targets.
 
     Attributes:
-        model: the model in words, as its written call prints.
-        spec: digest of its written call.
-        checkpoint: digest of its weights.
-        identity: digest of all that its scores depend on; "" where nobody noted it.
+        matcher: the call that builds the model, as it prints.
+        spec: digest of that call.
+        checkpoint: digest of the weights.
+        identity: digest of all that its scores depend on; "" if it was not recorded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -340,15 +326,13 @@ class Source(BaseModel):
     checkpoint: str = ""
     identity: str = ""
 
-    def same(self, other: Source) -> bool:
-        """Whether it is the same model, by its weights where nothing more was noted."""
-        noted = self.identity and other.identity
-        return self.checkpoint == other.checkpoint and (
-            not noted or self.identity == other.identity
-        )
+    def same(self, other: ModelSource) -> bool:
+        """Whether both are one model; by its weights where an identity was not recorded."""
+        both = self.identity and other.identity
+        return self.checkpoint == other.checkpoint and (not both or self.identity == other.identity)
 
 
-# Cached vectors of a frozen model with one vector an item: a data set is encoded once.
+# Cached vectors of a frozen model with one vector per item: a data set is encoded once.
 #
 # Images and texts, for a model of which only adapters behind its vectors are trained; if only the
 # image tower is frozen, `counterfoil.data.feature_cache` stores its outputs instead.
@@ -364,55 +348,56 @@ _ROWS = 1 << 14  # written at once
 
 
 def model_on_vectors(model: RetrievalModel, processor: ProcessedDataset) -> ProcessedDataset:
-    """A data set of pictures as the vectors that a frozen model makes of it, worked out once.
+    """The data set with the vectors that a frozen model makes of it, encoded once and cached.
 
-    Every process of a group calls this. A data set that has images alone, or texts alone, stays as
+    Every process of a group calls this. A data set without images, or without texts, is returned as
     it is.
 
     Args:
-        model: makes one vector of an item; its weights and layers tell the vectors from others'.
-        processor: what it sees of the data set.
+        model: makes one vector per item; its weights and layers identify the cache.
+        processor: the data set as the model's input.
 
     Raises:
-        ValueError: it makes several vectors of an item, or the data set has no pictures.
+        ValueError: the model makes several vectors per item, or the data set has no image files.
     """
     dataset = processor.dataset
     if not (len(dataset) and dataset.texts):
         return processor
     if dataset.pictures is None:
-        processor.images(torch.zeros(1, dtype=torch.long))  # which says what is wrong
-    place = _place(model, processor)
-    if not _whole(place):
-        _make(place, model, processor)
-    images, texts = (FeatureArray.of(read_array(_path(place, kind), kind)) for kind in KINDS)
-    seen = replace(dataset, features=images, text_features=texts)
-    return ProcessedDataset(Processor(FeatureProcessor(images.width), None), seen)
+        processor.images(torch.zeros(1, dtype=torch.long))  # raises the error that names the reason
+    folder = _cache_folder(model, processor)
+    if not _is_cached(folder):
+        _encode_to_cache(folder, model, processor)
+    images, texts = (FeatureArray.of(read_array(_path(folder, kind), kind)) for kind in KINDS)
+    with_vectors = replace(dataset, features=images, text_features=texts)
+    return ProcessedDataset(Processor(FeatureProcessor(images.width), None), with_vectors)
 
 
 def cached_vectors(
     model: RetrievalModel, processor: ProcessedDataset
 ) -> tuple[Embeddings, Embeddings] | None:
-    """Images and texts of a data set as the same model, frozen, has encoded them before, if it has.
+    """Cached images and texts of a data set; None if `model_on_vectors` has not cached them.
 
     Every process of a group calls this.
 
     Args:
-        model: makes one vector of an item.
-        processor: what it sees of the data set.
+        model: makes one vector per item.
+        processor: the data set as the model's input.
     """
-    dataset = processor.dataset
-    if dataset.pictures is None or processor.processor.tokenizer is None:
+    if processor.dataset.pictures is None or processor.processor.tokenizer is None:
         return None
-    place = _place(model, processor)
-    if not _whole(place):
+    folder = _cache_folder(model, processor)
+    if not _is_cached(folder):
         return None
-    read = (torch.from_numpy(np.array(read_array(_path(place, kind), kind))) for kind in KINDS)
-    images, texts = (vectors.unsqueeze(1) for vectors in read)
-    ones = torch.ones(len(images), 1), torch.ones(len(texts), 1)
-    return Embeddings(images, ones[0].bool()), Embeddings(texts, ones[1].bool())
+    images, texts = (
+        torch.from_numpy(np.array(read_array(_path(folder, kind), kind))).unsqueeze(1)
+        for kind in KINDS
+    )
+    image_mask, text_mask = (torch.ones(len(v), 1, dtype=torch.bool) for v in (images, texts))
+    return Embeddings(images, image_mask), Embeddings(texts, text_mask)
 
 
-def _place(model: RetrievalModel, processor: ProcessedDataset) -> Path:
+def _cache_folder(model: RetrievalModel, processor: ProcessedDataset) -> Path:
     dataset, tokenizer = processor.dataset, processor.processor.tokenizer
     assert dataset.pictures is not None
     assert tokenizer is not None
@@ -421,60 +406,61 @@ def _place(model: RetrievalModel, processor: ProcessedDataset) -> Path:
     return pixel_cache_path(dataset.pictures, key, "vectors").with_suffix("")
 
 
-def _whole(place: Path) -> bool:
-    """Whether the vectors are there, undamaged, for every process."""
-    there = (place / NOTE).is_file()
-    fine = there and _checked(place)
-    if there and not fine:
-        warn(f"{place} is damaged; what it held is encoded again")
-    return not distributed.all_reduce_max(int(not fine))
+def _is_cached(folder: Path) -> bool:
+    """Whether the vectors exist undamaged, for every process."""
+    exists = (folder / NOTE).is_file()
+    valid = exists and _has_digests(folder)
+    if exists and not valid:
+        warn(f"{folder} is damaged; what it held is encoded again")
+    return not distributed.all_reduce_max(int(not valid))
 
 
 @lru_cache(maxsize=64)
-def _checked(place: Path) -> bool:
+def _has_digests(folder: Path) -> bool:
+    """Whether the files have the digests that were recorded."""
     try:
-        noted = read_json(place / NOTE, "a note of vectors")
-        return bool(noted == {kind: _digest(_path(place, kind)) for kind in KINDS})
+        digests = read_json(folder / NOTE, "a note of vectors")
+        return bool(digests == {kind: _digest(_path(folder, kind)) for kind in KINDS})
     except (OSError, ValueError):
         return False
 
 
-def _make(place: Path, model: RetrievalModel, processor: ProcessedDataset) -> None:
-    dataset, partial = processor.dataset, place.with_suffix(".partial")
-    with _alone(place):
-        _checked.cache_clear()
-        if _whole(place):  # another run has made them meanwhile
+def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDataset) -> None:
+    dataset, partial = processor.dataset, folder.with_suffix(".partial")
+    with _cache_lock(folder):
+        _has_digests.cache_clear()
+        if _is_cached(folder):  # by another run meanwhile
             return
-        for kind, encode, look, count in (
+        for kind, encode, process, count in (
             ("images", images_in_batches, processor.images, len(dataset)),
             ("texts", texts_in_batches, processor.texts, len(dataset.texts)),
         ):
-            writer = _writer(partial / kind) if distributed.rank() == 0 else None
+            writer = _open_writer(partial / kind) if distributed.rank() == 0 else None
             done = distributed.all_reduce_max(writer.written.batches if writer else 0)
             try:
-                _write(writer, encode(model, look, count, done=done))
+                for rows, part in encode(model, process, count, done=done):
+                    _check_single(part)
+                    if writer:
+                        writer.put(rows, part)
             finally:
                 if writer:
                     writer.close()
         if distributed.rank() == 0:
-            _finish(place, partial, (len(dataset), len(dataset.texts)))
+            _finish(folder, partial, (len(dataset), len(dataset.texts)))
         distributed.barrier()
-        _checked.cache_clear()
+        _has_digests.cache_clear()
 
 
-def _write(writer: EmbeddingWriter | None, batches: Iterator[tuple[Tensor, Embeddings]]) -> None:
-    for rows, part in batches:
-        if part.tokens.shape[1] != 1:
-            raise ValueError(
-                f"the frozen model makes {part.tokens.shape[1]} vectors of an item; adapters need "
-                "a model that makes one, such as CLIP or SigLIP"
-            )
-        if writer:
-            writer.put(rows, part)
+def _check_single(part: Embeddings) -> None:
+    if part.tokens.shape[1] != 1:
+        raise ValueError(
+            f"the frozen model makes {part.tokens.shape[1]} vectors of an item; adapters need "
+            "a model that makes one, such as CLIP or SigLIP"
+        )
 
 
-def _writer(folder: Path) -> EmbeddingWriter:
-    """Goes on with what was begun, unless it is damaged."""
+def _open_writer(folder: Path) -> EmbeddingWriter:
+    """Continue a partial folder, unless it is damaged."""
     try:
         return EmbeddingWriter(folder, "fp32")
     except ValueError:
@@ -482,30 +468,30 @@ def _writer(folder: Path) -> EmbeddingWriter:
         return EmbeddingWriter(folder, "fp32")
 
 
-def _finish(place: Path, partial: Path, counts: tuple[int, int]) -> None:
-    """In row order, with digests; then what was begun takes its name."""
+def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
+    """Write the vectors in row order with their digests, and rename the partial folder."""
     for kind, count in zip(KINDS, counts):
-        bags = EmbeddingStore(partial / kind, count)
-        shape = count, bags.written.width
+        store = EmbeddingStore(partial / kind, count)
+        shape = count, store.written.width
         out = np.lib.format.open_memmap(_path(partial, kind), "w+", np.float32, shape)
         for rows in torch.split(torch.arange(count), _ROWS):
-            out[rows.numpy()] = bags.vectors(rows).numpy()
+            out[rows.numpy()] = store.vectors(rows).numpy()
         out.flush()
-        del out, bags
+        del out, store
         shutil.rmtree(partial / kind)
     write_json(partial / NOTE, {kind: _digest(_path(partial, kind)) for kind in KINDS})
-    shutil.rmtree(place, ignore_errors=True)
-    partial.rename(place)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """Lets one run at a time write here; others wait."""
+def _cache_lock(folder: Path) -> Iterator[None]:
+    """Let one run at a time write to a cache folder."""
     if distributed.rank():
         yield
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.with_suffix(".lock").open("w") as lock:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

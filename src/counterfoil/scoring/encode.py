@@ -44,7 +44,7 @@ def evaluation_mode(models: Iterable[nn.Module], *, gradients: bool = False) -> 
                 part.training = mode
 
 
-def shard_bounds(count: int, device: torch.device) -> Tensor | slice:
+def shard_index(count: int, device: torch.device) -> Tensor | slice:
     """Return this process's share of `count` rows; the last row is repeated to fill the share."""
     mine = distributed.shard(count)
     if mine.stop <= count:
@@ -56,7 +56,7 @@ def gather_shards(
     count: int, score: Callable[[Tensor | slice], Tensor], device: torch.device
 ) -> Tensor:
     """Compute `score` for all rows, each process a share of them."""
-    return distributed.gather_rows(score(shard_bounds(count, device)))[:count]
+    return distributed.gather_rows(score(shard_index(count, device)))[:count]
 
 
 def gather_parts(share: Embeddings, count: int) -> Embeddings:
@@ -108,19 +108,21 @@ class ScoreTile:
     images: Tensor
     texts: Tensor
 
-    def true(self, text_to_image: Tensor, besides: Pairs | None = None) -> tuple[Tensor, Tensor]:
+    def true_pairs(
+        self, text_to_image: Tensor, extra: Pairs | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the places of true pairs in the tile: (p,) of its rows and (p,) of its columns.
 
         Args:
             text_to_image: (T,) long, image row that each text describes, -1 for none.
-            besides: rows of further true pairs.
+            extra: rows of further true pairs.
         """
         image = text_to_image[self.texts]
         place = torch.searchsorted(self.images, image).clamp_(max=len(self.images) - 1)
         column = (self.images[place] == image).nonzero().squeeze(1)
-        if besides is None:
+        if extra is None:
             return place[column], column
-        rows, columns = self._places(besides)
+        rows, columns = self._places(extra)
         return torch.cat([place[column], rows]), torch.cat([column, columns])
 
     def _places(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
@@ -137,7 +139,7 @@ def device_of(member: EmbeddedDataset) -> torch.device:
     return member.images.tokens.device if parameter is None else parameter.device
 
 
-def check_finite(image: int, text: int) -> ValueError:
+def nan_error(image: int, text: int) -> ValueError:
     """Return the error for a score that is NaN."""
     return ValueError(
         f"the score of image row {image} and text row {text} is not a number; look for NaN in the "
@@ -168,13 +170,13 @@ def cut_tiles(rows: Tensor, size: int) -> list[Tensor]:
     return list(torch.split(rows, size)) if len(rows) else []
 
 
-def assign_tiles(count: int) -> list[int]:
+def spread_order(count: int) -> list[int]:
     """Return 0 to count - 1 in bit-reversed order: each number is far from those before it.
 
     The floors of top-k lists then rise quickly even where scores rise with the row, as in sorted
     data: visited in order, every tile would beat the lists of the tiles before.
 
-    >>> assign_tiles(6)
+    >>> spread_order(6)
     [0, 4, 2, 1, 5, 3]
     """
     bits = max(1, (count - 1).bit_length())
@@ -182,7 +184,7 @@ def assign_tiles(count: int) -> list[int]:
     return [place for place in reverse if place < count]
 
 
-def pick_tiles(encoded: Embeddings, rows: Tensor, size: int, device: torch.device) -> Embeddings:
+def take_rows(encoded: Embeddings, rows: Tensor, size: int, device: torch.device) -> Embeddings:
     """Copy rows to the device, the last one repeated until there are `size`.
 
     A full block of consecutive rows is a view, not a copy. Padding keeps the shape of every
@@ -199,7 +201,7 @@ def pick_tiles(encoded: Embeddings, rows: Tensor, size: int, device: torch.devic
 # Joining batches of items that are not encoded yet.
 
 
-def pad_batches(items: ModalityBatch, length: int) -> ModalityBatch:
+def pad_tokens(items: ModalityBatch, length: int) -> ModalityBatch:
     """Pad items to `length` tokens; their targets are dropped."""
     missing = length - items.mask.shape[1]
 
@@ -217,10 +219,10 @@ def pad_batches(items: ModalityBatch, length: int) -> ModalityBatch:
     )
 
 
-def join_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
+def concatenate_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
     """Concatenate items, padded to the longest; boxes and words where all parts have them."""
     longest = max(part.mask.shape[1] for part in parts)
-    parts = [pad_batches(part, longest) for part in parts]
+    parts = [pad_tokens(part, longest) for part in parts]
     boxes = [part.boxes for part in parts if part.boxes is not None]
     words = [part.words for part in parts if part.words is not None]
     return ModalityBatch(
@@ -240,7 +242,7 @@ def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:
         share: this process's items; every process has as many.
         count: number of items to return, without those that fill the last share.
     """
-    share = pad_batches(share, distributed.all_reduce_max(share.mask.shape[1]))
+    share = pad_tokens(share, distributed.all_reduce_max(share.mask.shape[1]))
 
     def whole(tensor: Tensor) -> Tensor:
         return distributed.gather(tensor).flatten(0, 1)[:count]
@@ -255,12 +257,12 @@ def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:
     )
 
 
-Look: TypeAlias = Callable[[Tensor], ModalityBatch]
+LoadRows: TypeAlias = Callable[[Tensor], ModalityBatch]
 
 
 def encode_images(
     model: RetrievalModel,
-    look: Look,
+    load: LoadRows,
     count: int,
     *,
     batch: int = 128,
@@ -274,7 +276,7 @@ def encode_images(
 
     Args:
         model: the model; it moves to `device` and keeps its training mode.
-        look: maps (n,) long rows to a batch of those images.
+        load: maps (n,) long rows to a batch of those images.
         count: number of images, rows 0 to `count` - 1.
         batch: images encoded together.
         device: where to compute; by default the device of this process.
@@ -283,12 +285,12 @@ def encode_images(
     Raises:
         ValueError: nothing to encode, or a batch below 1.
     """
-    return _pooled(images_in_batches(model, look, count, batch=batch, device=device), count, keep)
+    return _pooled(images_in_batches(model, load, count, batch=batch, device=device), count, keep)
 
 
 def encode_texts(
     model: RetrievalModel,
-    look: Look,
+    load: LoadRows,
     count: int,
     *,
     batch: int = 256,
@@ -300,12 +302,12 @@ def encode_texts(
     The result is in row order, padded to the longest text. Every text is processed twice: for its
     length, and to be encoded. Arguments and errors are those of `encode_images`.
     """
-    return _pooled(texts_in_batches(model, look, count, batch=batch, device=device), count, keep)
+    return _pooled(texts_in_batches(model, load, count, batch=batch, device=device), count, keep)
 
 
 def images_in_batches(
     model: RetrievalModel,
-    look: Look,
+    load: LoadRows,
     count: int,
     *,
     batch: int = 128,
@@ -316,19 +318,19 @@ def images_in_batches(
 
     Args:
         model: the model.
-        look: maps rows to a batch of images.
+        load: maps rows to a batch of images.
         count: number of images.
         batch: images encoded together.
         device: where to compute; by default the device of this process.
         done: number of batches to skip.
     """
     batches = list(torch.split(_rows(count, batch, "images"), batch))
-    return _in_batches(model, look, batches, _place(device), done, texts=False)
+    return _in_batches(model, load, batches, _place(device), done, texts=False)
 
 
 def texts_in_batches(
     model: RetrievalModel,
-    look: Look,
+    load: LoadRows,
     count: int,
     *,
     batch: int = 256,
@@ -337,25 +339,25 @@ def texts_in_batches(
 ) -> Iterator[tuple[Tensor, Embeddings]]:
     """Yield rows and encodings of `encode_texts`; arguments as `images_in_batches`."""
     parts = torch.split(_rows(count, batch, "texts"), batch)
-    lengths = torch.cat([_lengths(look(rows)) for rows in parts])
+    lengths = torch.cat([_lengths(load(rows)) for rows in parts])
     order = lengths.argsort(descending=True, stable=True)  # the longest first, so none grows later
 
-    def trimmed(rows: Tensor) -> ModalityBatch:
-        items, longest = look(rows), int(lengths[rows].max())
+    def load_trimmed(rows: Tensor) -> ModalityBatch:
+        items, longest = load(rows), int(lengths[rows].max())
         words = None if items.words is None else items.words[:, :longest]
         return ModalityBatch(
             items.ids, items.values[:, :longest], items.mask[:, :longest], words=words
         )
 
     batches = list(torch.split(order, batch))
-    return _in_batches(model, trimmed, batches, _place(device), done, texts=True)
+    return _in_batches(model, load_trimmed, batches, _place(device), done, texts=True)
 
 
-def _rows(count: int, batch: int, what: str) -> Tensor:
+def _rows(count: int, batch: int, noun: str) -> Tensor:
     if count < 1:
-        raise ValueError(f"there are {count} {what} to encode; at least 1 is needed")
+        raise ValueError(f"there are {count} {noun} to encode; at least 1 is needed")
     if batch < 1:
-        raise ValueError(f"a batch of {batch} {what} cannot be encoded; at least 1 is needed")
+        raise ValueError(f"a batch of {batch} {noun} cannot be encoded; at least 1 is needed")
     return torch.arange(count)
 
 
@@ -366,15 +368,31 @@ def _place(device: torch.device | str | None) -> torch.device:
 def _pooled(
     batches: Iterator[tuple[Tensor, Embeddings]], count: int, keep: torch.device | str
 ) -> Embeddings:
-    pool = _Pool(count, torch.device(keep))
+    """One tensor for all items, which grows when a longer item comes."""
+    pool: Embeddings | None = None
     for rows, part in batches:
-        pool.put(rows, part)
-    return pool.encoded()
+        if pool is None:
+            tokens, mask, gram = (
+                None if t is None else t.new_zeros(count, *t.shape[1:], device=keep)
+                for t in (part.tokens, part.mask, part.gram)
+            )
+            assert tokens is not None
+            assert mask is not None
+            pool = Embeddings(tokens, mask, gram)
+        length = max(pool.tokens.shape[1], part.tokens.shape[1])
+        pool, part = pool.padded(length), part.padded(length)
+        rows = rows.to(keep)
+        pool.tokens[rows] = part.tokens.to(keep)
+        pool.mask[rows] = part.mask.to(keep)
+        if pool.gram is not None and part.gram is not None:
+            pool.gram[rows] = part.gram.to(keep)
+    assert pool is not None
+    return pool
 
 
 def _in_batches(
     model: RetrievalModel,
-    look: Look,
+    load: LoadRows,
     batches: list[Tensor],
     device: torch.device,
     done: int,
@@ -384,12 +402,12 @@ def _in_batches(
     count, world_size = sum(map(len, batches)), distributed.size()
     model.to(device)
     encoder = model.encode_texts if texts else model.encode_images
-    what = "texts encoded" if texts else "images encoded"
-    with progress(what, count, sum(map(len, batches[:done]))) as advance:
+    label = "texts encoded" if texts else "images encoded"
+    with progress(label, count, sum(map(len, batches[:done]))) as advance:
         for start in range(done, len(batches), world_size):
             mine = batches[min(start + distributed.rank(), len(batches) - 1)]
             with evaluation_mode([model]):
-                encoded = encoder(look(mine).to(device))
+                encoded = encoder(load(mine).to(device))
             for rows, part in zip(
                 batches[start : start + world_size], _gather_encoded(encoded, len(batches[0]))
             ):
@@ -419,38 +437,3 @@ def _lengths(items: ModalityBatch) -> Tensor:
     """Return the (N,) length of each item up to its last real token, at least 1."""
     places = torch.arange(1, items.mask.shape[1] + 1, device=items.mask.device)
     return (items.mask * places).amax(1).clamp(min=1).cpu()
-
-
-@final
-class _Pool:
-    """One tensor for all items, which grows when a longer item comes."""
-
-    def __init__(self, count: int, device: torch.device) -> None:
-        self.count, self.device = count, device
-        self.parts: tuple[Tensor | None, ...] = ()
-
-    def put(self, rows: Tensor, part: Embeddings) -> None:
-        """Write the first ``len(rows)`` items of a batch to their rows."""
-        if not self.parts or part.tokens.shape[1] > self.encoded().tokens.shape[1]:
-            self._grow(part)
-        part = part.padded(self.encoded().tokens.shape[1])
-        for pool, values in zip(self.parts, (part.tokens, part.mask, part.gram)):
-            if pool is not None and values is not None:
-                pool[rows.to(self.device)] = values[: len(rows)].to(self.device)
-
-    def encoded(self) -> Embeddings:
-        """Return the items so far."""
-        tokens, mask, gram = self.parts
-        assert tokens is not None
-        assert mask is not None
-        return Embeddings(tokens, mask, gram)
-
-    def _grow(self, part: Embeddings) -> None:
-        if self.parts:
-            longer = self.encoded().padded(part.tokens.shape[1])
-            self.parts = longer.tokens, longer.mask, longer.gram
-            return
-        self.parts = tuple(
-            None if t is None else t.new_zeros(self.count, *t.shape[1:], device=self.device)
-            for t in (part.tokens, part.mask, part.gram)
-        )

@@ -14,9 +14,9 @@ from counterfoil.core.types import Embeddings
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     Side,
-    check_finite,
     device_of,
     evaluation_mode,
+    nan_error,
 )
 from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of, sort_descending
 
@@ -112,7 +112,7 @@ def _gather_scores(scores: Tensor, images: Tensor, texts: Tensor) -> Tensor:
         part.copy_(distributed.gather(part.to(distributed.device())).sum(0))
     if bool(scores.isnan().any()):
         place = int(scores.isnan().nonzero()[0])
-        raise check_finite(int(images[place]), int(texts[place]))
+        raise nan_error(int(images[place]), int(texts[place]))
     return scores
 
 

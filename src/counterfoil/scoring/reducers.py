@@ -169,7 +169,7 @@ class TopK(ScoreReducer):
             ValueError: k is below 1.
         """
         if k < 1:
-            raise ValueError(f"k is {k}, but at least 1 counterpart must be kept")
+            raise ValueError(f"k is {k}, but at least 1 counterpart is needed")
         self.query, self.queries, self.k, self.text_to_image = query, queries, k, text_to_image
         slack = max(k, _SLACK)
         self._room, self._nearly_full = k + slack, k + slack // 2
@@ -190,7 +190,7 @@ class TopK(ScoreReducer):
         if self.text_to_image is None:
             self._collect(tile)
             return
-        true = tile.true(self.text_to_image)
+        true = tile.true_pairs(self.text_to_image)
         # A handful of writes instead of a mask over the tile; other reducers see the same tile
         # next, so the scores are put back.
         true_scores = tile.scores[true]
@@ -350,13 +350,14 @@ class Ranks(ScoreReducer):
             extra_positives: rows of further true pairs.
         """
         self.query, self.queries = query, queries
-        self.look_ahead, self.extra_positives = text_to_image, extra_positives
+        self.text_to_image = self.look_ahead = text_to_image
+        self.extra_positives = extra_positives
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the counts."""
         assert self.queries == (images if self.query == "image" else texts)
-        assert len(self._text_to_image) == texts
-        self.look_ahead = self._text_to_image.to(device)
+        assert len(self.text_to_image) == texts
+        self.text_to_image = self.look_ahead = self.text_to_image.to(device)
         if self.extra_positives is not None:
             self.extra_positives = self.extra_positives.to(device)
         self._best = torch.full((self.queries,), NOTHING, device=device)
@@ -366,7 +367,7 @@ class Ranks(ScoreReducer):
 
     def observe(self, tile: ScoreTile) -> None:
         """Note the best true score of each query, and the lowest row that has it."""
-        row, column = tile.true(self._text_to_image, self.extra_positives)
+        row, column = tile.true_pairs(self.text_to_image, self.extra_positives)
         query, answer = tile.images[row], tile.texts[column]
         if self.query == "text":
             query, answer = answer, query
@@ -415,13 +416,8 @@ class Ranks(ScoreReducer):
         before = {"optimistic": none, "pessimistic": self._tied, "row": self._before}[ties]
         return (self._greater + before).masked_fill(self._row < 0, -1)
 
-    @property
-    def _text_to_image(self) -> Tensor:
-        assert self.look_ahead is not None
-        return self.look_ahead
-
     def _count_ties(self, tile: ScoreTile, equal: Tensor) -> None:
-        equal[tile.true(self._text_to_image, self.extra_positives)] = False
+        equal[tile.true_pairs(self.text_to_image, self.extra_positives)] = False
         row, column = equal.nonzero(as_tuple=True)
         query, answer = tile.images[row], tile.texts[column]
         if self.query == "text":
@@ -445,12 +441,12 @@ class PairRanks(ScoreReducer):
         Args:
             text_to_image: (T,) image row that each text describes, -1 for none.
         """
-        self.look_ahead = text_to_image
+        self.text_to_image = self.look_ahead = text_to_image
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the counts, and group the texts by their image."""
-        assert len(self._text_to_image) == texts
-        text_to_image = self.look_ahead = self._text_to_image.to(device)
+        assert len(self.text_to_image) == texts
+        text_to_image = self.text_to_image = self.look_ahead = self.text_to_image.to(device)
         self._level = torch.full((texts,), -torch.inf, device=device)
         self._count = torch.zeros(texts, dtype=torch.long, device=device)
         # The texts of image i: `_order` from `_first[i]` on, `_captions[i]` of them.
@@ -460,7 +456,7 @@ class PairRanks(ScoreReducer):
 
     def observe(self, tile: ScoreTile) -> None:
         """Note the scores of true pairs, with the same bits as in the pass."""
-        row, column = tile.true(self._text_to_image)
+        row, column = tile.true_pairs(self.text_to_image)
         self._level[tile.texts[column]] = tile.scores[row, column]
 
     def synchronize(self) -> None:
@@ -469,7 +465,7 @@ class PairRanks(ScoreReducer):
 
     def update(self, tile: ScoreTile) -> None:
         """For each true text of the tile's images, count the wrong texts that rank before it."""
-        true = tile.true(self._text_to_image)
+        true = tile.true_pairs(self.text_to_image)
         true_scores = tile.scores[true]
         tile.scores[true] = -torch.inf
         captions = self._captions[tile.images]
@@ -487,12 +483,7 @@ class PairRanks(ScoreReducer):
 
         -1 for a text of no image. Of equal scores the lower row comes first, as in `TopK`.
         """
-        return self._count.masked_fill(self._text_to_image < 0, -1)
-
-    @property
-    def _text_to_image(self) -> Tensor:
-        assert self.look_ahead is not None
-        return self.look_ahead
+        return self._count.masked_fill(self.text_to_image < 0, -1)
 
     def _add(self, tile: ScoreTile, rows: Tensor, text: Tensor) -> None:
         """Count for one text of each of these rows of the tile."""
@@ -529,7 +520,7 @@ class TrueScores(ScoreReducer):
 
     def update(self, tile: ScoreTile) -> None:
         """Copy the scores of the tile's true pairs."""
-        row, column = tile.true(self.text_to_image)
+        row, column = tile.true_pairs(self.text_to_image)
         self.scores[tile.texts[column]] = tile.scores[row, column]
 
     def merge(self) -> None:

@@ -46,12 +46,12 @@ from counterfoil.scoring.checkpoint import StreamCheckpoint
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
-    assign_tiles,
-    check_finite,
     cut_tiles,
     device_of,
     evaluation_mode,
-    pick_tiles,
+    nan_error,
+    spread_order,
+    take_rows,
     tile_shape,
 )
 
@@ -152,7 +152,7 @@ class _Pass:
         done_blocks: its share of the blocks that a checkpoint has finished. Only the look-ahead
             scores these again: thresholds are not saved, they are the same when read anew.
         todo: tiles that this process has to show to `update`.
-        kept: tiles of the look-ahead that wait for phase 2; each is released when it is used.
+        saved: tiles of the look-ahead that wait for phase 2; each is released when it is used.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class _Pass:
         self.open_blocks: list[int] = []
         self.done_blocks: list[int] = []
         self.todo: set[_Place] = set()
-        self.kept: dict[_Place, ScoreTile] = {}
+        self.saved: dict[_Place, ScoreTile] = {}
 
     def run(self) -> None:
         """Look ahead if a reducer needs it, then pass over all tiles that are not done."""
@@ -202,7 +202,7 @@ class _Pass:
     def _begin(self) -> Tensor:
         """Resume and deal out the blocks; returns the (blocks, columns) bool of finished tiles.
 
-        Blocks are dealt in the order of `assign_tiles`, so that every process has some of all over
+        Blocks are dealt in the order of `spread_order`, so that every process has some of all over
         the matrix.
         """
         shape = len(self.blocks), len(self.columns)
@@ -211,8 +211,8 @@ class _Pass:
             done = self.checkpoint.begin(shape, (self.high, self.wide))
         full = done.all(1).tolist() if self.checkpoint else [False] * shape[0]
         share = slice(distributed.rank(), None, distributed.size())
-        self.open_blocks = [block for block in assign_tiles(shape[0]) if not full[block]][share]
-        self.done_blocks = [block for block in assign_tiles(shape[0]) if full[block]][share]
+        self.open_blocks = [block for block in spread_order(shape[0]) if not full[block]][share]
+        self.done_blocks = [block for block in spread_order(shape[0]) if full[block]][share]
         self.todo = {(b, c) for b in self.open_blocks for c in range(shape[1]) if not done[b, c]}
         return done
 
@@ -236,8 +236,8 @@ class _Pass:
         for place, tile in self._tiles(self._true_tiles(), self.open_blocks + self.done_blocks):
             for reducer in observers:
                 reducer.observe(tile)
-            if place in self.todo and len(self.kept) < room:
-                self.kept[place] = tile
+            if place in self.todo and len(self.saved) < room:
+                self.saved[place] = tile
 
     def _true_tiles(self) -> set[_Place]:
         """Return the tiles of this process's blocks that hold a true pair."""
@@ -271,14 +271,14 @@ class _Pass:
                 block: self._fetch([m.images for m in self.members], self.blocks[block], self.high)
                 for block in group
             }
-            for column in assign_tiles(len(self.columns)):
+            for column in spread_order(len(self.columns)):
                 texts: list[Embeddings] = []
                 for block in group:
                     place = (block, column)
                     if place not in wanted:
                         continue
-                    if place in self.kept:
-                        yield place, self.kept.pop(place)
+                    if place in self.saved:
+                        yield place, self.saved.pop(place)
                         continue
                     texts = texts or self._fetch(
                         [m.texts for m in self.members], self.columns[column], self.wide
@@ -299,7 +299,7 @@ class _Pass:
         return [blocks[start : start + count] for start in range(0, len(blocks), count)]
 
     def _fetch(self, sides: list[Embeddings], rows: Tensor, size: int) -> list[Embeddings]:
-        return [pick_tiles(side, rows, size, self.device) for side in sides]
+        return [take_rows(side, rows, size, self.device) for side in sides]
 
     def _tile(self, place: _Place, images: list[Embeddings], texts: list[Embeddings]) -> ScoreTile:
         rows, columns = self.blocks[place[0]], self.columns[place[1]]
@@ -318,4 +318,4 @@ def _refuse_nan(scores: Tensor, rows: Tensor, columns: Tensor) -> None:
     if not bool(scores.amax().isnan()):  # a maximum passes NaN on
         return
     image, text = scores.isnan().nonzero()[0].tolist()
-    raise check_finite(int(rows[image]), int(columns[text]))
+    raise nan_error(int(rows[image]), int(columns[text]))

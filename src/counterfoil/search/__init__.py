@@ -1,3 +1,3 @@
-"""Search: vectors of images and texts in a folder, found by a model, re-ranked by another."""
+"""Search: an index of image and text embeddings, approximate backends, and re-ranking."""
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -56,8 +56,22 @@ def compare_dataset(
     Raises:
         ValueError: there are such images or captions, and `replace` is false.
     """
-    images, replaced_images, image_conflicts = _compare_images(dataset, index.images)
-    texts, replaced_texts, text_conflicts = _compare_texts(dataset, index.texts)
+    with progress("pictures compared", len(dataset)) as advance:
+        images, replaced_images, image_conflicts = _compare(
+            dataset.image_ids,
+            index.images,
+            lambda row, entry: _unchanged(dataset, row, entry),
+            lambda row, entry: (
+                not _same_file(dataset, row, entry) and image_digest(dataset, row) != entry.content
+            ),
+            advance,
+        )
+    texts, replaced_texts, text_conflicts = _compare(
+        dataset.text_ids,
+        index.texts,
+        lambda row, entry: entry == text_entry(dataset, row),
+        lambda row, entry: entry.image not in ("", text_entry(dataset, row).image),
+    )
     if not replace and (image_conflicts or text_conflicts):
         kind = "picture than the one" if image_conflicts else "image's caption than the one"
         numbers = [
@@ -120,45 +134,27 @@ def text_entry(dataset: ImageTextDataset, row: int) -> IndexEntry:
     return IndexEntry(dataset.text_ids[row], text=dataset.texts[row], image=image)
 
 
-def _compare_images(
-    dataset: ImageTextDataset, collection: Collection
+def _compare(
+    ids: Sequence[str],
+    collection: Collection,
+    unchanged: Callable[[int, IndexEntry], bool],
+    conflicts: Callable[[int, IndexEntry], bool],
+    advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[int], list[int], list[str]]:
-    """Rows to encode, rows they replace, and ids whose image is a different one."""
-    rows, replaced, conflicts = [], [], []
-    with progress("pictures compared", len(dataset)) as advance:
-        for row, image_id in enumerate(dataset.image_ids):
-            advance(1)
-            known = collection.find(image_id)
-            if known is None:
-                rows.append(row)
-                continue
-            entry = collection.entry(known)
-            if _unchanged(dataset, row, entry):
-                continue
-            rows.append(row)
-            replaced.append(known)
-            if not (_same_file(dataset, row, entry) or image_digest(dataset, row) == entry.content):
-                conflicts.append(image_id)
-    return rows, replaced, conflicts
-
-
-def _compare_texts(
-    dataset: ImageTextDataset, collection: Collection
-) -> tuple[list[int], list[int], list[str]]:
-    """Rows to encode, rows they replace, and ids of captions that now describe another image."""
-    rows, replaced, conflicts = [], [], []
-    for row, text_id in enumerate(dataset.text_ids):
-        known, entry = collection.find(text_id), text_entry(dataset, row)
-        if known is None:
-            rows.append(row)
-            continue
-        if collection.entry(known) == entry:
+    """Rows to encode, rows of the index that they replace, and ids under which it holds others."""
+    rows, replaced, conflicting = [], [], []
+    for row, item_id in enumerate(ids):
+        advance(1)
+        known = collection.find(item_id)
+        entry = None if known is None else collection.entry(known)
+        if entry is not None and unchanged(row, entry):
             continue
         rows.append(row)
-        replaced.append(known)
-        if collection.entry(known).image not in ("", entry.image):
-            conflicts.append(text_id)
-    return rows, replaced, conflicts
+        if known is not None and entry is not None:
+            replaced.append(known)
+            if conflicts(row, entry):
+                conflicting.append(item_id)
+    return rows, replaced, conflicting
 
 
 def _unchanged(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:

@@ -1,4 +1,4 @@
-"""One modality of an index: vectors, what they stand for, and writes that are staged first.
+"""One modality of an index: vectors with their entries, and writes that are staged first.
 
 On disk a collection is a list of *parts*, each written once: ``NAME.npy`` (N, D) vectors,
 ``NAME.numbers.npy`` (N,) their numbers, ascending, and ``NAME.jsonl`` an entry a line. A vector
@@ -98,7 +98,7 @@ class NewVectors:
     """Vectors to be added to a collection.
 
     Attributes:
-        entries: what they stand for.
+        entries: of the items, in the same order.
         vectors: (N, D) float.
     """
 
@@ -271,7 +271,7 @@ class Collection:
             ValueError: k is below 1, or the queries are of another width.
         """
         if k < 1:
-            raise ValueError(f"k is {k}, but at least 1 result must be asked for")
+            raise ValueError(f"k is {k}, but at least 1 result is needed")
         if queries.dim() != 2 or queries.shape[1] != self.width:
             raise ValueError(
                 f"queries of shape {tuple(queries.shape)} were given to an index of width "
@@ -320,7 +320,7 @@ class Collection:
 
     def _merge(self, top: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
         """(q, k) rank keys of the best so far and of a block of scores."""
-        # most columns reach nobody's k-th score; leaving them out first makes the rest cheap
+        # most columns reach no query's k-th score; leaving them out first makes the rest cheap
         threshold = scores_of(top.amin(1, keepdim=True))
         columns = (scores >= threshold).any(0) & self.alive[rows]
         keys = rank_keys(scores[:, columns], rows[columns].expand(len(scores), -1))

@@ -199,7 +199,7 @@ class SearchIndex:
     def search_id(
         self, item_id: str, top_k: int = TOP_K, *, find: SearchTarget | None = None
     ) -> list[SearchHit]:
-        """Find what is nearest to an image or a caption of the index, without itself.
+        """Find the items nearest to an image or a caption of the index, without itself.
 
         Args:
             item_id: its id.
@@ -213,7 +213,7 @@ class SearchIndex:
         find = find or ("captions" if side == "image" else "images")
         self._check_target(find)
         vector = self.vectors.collection(side).vectors(torch.tensor([row]))
-        itself = row if TARGET_SIDES[find] == side else None
+        itself = [row] if TARGET_SIDES[find] == side else []
         return self._hits(vector, [self.items(side, [row])], top_k, find, exclude=itself)[0]
 
     def search_many(
@@ -248,10 +248,10 @@ class SearchIndex:
                 data, or another process writes.
         """
         changes = compare_dataset(dataset, self.vectors, replace=replace)
-        encoded = _encode(self.model, dataset, changes)
+        images, texts = _encode(self.model, dataset, changes)
         if distributed.rank() == 0:
             places = self._places(changes.replaced_images)
-            _write(self.vectors, dataset, encoded)
+            _write(self.vectors, dataset, changes, images, texts)
             self._delete_own_images(places)
         distributed.barrier()
         added = len(changes.images)
@@ -309,6 +309,25 @@ class SearchIndex:
             return RerankItems(side, ids, texts=tuple(entry.text for entry in entries))
         return RerankItems(side, ids, images=tuple(self._path(row) for row in rows))
 
+    def rank(
+        self, vectors: Tensor, side: Side, count: int, *, exclude: Sequence[int] = ()
+    ) -> list[list[tuple[int, float]]]:
+        """The `count` best rows of a modality and their scores, for each of (Q, D) query vectors.
+
+        Args:
+            vectors: of the queries.
+            side: modality of the results.
+            count: how many to return.
+            exclude: the row that each query leaves out; () for none.
+        """
+        collection = self.vectors.collection(side)
+        rows, scores = collection.search(vectors, count + bool(exclude))
+        skip = exclude or [-1] * len(vectors)  # -1 stands for no row
+        return [
+            [(row, score) for row, score in ranking if row not in (-1, own)][:count]
+            for own, ranking in zip(skip, map(zip, rows.tolist(), scores.tolist()), strict=True)
+        ]
+
     def _hits(
         self,
         vectors: Tensor,
@@ -316,21 +335,16 @@ class SearchIndex:
         top_k: int,
         find: SearchTarget,
         *,
-        exclude: int | None = None,
+        exclude: Sequence[int] = (),
     ) -> list[list[SearchHit]]:
         side, reranker = TARGET_SIDES[find], self._reranker
-        collection = self.vectors.collection(side)
         if reranker is not None:
             reranker.check(top_k)
-        count = min(top_k if reranker is None else reranker.depth, len(collection))
-        rows, scores = collection.search(vectors, count + int(exclude is not None))
+        count = min(
+            top_k if reranker is None else reranker.depth, len(self.vectors.collection(side))
+        )
         hits = []
-        for query, own_rows, own_scores in zip(queries, rows.tolist(), scores.tolist()):
-            ranking = [
-                (row, score)
-                for row, score in zip(own_rows, own_scores)
-                if row >= 0 and row != exclude
-            ][:count]
+        for query, ranking in zip(queries, self.rank(vectors, side, count, exclude=exclude)):
             if reranker is not None:
                 first = [row for row, _ in ranking]
                 ranking = reranker.best(query, self.items(side, first), first, top_k)
@@ -430,21 +444,21 @@ def build_index(
             f"{dataset.name} ({dataset.split_name}) has no images; there is nothing to index"
         )
     everything = DatasetChanges(range(len(dataset)), range(len(dataset.texts)))
-    encoded = _encode(model, dataset, everything)
+    images, texts = _encode(model, dataset, everything)
     if distributed.rank() == 0:
-        assert encoded.images is not None
+        assert images is not None
         with atomic_folder(folder) as temporary:
             state = IndexState(
                 identity=model.identity(),
                 model=_stored_model(model, temporary),
-                width=encoded.images.shape[1],
+                width=images.vectors.shape[1],
                 backend=config.backend,
                 address=config.address,
                 half=config.half,
             )
             vectors = VectorIndex.create(temporary, state)
             try:
-                _write(vectors, dataset, encoded)
+                _write(vectors, dataset, everything, images, texts)
             finally:
                 vectors.close()
     distributed.barrier()
@@ -499,40 +513,29 @@ def search_dataset(
     return [hit(rank, row, score) for rank, (row, score) in enumerate(ranking, 1)]
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _EncodedChanges:
-    """New vectors of a data set.
-
-    Attributes:
-        rows: that are added and replaced.
-        marks: digest and stamp of each image, see `IndexEntry`; on rank 0, which writes.
-        images: (n, D); None for none.
-        texts: (m, D); None for none.
-    """
-
-    rows: DatasetChanges
-    marks: Sequence[tuple[str, str]]
-    images: Tensor | None
-    texts: Tensor | None
-
-
-def _encode(model: Model, dataset: ImageTextDataset, rows: DatasetChanges) -> _EncodedChanges:
+def _encode(
+    model: Model, dataset: ImageTextDataset, rows: DatasetChanges
+) -> tuple[NewVectors | None, NewVectors | None]:
+    """New images, whose entries lack the place and are complete on rank 0 only, and new texts."""
     trial = replace(rows, images=rows.images[:_TRIAL], texts=rows.texts[:_TRIAL])
     if trial != rows:
         _encode_rows(model, dataset, trial)  # refuse an unfit model before the long work
-    marks = []
+    image_entries = []
     if distributed.rank() == 0:  # before encoding, and the stamp first: any later change is noticed
         with progress("pictures noted", len(rows.images)) as advance:
             for row in rows.images:
                 stamp = file_stamp(dataset, row)
-                marks.append((image_digest(dataset, row), stamp))
+                content = image_digest(dataset, row)
+                image_entries.append(
+                    IndexEntry(dataset.image_ids[row], content=content, stamp=stamp)
+                )
                 advance(1)
-    images, texts = (
-        None if encoded is None else encoded.tokens[:, 0].float()
-        for encoded in _encode_rows(model, dataset, rows)
+    text_entries = [text_entry(dataset, row) for row in rows.texts]
+    images, texts = _encode_rows(model, dataset, rows)
+    return (
+        None if images is None else NewVectors(image_entries, images.tokens[:, 0].float()),
+        None if texts is None else NewVectors(text_entries, texts.tokens[:, 0].float()),
     )
-    return _EncodedChanges(rows, marks, images, texts)
 
 
 def _encode_rows(
@@ -574,18 +577,26 @@ def check_single_vectors(model: Model, images: Embeddings | None, texts: Embeddi
         )
 
 
-def _write(index: VectorIndex, dataset: ImageTextDataset, encoded: _EncodedChanges) -> None:
-    rows, unique = encoded.rows, secrets.token_hex(4)
-    images = []
-    for number, (row, mark) in enumerate(zip(rows.images, encoded.marks), index.state.images.next):
-        # `unique`: another process may be adding images under the same numbers
-        place = _image_place(dataset.pictures, row, index.folder, f"{number:08d}-{unique}.png")
-        digest, stamp = mark
-        images.append(IndexEntry(dataset.image_ids[row], place=place, content=digest, stamp=stamp))
-    texts = [text_entry(dataset, row) for row in rows.texts]
+def _write(
+    index: VectorIndex,
+    dataset: ImageTextDataset,
+    rows: DatasetChanges,
+    images: NewVectors | None,
+    texts: NewVectors | None,
+) -> None:
+    """Commit encoded changes; images that are in no file of their own are written first."""
+    if images is not None:
+        unique = secrets.token_hex(4)  # another process may be adding images of the same numbers
+        numbered = enumerate(zip(rows.images, images.entries), index.state.images.next)
+        entries = []
+        for number, (row, entry) in numbered:
+            name = f"{number:08d}-{unique}.png"
+            place = _image_place(dataset.pictures, row, index.folder, name)
+            entries.append(replace(entry, place=place))
+        images = NewVectors(entries, images.vectors)
     index.change(
-        images=None if encoded.images is None else NewVectors(images, encoded.images),
-        texts=None if encoded.texts is None else NewVectors(texts, encoded.texts),
+        images=images,
+        texts=texts,
         remove_images=rows.replaced_images,
         remove_texts=rows.replaced_texts,
     )

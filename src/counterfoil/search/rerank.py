@@ -14,7 +14,6 @@ from PIL import Image
 from counterfoil.core import distributed
 from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.processor import FeatureProcessor
 from counterfoil.model import Model
 from counterfoil.scoring.encode import EmbeddedDataset, Side, evaluation_mode
 from counterfoil.scoring.pairs import RescoredPairs
@@ -79,7 +78,7 @@ class Reranker:
                 f"{self.model.name} compares ready-made vectors and reads no caption; re-rank with "
                 "another model"
             )
-        if isinstance(processor.image_processor, FeatureProcessor) and self.dataset is None:
+        if self.model.reads_features and self.dataset is None:
             raise ValueError(
                 f"{self.model.name} reads stored features of images; name the data that have them, "
                 "with --data and --features"
@@ -95,7 +94,7 @@ class Reranker:
 
     def unseen(self, images: RerankItems) -> list[str]:
         """Ids of the images that the model has no input for; files are not opened."""
-        if self._reads_features:
+        if self.model.reads_features:
             return [image_id for image_id in images.ids if image_id not in self._feature_rows]
         pairs = zip(images.ids, images.images, strict=True)
         return [image_id for image_id, image in pairs if image is None]
@@ -141,7 +140,7 @@ class Reranker:
 
     def _encode_images(self, items: RerankItems, start: int, stop: int) -> Embeddings:
         ids, images = items.ids[start:stop], items.images[start:stop]
-        if self._reads_features:
+        if self.model.reads_features:
             processor = self.model.processor
             assert processor is not None
             assert self.dataset is not None
@@ -156,15 +155,6 @@ class Reranker:
                 f"{self.model.name} reads pixels; re-rank with a model that reads features"
             )
         return self.model.encode(known)
-
-    @property
-    def _reads_features(self) -> bool:
-        processor = self.model.processor
-        return (
-            self.dataset is not None
-            and processor is not None
-            and isinstance(processor.image_processor, FeatureProcessor)
-        )
 
     @cached_property
     def _feature_rows(self) -> dict[str, int]:

@@ -237,7 +237,7 @@ class VectorIndex:
 
 
 def _remove_unused(folder: Path, state: IndexState) -> None:
-    """Remove files that no longer count, and what a killed write left."""
+    """Remove files that the state does not name, as replaced and killed writes leave them."""
     used = state.images.files | state.texts.files
     for path in folder.iterdir():
         if path.is_file() and path.suffix in _SUFFIXES and path.name not in used:

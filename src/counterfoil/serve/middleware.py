@@ -1,4 +1,4 @@
-"""ASGI middleware: model and key checks, body size, security headers, metrics and failures."""
+"""ASGI middleware: host and key checks, body size, security headers, metrics and failures."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RequestGuard:
             self._seconds.labels(route).observe(time.perf_counter() - start)
 
     def _check(self, headers: Headers, path: str) -> int:
-        """Check model, key and declared length; returns the limit of the body in bytes."""
+        """Check host, key and declared length; returns the limit of the body in bytes."""
         host, settings = headers.get("host", ""), self._settings
         # a foreign page can make its own host name resolve to loopback (DNS rebinding)
         if settings.local and not is_loopback(host_name(host)):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterfoil.core.console import output
-from counterfoil.data.processor import FeatureProcessor
 from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.model import Model, load_model
 from counterfoil.search.index import open_index
@@ -90,10 +89,10 @@ def listen(settings: ServerSettings) -> socket.socket:
         ValueError: this machine has no such address, or it is taken.
     """
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise ValueError(f"{settings.host!r} is no address of this machine") from None
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = addresses[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -160,9 +159,7 @@ def _open_explainer(name: str | None, source: DataSource | None) -> Model | None
         ValueError: it reads stored features and no data have them.
     """
     model = None if name is None else load_model(name)
-    if model is None or model.processor is None or source is not None:
-        return model
-    if isinstance(model.processor.image_processor, FeatureProcessor):
+    if model is not None and model.reads_features and source is None:
         raise ValueError(
             f"{name} reads stored features of images; name the data that have them, with --data "
             "and --features"

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import open_picture, rgb
-from counterfoil.data.processor import PixelProcessor
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
@@ -101,7 +100,7 @@ class SearchService:
         dataset: ImageTextDataset | None = None,
         reranker: Reranker | None = None,
     ) -> None:
-        self._search, self._images, self._corpus = index, index.vectors.images, dataset
+        self._search, self._images, self._dataset = index, index.vectors.images, dataset
         if not len(self._images):
             raise ValueError(
                 f"{index.folder} holds {index.description}; add images with `counterfoil index`"
@@ -114,12 +113,11 @@ class SearchService:
         self._rows = self._images.rows  # a property that reads the index
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
         ids = () if dataset is None else dataset.image_ids
-        self._corpus_rows = {name: row for row, name in enumerate(ids) if name in self._rows}
-        if dataset is not None and not self._corpus_rows:
+        self._dataset_rows = {name: row for row, name in enumerate(ids) if name in self._rows}
+        if dataset is not None and not self._dataset_rows:
             raise ValueError(
                 f"none of the images of {index.folder} is in {dataset.name}; name the data that "
-                f"the "
-                "index was made of"
+                "the index was made of"
             )
 
     def __len__(self) -> int:
@@ -133,12 +131,12 @@ class SearchService:
     @property
     def sees_pictures(self) -> bool:
         """Whether uploaded pictures can be queries."""
-        return _reads_pixels(self._search.model)
+        return self._search.model.reads_pixels
 
     @property
     def explains_pictures(self) -> bool:
         """Whether captions can be checked against uploaded pictures."""
-        return _reads_pixels(self.explainer)
+        return self.explainer.reads_pixels
 
     @property
     def reranker_name(self) -> str | None:
@@ -152,7 +150,7 @@ class SearchService:
         """
         if self.reranker is None or not query.cross_modal:
             return False
-        return not isinstance(query.value, Image.Image) or _reads_pixels(self.reranker.model)
+        return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
     def row(self, name: str) -> int:
         """Row of an image by its id.
@@ -172,18 +170,21 @@ class SearchService:
             ValueError: the model cannot read captions or pictures.
         """
         answers: dict[int, tuple[SearchResult, ...]] = {}
-        kinds = [(query.find, self._depth(query)) for query in queries]
+        groups: dict[tuple[Side, int, bool], list[int]] = {}
         # an approximate index proposes candidates by depth: only equal depths may share a pass
-        for find, depth in set(kinds):
-            places = [place for place, kind in enumerate(kinds) if kind == (find, depth)]
+        for place, query in enumerate(queries):
+            key = query.side, self._depth(query), query.excluded is None
+            groups.setdefault(key, []).append(place)
+        for (side, depth, _), places in groups.items():
             vectors = torch.cat([self._vector(queries[place].value) for place in places])
-            collection = self._search.vectors.collection(TARGET_SIDES[find])
+            excluded = [queries[place].excluded for place in places]
+            exclude = [row for row in excluded if row is not None]  # of all in a group, or of none
             try:
-                rows, scores = collection.search(vectors, depth)
+                rankings = self._search.rank(vectors, side, depth, exclude=exclude)
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
-            for place, *best in zip(places, rows.tolist(), scores.tolist(), strict=True):
-                answers[place] = self._hits(queries[place], list(zip(*best, strict=True)))
+            for place, ranking in zip(places, rankings, strict=True):
+                answers[place] = self._results(side, ranking)
         return [answers[place] for place in range(len(queries))]
 
     def rerank(
@@ -198,12 +199,12 @@ class SearchService:
         collection = self._search.vectors.collection(query.side)
         self.reranker.check(query.top)
         if isinstance(query.value, int):
-            asked = self._search.items("image", [query.value])
+            value = self._search.items("image", [query.value])
         else:
-            asked = RerankItems.from_query(query.value)
+            value = RerankItems.from_query(query.value)
         rows = [collection.rows[hit.id] for hit in shortlist]
         candidates = self._search.items(query.side, rows)
-        return self._hits(query, self.reranker.best(asked, candidates, rows, query.top))
+        return self._results(query.side, self.reranker.best(value, candidates, rows, query.top))
 
     def explain(self, image: ImageInput, caption: str) -> Explanation:
         """Explanation of a caption of a picture, or of an image of the index.
@@ -211,7 +212,7 @@ class SearchService:
         Raises:
             ValueError: the model cannot read the image, or the caption is too long.
         """
-        dataset = self._corpus if isinstance(image, str) else None
+        dataset = self._dataset if isinstance(image, str) else None
         return explain(self.explainer, image, caption, dataset=dataset)
 
     def image_input(self, name: str) -> ImageInput:
@@ -221,10 +222,8 @@ class SearchService:
             HTTPException: the index has no such image, or no picture of it (404).
         """
         self.row(name)
-        reads_features = not isinstance(
-            text_processor(self.explainer).image_processor, PixelProcessor
-        )
-        return name if reads_features and name in self._corpus_rows else self.picture(name)
+        stored = name in self._dataset_rows and not self.explainer.reads_pixels
+        return name if stored else self.picture(name)
 
     def picture(self, name: str) -> Image.Image:
         """Picture of an image of the index.
@@ -233,10 +232,10 @@ class SearchService:
             HTTPException: the index has no such image, or its picture is missing (404).
         """
         self.row(name)
-        path, row = self._search.image_path(name), self._corpus_rows.get(name)
+        path, row = self._search.image_path(name), self._dataset_rows.get(name)
         try:
-            if row is not None and self._corpus is not None and self._corpus.pictures is not None:
-                return self._corpus.pictures.open(row)
+            if row is not None and self._dataset is not None and self._dataset.pictures is not None:
+                return self._dataset.pictures.open(row)
             if path is not None:
                 return open_picture(path)
         except ValueError:  # its message names the path
@@ -263,20 +262,16 @@ class SearchService:
         return self._search.model.encode([value]).tokens[:, 0].float().cpu()
 
     def _depth(self, query: SearchQuery) -> int:
-        """Number of results to fetch, one more where the query image is among them."""
+        """Number of results to fetch."""
         depth = self.reranker.depth if self.reranker and self.reranks(query) else query.top
-        size = len(self._search.vectors.collection(query.side))
-        return min(depth, size) + (query.excluded is not None)
+        return min(depth, len(self._search.vectors.collection(query.side)))
 
-    def _hits(
-        self, query: SearchQuery, pairs: Sequence[tuple[int, float]]
+    def _results(
+        self, side: Side, ranking: Sequence[tuple[int, float]]
     ) -> tuple[SearchResult, ...]:
-        # by inner product an image need not be its own best match, so one too many may remain
-        most = self._depth(query) - (query.excluded is not None)
-        kept = [(row, score) for row, score in pairs if row >= 0 and row != query.excluded]
-        return tuple(self._hit(query.side, row, score) for row, score in kept[:most])
+        return tuple(self._result(side, row, score) for row, score in ranking)
 
-    def _hit(self, side: Side, row: int, score: float) -> SearchResult:
+    def _result(self, side: Side, row: int, score: float) -> SearchResult:
         entry = self._search.vectors.collection(side).entry(row)
         if side == "image":
             caption, image = next(iter(self._captions[entry.id]), ""), entry.id
@@ -326,12 +321,6 @@ def _file_kind(content: bytes) -> str:
     if start.startswith(b"<?xml") or b"<svg" in start:
         return "an SVG drawing"
     return "no picture that can be read"
-
-
-def _reads_pixels(model: Model) -> bool:
-    return model.processor is not None and isinstance(
-        model.processor.image_processor, PixelProcessor
-    )
 
 
 def _checked(reranker: Reranker, index: SearchIndex) -> Reranker:

@@ -16,7 +16,7 @@ class ServerSettings:
     """Address and limits of the server.
 
     Attributes:
-        model: address to listen on.
+        host: address to listen on.
         port: port to listen on; 0 for any free port.
         key: value required in the header ``X-API-Key``; None for no key.
         upload: maximum bytes of a request body.
@@ -65,7 +65,7 @@ class ServerSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a model name or address is loopback.
+    """Whether a host name or address is loopback.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
     [True, True, True, False, False]

@@ -28,7 +28,7 @@ from counterfoil.negatives.sampling import (
 )
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.scoring.checkpoint import weights_digest
-from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.training.batches import BatchStream
 from counterfoil.training.callbacks import Callback
@@ -186,7 +186,7 @@ class Reminer:
             lists,
             dataset=dataset.fingerprint,
             split="train",
-            sources=(Source(matcher=name, checkpoint=weights),),
+            sources=(ModelSource(matcher=name, checkpoint=weights),),
             filters=plan.filters.describe(),
         )
 

@@ -44,7 +44,7 @@ from counterfoil.negatives.online import (
     existing_extras,
 )
 from counterfoil.negatives.teachers import PairTargetSource, TargetSource
-from counterfoil.scoring.encode import gather_parts, gather_shards, shard_bounds
+from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.config import Precision, TrainConfig, clip_gradients
 from counterfoil.training.logging import StepMonitor
@@ -387,7 +387,7 @@ def _append_items(
     """A pool with the proposed items behind it."""
     if proposed is None:
         return pool
-    new = encode(proposed.rows(shard_bounds(len(proposed), pool.tokens.device)))
+    new = encode(proposed.rows(shard_index(len(proposed), pool.tokens.device)))
     return Embeddings.cat([pool, gather_parts(new, len(proposed))])
 
 

@@ -113,7 +113,7 @@ def test_what_is_damaged_is_made_again(clip, processor, cache, encoded, capsys):
     whole = bytearray(path.read_bytes())
     whole[-1] ^= 1
     path.write_bytes(whole)
-    embedding_store._checked.cache_clear()  # as in another process
+    embedding_store._has_digests.cache_clear()  # as in another process
     again = taken(model_on_vectors(clip.model, processor))
     assert "is damaged; what it held is encoded again" in " ".join(capsys.readouterr().err.split())
     assert encoded["texts"] == 2 * len(processor.dataset.texts)
@@ -158,7 +158,7 @@ def test_a_kill_leaves_no_vectors_and_is_gone_on_with(clip, processor, cache, en
 
 
 def test_what_was_begun_and_is_damaged_is_begun_anew(clip, processor, cache):
-    name = embedding_store._place(clip.model, processor)
+    name = embedding_store._cache_folder(clip.model, processor)
     begun = name.with_suffix(".partial") / "images"
     begun.mkdir(parents=True)
     (begun / "written.json").write_text("{}")
