@@ -197,7 +197,7 @@ def test_vilt_is_trained_as_uniter_is_on_pixels() -> None:
                 assert other.processor.images == "pixels"
                 other = replace(other, model=one.model, processor=one.processor)
             if isinstance(one, Pretrain):
-                assert not other.tasks.sighted
+                assert not other.tasks.hides_regions
                 other = replace(other, tasks=one.tasks)
             assert one == other
     with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):

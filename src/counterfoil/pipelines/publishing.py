@@ -101,7 +101,7 @@ def check_page_path(out: Path) -> None:
         raise ValueError(f"{out} is no page; name a file that ends in .html")
     ensure_writable_file(out)
     for path in (out, out.with_suffix(".json")):
-        ensure_absent(path, "a new page with --out")
+        ensure_absent(path, "a new page with --output")
 
 
 @final

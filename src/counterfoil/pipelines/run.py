@@ -45,13 +45,13 @@ def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
     match stage_state(context, stage):
         case "other":
             raise ValueError(
-                f"{place} was made with other settings or other data; choose another --folder, "
+                f"{place} was made with other settings or other data; choose another --output, "
                 "or move it away"
             )
         case "running" if not resume:
             raise ValueError(
                 f"{place} holds a run that was stopped; add --resume to go on with it, or choose "
-                "another --folder"
+                "another --output"
             )
 
 
@@ -62,7 +62,7 @@ def check_run_folder(folder: Path) -> None:
         ValueError: it is a file, or may not be written to.
     """
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder with --folder")
+        raise ValueError(f"{folder} is a file; name a folder with --output")
     ensure_writable_folder(folder / "online")
 
 
