@@ -1,4 +1,4 @@
-"""What training and pre-training stages share: building, saving and selecting a model."""
+"""Shared by training and pre-training stages: build, select and save a model."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ class Pretrain(ModelStage):
         regions = _classified_regions(context)
         if left_out := [t for t in _used_tasks(self.tasks) if t in CLASS_TASKS and regions is None]:
             warn(
-                f"{self.name}: nobody says which classes the regions of {context.dataset.name} "
-                f"have, so {' and '.join(left_out)} left out"
+                f"{self.name}: the regions of {context.dataset.name} come without class "
+                f"probabilities, so {' and '.join(left_out)} left out"
             )
         dev = selection_dataset(context, self)
         fitted = pretrain.pretrain(
