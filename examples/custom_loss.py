@@ -32,24 +32,33 @@ class SoftMarginLoss(Loss):
         return self.reduce(torch.nn.functional.softplus(excess).mean(1).sum(), grid)
 
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--smoke", action="store_true", help="the same; this example is always tiny")
-parser.parse_args()
-torch.manual_seed(0)
-scores, hard_text = torch.rand(4, 4, requires_grad=True), torch.rand(4, 5)
+def main() -> None:
+    """Use the loss alone and in a weighted sum."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--smoke", action="store_true", help="the same; this example is always tiny"
+    )
+    parser.parse_args()
+    torch.manual_seed(0)
+    scores, hard_text = torch.rand(4, 4, requires_grad=True), torch.rand(4, 5)
 
-loss = SoftMarginLoss()(scores, hard_text=hard_text)
-loss.backward()
-print("alone:", round(loss.item(), 3))
+    loss = SoftMarginLoss()(scores, hard_text=hard_text)
+    loss.backward()
+    print("alone:", round(loss.item(), 3))
 
-objective = WeightedSum(
-    terms={"triplet": (1.0, HardestTripletLoss()), "soft": (0.5, SoftMarginLoss())}
-)
-print(
-    "in a sum:", {k: round(v.item(), 3) for k, v in objective(scores, hard_text=hard_text).items()}
-)
+    objective = WeightedSum(
+        terms={"triplet": (1.0, HardestTripletLoss()), "soft": (0.5, SoftMarginLoss())}
+    )
+    print(
+        "in a sum:",
+        {k: round(v.item(), 3) for k, v in objective(scores, hard_text=hard_text).items()},
+    )
 
-try:
-    SoftMarginLoss()(scores)
-except ValueError as error:
-    print("without mined texts:", error)
+    try:
+        SoftMarginLoss()(scores)
+    except ValueError as error:
+        print("without mined texts:", error)
+
+
+if __name__ == "__main__":
+    main()

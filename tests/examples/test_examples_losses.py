@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -32,3 +37,23 @@ def test_a_loss_of_ones_own():
     assert "alone: " in lines
     assert "in a sum: {'triplet': " in lines
     assert "SoftMarginLoss needs hard_text=" in lines
+
+
+def test_a_loss_of_ones_own_equals_a_slow_loop() -> None:
+    spec = importlib.util.spec_from_file_location("custom_loss", EXAMPLES / "custom_loss.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    rng = torch.Generator().manual_seed(0)
+    scores = torch.rand(4, 4, generator=rng, dtype=torch.double)
+    mined = torch.rand(4, 5, generator=rng, dtype=torch.double)
+    costs = [
+        math.log1p(math.exp((float(score) - float(scores[anchor, anchor])) / 0.1))
+        for anchor, row in enumerate(mined)
+        for score in row
+    ]
+    loss = example.SoftMarginLoss()
+    assert loss(scores, hard_text=mined).item() == pytest.approx(sum(costs) / len(costs))
+    inputs = scores.requires_grad_(), mined.requires_grad_()
+    assert torch.autograd.gradcheck(lambda s, m: loss(s, hard_text=m), inputs)

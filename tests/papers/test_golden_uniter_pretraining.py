@@ -33,8 +33,8 @@ from counterfoil.training.pretrain import (
     PretrainStep,
     PretrainTasks,
     Task,
-    TaskAnswers,
-    task_inputs,
+    TaskOutputs,
+    task_outputs,
 )
 
 SYSTEM = "uniter"
@@ -72,15 +72,15 @@ def batch(task: Task) -> PretrainBatch:
         real=torch.ones(len(texts), dtype=torch.bool),
         slots=WordSlots(at[:, 0], at[:, 1] + 1),  # behind [CLS]
         labels=rows["mlm/labels"][at[:, 0], at[:, 1]],
-        veiled=(rows["mrm/region_mask"][:, :regions].bool() & images.mask) & hides,
+        hidden_regions=(rows["mrm/region_mask"][:, :regions].bool() & images.mask) & hides,
         matching=rows["caption_image"][texts.ids] == images.ids,
         classes=rows["mrm/soft_labels"][images.ids][:, :regions],
     )
 
 
-def said(task: Task) -> TaskAnswers:
+def said(task: Task) -> TaskOutputs:
     with torch.no_grad():
-        return task_inputs(uniter_cases.build(SYSTEM), batch(task), moved=task == "itm")
+        return task_outputs(uniter_cases.build(SYSTEM), batch(task), transport=task == "itm")
 
 
 def gradients(task: Task) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ def matching() -> dict[str, Tensor]:
     found, truth = said("itm"), batch("itm").matching
     assert found.distance is not None
     return {
-        "loss": cross_entropy(found.answers, found.truth, reduction="none"),
+        "loss": cross_entropy(found.predictions, found.targets, reduction="none"),
         "ot_pos": found.distance[truth],
         "ot_neg": found.distance[~truth],
         "wra_loss": word_region_alignment(found.distance, truth).mean(),
@@ -110,13 +110,13 @@ def regions(task: Task) -> dict[str, Tensor]:
     found = said(task)
     if task == "mrfr":
         return {
-            "loss_mean": region_regression(found.answers, found.truth).mean(),
-            "target": found.truth,
+            "loss_mean": region_regression(found.predictions, found.targets).mean(),
+            "target": found.targets,
         }
     judged = {"mrc": region_classification, "mrckl": region_kl_divergence}[task]
     return {
-        "loss": judged(found.answers, found.truth),
-        "label_target_argmax": likeliest_class(found.truth),
+        "loss": judged(found.predictions, found.targets),
+        "label_target_argmax": likeliest_class(found.targets),
     }
 
 
@@ -148,7 +148,7 @@ def ours(key: str) -> Tensor:
         return gradients(room)[parameter]
     if room == "mlm":
         found = said("mlm")
-        return {"loss": cross_entropy(found.answers, found.truth, reduction="none")}[what]
+        return {"loss": cross_entropy(found.predictions, found.targets, reduction="none")}[what]
     return (matching() if room == "itm" else regions(room))[what]
 
 

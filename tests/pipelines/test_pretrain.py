@@ -124,7 +124,7 @@ def test_it_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     alone = Recipe(name="tiny", stages=small.stages[:1])
     assert run_pipeline(alone, DataSource(DATA), tmp_path / "run")
     out = " ".join(capsys.readouterr().err.split())
-    assert "nobody says which classes the regions of scenes have, so mrckl left out" in out
+    assert "the regions of scenes come without class probabilities, so mrckl left out" in out
     assert "best epoch 1 of 1, dev accuracy" in out
 
 

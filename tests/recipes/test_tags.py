@@ -204,7 +204,7 @@ def test_recipes_of_vilt_differ_in_model_processor_and_tasks() -> None:
                 assert other.processor.images == "pixels"
                 other = replace(other, model=one.model, processor=one.processor)
             if isinstance(one, Pretrain):
-                assert not other.tasks.sighted
+                assert not other.tasks.hides_regions
                 other = replace(other, tasks=one.tasks)
             assert one == other
     with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):

@@ -93,7 +93,7 @@ def test_losses_are_those_of_pair_after_pair(task: Task) -> None:
     moved: list[torch.Tensor] = []
     for p in range(len(whole.texts)):
         text, image = (items.rows(slice(p, p + 1)) for items in (whole.texts, whole.images))
-        veiled = whole.veiled[p : p + 1] if task in ("mrfr", "mrc", "mrckl") else None
+        veiled = whole.hidden_regions[p : p + 1] if task in ("mrfr", "mrc", "mrckl") else None
         joint = model.joint(model.embed_images(image, veiled), model.encode_texts(text))
         if task == "mlm":
             here = whole.slots.pair == p
@@ -107,7 +107,7 @@ def test_losses_are_those_of_pair_after_pair(task: Task) -> None:
             ).squeeze()
             moved.append(cost if match else -cost)
         else:
-            for r in whole.veiled[p].nonzero().flatten().tolist():
+            for r in whole.hidden_regions[p].nonzero().flatten().tolist():
                 state = joint.images.tokens[0, r : r + 1]
                 if task == "mrfr":
                     rows += (model.regressed(state)[0] - image.values[0, r]).square()

@@ -18,9 +18,9 @@ from counterfoil.training.pretrain import (
     PretrainStream,
     PretrainTasks,
     Task,
-    hide_words,
+    hide_regions,
+    maskable_tokens,
     mismatch_pairs,
-    speaks_for,
     vocabulary_of,
 )
 
@@ -87,14 +87,14 @@ def test_hidden_words_keep_their_truth() -> None:
         rest = torch.ones_like(original.mask)
         rest[at] = False
         assert torch.equal(batch.texts.values[rest], original.values[rest])
-        assert speaks_for(original, vocabulary_of(LENS))[at].all()
+        assert maskable_tokens(original, vocabulary_of(LENS))[at].all()
         assert set(batch.slots.pair.tolist()) == set(range(len(batch.anchors.text)))
         new = batch.texts.values[at]
         for was, now in zip(batch.labels.tolist(), new.tolist()):
             changed["hidden" if now == MASK else "kept" if now == was else "other"] += 1
             assert now == MASK or now in vocabulary_of(LENS)
         shares[0] += len(new)
-        shares[1] += int(speaks_for(original, vocabulary_of(LENS)).sum())
+        shares[1] += int(maskable_tokens(original, vocabulary_of(LENS)).sum())
     total = sum(changed.values())
     assert abs(changed["hidden"] / total - 0.8) < 0.06
     assert changed["other"] / total < 0.16
@@ -113,7 +113,7 @@ def test_the_first_word_where_none_is_drawn() -> None:
 def test_one_region_of_each_image_at_least_is_hidden(seed: int, share: float) -> None:
     mask = torch.arange(5) < torch.randint(1, 6, (7, 1), generator=rng(seed))
     chance = torch.rand(7, 5, generator=rng(seed + 1))
-    found = hide_words(mask, chance, share=share)
+    found = hide_regions(mask, chance, share=share)
     assert found.any(1).all()
     assert not (found & ~mask).any()
     assert (found | ~mask | (chance >= share)).all()
@@ -123,7 +123,7 @@ def test_one_region_of_each_image_at_least_is_hidden(seed: int, share: float) ->
 
 def test_hidden_regions_are_few() -> None:
     mask = torch.ones(2000, 36, dtype=torch.bool)
-    found = hide_words(mask, torch.rand(2000, 36, generator=rng()), share=0.15)
+    found = hide_regions(mask, torch.rand(2000, 36, generator=rng()), share=0.15)
     assert abs(found.float().mean() - 0.15) < 0.01
 
 
@@ -158,7 +158,7 @@ def test_what_is_not_asked_is_not_hidden(task: Task) -> None:
         original = LENS.texts(batch.anchors.text)
         assert (len(batch.labels) > 0) == (task == "mlm")
         assert torch.equal(batch.texts.values, original.values) == (task != "mlm")
-        assert bool(batch.veiled.any()) == (task in ("mrfr", "mrc", "mrckl"))
+        assert bool(batch.hidden_regions.any()) == (task in ("mrfr", "mrc", "mrckl"))
         assert (batch.classes is not None) == (task in ("mrc", "mrckl"))
         text_to_image = LENS.dataset.relation.text_to_image[batch.anchors.text]
         assert torch.equal(batch.anchors.image == text_to_image, batch.matching)
@@ -175,7 +175,7 @@ def test_batches_from_anywhere_are_the_same() -> None:
         ):
             assert one.task == other.task
             assert torch.equal(one.texts.values, other.texts.values)
-            assert torch.equal(one.veiled, other.veiled)
+            assert torch.equal(one.hidden_regions, other.hidden_regions)
             assert torch.equal(one.anchors.image, other.anchors.image)
     tasks = [batch.task for batch in whole]
     assert len(tasks) == 10  # five in an epoch, two of them a step

@@ -137,7 +137,7 @@ def gather_rows(rows: Tensor) -> Tensor:
     return out
 
 
-def broadcast_ok(tensors: Iterable[Tensor]) -> None:
+def broadcast_from_first(tensors: Iterable[Tensor]) -> None:
     """Overwrite tensors with the values of rank 0, in place."""
     if size() == 1:
         return

@@ -114,7 +114,6 @@ class OfflineHinges(Loss):
         self.online, self.offline, self.squared = online, offline, squared
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         online = in_batch_hinges(grid, online_negatives(grid), self.online, squared=self.squared)
         offline = mined_hinges(scores, grid, self.needs, self.offline, squared=self.squared)
@@ -220,7 +219,6 @@ class AdaptiveQuintuplet(Loss):
         self.reference, self.clamp, self.detach = reference, clamp, detach
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         hard = online_negatives(grid)
         weights = self._weights(scores, hard)
@@ -278,7 +276,6 @@ class OnlineQuintuplet(Loss):
         self.online, self.offline = online, offline
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         online = in_batch_hinges(grid, online_negatives(grid), self.online)
         offline = mined_hinges(scores, grid, self.needs, self.offline)

@@ -1,4 +1,4 @@
-"""What every loss is: a function of scores, called with plain tensors or with a `Scores` record.
+"""Base of all losses: functions of scores, called with plain tensors or a `Scores` record.
 
 >>> from counterfoil.losses import HardestTripletLoss
 >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])  # (I, T); the diagonal holds the true pairs

@@ -76,7 +76,6 @@ class LSEHLoss(Loss):
         self.against, self.same_image = against, same_image
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         texts, images = self.directions(grid)
         return self.reduce(texts + images, grid)
@@ -135,7 +134,6 @@ class SelfAdjustedCFMLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         edited = scores.pairs[Role.EDITED]
         return self.reduce(hinge(edited, grid.anchor.unsqueeze(1), self.margin).sum(), grid)
@@ -169,7 +167,6 @@ class SelfExploredCFMLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         positive, negative = scores.pairs[Role.MASKED_POSITIVE], scores.pairs[Role.MASKED_NEGATIVE]
         none = negative.isneginf()  # both are -inf there, and their difference would be NaN
         cost = hinge(negative, positive.masked_fill(none, 0), self.margin)
@@ -236,7 +233,6 @@ class DebiasedContrastiveLoss(Loss):
         self.tau_plus, self.beta = tau_plus, beta
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         true = positive_scores(grid)
         texts = self._one_way(grid.scores[true.image], ~grid.positive[true.image], true)
@@ -321,7 +317,6 @@ class DistanceWeightedTripletLoss(Loss):
         self.nearest, self.furthest, self.dimensions = nearest, furthest, dimensions
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         rng = step_generator(scores, f"distance-weighted negatives of {grid.name}")
         return self.judged(grid, torch.rand(2 * int(grid.positive.sum()), generator=rng))
@@ -625,7 +620,6 @@ class SelfExpandingLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         images, texts = self.directions(grid)
         return self.reduce(images + texts, grid)

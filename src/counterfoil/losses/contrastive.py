@@ -114,7 +114,6 @@ class SigmoidLoss(Loss):
         self.bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learnable)
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         dtype = grid.scores.dtype
         logits = grid.scores * self.log_scale.exp().to(dtype) + self.bias.to(dtype)
@@ -171,7 +170,6 @@ class InfoNCEWithCandidatesLoss(Loss):
         self.needs = frozenset({*self.texts, *self.images})
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         true, wrong = positive_scores(grid), negative_scores(grid)
         assert len(true.text) == len(grid.anchor), "every true pair of the block is an anchor pair"

@@ -320,7 +320,6 @@ class MarginDistillationLoss(Loss):
         self.needs = self.needs_guided = OFFLINE if offline else frozenset()
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         sides = guided_directions(grid, each_pair=self.form.reads_positive or self.offline)
         if self.offline:
@@ -370,7 +369,6 @@ class HardNegativeRectificationLoss(Loss):
         self.needs = self.needs_guided = OFFLINE if candidates == "offline" else frozenset()
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         sides = guided_directions(grid, each_pair=self.candidates == "offline")
         if self.candidates == "batch":

@@ -52,7 +52,6 @@ class WordLoss(Loss):
         self.needs_words = frozenset({task})
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid, words = self.grid(scores), scores.words[self.task]
         counted = words.labels >= 0
         cost = self.costs(words).masked_fill(~counted, 0)

@@ -35,7 +35,6 @@ class TripletLoss(Loss):
         self.margin, self.needs_grid = margin, grid
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         texts, images = self.directions(grid)
         return self.reduce(texts + images, grid)
@@ -153,7 +152,6 @@ class MeanTripletLoss(TripletLoss):
         self.semi_hard = semi_hard
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         texts, images = self.directions(grid)
         return self.reduce((texts + images) * len(grid.anchor), grid)
@@ -200,7 +198,6 @@ class MarginRankingLoss(Loss):
         self.needs = frozenset({self.role})
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         candidates = scores.pairs[self.role]
         cost = hinge(candidates, grid.anchor.unsqueeze(1), self.margin).sum(1)

@@ -1,3 +1,3 @@
-"""Recipes on data: what runs them, and what searches their settings."""
+"""Recipes: their stages, their settings, and the code that runs them on data."""
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Whether a value that a user typed may stand where an annotation says what is allowed."""
+"""``--set stage.key=value``: change one value of a recipe by name.
+
+A key is a path: first the stage (``*`` for every stage that has the key), then fields of
+dataclasses and arguments of configs, as in ``online.seed=3``, ``*.batch=64``,
+``online.model.text.layers=2``. The places in `SHORTCUTS` may be left out: ``online.epochs=3`` is
+``online.plan.epochs=3``, ``online.objective.triplet.steps=50`` names a term of the loss, and
+``tags.proposer.tagsgenerator.temperature=1.0`` one of several proposers. A value is read as a
+Python literal and must be of the type that its annotation allows.
+"""
 
 from __future__ import annotations
 
@@ -24,145 +32,14 @@ from counterfoil.core.config import Config, FromData, unknown_name
 if TYPE_CHECKING:
     from counterfoil.pipelines.pipeline import Recipe, Stage
 
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-
-
-def match_type(holder: Any) -> dict[str, Any]:
-    """What can be named inside a record, a written call (defaults included), or a mapping.
-
-    Inside a term with its weight these are "weight" and "term"; inside several written calls the
-    names of what is called, in small letters.
-    """
-    if isinstance(holder, Config):
-        named = inspect.signature(holder.make).parameters.values()
-        given = {p.name: p.default for p in named if p.default is not p.empty}
-        return given | dict(holder.arguments)
-    if isinstance(holder, Mapping):
-        return dict(holder)
-    if isinstance(holder, tuple) and holder and isinstance(holder[-1], Config):
-        return _parts(holder)
-    if is_dataclass(holder):
-        return {f.name: getattr(holder, f.name) for f in fields(holder) if f.init}
-    return {}
-
-
-def _parts(holder: tuple[Any, ...]) -> dict[str, Any]:
-    """What can be named inside a term with its weight, or inside several written calls."""
-    if not isinstance(holder[0], Config):
-        return {"weight": holder[0], "term": holder[1]} if len(holder) == 2 else {}
-    named = {one.make.__name__.lower(): one for one in holder if isinstance(one, Config)}
-    return named if len(named) == len(holder) else {}
-
-
-def convert_value(holder: Any, name: str, value: Any, setting: str) -> Any:
-    """The value in the form in which it may replace what stands under a name.
-
-    Raises:
-        ValueError: it is of another kind, or none of those that are allowed.
-    """
-    old, hint = match_type(holder)[name], _hint(holder, name)
-    if match_type(old) and not isinstance(old, FromData):
-        keys = ", ".join(sorted(match_type(old)))
-        raise ValueError(f"{setting!r}: {name!r} cannot be replaced whole; set one of: {keys}")
-    value = _cast(hint, value)
-    if _fits(hint, value):
-        return value
-    if choices := _choices(hint):
-        raise ValueError(
-            f"{setting!r}: " + unknown_name(str(value), choices, f"a value of {name!r}")
-        )
-    example = "" if old is None or isinstance(old, FromData) else f", as in {old!r}"
-    raise ValueError(
-        f"{setting!r}: {value!r} is {_kind(type(value))}, but {name!r} takes {_said(hint)}{example}"
-    )
-
-
-def _hint(holder: Any, name: str) -> Any:
-    """The annotation of what stands under a name; Any where there is none to be found."""
-    if isinstance(holder, tuple):
-        return float
-    made: Any = holder.make if isinstance(holder, Config) else type(holder)
-    if isinstance(holder, Config) and isinstance(made, type):
-        made = vars(made).get("__init__", made)
-    try:
-        return get_type_hints(made).get(name, Any)
-    except NameError:  # imported for the type checker only
-        return Any
-
-
-def _cast(hint: Any, value: Any) -> Any:
-    """Lists as tuples, and whole numbers as floats where a float is wanted."""
-    if isinstance(value, list | tuple):
-        parts = [_element(hint, place) for place in range(len(value))]
-        return tuple(_cast(part, inner) for part, inner in zip(parts, value))
-    if type(value) is int and not _fits_exactly(hint, int) and _fits_exactly(hint, float):
-        return float(value)
-    return value
-
-
-def _element(hint: Any, place: int) -> Any:
-    """The annotation of one element of a tuple."""
-    found = [option for option in _options(hint) if get_origin(option) is tuple]
-    parts = get_args(found[0]) if found else ()
-    if len(parts) == 2 and parts[1] is Ellipsis:
-        return parts[0]
-    return parts[place] if place < len(parts) else Any
-
-
-def _fits(hint: Any, value: Any) -> bool:
-    for option in _options(hint):
-        origin = get_origin(option)
-        if option is Any or (origin is Literal and value in get_args(option)):
-            return True
-        if origin is tuple and isinstance(value, tuple):
-            parts = get_args(option)
-            many = parts[1:] == (Ellipsis,) or len(parts) == len(value)
-            if many and all(_fits(_element(option, n), v) for n, v in enumerate(value)):
-                return True
-        if type(value) is option:
-            return True
-    return False
-
-
-def _fits_exactly(hint: Any, kind: type) -> bool:
-    return kind in _options(hint)
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _choices(hint: Any) -> list[str]:
-    literals = [option for option in _options(hint) if get_origin(option) is Literal]
-    return [str(choice) for literal in literals for choice in get_args(literal)]
-
-
-def _said(hint: Any) -> str:
-    return " or ".join(_kind(option) for option in _options(hint))
-
-
-def _kind(kind: Any) -> str:
-    if kind is type(None):
-        return "none"
-    if kind is tuple or get_origin(kind) is tuple:
-        return "a list"
-    return _KINDS.get(kind, f"a {getattr(kind, '__name__', kind)}")
-
-
-# ``--set stage.key=value``: one value of a recipe, changed by name.
-#
-# A key is a path: first the stage (``*`` for every stage that has the key), then fields of records
-# and arguments of written calls, as in ``online.seed=3``, ``*.batch=64``,
-# ``online.model.text.layers=2``. The keys of a stage's plan and of its optimiser may be named
-# directly: ``online.epochs=3`` is ``online.plan.epochs=3``; so may the terms of an objective and
-# their arguments: ``online.objective.triplet.steps=50``; so may each of several proposers:
-# ``tags.proposer.tagsgenerator.temperature=1.0``. A value is read as a Python literal and must
-# be of the kind that its annotation allows.
-
-
 T = TypeVar("T")
-EVERY = "*"
-SHORT = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("proposers",))
+ALL_STAGES = "*"
+SHORTCUTS = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("proposers",))
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+class _UnknownKeyError(ValueError):
+    """A key that an object does not have."""
 
 
 def apply_overrides(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -170,18 +47,18 @@ def apply_overrides(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
     Raises:
         ValueError: not ``stage.key=value``, an unknown stage or key (the nearest is named), or a
-            value of another kind.
+            value of another type.
     """
     for setting in settings:
-        recipe = _one(recipe, setting)
+        recipe = _apply(recipe, setting)
     return recipe
 
 
 def changed_settings(holder: T, setting: str) -> T:
-    """A written call or a record with one value changed, ``key=value``.
+    """A config or a dataclass with one value changed, ``key=value``.
 
     Raises:
-        ValueError: as `apply` does.
+        ValueError: as `apply_overrides` does.
     """
     path, equals, text = setting.partition("=")
     if not equals or not path.strip():
@@ -189,33 +66,27 @@ def changed_settings(holder: T, setting: str) -> T:
     return _change(holder, path.strip().split("."), _literal(text.strip()), setting)
 
 
-def _one(recipe: Recipe, setting: str) -> Recipe:
+def _apply(recipe: Recipe, setting: str) -> Recipe:
     path, equals, text = setting.partition("=")
-    stage, dot, key = path.strip().partition(".")
+    name, dot, key = path.strip().partition(".")
     if not (equals and dot and key):
         raise ValueError(f"{setting!r} is no setting; write stage.key=value, as in online.seed=3")
-    names = [s.name for s in recipe.stages]
-    if stage != EVERY and stage not in names:
-        raise ValueError(unknown_name(stage, names, f"a stage of {recipe.name}"))
+    names = [stage.name for stage in recipe.stages]
+    if name != ALL_STAGES and name not in names:
+        raise ValueError(unknown_name(name, names, f"a stage of {recipe.name}"))
     value = _literal(text.strip())
-    changed: list[Stage] = []
-    met: list[ValueError] = []
-    for candidate in recipe.stages:
-        if stage not in (EVERY, candidate.name):
-            changed.append(candidate)
-            continue
+    stages: list[Stage] = []
+    errors: list[ValueError] = []
+    for stage in recipe.stages:
         try:
-            changed.append(_change(candidate, key.split("."), value, setting))
-        except _Absent as absent:
-            met.append(absent)
-            changed.append(candidate)
-    if met and len(met) == (1 if stage != EVERY else len(names)):
-        raise ValueError(str(met[0])) from None
-    return replace(recipe, stages=tuple(changed))
-
-
-class _Absent(ValueError):
-    """There is no such key here."""
+            matches = name in (ALL_STAGES, stage.name)
+            stages.append(_change(stage, key.split("."), value, setting) if matches else stage)
+        except _UnknownKeyError as error:
+            errors.append(error)
+            stages.append(stage)
+    if errors and len(errors) == (len(names) if name == ALL_STAGES else 1):
+        raise ValueError(str(errors[0])) from None
+    return replace(recipe, stages=tuple(stages))
 
 
 def _literal(text: str) -> Any:
@@ -228,27 +99,50 @@ def _literal(text: str) -> Any:
 def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
     """`holder` with the value at the end of the path replaced."""
     name, rest = path[0], path[1:]
-    found = match_type(holder)
-    for place, reached in _short(found):
-        if name not in found and name in reached:
-            return _change(holder, [*place, *path], value, setting)
-    if name not in found:
-        known = [*found, *(key for _, reached in _short(found) for key in reached)]
-        told = unknown_name(name, list(dict.fromkeys(known)), f"a key of {_called(holder)}")
-        raise _Absent(f"{setting!r}: {told}")
+    settable = named_values(holder)
+    shortcuts = _shortcuts(settable)
+    if name not in settable:
+        for place, values in shortcuts:
+            if name in values:
+                return _change(holder, [*place, *path], value, setting)
+        known = [*settable, *(key for _, values in shortcuts for key in values)]
+        message = unknown_name(name, list(dict.fromkeys(known)), f"a key of {_label(holder)}")
+        raise _UnknownKeyError(f"{setting!r}: {message}")
     if rest:
-        return cast("T", _with(holder, name, _change(found[name], rest, value, setting)))
-    return cast("T", _with(holder, name, convert_value(holder, name, value, setting)))
+        return cast("T", _with(holder, name, _change(settable[name], rest, value, setting)))
+    return cast("T", _with(holder, name, _converted(holder, name, value, setting)))
 
 
-def _short(found: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Places whose keys may be named without naming the place, and what they hold."""
+def named_values(holder: Any) -> dict[str, Any]:
+    """Values that can be named in a dataclass, a config (defaults included), a mapping or a tuple.
+
+    In a loss with its weight they are "weight" and "term"; in a tuple of configs, the names of
+    their classes in lower case.
+    """
+    if isinstance(holder, Config):
+        parameters = inspect.signature(holder.make).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return defaults | dict(holder.arguments)
+    if isinstance(holder, Mapping):
+        return dict(holder)
+    if isinstance(holder, tuple) and holder and isinstance(holder[-1], Config):
+        if not isinstance(holder[0], Config):
+            return {"weight": holder[0], "term": holder[1]} if len(holder) == 2 else {}
+        named = {each.make.__name__.lower(): each for each in holder if isinstance(each, Config)}
+        return named if len(named) == len(holder) else {}
+    if is_dataclass(holder):
+        return {f.name: getattr(holder, f.name) for f in fields(holder) if f.init}
+    return {}
+
+
+def _shortcuts(settable: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Places that may be left out of a path, each with the values inside it."""
     places: list[tuple[tuple[str, ...], dict[str, Any]]] = []
-    for place in SHORT:
-        reached: Any = found
+    for place in SHORTCUTS:
+        values: Any = settable
         for name in place:
-            reached = match_type(reached).get(name)
-        places.append((place, match_type(reached)))
+            values = named_values(values).get(name)
+        places.append((place, named_values(values)))
     return places
 
 
@@ -258,13 +152,94 @@ def _with(holder: Any, name: str, value: Any) -> Any:
     if isinstance(holder, Mapping):
         return {**holder, name: value}
     if isinstance(holder, tuple):
-        return tuple({**match_type(holder), name: value}.values())
+        return tuple({**named_values(holder), name: value}.values())
     return replace(holder, **{name: value})
 
 
-def _called(holder: Any) -> str:
+def _label(holder: Any) -> str:
     if isinstance(holder, Config):
         return holder.make.__qualname__
     if isinstance(holder, tuple):
-        return "this term" if "term" in match_type(holder) else "these"
+        return "this term" if "term" in named_values(holder) else "these"
     return str(getattr(holder, "name", type(holder).__name__))
+
+
+# Values against annotations.
+
+
+def _converted(holder: Any, name: str, value: Any, setting: str) -> Any:
+    """The value in the type that the annotation of `name` allows."""
+    old, hint = named_values(holder)[name], _hint(holder, name)
+    if named_values(old) and not isinstance(old, FromData):
+        keys = ", ".join(sorted(named_values(old)))
+        raise ValueError(f"{setting!r}: {name!r} cannot be replaced whole; set one of: {keys}")
+    value = _cast(hint, value)
+    if _fits(hint, value):
+        return value
+    literals = [option for option in _options(hint) if get_origin(option) is Literal]
+    if choices := [str(choice) for literal in literals for choice in get_args(literal)]:
+        raise ValueError(
+            f"{setting!r}: " + unknown_name(str(value), choices, f"a value of {name!r}")
+        )
+    example = "" if old is None or isinstance(old, FromData) else f", as in {old!r}"
+    allowed = " or ".join(_type_name(option) for option in _options(hint))
+    raise ValueError(
+        f"{setting!r}: {value!r} is {_type_name(type(value))}, but {name!r} takes "
+        f"{allowed}{example}"
+    )
+
+
+def _hint(holder: Any, name: str) -> Any:
+    """The annotation of a field or an argument; Any where it cannot be resolved."""
+    if isinstance(holder, tuple):
+        return float
+    annotated: Any = holder.make if isinstance(holder, Config) else type(holder)
+    if isinstance(holder, Config) and isinstance(annotated, type):
+        annotated = vars(annotated).get("__init__", annotated)
+    try:
+        return get_type_hints(annotated).get(name, Any)
+    except NameError:  # imported for the type checker only
+        return Any
+
+
+def _cast(hint: Any, value: Any) -> Any:
+    """Lists as tuples, and whole numbers as floats where only a float is allowed."""
+    if isinstance(value, list | tuple):
+        return tuple(_cast(_element(hint, place), item) for place, item in enumerate(value))
+    options = _options(hint)
+    if type(value) is int and int not in options and float in options:
+        return float(value)
+    return value
+
+
+def _element(hint: Any, place: int) -> Any:
+    """The annotation of one element of a tuple."""
+    tuples = [option for option in _options(hint) if get_origin(option) is tuple]
+    parts = get_args(tuples[0]) if tuples else ()
+    if len(parts) == 2 and parts[1] is Ellipsis:
+        return parts[0]
+    return parts[place] if place < len(parts) else Any
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    for option in _options(hint):
+        origin, parts = get_origin(option), get_args(option)
+        if option is Any or type(value) is option or (origin is Literal and value in parts):
+            return True
+        if origin is tuple and isinstance(value, tuple):
+            right_length = parts[1:] == (Ellipsis,) or len(parts) == len(value)
+            if right_length and all(_fits(_element(option, n), v) for n, v in enumerate(value)):
+                return True
+    return False
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _type_name(kind: Any) -> str:
+    if kind is type(None):
+        return "none"
+    if kind is tuple or get_origin(kind) is tuple:
+        return "a list"
+    return _TYPE_NAMES.get(kind, f"a {getattr(kind, '__name__', kind)}")

@@ -1,4 +1,4 @@
-"""What every analysis shares: publishing, models by name, and queries by name."""
+"""Publish the result of an analysis; open models and ensembles by name."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Scorer:
 
     Attributes:
         name: short name for tables.
-        given: name as the user wrote it.
+        given: name as the user typed it.
         models: at least one.
     """
 
@@ -175,14 +175,14 @@ def open_scorers(names: Sequence[str]) -> tuple[Scorer, ...]:
 
 
 def check_different(names: Sequence[object], kind: str) -> None:
-    """Refuse a name that is given twice.
+    """Refuse duplicate names.
 
     Raises:
-        ValueError: one is.
+        ValueError: a name is given twice.
     """
-    twice = next((name for name in names if list(names).count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice} is given twice; name each {kind} once")
+    for name in names:
+        if list(names).count(name) > 1:
+            raise ValueError(f"{name} is given twice; name each {kind} once")
 
 
 def ensemble_parts(name: str) -> list[str]:
@@ -198,7 +198,7 @@ def ensemble_parts(name: str) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Shorten paths to the ends that tell them apart.
+    """Shorten paths to the shortest endings that differ.
 
     >>> short_names(["runs/demo/online", "runs/demo/adaptive/model"])
     ('online', 'adaptive')
@@ -208,9 +208,9 @@ def short_names(names: Sequence[str]) -> tuple[str, ...]:
     ('x + y',)
     """
     split = [[_path_parts(part) for part in ensemble_parts(name)] for name in names]
-    longest = max((len(steps) for one in split for steps in one), default=1)
+    longest = max((len(steps) for parts in split for steps in parts), default=1)
     for count in range(1, longest + 1):
-        short = tuple(" + ".join("/".join(steps[-count:]) for steps in one) for one in split)
+        short = tuple(" + ".join("/".join(steps[-count:]) for steps in parts) for parts in split)
         if len(set(short)) == len(short):
             return short
     return tuple(names)

@@ -142,10 +142,7 @@ def missing_parents(folder: Path) -> tuple[Path, ...]:
 def forget_stage(context: RunContext, stage: Stage, made: tuple[Path, ...]) -> None:
     """Remove the folder of a stage that failed before it had saved any progress.
 
-    Args:
-        context: the run.
-        stage: the stage that failed.
-        made: folders that the run created, innermost first.
+    Folders `made` by the run, innermost first, are removed too where they are empty.
     """
     place = context.place(stage.name)
     progress = place / "checkpoints" / "last.safetensors", partial_folder(place)

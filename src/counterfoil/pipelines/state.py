@@ -1,4 +1,4 @@
-"""What the stages of one run share: data, folders, digests, the time left."""
+"""State shared by the stages of one run: data, folders, digests, the time left."""
 
 from __future__ import annotations
 

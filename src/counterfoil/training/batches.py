@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar, final
+from typing import TypeVar, cast, final
 
 import torch
 
@@ -26,7 +26,7 @@ class BatchStream:
     """The batches of a training, each the same from the same seed wherever it begins.
 
     Attributes:
-        processor: where items come from.
+        processor: source of images and texts.
         sampler: which captions form a batch.
         epochs: how many.
         seed: of the draws.
@@ -70,27 +70,15 @@ class BatchStream:
         )
 
     def _draw(
-        self, draws: NegativeSampler | None, what: str, texts: torch.Tensor, number: int
+        self, draws: NegativeSampler | None, purpose: str, texts: torch.Tensor, number: int
     ) -> Mapping[Role, Pairs] | None:
-        return draws.draw(texts, self._rng(what, number)) if draws else None
+        return draws.draw(texts, self._rng(purpose, number)) if draws else None
 
-    def _rng(self, what: str, number: int) -> torch.Generator:
-        return torch.Generator().manual_seed(derive_seed(self.seed, what, number))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: BaseException
+    def _rng(self, purpose: str, number: int) -> torch.Generator:
+        return torch.Generator().manual_seed(derive_seed(self.seed, purpose, number))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Ready(Generic[T]):
-    value: T
-
-
-_Message = _Ready[T] | _Failed | None  # None ends the stream
+_END = object()
 
 
 @contextmanager
@@ -100,48 +88,15 @@ def prefetch(make: Callable[[], Iterator[T]], size: int) -> Iterator[Iterator[T]
     An error in the thread is raised in place of its value. The thread ends with the block, even
     when values are left.
     """
-    channel: queue.Queue[_Message[T]] = queue.Queue(size)
-    over = threading.Event()
-    thread = threading.Thread(target=_fill, args=(make, channel, over), daemon=True)
-    thread.start()
-    try:
-        yield _receive(channel)
-    finally:
-        over.set()
-        _drain(channel)
-        thread.join()
-
-
-def _fill(
-    make: Callable[[], Iterator[T]], channel: queue.Queue[_Message[T]], over: threading.Event
-) -> None:
-    try:
-        for value in make():
-            if not _put(channel, _Ready(value), over):
-                return
-        _put(channel, None, over)
-    except BaseException as error:
-        _put(channel, _Failed(error), over)
-
-
-def _put(channel: queue.Queue[_Message[T]], message: _Message[T], over: threading.Event) -> bool:
-    """Put a message in the queue; return False if the consumer has stopped."""
-    while not over.is_set():
+    with ThreadPoolExecutor(1) as thread:
         try:
-            channel.put(message, timeout=0.2)
-        except queue.Full:
-            continue
-        return True
-    return False
+            yield _prefetched(thread, make(), size)
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _drain(channel: queue.Queue[_Message[T]]) -> None:
-    while not channel.empty():
-        channel.get_nowait()
-
-
-def _receive(channel: queue.Queue[_Message[T]]) -> Iterator[T]:
-    while (message := channel.get()) is not None:
-        if isinstance(message, _Failed):
-            raise message.error
-        yield message.value
+def _prefetched(thread: ThreadPoolExecutor, values: Iterator[T], size: int) -> Iterator[T]:
+    waiting = deque(thread.submit(next, values, _END) for _ in range(size))
+    while (value := waiting.popleft().result()) is not _END:
+        waiting.append(thread.submit(next, values, _END))
+        yield cast("T", value)

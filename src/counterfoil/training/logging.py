@@ -7,7 +7,8 @@ import json
 import resource
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -144,17 +145,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; train first, or name a training folder") from None
-    return list(_parsed(lines))
-
-
-def _parsed(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    parsed: list[dict[str, Any]] = []
     for line in lines:
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(value, dict):
-            yield value
+        with suppress(json.JSONDecodeError):
+            parsed.append(json.loads(line))
+    return [value for value in parsed if isinstance(value, dict)]
 
 
 def check_trackers(track: Sequence[Tracker]) -> None:

@@ -7,7 +7,6 @@ matching (ITM) with word-region alignment (WRA). Checkpoints and metrics are as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -36,7 +35,7 @@ from counterfoil.training.callbacks import DevEvaluation
 from counterfoil.training.checkpoint import CheckpointFolder, derive_seed
 from counterfoil.training.config import Precision, TrainConfig
 from counterfoil.training.logging import StepMonitor, check_trackers
-from counterfoil.training.step import TrainableModule
+from counterfoil.training.step import TrainableModule, autocast
 from counterfoil.training.trainer import TrainingLoop, TrainResult, sampler_of
 
 # Tasks: one a step.
@@ -44,8 +43,8 @@ from counterfoil.training.trainer import TrainingLoop, TrainResult, sampler_of
 
 Task = Literal["mlm", "mrfr", "mrc", "mrckl", "itm"]
 TASKS: tuple[Task, ...] = get_args(Task)
-SIGHTED: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # tasks on masked regions
-CLASSED: tuple[Task, ...] = ("mrc", "mrckl")  # tasks on the probabilities of a detector
+REGION_TASKS: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # tasks on masked regions
+CLASS_TASKS: tuple[Task, ...] = ("mrc", "mrckl")  # tasks on the probabilities of a detector
 
 
 @final
@@ -54,7 +53,7 @@ class PretrainTasks:
     """How often each task is drawn, and how much is hidden.
 
     Attributes:
-        mlm: hidden words; what counts is the ratio to the others.
+        mlm: weight of hidden words; only the ratio to the other tasks counts.
         mrfr: features of hidden regions.
         mrc: likeliest classes of hidden regions.
         mrckl: probabilities of the classes of hidden regions.
@@ -93,17 +92,17 @@ class PretrainTasks:
         return [getattr(self, task) for task in TASKS]
 
     @property
-    def sighted(self) -> bool:
+    def hides_regions(self) -> bool:
         """Whether regions are hidden."""
-        return any(getattr(self, task) for task in SIGHTED)
+        return any(getattr(self, task) for task in REGION_TASKS)
 
     def without_classes(self) -> PretrainTasks:
-        """What is left where nobody says how likely the classes of regions are.
+        """The tasks that need no class probabilities of regions.
 
         Raises:
-            ValueError: nothing is.
+            ValueError: no task is left.
         """
-        return replace(self, **dict.fromkeys(CLASSED, 0.0))
+        return replace(self, **dict.fromkeys(CLASS_TASKS, 0.0))
 
     def only(self, wanted: Task) -> PretrainTasks:
         """The same with one task alone."""
@@ -117,7 +116,7 @@ class PretrainTasks:
 
 
 class RegionClasses(Protocol):
-    """Says how likely the classes of regions are, as a detector thinks."""
+    """A detector's class probabilities of image regions."""
 
     def likely(self, rows: Tensor) -> Tensor:
         """(N, R, C) of these images of a data set; rows of regions sum to 1."""
@@ -127,19 +126,19 @@ class RegionClasses(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class PretrainBatch:
-    """Pairs with something hidden; P of the B are this process's share.
+    """Pairs with hidden words or regions; P of the B are this process's share.
 
     Attributes:
-        task: what is asked.
+        task: the task of the batch.
         anchors: (B,) data set rows of all pairs.
         images: P of them, as they are.
         texts: P of them; words are hidden for "mlm".
         real: (P,) bool, False for a pair that only fills up the share.
         slots: where words are hidden, in real pairs.
-        labels: (M,) long, what stood there.
-        veiled: (P, R) bool, True where a region is hidden, in real pairs.
+        labels: (M,) long, the hidden words.
+        hidden_regions: (P, R) bool, True where a region is hidden, in real pairs.
         matching: (P,) bool, True where text and image belong together.
-        classes: (P, R, C) probabilities of the classes of regions, where they are asked.
+        classes: (P, R, C) probabilities of the classes of regions, for tasks that predict them.
     """
 
     task: Task
@@ -149,7 +148,7 @@ class PretrainBatch:
     real: Tensor
     slots: WordSlots
     labels: Tensor
-    veiled: Tensor
+    hidden_regions: Tensor
     matching: Tensor
     classes: Tensor | None = None
 
@@ -162,7 +161,7 @@ class PretrainBatch:
             real=self.real.to(device),
             slots=WordSlots(self.slots.pair.to(device), self.slots.place.to(device)),
             labels=self.labels.to(device),
-            veiled=self.veiled.to(device),
+            hidden_regions=self.hidden_regions.to(device),
             matching=self.matching.to(device),
             classes=None if self.classes is None else self.classes.to(device),
         )
@@ -174,15 +173,15 @@ class PretrainStream:
     """The batches of a pre-training, each the same from the same seed wherever it begins.
 
     Attributes:
-        processor: where items come from.
-        sampler: which captions meet.
+        processor: source of images and texts.
+        sampler: which captions form a batch.
         epochs: how many.
         seed: of what is drawn.
-        tasks: what is asked.
+        tasks: the tasks and how often each is drawn.
         mask: id of the token that hides a word.
         words: (W,) long, ids that may stand in the place of a hidden word.
         accumulate: batches of one task in a row, as one optimiser step takes them.
-        classes: what says how likely the classes of regions are.
+        classes: class probabilities of regions.
     """
 
     processor: ProcessedDataset
@@ -219,55 +218,56 @@ class PretrainStream:
         here = torch.arange(share.start, share.stop)
         real = here < len(texts)
         here = here.clamp(max=len(texts) - 1)
-        seen = self.processor.images(images[here])
+        inputs = self.processor.images(images[here])
         masked, slots, labels = self._mask_texts(task, texts, rng)
         mine = (slots.pair >= share.start) & (slots.pair < share.stop)
-        veiled = torch.zeros_like(seen.mask)
-        if task in SIGHTED:
-            chance = torch.rand(len(texts), seen.mask.shape[1], generator=rng)[here]
-            veiled = hide_words(seen.mask, chance, share=self.tasks.regions) & real.unsqueeze(1)
-        asked = self.classes if task in CLASSED else None
+        hidden_regions = torch.zeros_like(inputs.mask)
+        if task in REGION_TASKS:
+            chance = torch.rand(len(texts), inputs.mask.shape[1], generator=rng)[here]
+            hidden_regions = hide_regions(inputs.mask, chance, share=self.tasks.regions)
+            hidden_regions = hidden_regions & real.unsqueeze(1)
+        classes = self.classes if task in CLASS_TASKS else None
         return PretrainBatch(
             task=task,
             anchors=Pairs(images, texts),
-            images=seen,
+            images=inputs,
             texts=masked.rows(here),
             real=real,
             slots=WordSlots(slots.pair[mine] - share.start, slots.place[mine]),
             labels=labels[mine],
-            veiled=veiled,
+            hidden_regions=hidden_regions,
             matching=matching[here],
-            classes=asked.likely(images[here]) if asked else None,
+            classes=classes.likely(images[here]) if classes else None,
         )
 
     def _mask_texts(
         self, task: Task, rows: Tensor, rng: torch.Generator
     ) -> tuple[ModalityBatch, WordSlots, Tensor]:
-        """The texts of all processes, with some words hidden where that is asked."""
+        """The texts of all processes, with some words hidden for "mlm"."""
         texts = self.processor.texts(rows)
         none = torch.zeros(0, dtype=torch.long)
         if task != "mlm":
             return texts, WordSlots(none, none), none
         singles = with_singles(
             torch.zeros(len(rows), 0, texts.mask.shape[1], dtype=torch.bool),
-            speaks_for(texts, self.words),
+            maskable_tokens(texts, self.words),
             singles="only",
         )
         slots = choose_spans(singles, times=1, rng=rng, share=self.tasks.words, first=True)
-        found = mask_spans(texts, slots, mask=self.mask, words=self.words, rng=rng)
-        return replace(found.texts, ids=texts.ids), found.slots, found.labels
+        masked = mask_spans(texts, slots, mask=self.mask, words=self.words, rng=rng)
+        return replace(masked.texts, ids=texts.ids), masked.slots, masked.labels
 
 
-def speaks_for(texts: ModalityBatch, words: Tensor) -> Tensor:
+def maskable_tokens(texts: ModalityBatch, words: Tensor) -> Tensor:
     """(N, L) bool, True at tokens that can be hidden: all but special ones.
 
-    A text of special and unknown tokens alone keeps all that its mask calls real.
+    In a text of special and unknown tokens alone, all tokens of its mask can.
     """
-    found = texts.mask & torch.isin(texts.values, words)
-    return found | texts.mask & ~found.any(1, keepdim=True)
+    maskable = texts.mask & torch.isin(texts.values, words)
+    return maskable | texts.mask & ~maskable.any(1, keepdim=True)
 
 
-def hide_words(mask: Tensor, chance: Tensor, *, share: float) -> Tensor:
+def hide_regions(mask: Tensor, chance: Tensor, *, share: float) -> Tensor:
     """(N, R) bool, True at regions that are hidden: each by itself, one at least of each image.
 
     Args:
@@ -303,7 +303,7 @@ def mismatch_pairs(
 
 
 class JointStates(Protocol):
-    """P texts and images that have read each other."""
+    """States of P texts and images encoded together."""
 
     @property
     def texts(self) -> Embeddings:
@@ -317,13 +317,13 @@ class JointStates(Protocol):
 
     @property
     def pooled(self) -> Tensor:
-        """(P, D) what each pair is as a whole."""
+        """(P, D) one vector of each pair."""
         ...
 
 
 @runtime_checkable
 class PretrainableModel(Protocol):
-    """A model that says which words were hidden from it, as UNITER and ViLT do."""
+    """A model that predicts hidden words, as UNITER and ViLT do."""
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images."""
@@ -348,7 +348,7 @@ class PretrainableModel(Protocol):
 
 @runtime_checkable
 class RegionReader(PretrainableModel, Protocol):
-    """One that also says what hidden regions were, as UNITER does."""
+    """A model that also predicts hidden regions, as UNITER does."""
 
     def embed_images(self, images: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
         """N images, the features of some regions (N, R) hidden."""
@@ -365,63 +365,63 @@ class RegionReader(PretrainableModel, Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class TaskAnswers:
-    """What a model says of its share of a batch, and what is true.
+class TaskOutputs:
+    """Predictions of a model for its share of a batch, and their targets.
 
     Attributes:
-        answers: (M, ...) rows of logits or features.
-        truth: (M,) long, or (M, ...) features or probabilities.
+        predictions: (M, ...) rows of logits or features.
+        targets: (M,) long, or (M, ...) features or probabilities.
         distance: (M,) cost of moving words onto regions, for "itm".
     """
 
-    answers: Tensor
-    truth: Tensor
+    predictions: Tensor
+    targets: Tensor
     distance: Tensor | None = None
 
 
-def task_inputs(
-    model: PretrainableModel, batch: PretrainBatch, *, moved: bool = False
-) -> TaskAnswers:
-    """What a model says of its share of a batch.
+def task_outputs(
+    model: PretrainableModel, batch: PretrainBatch, *, transport: bool = False
+) -> TaskOutputs:
+    """Run a model on its share of a batch.
 
     Args:
         model: the model.
-        batch: pairs with something hidden.
-        moved: whether the cost of moving words onto regions is wanted with "itm".
+        batch: pairs with hidden words or regions.
+        transport: whether to compute the cost of moving words onto regions for "itm".
     """
-    if batch.task in SIGHTED:
+    if batch.task in REGION_TASKS:
         assert isinstance(model, RegionReader)
-        return _region_answers(model, batch)
+        return _region_outputs(model, batch)
     joint = model.joint(model.encode_images(batch.images), model.encode_texts(batch.texts))
     if batch.task == "mlm":
         states = joint.texts.tokens[batch.slots.pair, batch.slots.place]
-        return TaskAnswers(model.filled(states), batch.labels)
-    real, said = batch.real, model.matched(joint.pooled)
-    distance = _transport_distance(joint)[real] if moved else None
-    return TaskAnswers(said[real], batch.matching[real].long(), distance)
+        return TaskOutputs(model.filled(states), batch.labels)
+    real, matched = batch.real, model.matched(joint.pooled)
+    distance = _transport_distance(joint)[real] if transport else None
+    return TaskOutputs(matched[real], batch.matching[real].long(), distance)
 
 
-def _region_answers(model: RegionReader, batch: PretrainBatch) -> TaskAnswers:
-    images = model.embed_images(batch.images, batch.veiled)
+def _region_outputs(model: RegionReader, batch: PretrainBatch) -> TaskOutputs:
+    images = model.embed_images(batch.images, batch.hidden_regions)
     joint = model.joint(images, model.encode_texts(batch.texts))
-    states = joint.images.tokens[batch.veiled]
+    states = joint.images.tokens[batch.hidden_regions]
     if batch.task == "mrfr":
-        return TaskAnswers(model.regressed(states), batch.images.values[batch.veiled])
+        return TaskOutputs(model.regressed(states), batch.images.values[batch.hidden_regions])
     assert batch.classes is not None
-    return TaskAnswers(model.classified(states), batch.classes[batch.veiled])
+    return TaskOutputs(model.classified(states), batch.classes[batch.hidden_regions])
 
 
 @final
 class PretrainStep(TrainableModule[PretrainBatch]):
-    """From pairs with something hidden to named losses.
+    """From pairs with hidden words or regions to named losses.
 
-    Each process reads its share of the pairs; a loss is the mean over what is hidden in all of
-    them, so that gradients are those of one process with the whole batch.
+    Each process encodes its share of the pairs; a loss is the mean over the hidden items of all
+    processes, so that gradients are those of one process with the whole batch.
 
     Args:
         model: the model in training.
-        tasks: what it is asked.
-        precision: "bf16" reads under autocast; losses are float32 in any case.
+        tasks: the tasks.
+        precision: "bf16" computes under autocast; losses are float32 in any case.
 
     Raises:
         ValueError: the model cannot be pre-trained.
@@ -438,39 +438,34 @@ class PretrainStep(TrainableModule[PretrainBatch]):
     def forward(self, batch: PretrainBatch) -> dict[str, Tensor]:
         """The loss of the task, and for "itm" that of moving words onto regions ("wra")."""
         assert isinstance(self.model, PretrainableModel)
-        with self._cast(batch):
-            said = task_inputs(self.model, batch, moved=self.tasks.transport > 0)
-        answers = said.answers.float()
+        with autocast(self.precision, batch.real.device):
+            outputs = task_outputs(self.model, batch, transport=self.tasks.transport > 0)
+        predictions = outputs.predictions.float()
         if batch.task in ("mlm", "itm"):
-            loss = cross_entropy(answers, said.truth, reduction="none")
+            loss = cross_entropy(predictions, outputs.targets, reduction="none")
         else:
-            judged = {
+            task_loss = {
                 "mrfr": region_regression,
                 "mrc": region_classification,
                 "mrckl": region_kl_divergence,
             }[batch.task]
-            loss = judged(answers, said.truth)
+            loss = task_loss(predictions, outputs.targets)
         losses: dict[str, Tensor] = {batch.task: _mean(loss)}
-        if said.distance is not None:
-            pull = _mean(word_region_alignment(said.distance, said.truth == 1))
-            losses["wra"] = self.tasks.transport * pull
+        if outputs.distance is not None:
+            alignment = word_region_alignment(outputs.distance, outputs.targets == 1)
+            losses["wra"] = self.tasks.transport * _mean(alignment)
         return losses
 
     def level(self, batch: PretrainBatch) -> Tensor | None:
         """None: there is no margin that scores could collapse to."""
         return None
 
-    def _cast(self, batch: PretrainBatch) -> AbstractContextManager[object]:
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(batch.real.device.type, torch.bfloat16)
-
 
 def can_pretrain(model: RetrievalModel, tasks: PretrainTasks) -> None:
-    """Refuse a model without the parts that the tasks ask.
+    """Refuse a model without the parts that the tasks need.
 
     Raises:
-        ValueError: so it is.
+        ValueError: a part is missing.
     """
     whole: object = model
     if not isinstance(model, PretrainableModel):
@@ -478,7 +473,7 @@ def can_pretrain(model: RetrievalModel, tasks: PretrainTasks) -> None:
             f"{type(model).__name__} cannot be pre-trained: it does not read words and images "
             "together; use UNITER or ViLT"
         )
-    if tasks.sighted and not isinstance(whole, RegionReader):
+    if tasks.hides_regions and not isinstance(whole, RegionReader):
         raise ValueError(
             f"{type(model).__name__} sees no regions that could be hidden; set mrfr, mrc and "
             "mrckl to 0"
@@ -491,13 +486,13 @@ def mask_word(model: RetrievalModel) -> int:
     Raises:
         ValueError: it has none.
     """
-    found = [part.mask_word for part in model.modules() if isinstance(part, WordEmbeddingModel)]
-    if not found or found[0] is None:
+    tokens = [part.mask_word for part in model.modules() if isinstance(part, WordEmbeddingModel)]
+    if not tokens or tokens[0] is None:
         raise ValueError(
             f"{type(model).__name__} has no token that hides a word; read texts with a tokenizer "
             "that has one, such as bert-base-cased"
         )
-    return found[0]
+    return tokens[0]
 
 
 def _transport_distance(joint: JointStates) -> Tensor:
@@ -512,8 +507,8 @@ def _mean(values: Tensor) -> Tensor:
 
 
 ACCURACY = "accuracy"  # the dev figure that an epoch is chosen by
-DECIDED: tuple[Task, ...] = ("mlm", "itm")  # tasks with an answer that is right or wrong
-MOST = 2048  # pairs of dev that are evaluated
+SCORED_TASKS: tuple[Task, ...] = ("mlm", "itm")  # tasks with an answer that is right or wrong
+MAX_DEV_PAIRS = 2048  # pairs of dev that are evaluated
 
 
 def pretrain(
@@ -536,7 +531,7 @@ def pretrain(
         plan: how to train; `plan.select` is "accuracy", the mean of "mlm" and "itm", or one of
             them, in percent.
         model: the model, with the weights to begin from.
-        tasks: what it is asked, and how often.
+        tasks: the tasks, and how often each is drawn.
         train: the training split as the model sees it.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` are written.
         classes: how likely the classes of regions are; without it "mrc" and "mrckl" are left out.
@@ -573,7 +568,7 @@ def pretrain(
     numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), shapes]
     saved = CheckpointFolder(folder / "checkpoints", digest(numbers))
     measure = (
-        None if dev is None or not _decided_tasks(tasks) else DevMeasure(tasks, dev, plan.batch)
+        None if dev is None or not _scored_tasks(tasks) else DevMeasure(tasks, dev, plan.batch)
     )
     callbacks = [] if measure is None else [DevEvaluation(measure)]
     loop = TrainingLoop(plan, step, stream, saved, callbacks)
@@ -596,10 +591,10 @@ def vocabulary_of(processor: ProcessedDataset) -> Tensor:
 
 @final
 class DevMeasure:
-    """How often a model is right on dev, in percent: always asked the same.
+    """Accuracy of a model on dev, in percent, on fixed batches.
 
     Args:
-        tasks: of the training; those that cannot be right or wrong are not asked.
+        tasks: of the training; only those with right and wrong answers are measured.
         processor: dev as the model sees it.
         batch: pairs read at a time.
     """
@@ -609,11 +604,11 @@ class DevMeasure:
         self.sampler = BatchSampler(processor.dataset.relation, batch=batch, seed=0)
 
     def __call__(self, model: RetrievalModel) -> Mapping[str, float]:
-        """Of each task, and "accuracy", their mean."""
+        """Accuracy of each task, and "accuracy", their mean."""
         assert isinstance(model, PretrainableModel)
         word, words = mask_word(model), vocabulary_of(self.processor)
-        found: dict[str, float] = {}
-        for task in _decided_tasks(self.tasks):
+        accuracies: dict[str, float] = {}
+        for task in _scored_tasks(self.tasks):
             only = self.tasks.only(task)
             stream = PretrainStream(
                 processor=self.processor,
@@ -624,24 +619,24 @@ class DevMeasure:
                 mask=word,
                 words=words,
             )
-            found[task] = self._accuracy(model, stream, task)
-        return {**found, ACCURACY: sum(found.values()) / len(found)}
+            accuracies[task] = self._accuracy(model, stream, task)
+        return {**accuracies, ACCURACY: sum(accuracies.values()) / len(accuracies)}
 
     @torch.no_grad()
     def _accuracy(self, model: PretrainableModel, stream: PretrainStream, task: Task) -> float:
-        batches = min(len(self.sampler), -(-MOST // self.sampler.batch))
+        batches = min(len(self.sampler), -(-MAX_DEV_PAIRS // self.sampler.batch))
         right = torch.zeros(2, dtype=torch.long, device=distributed.device())
         with progress(f"batches of {task}", batches) as advance:
             for batch in islice(stream.batches(), batches):
-                said = task_inputs(model, batch.to(distributed.device()))
-                hits = (said.answers.argmax(1) == said.truth).sum()
-                right += torch.stack([hits, hits.new_tensor(len(said.truth))])
+                outputs = task_outputs(model, batch.to(distributed.device()))
+                hits = (outputs.predictions.argmax(1) == outputs.targets).sum()
+                right += torch.stack([hits, hits.new_tensor(len(outputs.targets))])
                 advance(1)
         hit, all_ = distributed.gather(right).sum(0).tolist()
         return float(100 * hit / max(all_, 1))
 
 
-def _decided_tasks(tasks: PretrainTasks) -> tuple[Task, ...]:
-    """The tasks that are drawn and are right or wrong."""
+def _scored_tasks(tasks: PretrainTasks) -> tuple[Task, ...]:
+    """The tasks that are drawn and have right and wrong answers."""
     ratios = dict(zip(TASKS, tasks.ratios(), strict=True))
-    return tuple(task for task in DECIDED if ratios[task])
+    return tuple(task for task in SCORED_TASKS if ratios[task])

@@ -133,7 +133,7 @@ class Reminer:
             WorkStopped: `stop` returned True; the finished part is kept on disk.
         """
         # different processors round differently, and all must mine with the same weights
-        distributed.broadcast_ok(model.state_dict().values())
+        distributed.broadcast_from_first(model.state_dict().values())
         place, weights = self.folder / name, weights_digest(model)
         if (place / MANIFEST).is_file():
             # a kill came after this mining and before the next checkpoint: take its result

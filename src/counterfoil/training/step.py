@@ -149,21 +149,14 @@ def score_anchor_pairs(model: RetrievalModel, batch: Batch, view: EncodedBatch) 
     return empty.index_put((image, text), scores)
 
 
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Autocast to bfloat16, or nothing for "fp32"."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
+
+
 OWN = "model_"  # begins the names of losses that are the model's own
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class StepSources:
-    """Sources of negatives and targets beside the model.
-
-    Attributes:
-        proposer: candidates that depend on the model as it is now.
-        guide: soft targets.
-    """
-
-    proposer: OnlineMiner | None
-    guide: TargetSource | None
 
 
 @final
@@ -180,8 +173,8 @@ class TrainingStep(TrainableModule[Batch]):
         seed: of what the proposer draws.
 
     Raises:
-        ValueError: the objective needs what nobody provides, a role is provided twice, or the
-            proposer does not go with the model.
+        ValueError: the objective needs pairs, grids or targets that are not provided, a role is
+            provided twice, or the proposer does not fit the model.
     """
 
     def __init__(
@@ -198,9 +191,11 @@ class TrainingStep(TrainableModule[Batch]):
         super().__init__()
         proposed = proposer.provides if proposer else frozenset[Role]()
         words = proposer.provides_words if proposer else frozenset[str]()
-        _check("pairs in the role of", _names(objective.needs), _names(provides | proposed))
-        _check("the word tasks", objective.needs_words, words)
-        _check("the grids", objective.needs_grids, model.score_names)
+        _check_provided(
+            "pairs in the role of", _names(objective.needs), _names(provides | proposed)
+        )
+        _check_provided("the word tasks", objective.needs_words, words)
+        _check_provided("the grids", objective.needs_grids, model.score_names)
         if objective.needs_guide and guide is None:
             raise ValueError(
                 "the objective needs a guide that says how similar images and texts ought to be, "
@@ -215,11 +210,11 @@ class TrainingStep(TrainableModule[Batch]):
         if proposer is not None:
             proposer.check(model)
         self.model, self.objective = model, objective
-        # wrapped in a plain record, so that modules inside the miner or the guide are not
-        # registered: they are frozen, belong in no checkpoint, and DDP must not see them
-        self.sources = StepSources(proposer, guide)
+        # in a tuple, so that modules inside the miner or the guide are not registered: they are
+        # frozen, belong in no checkpoint, and DDP must not see them
+        self._miner_and_guide = proposer, guide
         anchors_only = proposer is None or proposer.anchors_only
-        self.spares_block = anchors_only and not objective.needs_block
+        self.scores_anchors_only = anchors_only and not objective.needs_block
         self.precision, self.seed = precision, seed
         self._copies: dict[str, int] = {}
         self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}
@@ -231,7 +226,7 @@ class TrainingStep(TrainableModule[Batch]):
 
     def encode(self, batch: Batch) -> EncodedViews:
         """This process's share of the batch, encoded."""
-        with self._cast(batch):
+        with autocast(self.precision, batch.positive.device):
             views: EncodedViews = self.model(batch)
         return views
 
@@ -242,7 +237,7 @@ class TrainingStep(TrainableModule[Batch]):
             batch: the batch.
             share: what `encode` made of this process's share of it.
         """
-        with self._cast(batch):
+        with autocast(self.precision, batch.positive.device):
             views = self._related(batch, gather_views(batch, share))
             grids = self._grids(batch, views)
             self._copies = {name: grid.repeats for name, grid in grids.items()}
@@ -288,7 +283,7 @@ class TrainingStep(TrainableModule[Batch]):
         pairs: Mapping[Role, Tensor],
         words: Mapping[str, WordTask],
     ) -> dict[str, Tensor]:
-        guide = self.sources.guide
+        _, guide = self._miner_and_guide
         guides = (
             {role: guide.pairs(batch, batch.pairs[role]) for role in self.objective.needs_guided}
             if isinstance(guide, PairTargetSource)
@@ -312,23 +307,20 @@ class TrainingStep(TrainableModule[Batch]):
             torch.manual_seed(derive_seed(self.seed, "relate", batch.step))
             return self.model.batch_forward(batch, views, self._wanted(batch))
 
-    def _cast(self, batch: Batch) -> AbstractContextManager[object]:
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(batch.positive.device.type, torch.bfloat16)
-
     def _grids(self, batch: Batch, views: EncodedViews) -> dict[str, ScoreMatrix]:
         """Scores of the anchor block, in the view for inference and in those that are judged."""
         grids = {}
         for name in sorted(self._wanted(batch)):
             view = views.views[name]
-            alone = self.spares_block and name == INFERENCE and view.repeats == 1
-            scores = (score_anchor_pairs if alone else score_whole_block)(self.model, batch, view)
+            only = self.scores_anchors_only and name == INFERENCE and view.repeats == 1
+            score = score_anchor_pairs if only else score_whole_block
+            scores = score(self.model, batch, view)
             grids[name] = self._score_matrix(batch, scores, name)
         return grids
 
     def _score_matrix(self, batch: Batch, scores: Tensor, name: str) -> ScoreMatrix:
-        guide = self.sources.guide if self.objective.needs_guide and name == INFERENCE else None
+        _, guide = self._miner_and_guide
+        guided = guide is not None and self.objective.needs_guide and name == INFERENCE
         copies = len(scores) // batch.block[0]
         image, text = batch.anchors.image, batch.anchors.text
         blocks = scores.view(batch.block[0], copies, batch.block[1], copies)
@@ -339,14 +331,14 @@ class TrainingStep(TrainableModule[Batch]):
             scores=scores,
             positive=positive,
             anchor=blocks[image, :, text].flatten(1).amin(1),
-            guide=guide(batch) if guide else None,
+            guide=guide(batch) if guide and guided else None,
             scale=self.model.score_scale,
             name=name,
             repeats=copies,
         )
 
     def _proposal(self, batch: Batch, views: EncodedViews, grid: Tensor) -> MinedExtras:
-        proposer = self.sources.proposer
+        proposer, _ = self._miner_and_guide
         if proposer is None:
             return MinedExtras()
         rng = torch.Generator().manual_seed(derive_seed(self.seed, "propose", batch.step))
@@ -395,18 +387,18 @@ def _names(roles: Iterable[Role]) -> frozenset[str]:
     return frozenset(repr(role.value) for role in roles)
 
 
-def _check(what: str, needed: frozenset[str], provided: frozenset[str]) -> None:
+def _check_provided(kind: str, needed: frozenset[str], provided: frozenset[str]) -> None:
     if missing := needed - provided:
         offered = ", ".join(sorted(provided)) or "none"
         raise ValueError(
-            f"the objective needs {what} {', '.join(sorted(missing))}, but provided are: {offered}"
+            f"the objective needs {kind} {', '.join(sorted(missing))}, but provided are: {offered}"
         )
 
 
 def _check_guided(
     roles: frozenset[Role], guide: TargetSource | None, drawn: frozenset[Role]
 ) -> None:
-    """Whether a guide says something of the pairs that an objective wants guided."""
+    """Refuse a guide without targets for the drawn pairs that the objective needs them for."""
     if not roles:
         return
     if not isinstance(guide, PairTargetSource):
@@ -414,7 +406,7 @@ def _check_guided(
             "the objective needs a guide for drawn pairs too, and there is none that knows them; "
             "name the teachers"
         )
-    _check("guided pairs in the role of", _names(roles), _names(drawn))
+    _check_provided("guided pairs in the role of", _names(roles), _names(drawn))
 
 
 # Gradients of a large contrastive batch in the memory of a small one.
@@ -569,7 +561,7 @@ class OptimizerStep(Generic[B]):
         self.plan, self.step = plan, step
         self.optimiser = plan.optimiser.build(step)
         self._parameters = [p for p in step.parameters() if p.requires_grad]
-        distributed.broadcast_ok(step.state_dict().values())
+        distributed.broadcast_from_first(step.state_dict().values())
         self._several = None if distributed.size() == 1 or plan.chunk else _parallel(step)
         self._last_objective = torch.zeros(())
         self.rate = 0.0
@@ -592,7 +584,8 @@ class OptimizerStep(Generic[B]):
         norm = clip_gradients(self._parameters, self.plan.optimiser.clip)
         self.rate = self.plan.optimiser.set_rate(self.optimiser, factor)
         self.optimiser.step()
-        distributed.broadcast_ok(self.step.buffers())  # running statistics are each process's own
+        # running statistics are each process's own
+        distributed.broadcast_from_first(self.step.buffers())
         self._last_objective = _objective(losses)
         total = torch.stack(list(means.values())).sum()
         return {"loss": total, **means, "grad_norm": norm}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.core import distributed
-from counterfoil.core.config import digest
+from counterfoil.core.config import Config, digest
 from counterfoil.core.console import info, progress, warn
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Role
@@ -74,6 +74,7 @@ __all__ = [
     "dev_figures",
     "dev_sample_note",
     "fit",
+    "merge_lora",
     "sampler_of",
 ]
 
@@ -538,12 +539,11 @@ class Trainer:
         # only the adapters of a frozen model are trained, on vectors encoded once
         body = self.model.model
         trained = body.head if isinstance(body, FrozenWithAdapters) else body
-        relation = self.train_set.relation
-        sampler = (
-            OfflineNegativeSampler(lists=self.lists, relation=relation, plan=self.sampling)
-            if self.lists
-            else None
-        )
+        relation, sampler = self.train_set.relation, None
+        if self.lists:
+            sampler = OfflineNegativeSampler(
+                lists=self.lists, relation=relation, plan=self.sampling
+            )
         result = fit(
             self.config,
             trained,
@@ -581,14 +581,9 @@ class Trainer:
         return tuned
 
     def _save(self, result: TrainResult, run: str) -> Model:
-        model, spec = self.model, self.model.spec
-        assert spec is not None
-        body = model.model
-        if isinstance(body, SupportsLoRA) and body.lora and not body.apart:
-            body.merge()
-            spec = spec.replace(lora=0)
+        spec = merge_lora(self.model)
         provenance = {
-            "start": model.name,
+            "start": self.model.name,
             "digest": run,
             "data": self.train_set.name,
             "data_fingerprint": self.train_set.fingerprint,
@@ -598,7 +593,7 @@ class Trainer:
         }
         metrics = result.best.dev if result.best else {}
         card = SavedModelCard(model=spec, provenance=provenance, metrics=metrics)
-        tuned = replace(model, name=str(self.output), spec=spec, card=card)
+        tuned = replace(self.model, name=str(self.output), spec=spec, card=card)
         if distributed.rank() == 0:
             tuned.save_pretrained(self.output / MODEL)
             shutil.rmtree(self.output / "checkpoints", ignore_errors=True)
@@ -630,6 +625,16 @@ def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
         }
 
     return evaluate
+
+
+def merge_lora(model: Model) -> Config[RetrievalModel]:
+    """Merge low-rank adapters into the weights, unless they stay apart; return the config."""
+    assert model.spec is not None
+    network = model.model
+    if not isinstance(network, SupportsLoRA) or not network.lora or network.apart:
+        return model.spec
+    network.merge()
+    return model.spec.replace(lora=0)
 
 
 def describe_loss(objective: WeightedSum) -> list[object]:

@@ -1,1 +1,1 @@
-"""What each kind of stage checks and does."""
+"""The stages of recipes: one file per kind."""

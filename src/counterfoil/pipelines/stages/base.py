@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +26,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class Stage(ABC):
     """One step of a recipe: its settings, what it checks before a run, and what it does.
 
     Attributes:
@@ -59,16 +60,16 @@ class Stage:
         """Content of the digest that replaces or joins the stage's fields."""
         return {}
 
-    def check(self, context: RunContext) -> None:
+    def check(self, context: RunContext) -> None:  # noqa: B027 - most stages check nothing
         """Refuse settings and data that would fail only after hours.
 
         Raises:
             ValueError: they do not fit.
         """
 
+    @abstractmethod
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Do the work and write the results into the stage's folder."""
-        raise NotImplementedError
 
 
 def models_content(models: Sequence[str]) -> dict[str, Any]:

@@ -126,7 +126,6 @@ class Evaluate(Stage):
         dataset, protocol = self.dataset(context), protocol_by_name(self.protocol)
         names = (*(str(context.place(name)) for name in self.using), *self.models)
         models = [load_model(name) for name in names]
-        folds_of(protocol, len(dataset))  # refuses before anything is encoded
         members = [model.embed(dataset) for model in models]
         seed = context.recipe.stage(self.using[0]).training_seed if self.using else None
         shortlist = build_shortlist(

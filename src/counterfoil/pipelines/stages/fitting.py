@@ -1,9 +1,8 @@
-"""What training and pre-training stages share: building, saving and selecting a model."""
+"""Shared by training and pre-training stages: build, select and save a model."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,24 @@ from counterfoil.data.images import PictureFiles
 from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.tokenizers import WordTokenizer
 from counterfoil.data.word_vectors import word_vectors as read_word_vectors
-from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.model import CARD, MODEL, Model, load_model, read_card, save_model
 from counterfoil.models.base import (
     AcceptsOtherWeights,
     PretrainedPart,
     RetrievalModel,
-    SupportsLoRA,
 )
 from counterfoil.models.layers.pooling import WordTower
 from counterfoil.pipelines.stages.base import Stage
 from counterfoil.pipelines.state import RunContext, RunStopped
+from counterfoil.training.callbacks import DevMetrics
 from counterfoil.training.config import TrainConfig
-from counterfoil.training.trainer import IMAGES, TrainResult, dev_sample_note
+from counterfoil.training.trainer import (
+    IMAGES,
+    TrainResult,
+    dev_figures,
+    dev_sample_note,
+    merge_lora,
+)
 
 DEV_SAMPLE_SEED = 0  # the same for all trainings, so that their dev figures compare
 
@@ -193,7 +197,7 @@ def save_result(context: RunContext, stage: ModelStage, model: Model, fitted: Tr
         why = "out of time" if fitted.stop_reason == "minutes" else "interrupted"
         raise RunStopped(f"{why} after {fitted.steps} steps")
     assert model.processor is not None
-    spec = _merged(model)
+    spec = merge_lora(model)
     if distributed.rank() == 0:
         save_model(
             context.place(stage.name) / MODEL,
@@ -222,16 +226,6 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
     return f"best epoch {fitted.best.epoch} of {begun}, dev {figure} {fitted.best.value:.1f}{on}"
 
 
-def _merged(model: Model) -> Config[RetrievalModel]:
-    """Merge low-rank adapters into the weights, unless they stay apart; return the config."""
-    assert model.spec is not None
-    network = model.model
-    if not isinstance(network, SupportsLoRA) or not network.lora or network.apart:
-        return model.spec
-    network.merge()
-    return model.spec.replace(lora=0)
-
-
 def _provenance(context: RunContext, stage: ModelStage, fitted: TrainResult) -> dict[str, object]:
     return {
         "recipe": context.recipe.name,
@@ -246,7 +240,7 @@ def _provenance(context: RunContext, stage: ModelStage, fitted: TrainResult) -> 
 
 
 def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDataset | None:
-    """Dev, or as many of its images as the plan asks for, with all their captions.
+    """Dev, or a sample of as many of its images as the plan sets, with all their captions.
 
     A larger sample holds the smaller ones.
     """
@@ -267,26 +261,12 @@ def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDatase
     return sample
 
 
-def dev_measure(
-    context: RunContext, stage: ModelStage, model: Model
-) -> Callable[[RetrievalModel], Mapping[str, float]] | None:
+def dev_measure(context: RunContext, stage: ModelStage, model: Model) -> DevMetrics | None:
     """A function that measures a model on dev with the processor of `model`; None without dev."""
     dataset = selection_dataset(context, stage)
     if dataset is None:
         return None
-    sampled = {IMAGES: float(len(dataset))} if dataset is not context.dev else {}
-
-    def figures(network: RetrievalModel) -> Mapping[str, float]:
-        inside = any(part is network for part in model.model.modules())
-        member = (model if inside else replace(model, model=network)).embed(dataset)
-        report = evaluate_protocol(
-            [member], dataset.text_to_image, len(dataset), extra_positives=dataset.extra_positives
-        )
-        return {
-            "rsum": report.rsum,
-            **{f"i2t_r{k}": r for k, r in zip((1, 5, 10), report.i2t.numbers)},
-            **{f"t2i_r{k}": r for k, r in zip((1, 5, 10), report.t2i.numbers)},
-            **sampled,
-        }
-
-    return figures
+    measure = dev_figures(model, dataset)
+    if dataset is context.dev:
+        return measure
+    return lambda network: {**measure(network), IMAGES: float(len(dataset))}

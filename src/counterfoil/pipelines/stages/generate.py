@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,9 +67,9 @@ class CaptionStage(Stage):
     """A stage that writes a folder of changed captions."""
 
     @property
+    @abstractmethod
     def source_split(self) -> str:
         """The split whose captions are changed."""
-        raise NotImplementedError
 
 
 @final

@@ -23,7 +23,7 @@ from counterfoil.pipelines.stages.fitting import (
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training import pretrain
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
-from counterfoil.training.pretrain import ACCURACY, CLASSED, TASKS, PretrainTasks
+from counterfoil.training.pretrain import ACCURACY, CLASS_TASKS, TASKS, PretrainTasks
 
 # which output of a model a task trains
 HEADS = {"mlm": "fill", "mrfr": "regress", "mrc": "classify", "mrckl": "classify", "itm": "match"}
@@ -88,9 +88,9 @@ class Pretrain(ModelStage):
     tasks: PretrainTasks = PretrainTasks()
 
     def __post_init__(self) -> None:
-        blind = self.tasks.sighted and self.processor.images != "features"
+        blind = self.tasks.hides_regions and self.processor.images != "features"
         if blind or self.processor.texts == "vectors":
-            hides = "regions and words" if self.tasks.sighted else "words"
+            hides = "regions and words" if self.tasks.hides_regions else "words"
             raise ValueError(
                 f"{self.name!r} hides {hides}, but its lens shows {self.processor.images} and "
                 f"{self.processor.texts}; set images to 'features' (or mrfr, mrc and mrckl to 0), "
@@ -129,10 +129,10 @@ class Pretrain(ModelStage):
         model = build_for_training(context, self)
         assert model.processor is not None
         regions = _classified_regions(context)
-        if left_out := [t for t in _used_tasks(self.tasks) if t in CLASSED and regions is None]:
+        if left_out := [t for t in _used_tasks(self.tasks) if t in CLASS_TASKS and regions is None]:
             warn(
-                f"{self.name}: nobody says which classes the regions of {context.dataset.name} "
-                f"have, so {' and '.join(left_out)} left out"
+                f"{self.name}: the regions of {context.dataset.name} come without class "
+                f"probabilities, so {' and '.join(left_out)} left out"
             )
         dev = selection_dataset(context, self)
         fitted = pretrain.pretrain(

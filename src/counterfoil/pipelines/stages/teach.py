@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, final, get_args
@@ -44,8 +45,9 @@ Inputs = Literal["clean", "same"]
 
 @dataclass(frozen=True, kw_only=True)
 class GuideStage(Stage):
-    """A stage that says how similar images and texts ought to be."""
+    """A stage that stores target similarities of images and texts."""
 
+    @abstractmethod
     def targets(self, context: RunContext, scale: float) -> TargetSource:
         """Open the stored targets for a training.
 
@@ -53,7 +55,6 @@ class GuideStage(Stage):
             context: the run.
             scale: units of the student's scores, see `RetrievalModel.score_scale`.
         """
-        raise NotImplementedError
 
     def check_student(self, context: RunContext, student: ModelStage) -> None:
         """Refuse a student that the targets do not fit.

@@ -29,7 +29,7 @@ from counterfoil.negatives.sampling import (
 )
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import TargetSource
-from counterfoil.pipelines.overrides import match_type
+from counterfoil.pipelines.overrides import named_values
 from counterfoil.pipelines.stages.base import LATER
 from counterfoil.pipelines.stages.fitting import (
     ModelStage,
@@ -268,7 +268,7 @@ def _check_generated(context: RunContext, stage: Train) -> None:
             f"the loss of {stage.name!r} judges written captions, and the stage names nothing that "
             "writes them; set its proposer to Tailored"
         )
-    tasks = {task for part in writers for task in match_type(part)["words"]}
+    tasks = {task for part in writers for task in named_values(part)["words"]}
     missing = sorted(objective.needs_words - tasks)
     if missing and all(part.make in OWN_PROPOSERS for part in parts):
         raise ValueError(
