@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from counterfoil.data.scenes.grammar import articles
 from counterfoil.data.scenes.truth import foils, is_true
 from counterfoil.data.tokenizers import split_words
-from scenes_cases import HAND_MADE, SOME, TOLD
+from scenes_cases import CAPTIONS, HAND_MADE, SOME
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(range(600)), st.integers(0, 4), st.integers(0, 10**6))
 def test_foils_are_false_and_one_detail_away(number, level, seed):
-    caption, one = TOLD[number][level], SOME[number]
+    caption, one = CAPTIONS[number][level], SOME[number]
     found = foils(caption, one, torch.Generator().manual_seed(seed))
     assert found
     assert len({foil.caption for foil in found}) == len(found)
@@ -37,8 +37,8 @@ def test_foils_are_false_and_one_detail_away(number, level, seed):
 def test_a_true_caption_turns_false_in_every_kind_of_detail():
     kinds = {
         foil.kind
-        for one, told in zip(SOME[100:125], TOLD[100:])
-        for caption in told
+        for one, captions in zip(SOME[100:125], CAPTIONS[100:])
+        for caption in captions
         for foil in foils(caption, one, torch.Generator().manual_seed(0))
     }
     assert kinds == {"size", "pattern", "colour", "object", "number", "relation", "swap"}
@@ -53,7 +53,7 @@ def test_foils_change_no_more_than_they_must():
 
 def test_foils_depend_on_the_generator_alone():
     def made(seed):
-        return foils(TOLD[0][4], SOME[0], torch.Generator().manual_seed(seed))
+        return foils(CAPTIONS[0][4], SOME[0], torch.Generator().manual_seed(seed))
 
     assert made(1) == made(1)
     assert made(1) != made(2)
