@@ -65,5 +65,5 @@ def test_what_is_there_is_left_alone(tmp_path):
     with pytest.raises(ValueError, match=r"exists and is left alone; name a new folder$"):
         ensure_absent(tmp_path)
     (tmp_path / "page.html").touch()
-    with pytest.raises(ValueError, match=r"page.html exists .* name a new page with --out$"):
-        ensure_absent(tmp_path / "page.html", "a new page with --out")
+    with pytest.raises(ValueError, match=r"page.html exists .* name a new page with --output$"):
+        ensure_absent(tmp_path / "page.html", "a new page with --output")

@@ -13,7 +13,7 @@ from counterfoil.data.tokenizers import (
     OpenClipTokenizer,
     WordPieceTokenizer,
     load_open_clip_tokenizer,
-    open_clip_tokenizer_of,
+    open_tokenizer,
 )
 
 
@@ -67,7 +67,7 @@ def test_saved_and_opened(public, tmp_path):
     pieces = WordPieceTokenizer(folder, longest=9) if public else None
     words = OpenClipTokenizer(clean="canonicalize", longest=9, pieces=pieces)
     Processor(PixelProcessor(4), words).save(tmp_path)
-    again = open_clip_tokenizer_of(tmp_path)
+    again = open_tokenizer(tmp_path)
     assert again.digest == words.digest
     assert again.encode(["A dog!"]) == words.encode(["A dog!"])
     found = Processor.open(tmp_path).tokenizer
@@ -88,7 +88,7 @@ def test_what_is_refused(tmp_path, monkeypatch):
         load_open_clip_tokenizer(f"open_clip:local-dir:{folder}")
     (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "open_clip"}))
     with pytest.raises(ValueError, match="is not a tokenizer that counterfoil wrote"):
-        open_clip_tokenizer_of(tmp_path)
+        open_tokenizer(tmp_path)
     monkeypatch.setitem(sys.modules, "open_clip", None)
     with pytest.raises(ValueError, match=r'pip install "counterfoil\[vision\]"'):
         load_open_clip_tokenizer("open_clip:ViT-T-8")

@@ -5,10 +5,14 @@ import pytest
 import torch
 from PIL import Image
 
-from counterfoil.data.images import ResizeSquare
+from counterfoil.data.images import (
+    ResizeCrop,
+    ResizeKeepAspect,
+    ResizeSquare,
+    transform_from_name,
+)
 from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.transforms import ResizeCrop, ResizeKeepAspect, transform_from_name
 
 
 def drawn(width, height, form):

@@ -83,7 +83,6 @@ def test_lens_of_vectors(tmp_path):
     assert back.tokenizer is None
     rows = torch.tensor([5, 0])
     assert torch.equal(back.process(dataset).texts(rows).values, vectors.take(rows).values)
-    assert back.process(dataset).text_lengths().tolist() == [1] * 6
     with pytest.raises(ValueError, match="ready-made vectors and cannot read a caption"):
         back.process_texts(["a dog"])
     with pytest.raises(ValueError, match="has no text vectors and the model no tokenizer"):
@@ -114,11 +113,6 @@ def test_bare_pictures_are_seen_as_those_of_a_corpus(tmp_path):
     assert stored.mask.shape == (4, 1)
     white = processor.process_images([Image.new("RGB", (3, 3), "white")]).values[0, :, 0, 0]
     torch.testing.assert_close(white, torch.tensor([0.6, 0.25, 0.4 / 3]))
-
-
-def test_lengths_of_texts():
-    dataset = replace(small_corpus((1, 1)), texts=["a dog runs", "x"])
-    assert ProcessorConfig().fit(dataset).process(dataset).text_lengths().tolist() == [5, 3]
 
 
 def test_what_a_lens_cannot_see(tmp_path):

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from counterfoil.core.io import cache_folder
 from counterfoil.data import tokenizers
 from counterfoil.data.tokenizers import (
     TokenIds,
     Tokenizer,
     WordTokenizer,
-    cache_folder,
     pack_tokens,
     tokenize_dataset,
 )
@@ -45,10 +45,7 @@ class Letters(Tokenizer):
 
     def read(self, texts):
         words = [[n for n, word in enumerate(text.split()) for _ in word] for text in texts]
-        return TokenIds(self.encode(texts), words)
-
-    def encode(self, texts):
-        return [[ord(letter) for letter in text if letter != " "] for text in texts]
+        return TokenIds([[ord(c) for c in text if c != " "] for text in texts], words)
 
     def tokens(self, ids):
         return [chr(i) for i in ids]
@@ -80,12 +77,12 @@ def test_a_cache_from_before_words_were_kept_is_made_again(kept):
 def kept(tmp_path, monkeypatch):
     """A cache of its own that keeps even few texts; counts what is tokenised."""
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path))
-    monkeypatch.setattr(tokenizers, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(tokenizers, "MIN_CACHED", 1)
     calls = []
-    original = WordTokenizer.encode
+    original = WordTokenizer.read
     monkeypatch.setattr(
         WordTokenizer,
-        "encode",
+        "read",
         lambda self, texts: calls.append(len(texts)) or original(self, texts),
     )
     return calls

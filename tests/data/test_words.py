@@ -74,7 +74,7 @@ def test_digest_depends_on_words_and_length():
     "words, sentence",
     [
         (["a", "b"], "a vocabulary begins with <pad> <start> <end> <unk>, this one with 'a b'"),
-        ([*SPECIAL, "x", "x"], "'x' stands twice"),
+        ([*SPECIAL, "x", "x"], "'x' occurs twice"),
         ([], "a vocabulary begins with"),
     ],
 )
@@ -162,5 +162,5 @@ def test_where_pieces_stand(pieces):
     assert [text[a:b] for a, b in pieces.spans([text])[0]] == ["", "A", "dog", "s", "'", "x", ""]
     assert pieces.wordless == (0, 1, 2, 3, 7)
     pieces.divides = False
-    with pytest.raises(ValueError, match="does not tell where in a text"):
+    with pytest.raises(ValueError, match="has no offsets of its tokens"):
         pieces.spans([text])

@@ -18,6 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 
+def cache_folder() -> Path:
+    """Folder of cached files: ``$COUNTERFOIL_CACHE``, or ``~/.cache/counterfoil``."""
+    configured = os.environ.get("COUNTERFOIL_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "counterfoil"
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends without error."""
@@ -89,7 +95,7 @@ def ensure_absent(path: Path, instead: str = "a new folder") -> None:
 
     Args:
         path: the path.
-        instead: the remedy in the error, as in "a new page with --out".
+        instead: the remedy in the error, as in "a new page with --output".
 
     Raises:
         ValueError: it exists.

@@ -376,7 +376,7 @@ def _text_ids(entry: DatasetEntry) -> Sequence[str]:
 def _check_unique(ids: Sequence[str], what: str, where: str) -> None:
     if len(set(ids)) < len(ids):
         twice = next(name for name, count in Counter(ids).items() if count > 1)
-        raise ValueError(f"{where}: {what} id {twice!r} stands twice; every {what} has its own id")
+        raise ValueError(f"{where}: {what} id {twice!r} occurs twice; every {what} has its own id")
 
 
 def _check_encodable(strings: Sequence[str], where: str) -> None:

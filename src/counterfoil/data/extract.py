@@ -32,7 +32,7 @@ from counterfoil.data.features import (
     open_features,
     write_feature_array,
 )
-from counterfoil.data.images import Pictures, load_pixels
+from counterfoil.data.images import Pictures, ResizeSquare
 
 TIMM = "timm:"
 
@@ -142,7 +142,8 @@ class TimmBackbone(Backbone):
         self._model, self._device = _ready(model, device), device
 
     def prepare(self, pictures: Sequence[Image.Image]) -> Tensor:
-        stacked = np.stack([load_pixels(picture, self._size) for picture in pictures])
+        transform = ResizeSquare(self._size)
+        stacked = np.stack([transform(picture) for picture in pictures])
         return (torch.from_numpy(stacked).float() / 255 - self._mean) / self._deviation
 
     def grid(self, values: Tensor) -> Tensor:

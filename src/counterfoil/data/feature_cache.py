@@ -23,13 +23,12 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.io import read_array, read_json, write_array, write_json
+from counterfoil.core.io import cache_folder, read_array, read_json, write_array, write_json
 from counterfoil.core.resumable import work_through
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import Array, Pictures, image_fingerprint
 from counterfoil.data.processor import ImageProcessor, PixelProcessor
-from counterfoil.data.tokenizers import cache_folder
 
 BATCH = 32
 MIN_PART_SIZE, MAX_PARTS = 256, 256  # images of a part; parts of one run

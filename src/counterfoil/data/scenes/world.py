@@ -57,8 +57,8 @@ class Dice:
 
 # Contents of a scene, and the exact meaning of relations.
 #
-# All measures are whole thousandths of the picture's side, so that no rounding affects truth. y grows
-# downwards.
+# All measures are whole thousandths of the picture's side, so that no rounding affects truth.
+# y grows downwards.
 #
 #     left of, right of   the centres are at least 120 apart in x
 #     above, below        the centres are at least 120 apart in y
