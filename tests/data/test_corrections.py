@@ -183,7 +183,7 @@ def test_ready_made_vectors_cannot_be_rewritten():
         ('{"do": "drop", "image": "a", "caption": "b"}', "'drop' needs an image or a caption, one"),
         ('{"do": "true", "image": "a"}', "'true' needs an image and a caption"),
         ('{"do": "fix", "image": "a", "text": "x"}', "'fix' needs a caption"),
-        ('{"do": "fix", "caption": "a", "text": " "}', "'fix' needs the text that shall stand"),
+        ('{"do": "fix", "caption": "a", "text": " "}', "'fix' needs the new text"),
     ],
 )
 def test_lines_that_are_no_decision_are_refused(tmp_path, line, complaint):

@@ -67,15 +67,15 @@ def killed(dataset, out, after):
     """Extract in a process that kills itself after so many shards."""
     process = os.fork()
     if process == 0:
-        store, calls = extract._store, []
+        write_rows, calls = extract._write_rows, []
 
         def dying(*args):
             if len(calls) == after:
                 os.kill(os.getpid(), signal.SIGKILL)
             calls.append(1)
-            store(*args)
+            write_rows(*args)
 
-        extract._store = dying
+        extract._write_rows = dying
         extract_features(dataset, "timm:any", out, shard=2)
         os._exit(0)
     _, status = os.waitpid(process, 0)
