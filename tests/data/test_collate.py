@@ -33,7 +33,7 @@ texts = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
 def test_pools_hold_every_row_once_and_places_point_at_rows(anchors, seed):
     processor, anchors = laid(), torch.tensor(anchors)
     negatives = drawn_pairs(processor, anchors, seed)
-    batch = collate(processor, anchors, drawn={Role.HARD_TEXT: negatives}, step=7)
+    batch = collate(processor, anchors, negatives={Role.HARD_TEXT: negatives}, step=7)
     for pool in (batch.image_rows.tolist(), batch.text_rows.tolist()):
         assert len(set(pool)) == len(pool)
     placed = batch.pairs[Role.HARD_TEXT]
@@ -122,7 +122,7 @@ def test_diagonal_is_the_authors_form():
 def test_diagonal_finds_drawn_images_at_their_first_place():
     negatives = Pairs(torch.tensor([[2], [4], [0]]), torch.tensor([[0], [7], [7]]))
     batch = collate(
-        laid(), torch.tensor([2, 0, 3]), drawn={Role.CROSS: negatives}, positives="diagonal"
+        laid(), torch.tensor([2, 0, 3]), negatives={Role.CROSS: negatives}, positives="diagonal"
     )
     assert batch.pairs[Role.CROSS].image.tolist() == [[0], [3], [1]]
     assert batch.image_rows.tolist() == [2, 0, 2, 4]
@@ -159,7 +159,7 @@ def test_one_process_has_it_all():
 def test_targets_are_the_anchor_captions_of_each_image(anchors):
     processor = laid()
     negatives = drawn_pairs(processor, torch.tensor(anchors), seed=1)
-    batch = collate(processor, torch.tensor(anchors), drawn={Role.HARD_TEXT: negatives})
+    batch = collate(processor, torch.tensor(anchors), negatives={Role.HARD_TEXT: negatives})
     assert len(batch.images.targets) == len(batch.image_rows)
     text_to_image = processor.dataset.text_to_image.tolist()
     for row, told in zip(batch.image_rows.tolist(), batch.images.targets, strict=True):

@@ -100,8 +100,8 @@ class FeatureProcessor(ImageProcessor):
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
         raise ValueError(
-            "this model reads stored features and cannot look at a bare picture; extract its "
-            "features with `counterfoil features` first"
+            "this model reads stored features, not pictures; extract features with "
+            "`counterfoil features` first"
         )
 
 
@@ -219,7 +219,7 @@ class Processor:
         Raises:
             ValueError: there is none, or it was written by another version.
         """
-        plain = read_json(folder / "lens.json", "a lens")
+        plain = read_json(folder / "lens.json", "a processor")
         try:
             settings: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()
@@ -229,7 +229,7 @@ class Processor:
                 return Processor(FeatureProcessor(**settings), tokenizer)
             return Processor(PixelProcessor(**settings), tokenizer)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{folder / 'lens.json'} is not a lens: {error!r}") from error
+            raise ValueError(f"{folder / 'lens.json'} is not a processor: {error!r}") from error
 
 
 @final
@@ -299,7 +299,7 @@ class ProcessorConfig:
             ValueError: the data set is empty, or lacks the features that are read.
         """
         if not len(train):
-            raise ValueError(f"{train.name} has no image to fit a lens on")
+            raise ValueError(f"{train.name} has no image to fit a processor on")
         return Processor(self._image_processor(train), self._tokenizer(train))
 
     def made(self) -> Processor:
