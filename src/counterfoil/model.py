@@ -580,7 +580,7 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
             longest=open_clip.open_clip_text_length(config),
             width=open_clip.open_clip_width(config),
             config=config,
-            negatives=place.fresh,
+            drawn=place.fresh,
         )
     return PretrainedPair(
         make=DualEncoder,
