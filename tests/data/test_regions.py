@@ -75,6 +75,13 @@ def test_stack_reads_parts_as_one():
     assert stack[np.array([], dtype=int)].shape == (0, 2)
 
 
+def test_stack_of_two_kinds_of_numbers():
+    parts = [random_array(2, 3).astype(np.float16), random_array(1, 3) * 1e6]
+    stack = RowStack(parts, np.float32)
+    np.testing.assert_array_equal(stack[np.array([2, 0])], np.stack([parts[1][0], parts[0][0]]))
+    assert stack[np.array([0])].dtype == np.float32
+
+
 def test_stack_refuses_what_differs():
     with pytest.raises(ValueError, match=r"\(3, 2\) float32, \(3, 5\) float32 cannot be read as"):
         RowStack([random_array(3, 2), random_array(3, 5)])

@@ -94,13 +94,13 @@ def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous copies on the CPU, none of which shares memory with another."""
-    owned, seen = {}, set[int]()
+    owned, addresses = {}, set[int]()
     for name, tensor in tensors.items():
         copy = tensor.detach().cpu().contiguous()
         place = copy.untyped_storage().data_ptr()
-        if place in seen or copy.numel() != copy.untyped_storage().nbytes() // copy.itemsize:
+        if place in addresses or copy.numel() != copy.untyped_storage().nbytes() // copy.itemsize:
             copy = copy.clone()
-        seen.add(place)
+        addresses.add(place)
         owned[name] = copy
     return owned
 

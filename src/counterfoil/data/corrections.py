@@ -120,7 +120,7 @@ def apply_corrections(
 
 @final
 class _CorrectedDataset:
-    """Texts, kept rows and additional positives while corrections are applied in order."""
+    """Texts, remaining rows and extra positives while corrections are applied in order."""
 
     def __init__(self, original: ImageTextDataset) -> None:
         self.original, self.texts = original, list(original.texts)

@@ -37,14 +37,15 @@ class RowStack:
     """Concatenation of arrays that copies nothing until rows are indexed.
 
     Args:
-        parts: arrays of one dtype whose shapes differ in the first axis only.
+        parts: arrays whose shapes differ in the first axis only.
+        dtype: of the rows; by default all parts have to have one dtype.
 
     Raises:
         ValueError: shapes or dtypes differ.
     """
 
-    def __init__(self, parts: Sequence[Array]) -> None:
-        shapes = {(part.shape[1:], part.dtype.name) for part in parts}
+    def __init__(self, parts: Sequence[Array], dtype: npt.DTypeLike | None = None) -> None:
+        shapes = {(part.shape[1:], np.dtype(dtype or part.dtype)) for part in parts}
         if len(shapes) != 1:
             given = ", ".join(f"{part.shape} {part.dtype.name}" for part in parts)
             raise ValueError(
@@ -55,7 +56,7 @@ class RowStack:
         lengths = [len(part) for part in parts]
         self._starts = np.cumsum([0, *lengths[:-1]])
         self.shape = (sum(lengths), *parts[0].shape[1:])
-        self.dtype, self.ndim = parts[0].dtype, parts[0].ndim
+        self.dtype, self.ndim = np.dtype(dtype or parts[0].dtype), parts[0].ndim
 
     def __len__(self) -> int:
         return int(self.shape[0])
