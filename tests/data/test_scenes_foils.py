@@ -15,11 +15,11 @@ from scenes_cases import CAPTIONS, HAND_MADE, SOME
 @given(st.sampled_from(range(600)), st.integers(0, 4), st.integers(0, 10**6))
 def test_foils_are_false_and_one_detail_away(number, level, seed):
     caption, one = CAPTIONS[number][level], SOME[number]
-    found = foils(caption, one, torch.Generator().manual_seed(seed))
-    assert found
-    assert len({foil.caption for foil in found}) == len(found)
+    false_captions = foils(caption, one, torch.Generator().manual_seed(seed))
+    assert false_captions
+    assert len({foil.caption for foil in false_captions}) == len(false_captions)
     before = split_words(caption)
-    for foil in found:
+    for foil in false_captions:
         assert is_true(foil.caption, one) is False
         assert foil.words == tuple(split_words(foil.caption))
         assert foil.changed
@@ -46,8 +46,10 @@ def test_a_true_caption_turns_false_in_every_kind_of_detail():
 
 def test_foils_change_no_more_than_they_must():
     rng = torch.Generator().manual_seed(0)
-    found = foils("A star with a heart to its right.", HAND_MADE, rng)
-    mirrored = [foil for foil in found if foil.caption == "A star with a heart to its left."]
+    false_captions = foils("A star with a heart to its right.", HAND_MADE, rng)
+    mirrored = [
+        foil for foil in false_captions if foil.caption == "A star with a heart to its left."
+    ]
     assert [foil.changed for foil in mirrored] == [(7,)]
 
 
@@ -67,10 +69,10 @@ def test_foils_need_a_caption_of_the_grammar():
 
 def test_two_relations_of_one_pair_never_contradict_each_other():
     caption = "A star above and to the left of a heart."
-    found = foils(caption, HAND_MADE, torch.Generator().manual_seed(0))
-    assert {foil.caption for foil in found if foil.kind == "relation"} >= {
+    false_captions = foils(caption, HAND_MADE, torch.Generator().manual_seed(0))
+    assert {foil.caption for foil in false_captions if foil.kind == "relation"} >= {
         "A star above and to the right of a heart."
     }
-    for foil in found:
+    for foil in false_captions:
         assert not ("left" in foil.words and "right" in foil.words)
         assert len({"above", "below", "over", "under"} & set(foil.words)) < 2

@@ -170,7 +170,7 @@ def test_an_unknown_image_id_is_refused(given):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "settings",
     [
         {"images": 0},
         {"images": 10, "dev": 5, "test": 5},
@@ -179,9 +179,9 @@ def test_an_unknown_image_id_is_refused(given):
         {"size": 0},
     ],
 )
-def test_impossible_numbers_are_refused(asked):
+def test_impossible_numbers_are_refused(settings):
     with pytest.raises(ValueError, match=r"there cannot be .* give more images"):
-        scenes(**asked)
+        scenes(**settings)
 
 
 def test_unknown_features_are_refused():

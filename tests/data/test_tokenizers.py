@@ -33,8 +33,8 @@ def test_words_are_split_as_the_field_does(text, words):
 @given(st.text())
 def test_no_character_is_lost(text):
     plain = text.lower().replace('"', "").replace("`", "").replace("'", "")
-    found = "".join(split_words(text)).replace("`", "").replace("'", "")
-    assert "".join(found.split()) == "".join(plain.split())
+    joined = "".join(split_words(text)).replace("`", "").replace("'", "")
+    assert "".join(joined.split()) == "".join(plain.split())
 
 
 def test_vocabulary_is_ordered_by_count_then_alphabet():

@@ -51,8 +51,8 @@ def test_captions_are_cleaned_first(clean, text, same, tmp_path):
 
 def test_the_end_may_be_left_out(tmp_path):
     folder = recipes_cases.clip_like(tmp_path / "siglip", "siglip")
-    told = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(told | {"sep_token": "</s>"}))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"sep_token": "</s>"}))
     pieces = WordPieceTokenizer(str(folder), longest=12)
     found = OpenClipTokenizer(clean="lower", longest=12, pieces=pieces, ends=False).encode(
         ["a dog"]
