@@ -599,7 +599,7 @@ def empty_query(here, models):
     return "search", models / "pixels", " ", "--data", "scenes:images=12"
 
 
-@case("cannot look at a bare picture", "counterfoil features")
+@case("reads stored features, not pictures", "counterfoil features")
 def picture_for_a_model_of_features(here, models):
     precomp(here)
     write_picture(here / "dog.png")

@@ -21,7 +21,7 @@ from counterfoil.data.scenes.world import (
 )
 
 SOME = [lay_out(3, "train", number) for number in range(600)]
-TOLD = [describe(one) for one in SOME]
+CAPTIONS = [describe(one) for one in SOME]
 HAND_MADE = Scene(
     "by hand",
     (
@@ -50,13 +50,13 @@ phrases = st.builds(
 
 @st.composite
 def forms(draw, most=4):
-    told = tuple(draw(st.lists(phrases, min_size=1, max_size=most)))
-    pairs = list(permutations(range(len(told)), 2))
+    members = tuple(draw(st.lists(phrases, min_size=1, max_size=most)))
+    pairs = list(permutations(range(len(members)), 2))
     chosen: list[Link] = []
     if pairs:
         for one, other in draw(st.lists(st.sampled_from(pairs), max_size=2)):
             chosen.append(Link(draw(st.sampled_from(RELATIONS)), one, other))
-    return Form(told, tuple(chosen), draw(st.booleans()))
+    return Form(members, tuple(chosen), draw(st.booleans()))
 
 
 @st.composite

@@ -164,7 +164,7 @@ def batch_of(
     rows = torch.tensor(texts)
     rng = torch.Generator().manual_seed(step)
     drawn = Offline(processor.dataset.text_to_image).draw(rows, rng) if offline else None
-    return collate(processor, rows, drawn=drawn, step=step)
+    return collate(processor, rows, negatives=drawn, step=step)
 
 
 def host(

@@ -54,7 +54,7 @@ def test_files_without_a_kind_open(tmp_path):
         (
             {"corpus": "bb"},
             r"was noted on corpus bb \(split 'train'\), but this one is aa; name the data it was "
-            "noted on, decided as they were, or note it again",
+            "noted on, with the same corrections, or note it again",
         ),
     ],
 )

@@ -35,34 +35,34 @@ def text_of(findings):
 def test_healthy_data_can_be_trained_on(tmp_path):
     for dataset in (healthy(), pictured(tmp_path)):
         for quick in (True, False):
-            found = check_dataset(dataset, quick=quick)
-            assert found.errors == found.warnings == ()
-            assert found.splits == (
+            report = check_dataset(dataset, quick=quick)
+            assert report.errors == report.warnings == ()
+            assert report.splits == (
                 SplitCounts("train", 2, 4, 0),
                 SplitCounts("dev", 1, 2, 0),
                 SplitCounts("test", 1, 2, 0),
             )
-            assert found.captions_per_image == ((2, 4),)
-            assert (found.lengths.shortest, found.lengths.longest) == (3, 3)
-            assert "This data set can be trained on." in text_of(found)
+            assert report.captions_per_image == ((2, 4),)
+            assert (report.lengths.shortest, report.lengths.longest) == (3, 3)
+            assert "This data set can be trained on." in text_of(report)
 
 
 def test_histogram_and_images_without_caption():
-    found = check_dataset(small_corpus((2, 0, 1, 1), SPLITS))
-    assert found.captions_per_image == ((0, 1), (1, 2), (2, 1))
-    assert found.splits[0] == SplitCounts("train", 2, 2, 1)
-    assert any("1 image without a caption" in warning for warning in found.warnings)
+    report = check_dataset(small_corpus((2, 0, 1, 1), SPLITS))
+    assert report.captions_per_image == ((0, 1), (1, 2), (2, 1))
+    assert report.splits[0] == SplitCounts("train", 2, 2, 1)
+    assert any("1 image without a caption" in warning for warning in report.warnings)
 
 
 def test_missing_and_unreadable_pictures(tmp_path):
     dataset = pictured(tmp_path)
     (tmp_path / "1.png").unlink()
     (tmp_path / "2.png").write_bytes((tmp_path / "3.png").read_bytes()[:100])
-    found = check_dataset(dataset)
-    assert len(found.unreadable) == 2
-    assert "1.png does not exist" in found.unreadable[0]
-    assert "2.png cannot be read as a picture" in found.unreadable[1]
-    assert found.errors[0].startswith("2 pictures cannot be read, such as: ")
+    report = check_dataset(dataset)
+    assert len(report.unreadable) == 2
+    assert "1.png does not exist" in report.unreadable[0]
+    assert "2.png cannot be read as a picture" in report.unreadable[1]
+    assert report.errors[0].startswith("2 pictures cannot be read, such as: ")
     assert len(check_dataset(dataset, quick=True).unreadable) == 1
     beside = check_dataset(replace(dataset, features=FeatureArray.of(random_array(4, 2, 3))))
     assert beside.errors == ()
@@ -70,12 +70,12 @@ def test_missing_and_unreadable_pictures(tmp_path):
 
 
 def test_same_picture_across_and_within_splits(tmp_path):
-    found = check_dataset(pictured(tmp_path, seeds=(0, 0, 5, 5)))
-    assert [(twins.names, twins.across) for twins in found.same_images] == [
+    report = check_dataset(pictured(tmp_path, seeds=(0, 0, 5, 5)))
+    assert [(twins.names, twins.across) for twins in report.same_images] == [
         (("a0", "a1"), False),
         (("a2", "a3"), True),
     ]
-    assert found.warnings == (
+    assert report.warnings == (
         "1 image in more than one split, such as a2 (dev) and a3 (test)",
         "1 image more than once in a split, such as a0 (train) and a1 (train)",
     )
@@ -91,15 +91,15 @@ def test_same_picture_in_another_file_format_is_the_same(tmp_path):
 def test_same_features_where_there_are_no_pictures():
     values = random_array(4, 2, 3)
     values[3] = values[0]
-    found = check_dataset(replace(healthy(), features=FeatureArray.of(values)))
-    assert [twins.names for twins in found.same_images] == [("a0", "a3")]
+    report = check_dataset(replace(healthy(), features=FeatureArray.of(values)))
+    assert [twins.names for twins in report.same_images] == [("a0", "a3")]
 
 
 def test_same_caption_across_splits_only():
     texts = ["A dog.", "a dog", "b", "c", "A  Dog .", "e", "f", "g"]
-    found = check_dataset(replace(healthy(), texts=texts))
-    assert [twins.names for twins in found.same_texts] == [("'A dog.'", "'a dog'", "'A  Dog .'")]
-    assert "1 caption in more than one split" in found.warnings[0]
+    report = check_dataset(replace(healthy(), texts=texts))
+    assert [twins.names for twins in report.same_texts] == [("'A dog.'", "'a dog'", "'A  Dog .'")]
+    assert "1 caption in more than one split" in report.warnings[0]
     within = check_dataset(replace(healthy(), texts=["x", "X", *"bcdefg"]))
     assert within.same_texts == ()
 
@@ -109,9 +109,9 @@ def test_not_finite_features_are_found_in_every_block():
     dataset = small_corpus(counts, ["train"] * 190 + ["dev"] * 5 + ["test"] * 5)
     values = random_array(200, 2, 3)
     values[[3, 150], 0, 0] = np.nan, -np.inf
-    found = check_dataset(replace(dataset, features=FeatureArray.of(values)))
-    assert found.not_finite == ("a3", "a150")
-    assert "2 images with NaN or infinite features, such as 'a3'" in found.errors[0]
+    report = check_dataset(replace(dataset, features=FeatureArray.of(values)))
+    assert report.not_finite == ("a3", "a150")
+    assert "2 images with NaN or infinite features, such as 'a3'" in report.errors[0]
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ def test_not_finite_features_are_found_in_every_block():
     ],
 )
 def test_what_cannot_be_trained_on(dataset, words):
-    found = check_dataset(dataset)
+    report = check_dataset(dataset)
     with pytest.raises(ValueError, match=words):
-        raise ValueError(" ".join(found.errors))
-    assert "error: " in text_of(found)
-    assert "can be trained on" not in text_of(found)
+        raise ValueError(" ".join(report.errors))
+    assert "error: " in text_of(report)
+    assert "can be trained on" not in text_of(report)
 
 
 def test_warnings_about_captions():
     texts = ["b'a man in red'", " ", "w " * 61, *"defgh"]
     dataset = replace(healthy(), texts=texts, text_to_image=torch.tensor([0, 0, 1, 1, 2, 2, 3, -1]))
-    found = check_dataset(dataset)
-    assert found.orphans == 1
-    assert found.lengths.empty == 1
-    assert found.warnings == (
+    report = check_dataset(dataset)
+    assert report.orphans == 1
+    assert report.lengths.empty == 1
+    assert report.warnings == (
         "1 caption describing no image",
         "1 caption without a word",
         "1 caption like \"b'a man in red'\", which are printed bytes: write them again as text",
@@ -145,9 +145,9 @@ def test_warnings_about_captions():
 
 
 def test_missing_splits_are_a_warning():
-    found = check_dataset(small_corpus((1, 1), ["train", "train"]))
-    assert found.errors == ()
-    assert found.warnings[:2] == (
+    report = check_dataset(small_corpus((1, 1), ["train", "train"]))
+    assert report.errors == ()
+    assert report.warnings[:2] == (
         "there is no dev split, which the best epoch is chosen on",
         "there is no test split, which results are measured on",
     )

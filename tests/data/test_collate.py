@@ -33,7 +33,7 @@ texts = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
 def test_pools_hold_every_row_once_and_places_point_at_rows(anchors, seed):
     processor, anchors = laid(), torch.tensor(anchors)
     negatives = drawn_pairs(processor, anchors, seed)
-    batch = collate(processor, anchors, drawn={Role.HARD_TEXT: negatives}, step=7)
+    batch = collate(processor, anchors, negatives={Role.HARD_TEXT: negatives}, step=7)
     for pool in (batch.image_rows.tolist(), batch.text_rows.tolist()):
         assert len(set(pool)) == len(pool)
     placed = batch.pairs[Role.HARD_TEXT]
@@ -46,17 +46,19 @@ def test_pools_hold_every_row_once_and_places_point_at_rows(anchors, seed):
 
 def offers(processor, anchors, seed):
     """Candidates of two roles, some of them none."""
-    found = {role: drawn_pairs(processor, anchors, seed) for role in (Role.HARD_TEXT, Role.CROSS)}
-    for pairs in found.values():
+    candidates_by_role = {
+        role: drawn_pairs(processor, anchors, seed) for role in (Role.HARD_TEXT, Role.CROSS)
+    }
+    for pairs in candidates_by_role.values():
         pairs.text[:, 0], pairs.image[:, 1] = -1, -1
-    return found
+    return candidates_by_role
 
 
 def share_of_offers(anchors, seed):
     processor = laid()
-    found = offers(processor, torch.tensor(anchors), seed)
-    batch = collate(processor, torch.tensor(anchors), candidates=found)
-    for role, pairs in found.items():
+    candidates_by_role = offers(processor, torch.tensor(anchors), seed)
+    batch = collate(processor, torch.tensor(anchors), candidates=candidates_by_role)
+    for role, pairs in candidates_by_role.items():
         assert torch.equal(batch.candidates[role].text, pairs.text)
         assert torch.equal(batch.candidates[role].image, pairs.image)
     return [items.ids.tolist() for items in batch.offered], batch.image_rows.tolist()
@@ -65,12 +67,12 @@ def share_of_offers(anchors, seed):
 @given(texts, st.integers(0, 100))
 def test_candidates_have_items_of_their_own(anchors, seed):
     processor = laid()
-    found = offers(processor, torch.tensor(anchors), seed)
+    candidates_by_role = offers(processor, torch.tensor(anchors), seed)
     (images, captions), pool = share_of_offers(anchors, seed)
     text_to_image = processor.dataset.text_to_image.tolist()
-    drawn = {row for pairs in found.values() for row in pairs.image.flatten().tolist()}
+    drawn = {row for pairs in candidates_by_role.values() for row in pairs.image.flatten().tolist()}
     assert images == sorted((drawn | {text_to_image[text] for text in anchors}) - {-1})
-    drawn = {row for pairs in found.values() for row in pairs.text.flatten().tolist()}
+    drawn = {row for pairs in candidates_by_role.values() for row in pairs.text.flatten().tolist()}
     assert captions == sorted((drawn | set(anchors)) - {-1})
     assert pool == sorted({text_to_image[text] for text in anchors})
     assert collate(processor, torch.tensor(anchors)).offered is None
@@ -83,8 +85,10 @@ def test_processes_read_the_candidates_of_their_anchors(anchors):
     assert sorted(set(shares[0][0] + shares[1][0])) == images
     assert sorted(set(shares[0][1] + shares[1][1])) == captions
     each = -(-len(anchors) // 2)
-    found = offers(laid(), torch.tensor(anchors), 5)
-    mine = {row for pairs in found.values() for row in pairs.text[:each].flatten().tolist()}
+    candidates_by_role = offers(laid(), torch.tensor(anchors), 5)
+    mine = {
+        row for pairs in candidates_by_role.values() for row in pairs.text[:each].flatten().tolist()
+    }
     assert set(shares[0][1]) == (mine | set(anchors[:each])) - {-1}
 
 
@@ -122,7 +126,7 @@ def test_diagonal_is_the_authors_form():
 def test_diagonal_finds_drawn_images_at_their_first_place():
     negatives = Pairs(torch.tensor([[2], [4], [0]]), torch.tensor([[0], [7], [7]]))
     batch = collate(
-        laid(), torch.tensor([2, 0, 3]), drawn={Role.CROSS: negatives}, positives="diagonal"
+        laid(), torch.tensor([2, 0, 3]), negatives={Role.CROSS: negatives}, positives="diagonal"
     )
     assert batch.pairs[Role.CROSS].image.tolist() == [[0], [3], [1]]
     assert batch.image_rows.tolist() == [2, 0, 2, 4]
@@ -159,22 +163,24 @@ def test_one_process_has_it_all():
 def test_targets_are_the_anchor_captions_of_each_image(anchors):
     processor = laid()
     negatives = drawn_pairs(processor, torch.tensor(anchors), seed=1)
-    batch = collate(processor, torch.tensor(anchors), drawn={Role.HARD_TEXT: negatives})
+    batch = collate(processor, torch.tensor(anchors), negatives={Role.HARD_TEXT: negatives})
     assert len(batch.images.targets) == len(batch.image_rows)
     text_to_image = processor.dataset.text_to_image.tolist()
-    for row, told in zip(batch.image_rows.tolist(), batch.images.targets, strict=True):
+    for row, captions_of_image in zip(batch.image_rows.tolist(), batch.images.targets, strict=True):
         wanted = [anchor for anchor in anchors if text_to_image[anchor] == row]
-        found = [caption[caption >= 0].tolist() for caption in told if caption[0] >= 0]
+        targets = [
+            caption[caption >= 0].tolist() for caption in captions_of_image if caption[0] >= 0
+        ]
         if wanted:
             read = processor.texts(torch.tensor(wanted))
             wanted = [ids[m].tolist() for ids, m in zip(read.values, read.mask, strict=True)]
-        assert found == wanted
+        assert targets == wanted
 
 
 def shares_of_targets(anchors, positives):
     batch = collate(laid(), torch.tensor(anchors), positives=positives)
-    told = batch.images.targets.flatten(0, 1)
-    return [caption[caption >= 0].tolist() for caption in told if caption[0] >= 0]
+    captions_of_image = batch.images.targets.flatten(0, 1)
+    return [caption[caption >= 0].tolist() for caption in captions_of_image if caption[0] >= 0]
 
 
 @pytest.mark.parametrize("positives", ["id", "diagonal"])

@@ -22,7 +22,7 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.folder import read_image_folder
 
 
-def said(dataset, do, *, image="", caption="", text="", was=None):
+def correction_of(dataset, do, *, image="", caption="", text="", was=None):
     """A decision about what the corpus says."""
     first = dict(zip(reversed(dataset.text_ids), reversed(dataset.texts)))
     known = first.get(caption) if caption else first.get(f"{image}#0", "")
@@ -46,7 +46,8 @@ def photos(folder: Path) -> Path:
 def test_an_image_goes_with_its_captions_and_features():
     dataset = small_corpus((2, 0, 1, 3))
     left = apply_corrections(
-        dataset, [said(dataset, "drop", image="a2"), said(dataset, "drop", image="a1")]
+        dataset,
+        [correction_of(dataset, "drop", image="a2"), correction_of(dataset, "drop", image="a1")],
     )
     expected = captions_by_image(dataset)
     assert captions_by_image(left) == {name: expected[name] for name in ("a0", "a3")}
@@ -56,8 +57,8 @@ def test_an_image_goes_with_its_captions_and_features():
 
 def test_captions_are_dropped_and_rewritten_and_keep_their_ids():
     dataset = small_corpus((2, 1))
-    fix = said(dataset, "fix", caption="a0#1", text="A cat.")
-    left = apply_corrections(dataset, [said(dataset, "drop", caption="a0#0"), fix])
+    fix = correction_of(dataset, "fix", caption="a0#1", text="A cat.")
+    left = apply_corrections(dataset, [correction_of(dataset, "drop", caption="a0#0"), fix])
     assert captions_by_image(left) == {"a0": ["A cat."], "a1": captions_by_image(dataset)["a1"]}
     assert left.text_ids == ["a0#1", "a1#0"]
     assert left.corrections == "1 caption left out, 1 caption rewritten"
@@ -66,15 +67,17 @@ def test_captions_are_dropped_and_rewritten_and_keep_their_ids():
 
 def test_texts_of_no_image_stay():
     dataset = replace(small_corpus((1, 1, 1)), text_to_image=torch.tensor([-1, 1, 2]))
-    left = apply_corrections(dataset, [said(dataset, "drop", image="a1", was=dataset.texts[1])])
+    left = apply_corrections(
+        dataset, [correction_of(dataset, "drop", image="a1", was=dataset.texts[1])]
+    )
     assert left.text_to_image.tolist() == [-1, 1]
 
 
 @given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 6)))
 def test_what_is_left_is_what_a_loop_leaves(images, texts):
     dataset = small_corpus((2, 1, 1, 3))
-    decisions = [said(dataset, "drop", image=dataset.image_ids[row]) for row in images]
-    decisions += [said(dataset, "drop", caption=dataset.text_ids[row]) for row in texts]
+    decisions = [correction_of(dataset, "drop", image=dataset.image_ids[row]) for row in images]
+    decisions += [correction_of(dataset, "drop", caption=dataset.text_ids[row]) for row in texts]
     expected = {
         name: [
             text
@@ -96,8 +99,8 @@ def test_pairs_that_are_true_follow_their_rows_and_change_the_fingerprint():
     left = apply_corrections(
         dataset,
         [
-            said(dataset, "true", caption="a0#0", image="a2"),
-            said(dataset, "true", caption="a1#0", image="a2"),
+            correction_of(dataset, "true", caption="a0#0", image="a2"),
+            correction_of(dataset, "true", caption="a1#0", image="a2"),
         ],
     )
     assert left.fingerprint != dataset.fingerprint
@@ -111,7 +114,11 @@ def test_pairs_that_are_true_follow_their_rows_and_change_the_fingerprint():
 def test_what_is_only_looked_at_changes_nothing():
     dataset = small_corpus((1, 1))
     left = apply_corrections(
-        dataset, [said(dataset, "keep", caption="a0#0"), said(dataset, "keep", image="a1")]
+        dataset,
+        [
+            correction_of(dataset, "keep", caption="a0#0"),
+            correction_of(dataset, "keep", image="a1"),
+        ],
     )
     assert left.fingerprint == dataset.fingerprint
     assert left.corrections == "nothing left out"
@@ -119,20 +126,22 @@ def test_what_is_only_looked_at_changes_nothing():
 
 def test_the_second_fix_is_of_what_the_first_wrote_or_of_the_data():
     dataset = small_corpus((1, 1))
-    first = said(dataset, "fix", caption="a0#0", text="one")
+    first = correction_of(dataset, "fix", caption="a0#0", text="one")
     for was in ("one", dataset.texts[0]):
-        second = said(dataset, "fix", caption="a0#0", text="two", was=was)
+        second = correction_of(dataset, "fix", caption="a0#0", text="two", was=was)
         assert apply_corrections(dataset, [first, second]).texts[0] == "two"
 
 
 def test_an_image_is_known_by_any_of_its_captions_as_they_were_or_are():
     dataset = small_corpus((2, 1))
     earlier = (
-        said(dataset, "drop", caption="a0#0"),
-        said(dataset, "fix", caption="a0#1", text="new"),
+        correction_of(dataset, "drop", caption="a0#0"),
+        correction_of(dataset, "fix", caption="a0#1", text="new"),
     )
     for was in (*dataset.texts[:2], "new"):
-        left = apply_corrections(dataset, [*earlier, said(dataset, "drop", image="a0", was=was)])
+        left = apply_corrections(
+            dataset, [*earlier, correction_of(dataset, "drop", image="a0", was=was)]
+        )
         assert left.image_ids == ["a1"]
 
 
@@ -158,14 +167,14 @@ def test_what_is_read_is_what_was_written(tmp_path):
 def test_decisions_about_other_data_are_refused(decision, complaint):
     dataset = small_corpus((1, 1))
     with pytest.raises(ValueError, match=complaint):
-        apply_corrections(dataset, [said(dataset, "drop", **decision)])
+        apply_corrections(dataset, [correction_of(dataset, "drop", **decision)])
 
 
 def test_ready_made_vectors_cannot_be_rewritten():
     dataset = small_corpus((1, 1))
     dataset = replace(dataset, text_features=FeatureArray.of(torch.ones(2, 3).numpy()))
     with pytest.raises(ValueError, match="ready-made vectors and cannot be fixed; drop"):
-        apply_corrections(dataset, [said(dataset, "fix", caption="a0#0", text="x")])
+        apply_corrections(dataset, [correction_of(dataset, "fix", caption="a0#0", text="x")])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +192,7 @@ def test_ready_made_vectors_cannot_be_rewritten():
         ('{"do": "drop", "image": "a", "caption": "b"}', "'drop' needs an image or a caption, one"),
         ('{"do": "true", "image": "a"}', "'true' needs an image and a caption"),
         ('{"do": "fix", "image": "a", "text": "x"}', "'fix' needs a caption"),
-        ('{"do": "fix", "caption": "a", "text": " "}', "'fix' needs the text that shall stand"),
+        ('{"do": "fix", "caption": "a", "text": " "}', "'fix' needs the new text"),
     ],
 )
 def test_lines_that_are_no_decision_are_refused(tmp_path, line, complaint):

@@ -31,7 +31,7 @@ def test_captions_are_known_by_id_and_by_picture_and_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("", "holds no judgements"),
         ("a\tb\t1\t2\n", "line 1 is no judgement"),
@@ -40,10 +40,10 @@ def test_captions_are_known_by_id_and_by_picture_and_place(tmp_path):
         ("nobody\tb\t1\t3\t0\n", "the picture 'nobody'"),
     ],
 )
-def test_what_is_no_judgement_is_refused(tmp_path, text, said):
+def test_what_is_no_judgement_is_refused(tmp_path, text, message):
     path = tmp_path / "crowd.txt"
     path.write_text(text)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read_crowd_votes(path, small_corpus())
 
 

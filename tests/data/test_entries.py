@@ -24,9 +24,9 @@ def test_images_have_any_number_of_captions():
         ([], "here holds no image"),
         (
             [DatasetEntry("a", "train", ()), DatasetEntry("a", "train", ())],
-            "image id 'a' stands twice",
+            "image id 'a' occurs twice",
         ),
-        ([DatasetEntry("a", "train", ("x", "y"), ("1", "1"))], "caption id '1' stands twice"),
+        ([DatasetEntry("a", "train", ("x", "y"), ("1", "1"))], "caption id '1' occurs twice"),
         ([DatasetEntry("a", "train", ("\ud800",))], "not valid Unicode"),
     ],
 )

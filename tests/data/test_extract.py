@@ -46,13 +46,13 @@ def test_features_and_boxes(dataset, tmp_path):
 
 def test_features_do_not_depend_on_batch_and_shard(dataset, tmp_path):
     settings = [(1, 1), (2, 3), (7, 7), (32, 512), (3, 2)]
-    found = []
+    results = []
     for batch, shard in settings:
         out = tmp_path / f"{batch} {shard}"
         extract_features(dataset, "timm:any", out, batch=batch, shard=shard, kind="float32")
-        found.append(values_of(out, dataset))
-    assert all(torch.equal(values, found[0]) for values in found)
-    assert found[0].std(0).min() > 0  # and the pictures differ
+        results.append(values_of(out, dataset))
+    assert all(torch.equal(values, results[0]) for values in results)
+    assert results[0].std(0).min() > 0  # and the pictures differ
 
 
 def test_pooled_grid(dataset, tmp_path):
@@ -67,15 +67,15 @@ def killed(dataset, out, after):
     """Extract in a process that kills itself after so many shards."""
     process = os.fork()
     if process == 0:
-        store, calls = extract._store, []
+        write_rows, calls = extract._write_rows, []
 
         def dying(*args):
             if len(calls) == after:
                 os.kill(os.getpid(), signal.SIGKILL)
             calls.append(1)
-            store(*args)
+            write_rows(*args)
 
-        extract._store = dying
+        extract._write_rows = dying
         extract_features(dataset, "timm:any", out, shard=2)
         os._exit(0)
     _, status = os.waitpid(process, 0)
@@ -140,5 +140,5 @@ def test_real_backbone_on_real_photos(tmp_path):
     values = torch.from_numpy(np.asarray(picture).astype(np.float32)) / 127.5 - 1
     with torch.inference_mode():
         wanted = network(values.permute(2, 0, 1)[None]).last_hidden_state[0]
-    found = table.features.take(torch.tensor([1])).values[0]
-    torch.testing.assert_close(found, wanted.flatten(1).T, atol=1e-3, rtol=1e-3)
+    results = table.features.take(torch.tensor([1])).values[0]
+    torch.testing.assert_close(results, wanted.flatten(1).T, atol=1e-3, rtol=1e-3)

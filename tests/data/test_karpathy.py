@@ -14,6 +14,7 @@ from corpus_cases import (
     splits_by_image,
     write_karpathy,
 )
+from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 
 IMAGES = [
@@ -51,9 +52,8 @@ def test_pictures_in_subfolders_or_all_in_one(tmp_path):
 def test_features_by_order(tmp_path):
     values = random_array(4, 2, 3)
     np.save(tmp_path / "f.npy", values)
-    dataset = read_karpathy(
-        write_karpathy(tmp_path, IMAGES, pictures=False), features=tmp_path / "f.npy"
-    )
+    path = write_karpathy(tmp_path, IMAGES, pictures=False)
+    dataset = load_dataset(path, features=tmp_path / "f.npy")
     assert dataset.pictures is None
     np.testing.assert_array_equal(features_of_all(dataset), values)
     np.testing.assert_array_equal(
@@ -99,10 +99,10 @@ def test_tokens_stand_in_for_raw(tmp_path):
             '{"images": [{"filename": "a", "split": "train", "sentences": [{"raw": 3}]}]}',
             r"images\[0\].sentences.0.raw",
         ),
-        (json.dumps({"images": [IMAGES[0], IMAGES[0]]}), "image id 'b.jpg' stands twice"),
+        (json.dumps({"images": [IMAGES[0], IMAGES[0]]}), "image id 'b.jpg' occurs twice"),
         (
             json.dumps({"images": [IMAGES[0], {**IMAGES[1], "sentences": IMAGES[0]["sentences"]}]}),
-            "caption id '10' stands twice",
+            "caption id '10' occurs twice",
         ),
         (
             '{"images": [{"filename": "a", "split": "train", "sentences": [{"raw": "\\ud800"}]}]}',

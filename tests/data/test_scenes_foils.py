@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from counterfoil.data.scenes.grammar import articles
 from counterfoil.data.scenes.truth import foils, is_true
 from counterfoil.data.tokenizers import split_words
-from scenes_cases import HAND_MADE, SOME, TOLD
+from scenes_cases import CAPTIONS, HAND_MADE, SOME
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(range(600)), st.integers(0, 4), st.integers(0, 10**6))
 def test_foils_are_false_and_one_detail_away(number, level, seed):
-    caption, one = TOLD[number][level], SOME[number]
-    found = foils(caption, one, torch.Generator().manual_seed(seed))
-    assert found
-    assert len({foil.caption for foil in found}) == len(found)
+    caption, one = CAPTIONS[number][level], SOME[number]
+    false_captions = foils(caption, one, torch.Generator().manual_seed(seed))
+    assert false_captions
+    assert len({foil.caption for foil in false_captions}) == len(false_captions)
     before = split_words(caption)
-    for foil in found:
+    for foil in false_captions:
         assert is_true(foil.caption, one) is False
         assert foil.words == tuple(split_words(foil.caption))
         assert foil.changed
@@ -37,8 +37,8 @@ def test_foils_are_false_and_one_detail_away(number, level, seed):
 def test_a_true_caption_turns_false_in_every_kind_of_detail():
     kinds = {
         foil.kind
-        for one, told in zip(SOME[100:125], TOLD[100:])
-        for caption in told
+        for one, captions in zip(SOME[100:125], CAPTIONS[100:])
+        for caption in captions
         for foil in foils(caption, one, torch.Generator().manual_seed(0))
     }
     assert kinds == {"size", "pattern", "colour", "object", "number", "relation", "swap"}
@@ -46,14 +46,16 @@ def test_a_true_caption_turns_false_in_every_kind_of_detail():
 
 def test_foils_change_no_more_than_they_must():
     rng = torch.Generator().manual_seed(0)
-    found = foils("A star with a heart to its right.", HAND_MADE, rng)
-    mirrored = [foil for foil in found if foil.caption == "A star with a heart to its left."]
+    false_captions = foils("A star with a heart to its right.", HAND_MADE, rng)
+    mirrored = [
+        foil for foil in false_captions if foil.caption == "A star with a heart to its left."
+    ]
     assert [foil.changed for foil in mirrored] == [(7,)]
 
 
 def test_foils_depend_on_the_generator_alone():
     def made(seed):
-        return foils(TOLD[0][4], SOME[0], torch.Generator().manual_seed(seed))
+        return foils(CAPTIONS[0][4], SOME[0], torch.Generator().manual_seed(seed))
 
     assert made(1) == made(1)
     assert made(1) != made(2)
@@ -67,10 +69,10 @@ def test_foils_need_a_caption_of_the_grammar():
 
 def test_two_relations_of_one_pair_never_contradict_each_other():
     caption = "A star above and to the left of a heart."
-    found = foils(caption, HAND_MADE, torch.Generator().manual_seed(0))
-    assert {foil.caption for foil in found if foil.kind == "relation"} >= {
+    false_captions = foils(caption, HAND_MADE, torch.Generator().manual_seed(0))
+    assert {foil.caption for foil in false_captions if foil.kind == "relation"} >= {
         "A star above and to the right of a heart."
     }
-    for foil in found:
+    for foil in false_captions:
         assert not ("left" in foil.words and "right" in foil.words)
         assert len({"above", "below", "over", "under"} & set(foil.words)) < 2

@@ -9,7 +9,7 @@ from counterfoil.data.scenes.grammar import Form, Link, Phrase, parse, write
 from counterfoil.data.scenes.truth import foils, is_true
 from counterfoil.data.scenes.world import Dice
 from counterfoil.data.tokenizers import split_words
-from scenes_cases import SOME, TOLD, canonical, forms
+from scenes_cases import CAPTIONS, SOME, canonical, forms
 
 
 @settings(max_examples=200, deadline=None)
@@ -115,8 +115,8 @@ def test_spans_say_which_words_say_what():
 
 
 def test_spans_cover_all_that_a_caption_says():
-    for told in TOLD[:200]:
-        for caption in told:
+    for captions in CAPTIONS[:200]:
+        for caption in captions:
             read = parse(caption)
             assert list(read.words) == split_words(caption)
             assert len(read.of("phrase")) == len(read.of("object")) == len(read.form.phrases)
@@ -128,7 +128,9 @@ def test_spans_cover_all_that_a_caption_says():
                 assert ("number" in mine) == (phrase.count is not None)
 
 
-VOCABULARY = sorted({word for told in TOLD for caption in told for word in split_words(caption)})
+VOCABULARY = sorted(
+    {word for captions in CAPTIONS for caption in captions for word in split_words(caption)}
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -142,7 +144,7 @@ def test_any_heap_of_words_is_read_or_refused(words, noise):
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 599), st.integers(0, 4), st.integers(0, 40), st.sampled_from(VOCABULARY))
 def test_captions_with_a_word_exchanged_are_read_or_refused(number, level, place, word):
-    words = split_words(TOLD[number][level])
+    words = split_words(CAPTIONS[number][level])
     words[place % len(words)] = word
     caption = "  ".join(words)
     if parse(caption) is None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from counterfoil.data.scenes.truth import describe, holds, is_true, truths
 from counterfoil.data.scenes.world import lay_out, relates
-from scenes_cases import HAND_MADE, SOME, TOLD, canonical, forms, small_worlds
+from scenes_cases import CAPTIONS, HAND_MADE, SOME, canonical, forms, small_worlds
 
 
 def brute_force(form, scene):
@@ -51,9 +51,9 @@ def test_the_canonical_form_claims_the_same(form, scene):
 
 
 def test_every_caption_is_true_of_its_scene():
-    for one, told in zip(SOME, TOLD):
-        assert len(set(told)) == 5
-        for caption in told:
+    for one, captions in zip(SOME, CAPTIONS):
+        assert len(set(captions)) == 5
+        for caption in captions:
             assert is_true(caption, one) is True, (str(one), caption)
 
 
@@ -69,7 +69,7 @@ def test_captions_run_from_ambiguous_to_almost_unique():
 
 
 def test_truths_are_is_true_of_every_pair():
-    captions = [caption for told in TOLD[:40] for caption in told] + ["A dog."]
+    captions = [caption for five in CAPTIONS[:40] for caption in five] + ["A dog."]
     table = truths(SOME[:40], captions)
     assert table.shape == (40, 201)
     assert (table[:, -1] == -1).all()
@@ -116,6 +116,7 @@ def test_truths_are_is_true_of_every_pair():
         ("A star and a heart, nothing else.", False),
         ("Two circles, a star and a heart, and nothing else.", True),
         ("Four shapes, nothing else.", True),
+        ("A shape, a shape, a shape, a shape and a shape.", False),
         ("A striped star.", False),
         ("A plain circle.", True),
         ("A plain star.", False),

@@ -38,8 +38,8 @@ def dataset():
 
 
 def test_scenes_and_captions_never_change():
-    told = "\n".join(f"{one}\n" + "\n".join(describe(one)) for one in SOME[:200])
-    assert hashlib.sha256(told.encode()).hexdigest()[:16] == "57d3ad719181444f"
+    captions = "\n".join(f"{one}\n" + "\n".join(describe(one)) for one in SOME[:200])
+    assert hashlib.sha256(captions.encode()).hexdigest()[:16] == "57d3ad719181444f"
 
 
 def test_same_seed_same_corpus_and_another_seed_another(dataset):
@@ -121,7 +121,7 @@ def test_the_test_split_is_the_same_for_every_number_of_training_images(dataset)
     assert more.texts == dataset.split("test", "dev").texts
 
 
-def test_meaning_is_blind_to_looks_and_order_and_sees_everything_else():
+def test_meaning_depends_on_everything_but_appearance_and_order():
     a = Thing("star", "red", "small", "plain", 200, 500, 100, turn=4)
     b = Thing("star", "red", "small", "plain", 700, 500, 100)
     c = Thing("moon", "red", "small", "plain", 450, 200, 100)
@@ -170,7 +170,7 @@ def test_an_unknown_image_id_is_refused(given):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "settings",
     [
         {"images": 0},
         {"images": 10, "dev": 5, "test": 5},
@@ -179,9 +179,9 @@ def test_an_unknown_image_id_is_refused(given):
         {"size": 0},
     ],
 )
-def test_impossible_numbers_are_refused(asked):
-    with pytest.raises(ValueError, match="were asked for; give more images"):
-        scenes(**asked)
+def test_impossible_numbers_are_refused(settings):
+    with pytest.raises(ValueError, match=r"there cannot be .* give more images"):
+        scenes(**settings)
 
 
 def test_unknown_features_are_refused():

@@ -121,7 +121,7 @@ def test_what_is_screened_is_trained_on_as_if_it_had_been_drawn() -> None:
     images = torch.cat([batch.image_rows, found.images.ids])
     texts = torch.cat([batch.text_rows, found.texts.ids])
     kept = {r: type(p)(images[p.image], texts[p.text]) for r, p in found.pairs.items()}
-    drawn = collate(processor, torch.tensor(ANCHORS), drawn=kept, step=3)
+    drawn = collate(processor, torch.tensor(ANCHORS), negatives=kept, step=3)
     drawn = replace(drawn, images=doubled(drawn.images))
     terms = {name: (1.0, term) for name, term in step.objective.terms.items()}
     terms["triplet"] = (0.5, terms["triplet"][1])

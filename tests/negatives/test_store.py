@@ -142,7 +142,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "future format": (change(format=2), "has format 2 and this version .* up to 1; upgrade"),
     "another corpus": (
         change(corpus="beef"),
-        "was mined from corpus beef .split 'train'., but .* decided as they were",
+        "was mined from corpus beef .split 'train'., but .* with the same corrections",
     ),
     "texts missing": (lambda f: (f / "texts.npy").unlink(), "texts.npy does not exist"),
     "images missing": (lambda f: (f / "images.npy").unlink(), "images.npy does not exist"),

@@ -222,7 +222,7 @@ def test_what_cannot_be_encoded(items, message, folders):
 def test_a_bare_picture_for_a_model_of_features(folders):
     model = load_model(folders / "regions")
     assert len(model.encode(["a dog"])) == 1
-    with pytest.raises(ValueError, match="cannot look at a bare picture"):
+    with pytest.raises(ValueError, match="reads stored features, not pictures"):
         model.encode([Image.new("RGB", (4, 4))])
 
 

@@ -18,8 +18,8 @@ from torch.nn.functional import normalize
 import hub_cases
 import recipes_cases
 import vision_cases
+from counterfoil.data.images import ResizeCrop
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.transforms import ResizeCrop
 from counterfoil.model import is_open_clip, load_model, pretrained_pair
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.open_clip import OpenClipModel

@@ -179,7 +179,7 @@ class ArtifactFormat(Generic[Model]):
         part = "" if split is None else f" (split {split!r})"
         raise ValueError(
             f"{folder} {self.origin} corpus {made_from}{part}, but this one is {fingerprint}; name "
-            f"the data it {self.origin}, decided as they were, or {self.remedy}"
+            f"the data it {self.origin}, with the same corrections, or {self.remedy}"
         )
 
 

@@ -22,6 +22,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, final, get_args
 
 from counterfoil.core.saved_names import place_of, saved_name
@@ -61,7 +62,7 @@ class Config(Generic[T_co]):
         Raises:
             ValueError: a placeholder was not filled in.
         """
-        return self.make(**{name: _build(value) for name, value in self.arguments.items()})
+        return self.make(**_map(self.arguments, _build))
 
     def replace(self, **changes: Any) -> Config[T_co]:
         """The same call with some arguments changed.
@@ -79,7 +80,7 @@ class Config(Generic[T_co]):
 
     def fill(self, values: Mapping[str, Any]) -> Config[T_co]:
         """The same call with its placeholders filled in; names without a value stay."""
-        return cast("Config[T_co]", _fill(self, values))
+        return Config(self.make, _map(self.arguments, partial(_fill, values)))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, for checkpoints, manifests and digests; `config_from_dict` reads it."""
@@ -144,37 +145,32 @@ def config_from_dict(plain: object, *, allow: tuple[str, ...] = ("counterfoil",)
     Raises:
         ValueError: it is no recorded call, or it names something outside the allowed packages.
     """
-    found = _from_plain(plain, allow)
-    if not isinstance(found, Config):
+    recorded = _from_plain(plain, allow)
+    if not isinstance(recorded, Config):
         raise ValueError("this is not a written call: a mapping with the key 'call' is needed")
-    return found
+    return recorded
 
 
-def _build(value: Any) -> Any:
+def _map(value: Any, change: Callable[[Config[Any] | FromData], Any]) -> Any:
+    """Change the configurations and placeholders in a value, also those in containers."""
     match value:
-        case Config():
-            return value.build()
-        case FromData():
-            raise ValueError(f"{value!r} has not been filled in; it is known when the data are")
+        case Config() | FromData():
+            return change(value)
         case Mapping():
-            return {name: _build(inner) for name, inner in value.items()}
+            return {name: _map(inner, change) for name, inner in value.items()}
         case tuple() | list():
-            return type(value)(_build(inner) for inner in value)
+            return type(value)(_map(inner, change) for inner in value)
     return value
 
 
-def _fill(value: Any, known: Mapping[str, Any]) -> Any:
-    match value:
-        case Config():
-            inner = {name: _fill(v, known) for name, v in value.arguments.items()}
-            return Config(value.make, inner)
-        case FromData():
-            return known.get(value.name, value)
-        case Mapping():
-            return {name: _fill(v, known) for name, v in value.items()}
-        case tuple() | list():
-            return type(value)(_fill(v, known) for v in value)
-    return value
+def _build(value: Config[Any] | FromData) -> Any:
+    if isinstance(value, FromData):
+        raise ValueError(f"{value!r} has not been filled in; it is known when the data are")
+    return value.build()
+
+
+def _fill(values: Mapping[str, Any], value: Config[Any] | FromData) -> Any:
+    return values.get(value.name, value) if isinstance(value, FromData) else value.fill(values)
 
 
 def _to_plain(value: Any) -> Any:
@@ -211,8 +207,12 @@ def _from_plain(value: Any, allow: tuple[str, ...]) -> Any:
 
 def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
     module, _, name = place_of(call).partition(":")
+    missing = (
+        f"{call!r} does not exist in this version of counterfoil; the file was written by another "
+        "one"
+    )
     if call.isidentifier() and not name:
-        raise ValueError(_missing(call))
+        raise ValueError(missing)
     if module.partition(".")[0] not in allow or not name.isidentifier():
         raise ValueError(
             f"{call!r} is not something this file may call; allowed are classes and functions of "
@@ -221,14 +221,7 @@ def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
     try:
         return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
     except (ImportError, AttributeError) as error:
-        raise ValueError(_missing(call)) from error
-
-
-def _missing(call: str) -> str:
-    return (
-        f"{call!r} does not exist in this version of counterfoil; the file was written by another "
-        "one"
-    )
+        raise ValueError(missing) from error
 
 
 def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
@@ -243,21 +236,11 @@ def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
         ValueError: it is none of them; the nearest one is named.
     """
     known = list(choices)
-    for choice in known:
-        if choice == text:
-            return choice
-    raise ValueError(unknown_name(str(text), known, what))
+    if text not in known:
+        raise ValueError(unknown_name(str(text), known, what))
+    return str(text)
 
 
 def parse_literal(kind: Any, text: object, what: str) -> Any:
-    """Return the text if it is a value of a `Literal` type.
-
-    Args:
-        kind: the type, as in ``Literal["row", "optimistic"]``.
-        text: the given value.
-        what: what it should be, for the error, as in "a tie rule".
-
-    Raises:
-        ValueError: it is none of them; the nearest one is named.
-    """
+    """Return the text if it is a value of a `Literal` type, as `parse_choice` does."""
     return parse_choice(get_args(kind), text, what)

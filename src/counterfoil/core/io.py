@@ -9,13 +9,19 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+
+def cache_folder() -> Path:
+    """Folder of cached files: ``$COUNTERFOIL_CACHE``, or ``~/.cache/counterfoil``."""
+    configured = os.environ.get("COUNTERFOIL_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "counterfoil"
 
 
 @contextmanager
@@ -205,8 +211,3 @@ def read_text_lines(path: Path, what: str) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
-
-
-def write_text_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write a text file; runs of blanks within a line become one space."""
-    write_text(path, "".join(" ".join(line.split()) + "\n" for line in lines))

@@ -69,8 +69,8 @@ class PartsFolder:
     def numbers(self) -> list[int]:
         """Numbers of the parts that exist; every process calls this, and all get the same.
 
-        No process returns before all have listed the folder, so that a part written next is not
-        seen by some only. Half-written files of killed processes are removed.
+        No process returns before all have listed the folder, so that all list the same parts.
+        Half-written files of killed processes are removed.
 
         Raises:
             ValueError: processes see different files.
@@ -143,7 +143,7 @@ def work_through(
         work: does and saves one part.
         sizes: number of items of each part, whether missing or not, for the progress bar.
         description: of the items, as in "captions rewritten".
-        stop: asked after every round; when it answers True on any process, all of them stop.
+        stop: called after every round; if it returns True on any process, all of them stop.
 
     Raises:
         WorkStopped: a process was asked to stop before the last round.

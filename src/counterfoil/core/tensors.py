@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from counterfoil.core.io import atomic_write
@@ -61,6 +62,30 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, An
     return tensors, facts["about"]
 
 
+def cached_tensors(
+    path: Path,
+    compute: Callable[[], Mapping[str, Tensor]],
+    valid: Callable[[Mapping[str, Tensor]], bool],
+) -> Mapping[str, Tensor]:
+    """Tensors of a cache file; computed and written if it is absent, damaged or not valid.
+
+    A file that cannot be written is left out: the cache is optional.
+
+    Args:
+        path: the file.
+        compute: computes the tensors.
+        valid: whether cached tensors are complete and fit together.
+    """
+    with suppress(SafetensorError, OSError):
+        cached = load_file(path)
+        if valid(cached):
+            return cached
+    tensors = compute()
+    with suppress(OSError), atomic_write(path) as temporary:
+        save_file(dict(tensors), temporary)
+    return tensors
+
+
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with ``prefix/``, by the rest of the name."""
     start = f"{prefix}/"
@@ -69,13 +94,13 @@ def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous copies on the CPU, none of which shares memory with another."""
-    owned, seen = {}, set[int]()
+    owned, addresses = {}, set[int]()
     for name, tensor in tensors.items():
         copy = tensor.detach().cpu().contiguous()
         place = copy.untyped_storage().data_ptr()
-        if place in seen or copy.numel() != copy.untyped_storage().nbytes() // copy.itemsize:
+        if place in addresses or copy.numel() != copy.untyped_storage().nbytes() // copy.itemsize:
             copy = copy.clone()
-        seen.add(place)
+        addresses.add(place)
         owned[name] = copy
     return owned
 

@@ -26,7 +26,7 @@ def separate_positives(rows: Tensor, clashes: Pairs, batch: int) -> Tensor:
     or two, the conflict stays.
 
     Args:
-        rows: (N,) in drawing order, each once.
+        rows: (N,) in order of use, each once.
         clashes: pairs of rows that must not be in one batch.
         batch: rows of a batch.
 
@@ -67,16 +67,16 @@ def conflicts_of(clashes: Pairs | None) -> dict[int, set[int]]:
     conflicts: dict[int, set[int]] = {}
     if clashes is None:
         return conflicts
-    for one, other in zip(clashes.image.tolist(), clashes.text.tolist(), strict=True):
-        if one != other:
-            conflicts.setdefault(one, set()).add(other)
-            conflicts.setdefault(other, set()).add(one)
+    for row, other in zip(clashes.image.tolist(), clashes.text.tolist(), strict=True):
+        if row != other:
+            conflicts.setdefault(row, set()).add(other)
+            conflicts.setdefault(other, set()).add(row)
     return conflicts
 
 
 @final
 class _BatchOrder:
-    """Rows in drawing order, with their conflicts."""
+    """Rows in order of use, with their conflicts."""
 
     def __init__(self, rows: Tensor, clashes: Pairs, batch: int) -> None:
         self.rows, self.batch = rows.tolist(), batch
@@ -106,7 +106,9 @@ class _BatchOrder:
         """Whether a row conflicts with the batch of a place, apart from the row that leaves it."""
         batch = place // self.batch
         others = self.conflicts.get(row, ())
-        return any(one != leaving and self.place[one] // self.batch == batch for one in others)
+        return any(
+            other != leaving and self.place[other] // self.batch == batch for other in others
+        )
 
 
 @final
@@ -117,13 +119,13 @@ class BatchSampler:
     count as a negative.
 
     Args:
-        relation: which text describes which image; texts of no image are never drawn.
+        relation: which text describes which image; texts of no image are left out.
         batch: anchors of a batch.
         seed: of the orders of all epochs.
-        one_caption: draw each image once an epoch with one of its captions, instead of every
-            caption once.
+        one_caption: use each image once an epoch with a random caption, instead of every caption
+            once.
         drop_last: leave out a short last batch.
-        all_captions: draw each image once an epoch with all of its captions; `batch` counts images.
+        all_captions: use each image once an epoch with all of its captions; `batch` counts images.
 
     Raises:
         ValueError: the data do not fill one batch, or both caption modes are set.
@@ -140,10 +142,10 @@ class BatchSampler:
         all_captions: bool = False,
     ) -> None:
         if batch < 1:
-            raise ValueError(f"a batch of {batch} cannot be drawn; it needs at least one anchor")
+            raise ValueError(f"a batch of {batch} is too small; it needs at least one anchor")
         self.relation, self.batch, self.seed = relation, batch, seed
         if one_caption and all_captions:
-            raise ValueError("an image is drawn with one caption or with all; name one of the two")
+            raise ValueError("one_caption and all_captions exclude each other; set one of the two")
         self.one_caption, self.drop_last, self.all_captions = one_caption, drop_last, all_captions
         self._texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
         self._images = (relation.counts > 0).nonzero().squeeze(1)
@@ -273,12 +275,12 @@ def collate(
     processor: ProcessedDataset,
     texts: Tensor,
     *,
-    drawn: Mapping[Role, Pairs] | None = None,
+    negatives: Mapping[Role, Pairs] | None = None,
     candidates: Mapping[Role, Pairs] | None = None,
     positives: Positives = "id",
     step: int = 0,
 ) -> Batch:
-    """Build a batch of B anchor texts and their images, each once, followed by drawn negatives.
+    """Build a batch of B anchor texts and their images, each once, followed by negatives.
 
     Two captions of one image share its row, and each is a positive of it. Every process calls
     this with the same rows; each reads only its share of the pools.
@@ -286,7 +288,7 @@ def collate(
     Args:
         processor: of images and texts.
         texts: (B,) anchor text rows.
-        drawn: pairs of data set rows by role, each (B, N).
+        negatives: pairs of data set rows by role, each (B, N).
         candidates: pairs of data set rows that an `OnlineMiner` chooses from, each (B, N); -1 for
             none. Each process reads those of its share of the anchors.
         positives: "id", by image; or "diagonal" as in the authors' code, where an image is repeated
@@ -303,7 +305,7 @@ def collate(
         images, row = text_to_image, torch.arange(len(texts))
         positive = torch.eye(len(texts), dtype=torch.bool)
     image_pool, text_pool = _RowPool(images), _RowPool(texts)
-    pairs = _pool_pairs(drawn or {}, image_pool, text_pool)
+    pairs = _pool_pairs(negatives or {}, image_pool, text_pool)
     image_items = processor.images(shard_rows(image_pool.rows()))
     targets = _targets(processor, texts, row, len(image_pool.rows()))
     return Batch(

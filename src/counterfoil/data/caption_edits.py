@@ -1,10 +1,10 @@
 """Edits of captions: tokens replaced by others, and captions made false by rule (VSE-C).
 
-`replace_tokens` puts tokens of a generator back into the text of a caption. `replace_nouns`,
-`replace_numbers`, `swap_noun_phrases` and `replace_prepositions` are the rules of Shi et al.,
-"Learning Visually-Grounded Semantics from Contrastive Adversarial Samples"
-(https://arxiv.org/abs/1806.10348), sections 3.1 to 3.3. The last part of the file is about words:
-plurals, articles, and words that may be true of the same picture.
+`replace_tokens` replaces tokens in the text of a caption. `replace_nouns`, `replace_numbers`,
+`swap_noun_phrases` and `replace_prepositions` are the rules of Shi et al., "Learning
+Visually-Grounded Semantics from Contrastive Adversarial Samples"
+(https://arxiv.org/abs/1806.10348), sections 3.1 to 3.3. Other functions give plurals, articles, and
+words that may be true of the same picture.
 
 >>> from counterfoil.data.phrases import parse_sentence
 >>> caption = "A dog and two cats."
@@ -34,8 +34,8 @@ from counterfoil.data.phrases import (
 
 # --- tokens ----------------------------------------------------------------------------------
 
-PIECE = "##"  # begins a word piece that continues a word
-BLANKS = ("Ġ", "▁")  # begin a word piece that begins a word
+PIECE = "##"  # marks a piece that continues a word
+BLANKS = ("Ġ", "▁")  # mark a piece that begins a word
 
 
 @final
@@ -45,8 +45,8 @@ class RewrittenCaption:
 
     Attributes:
         text: the new caption.
-        changes: from left to right, the span in the old caption and that in the new one; whole
-            words, even where only a piece of one is new.
+        changes: from left to right, the span in the old caption and in the new one; whole words,
+            even if only a piece of a word is new.
     """
 
     text: str
@@ -58,8 +58,8 @@ def replace_tokens(text: str, spans: Sequence[Span], new: Mapping[int, str]) -> 
 
     Args:
         text: the caption.
-        spans: first character of each of its tokens and the one after its last.
-        new: tokens by place, as the tokenizer spells them.
+        spans: start and end of each of its tokens in characters.
+        new: new tokens by index, as the tokenizer spells them.
 
     >>> spans = [(0, 0), (0, 1), (2, 5), (7, 11), (11, 12)]
     >>> replace_tokens("A dog  runs.", spans, {1: "one", 3: "##fish"})
@@ -81,7 +81,7 @@ def replace_tokens(text: str, spans: Sequence[Span], new: Mapping[int, str]) -> 
 
 
 def token_text(token: str) -> str:
-    """The letters of a token, without the marks for the begin or the rest of a word.
+    """The text of a token without the tokenizer's marks of word boundaries.
 
     >>> token_text("##ing"), token_text("Ġdog"), token_text("cat</w>")
     ('ing', 'dog', 'cat')
@@ -140,11 +140,12 @@ _OVER = "on|on top of|atop|upon|onto|above|over|higher than|up"
 _UNDER = "under|below|beneath|underneath|lower than|down"
 _LEFT = "left of|to the left of|on the left of|on the left side of"
 _RIGHT = "right of|to the right of|on the right of|on the right side of"
-PREPOSITIONS: tuple[frozenset[str], ...] = tuple(  # groups that may be true of the same two objects
+# Groups of prepositions that may be true of the same two objects.
+PREPOSITIONS: tuple[frozenset[str], ...] = tuple(
     frozenset(group.split("|"))
     for group in (
         "in|inside|within|into|through|among|between|at",
-        *(f"{one}|{_NEAR}" for one in (_OVER, _UNDER, _LEFT, _RIGHT)),
+        *(f"{place}|{_NEAR}" for place in (_OVER, _UNDER, _LEFT, _RIGHT)),
         *(f"{side}|{height}" for side in (_LEFT, _RIGHT) for height in (_OVER, _UNDER)),
         f"in front of|before|{_NEAR}",
         f"behind|after|in back of|{_NEAR}",
@@ -163,18 +164,19 @@ _HYPERNYM_STEPS = 2
 
 @cache
 def other_prepositions(word: str) -> tuple[str, ...]:
-    """Prepositions that share no group with this one; none where it is in no group itself.
+    """Prepositions that share no group with this one; () if it is in no group.
 
     >>> "under" in other_prepositions("on"), "above" in other_prepositions("on")
     (True, False)
     """
-    close = frozenset[str]().union(*(group for group in PREPOSITIONS if word in group))
-    return tuple(sorted(frozenset[str]().union(*PREPOSITIONS) - close)) if close else ()
+    compatible = frozenset[str]().union(*(group for group in PREPOSITIONS if word in group))
+    every = frozenset[str]().union(*PREPOSITIONS)
+    return tuple(sorted(every - compatible)) if compatible else ()
 
 
 @cache
 def related_nouns(word: str) -> frozenset[str]:
-    """Dictionary forms of nouns that may name the same object, by a small list; with its own.
+    """Dictionary forms of nouns that may name the same object, by a small list; includes its own.
 
     >>> sorted(related_nouns("kittens"))
     ['animal', 'cat', 'feline', 'kitten', 'pet']
@@ -196,7 +198,7 @@ def wordnet_synonyms(word: str) -> frozenset[str]:
         level = wordnet.synsets(word, pos=part)[:1]
         for _ in range(_HYPERNYM_STEPS + 1):
             names |= {name.lower() for sense in level for name in sense.lemma_names()}
-            level = [above for sense in level for above in sense.hypernyms()]
+            level = [hypernym for sense in level for hypernym in sense.hypernyms()]
     return frozenset(name for name in names if "_" not in name)
 
 
@@ -264,20 +266,10 @@ def article(following: str) -> str:
 RuleKind: TypeAlias = Literal["noun", "numeral", "relation"]
 RULE_KINDS: tuple[RuleKind, ...] = ("noun", "numeral", "relation")
 LINKS = (",", "with", "and", "or")
-SYMMETRIC = (  # relations that are as true of the two objects the other way round
-    "plus",
-    "along with",
-    "together with",
-    "as",
-    "well",
-    "also",
-    "next to",
-    "beside",
-    "near",
-    "alongside",
-    "close to",
-    "by",
+_IN_BOTH_DIRECTIONS = (
+    "plus|along with|together with|as|well|also|next to|beside|near|alongside|close to|by"
 )
+SYMMETRIC = tuple(_IN_BOTH_DIRECTIONS.split("|"))
 Candidates: TypeAlias = Callable[[str], Iterable[str]]
 
 
@@ -288,7 +280,7 @@ class TextChange:
 
     Attributes:
         start: first character of the old words.
-        stop: the one after their last.
+        stop: one past their last character.
         new: the new words.
     """
 
@@ -392,8 +384,8 @@ def swap_noun_phrases(
 
     Args:
         caption: the caption.
-        links: words that, alone between two phrases, join them to one thing or a list; phrases
-            that are joined, also through others, are not exchanged.
+        links: words that, alone between two phrases, join them to a list; joined phrases are not
+            exchanged with each other, also if others are between them.
 
     Departs from the authors' code in: a comma links (C1: they compare it with a string that no
     token equals), and so do symmetric relations, such as "next to", and several such words
@@ -404,10 +396,10 @@ def swap_noun_phrases(
         between = [word.text for word in caption.words[end:begin] if word.text not in lexicon().be]
         if between and all(word in links for word in between):
             group[at + 1] = group[at]
-    for one, other in combinations(range(len(group)), 2):
-        if group[one] == group[other]:
+    for pair in combinations(range(len(group)), 2):
+        if group[pair[0]] == group[pair[1]]:
             continue
-        left, right = (_chunk_span(caption, chunk) for chunk in (one, other))
+        left, right = (_chunk_span(caption, chunk) for chunk in pair)
         first, second = (_uncapitalised(caption, span) for span in (left, right))
         if first.lower() != second.lower():
             yield CaptionEdit("relation", (TextChange(*left, second), TextChange(*right, first)))
@@ -421,8 +413,8 @@ def replace_prepositions(
     Args:
         caption: the caption.
         candidates: prepositions for a preposition. The authors use 29 groups of tokens that their
-            tagger took for prepositions, "toronto" among them; ours, by default, are groups of
-            words, and of several words, that may be true of the same two objects.
+            tagger labelled as prepositions, among them "toronto"; the default are groups of
+            prepositions, also of several words, that may be true of the same two objects.
     """
     for word in caption.words:
         if word.part == "preposition":

@@ -1,4 +1,4 @@
-"""Data set validation: unreadable images, NaN features, duplicates, leaks and odd captions."""
+"""Data set validation: unreadable images, NaN features, duplicates, leaks, malformed captions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ LONG = 60  # words, where captions are cut by default
 class SplitCounts:
     """Size of a split."""
 
-    name: str  # of the split
-    images: int  # number of images
-    texts: int  # number of captions of these images
-    without_text: int  # number of images without a caption
+    name: str
+    images: int
+    texts: int
+    without_text: int  # images without a caption
 
 
 @final
@@ -120,25 +120,18 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
         dataset: all splits.
         quick: only test that picture files exist, and read a sample of the features.
     """
-    unreadable: tuple[str, ...] = ()
-    not_finite: list[int] = []
-    picture_hashes: dict[int, bytes] = {}
-    feature_hashes: dict[int, bytes] = {}
-    if dataset.pictures is not None:
-        errors, picture_hashes = check_pictures(dataset.pictures, quick=quick)
-        unreadable = tuple(errors.values())
-    if dataset.features:
-        not_finite, feature_hashes = _check_features(dataset.features, quick)
+    errors, picture_hashes = check_pictures(dataset.pictures, quick=quick)
+    not_finite, feature_hashes = _check_features(dataset.features, quick)
     report = DatasetReport(
         name=dataset.name,
         splits=tuple(_split_counts(dataset)),
         captions_per_image=tuple(sorted(Counter(dataset.relation.counts.tolist()).items())),
         lengths=_caption_lengths(dataset.texts),
         images=_describe_images(dataset),
-        unreadable=unreadable,
+        unreadable=tuple(errors.values()),
         not_finite=tuple(dataset.image_ids[row] for row in not_finite),
         same_images=tuple(_duplicate_images(picture_hashes or feature_hashes, dataset)),
-        same_texts=tuple(one for one in _duplicate_captions(dataset) if one.across),
+        same_texts=tuple(_captions_across_splits(dataset)),
         orphans=int((dataset.text_to_image < 0).sum()),
         errors=(),
         warnings=(),
@@ -148,18 +141,18 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
 
 
 def check_pictures(
-    pictures: Pictures, *, quick: bool = False
+    pictures: Pictures | None, *, quick: bool = False
 ) -> tuple[dict[int, str], dict[int, bytes]]:
     """Open all pictures.
 
     Args:
-        pictures: by row.
+        pictures: by row, if there are any.
         quick: only test that their files exist; there are no hashes then.
 
     Returns:
         Error messages of unreadable pictures, and pixel hashes of the others, by row.
     """
-    if quick and not isinstance(pictures, PictureFiles):
+    if pictures is None or (quick and not isinstance(pictures, PictureFiles)):
         return {}, {}
 
     def check_one(row: int) -> str | bytes:
@@ -176,7 +169,7 @@ def check_pictures(
     errors, hashes = {}, {}
     with (
         ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads,
-        progress("pictures looked at", len(pictures)) as advance,
+        progress("pictures checked", len(pictures)) as advance,
     ):
         for row, outcome in enumerate(threads.map(check_one, range(len(pictures)))):
             if isinstance(outcome, str):
@@ -213,8 +206,12 @@ def _split_counts(dataset: ImageTextDataset) -> Iterator[SplitCounts]:
         yield SplitCounts(name, len(own), int(own.sum()), int((own == 0).sum()))
 
 
-def _check_features(features: FeatureArray, quick: bool) -> tuple[list[int], dict[int, bytes]]:
+def _check_features(
+    features: FeatureArray | None, quick: bool
+) -> tuple[list[int], dict[int, bytes]]:
     """Rows with NaN or infinite values, and hashes of the values of the others."""
+    if not features:
+        return [], {}
     count = min(SAMPLE, len(features)) if quick else len(features)
     rows = torch.linspace(0, max(len(features) - 1, 0), count, dtype=torch.float64).round().long()
     not_finite: list[int] = []
@@ -222,7 +219,7 @@ def _check_features(features: FeatureArray, quick: bool) -> tuple[list[int], dic
     with progress("features read", count) as advance:
         for start in range(0, count, BLOCK):
             block = rows[start : start + BLOCK]
-            values, finite = features.look(block)
+            values, finite = features.take_unchecked(block)
             for row, good, value in zip(block.tolist(), finite.tolist(), values.numpy()):
                 if good:
                     hashes[row] = hashlib.blake2b(value.tobytes(), digest_size=16).digest()
@@ -242,13 +239,13 @@ def _duplicate_images(hashes: dict[int, bytes], dataset: ImageTextDataset) -> It
             yield Duplicates(names, tuple(dataset.splits[row] for row in rows))
 
 
-def _duplicate_captions(dataset: ImageTextDataset) -> Iterator[Duplicates]:
+def _captions_across_splits(dataset: ImageTextDataset) -> Iterator[Duplicates]:
     text_to_image = dataset.text_to_image.tolist()
     for rows in equal_captions(dataset):
-        yield Duplicates(
-            tuple(repr(dataset.texts[row]) for row in rows),
-            tuple(dataset.splits[text_to_image[row]] for row in rows),
-        )
+        texts = tuple(repr(dataset.texts[row]) for row in rows)
+        duplicates = Duplicates(texts, tuple(dataset.splits[text_to_image[row]] for row in rows))
+        if duplicates.across:
+            yield duplicates
 
 
 def _caption_lengths(texts: Sequence[str]) -> CaptionLengths:
@@ -290,8 +287,8 @@ def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
 
 
 def _unreadable(report: DatasetReport) -> Iterator[str]:
-    if some := report.unreadable:
-        yield f"{counted(len(some), 'picture')} cannot be read, such as: {some[0]}"
+    if errors := report.unreadable:
+        yield f"{counted(len(errors), 'picture')} cannot be read, such as: {errors[0]}"
 
 
 def _warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:

@@ -106,7 +106,7 @@ def apply_corrections(
     """Apply corrections to a whole data set, as it was read.
 
     Returns:
-        The corrected data set; `ImageTextDataset.decided` describes the changes.
+        The corrected data set; `ImageTextDataset.corrections` describes the changes.
 
     Raises:
         ValueError: a correction is about other data, the captions to fix are embeddings, or
@@ -120,7 +120,7 @@ def apply_corrections(
 
 @final
 class _CorrectedDataset:
-    """Texts, kept rows and additional positives while corrections are applied in order."""
+    """Texts, remaining rows and extra positives while corrections are applied in order."""
 
     def __init__(self, original: ImageTextDataset) -> None:
         self.original, self.texts = original, list(original.texts)
@@ -179,30 +179,27 @@ class _CorrectedDataset:
             raise ValueError(f"{original.name}: nothing is left after all corrections; drop less")
         images, texts = self.keep_images.nonzero().squeeze(1), keep_texts.nonzero().squeeze(1)
         new_image_rows = self.keep_images.long().cumsum(0) - 1
-        old_owner = text_to_image[texts]
-        fixed = sum(self.texts[row] != original.texts[row] for row in texts.tolist())
-        also = original.extra_positives
+        old_images = text_to_image[texts]
+        new_images = torch.where(old_images < 0, -1, new_image_rows[old_images])
+        positives = original.extra_positives
         if self.positives:
-            also = Pairs(*torch.tensor(sorted(self.positives)).unbind(1))
-        return replace(
-            replace(original, texts=self.texts, extra_positives=also).cut(
-                images, texts, torch.where(old_owner < 0, -1, new_image_rows[old_owner])
+            positives = Pairs(*torch.tensor(sorted(self.positives)).unbind(1))
+        counts = (
+            (len(original) - len(images), "image", "left out"),
+            (len(self.texts) - len(texts), "caption", "left out"),
+            (
+                sum(self.texts[row] != original.texts[row] for row in texts.tolist()),
+                "caption",
+                "rewritten",
             ),
-            corrections=self._description(int(keep_texts.sum()), fixed),
+            (len(self.positives), "pair", "true besides the captions' own"),
         )
-
-    def _description(self, captions_left: int, fixed: int) -> str:
-        parts = [
-            f"{counted(number, noun)} {change}"
-            for number, noun, change in (
-                (int((~self.keep_images).sum()), "image", "left out"),
-                (len(self.texts) - captions_left, "caption", "left out"),
-                (fixed, "caption", "rewritten"),
-                (len(self.positives), "pair", "true besides the captions' own"),
-            )
-            if number
-        ]
-        return ", ".join(parts) or "nothing left out"
+        changes = [f"{counted(number, noun)} {change}" for number, noun, change in counts if number]
+        complete = replace(original, texts=self.texts, extra_positives=positives)
+        return replace(
+            complete.cut(images, texts, new_images),
+            corrections=", ".join(changes) or "nothing left out",
+        )
 
 
 def _parse(line: str, where: str) -> Correction:
@@ -212,11 +209,11 @@ def _parse(line: str, where: str) -> Correction:
         raise ValueError(f"{where} is not JSON: {error}") from None
     if not isinstance(values, dict) or not all(isinstance(one, str) for one in values.values()):
         raise ValueError(
-            f'{where} is no correction; one looks like {{"do": "drop", "caption": ..., "was": ...}}'
+            f'{where} is no correction; {{"do": "drop", "caption": ..., "was": ...}} is one'
         )
-    strange = next((key for key in values if key not in _KEYS), None)
-    if strange is not None:
-        raise ValueError(f"{where}: {unknown_name(strange, list(_KEYS), 'a key of a correction')}")
+    for key in values:
+        if key not in _KEYS:
+            raise ValueError(f"{where}: {unknown_name(key, list(_KEYS), 'a key of a correction')}")
     do, target = values.get("do", ""), (bool(values.get("image")), bool(values.get("caption")))
     if do not in get_args(CorrectionAction):
         actions = list(get_args(CorrectionAction))
@@ -225,7 +222,7 @@ def _parse(line: str, where: str) -> Correction:
     if target not in allowed:
         raise ValueError(f"{where}: {do!r} needs {noun}")
     if do == "fix" and not values.get("text", "").strip():
-        raise ValueError(f"{where}: 'fix' needs the text that shall stand there; drop it instead")
+        raise ValueError(f"{where}: 'fix' needs the new text; drop the caption instead")
     fields: Any = {"image": "", "caption": "", "was": "", "text": "", **values}
     return Correction(where=where, **fields)
 

@@ -109,7 +109,7 @@ class Relation:
         return self._order[self._starts[images].repeat_interleave(counts) + place], counts
 
     def random_caption(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        """One text of each of some images, drawn uniformly; -1 if an image has none."""
+        """A random text of each of some images, uniformly; -1 if an image has none."""
         if not len(self._order):
             return torch.full_like(images, -1)
         counts = self.counts[images]
@@ -142,7 +142,7 @@ class ImageTextDataset:
         features: region, grid or global features of the images, if any.
         text_features: precomputed vectors of the texts, if any.
         split_name: the split that this data set holds, or "all".
-        extra_positives: pairs found true by people or judges, as rows, besides the captions' own:
+        extra_positives: pairs that people or judges confirmed, as rows, besides the captions' own:
             never mined as negatives, and counted as hits in evaluation.
         corrections: description of applied corrections, see `counterfoil.data.corrections`.
     """
@@ -161,7 +161,7 @@ class ImageTextDataset:
     corrections: str = ""
 
     def __post_init__(self) -> None:
-        for what, values, ids in (
+        for name, values, ids in (
             ("splits", self.splits, self.image_ids),
             ("texts", self.texts, self.text_ids),
             ("owners", self.text_to_image, self.text_ids),
@@ -172,7 +172,7 @@ class ImageTextDataset:
             if values is not None and len(values) != len(ids):
                 of = "images" if ids is self.image_ids else "texts"
                 raise ValueError(
-                    f"{self.name}: {len(values)} {what} were given for {len(ids)} {of}"
+                    f"{self.name}: {len(values)} {name} were given for {len(ids)} {of}"
                 )
         Relation(self.text_to_image, images=len(self.image_ids))  # checks the rows
 
@@ -245,7 +245,7 @@ class ImageTextDataset:
         Args:
             images: rows to keep.
             texts: rows to keep.
-            text_to_image: image of each kept text, as a row of the new data set; -1 for none.
+            text_to_image: image of each remaining text, as a row of the new data set; -1 for none.
         """
         rows, columns = images.tolist(), texts.tolist()
         return replace(
@@ -260,11 +260,11 @@ class ImageTextDataset:
             text_features=None if self.text_features is None else self.text_features.subset(texts),
             extra_positives=None
             if self.extra_positives is None
-            else self._kept_positives(self.extra_positives, images, texts),
+            else self._subset_positives(self.extra_positives, images, texts),
         )
 
-    def _kept_positives(self, pairs: Pairs, images: Tensor, texts: Tensor) -> Pairs | None:
-        """Pairs whose image and text are both kept, by their new rows."""
+    def _subset_positives(self, pairs: Pairs, images: Tensor, texts: Tensor) -> Pairs | None:
+        """Pairs whose image and text both remain, by their new rows."""
         image, text = torch.full((len(self),), -1), torch.full((len(self.texts),), -1)
         image[images], text[texts] = torch.arange(len(images)), torch.arange(len(texts))
         moved = Pairs(image[pairs.image], text[pairs.text])
@@ -376,7 +376,7 @@ def _text_ids(entry: DatasetEntry) -> Sequence[str]:
 def _check_unique(ids: Sequence[str], what: str, where: str) -> None:
     if len(set(ids)) < len(ids):
         twice = next(name for name, count in Counter(ids).items() if count > 1)
-        raise ValueError(f"{where}: {what} id {twice!r} stands twice; every {what} has its own id")
+        raise ValueError(f"{where}: {what} id {twice!r} occurs twice; every {what} has its own id")
 
 
 def _check_encodable(strings: Sequence[str], where: str) -> None:

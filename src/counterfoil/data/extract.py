@@ -1,7 +1,7 @@
-"""Vision models as makers of grid features.
+"""Grid features of images from pretrained vision models.
 
-A model becomes a function from pictures to (N, S * S, F): the last map of a convolutional network,
-row by row, or the patch tokens of a transformer without its class and register tokens.
+The features of an image are (S * S, F): the last map of a convolutional network, row by row, or the
+patch tokens of a transformer without its class and register tokens.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from counterfoil.data.features import (
     open_features,
     write_feature_array,
 )
-from counterfoil.data.images import Pictures, load_pixels
+from counterfoil.data.images import Pictures, ResizeSquare
 
 TIMM = "timm:"
 
 
 class Backbone(ABC):
-    """Makes grid features of pictures.
+    """A vision model that computes grid features.
 
     Attributes:
         whole: whether the grid covers the whole picture, so that its cells have known boxes.
@@ -48,7 +48,7 @@ class Backbone(ABC):
 
     @abstractmethod
     def prepare(self, pictures: Sequence[Image.Image]) -> Tensor:
-        """(N, 3, H, W) pixels as the model wants them."""
+        """(N, 3, H, W) pixels, preprocessed for the model."""
 
     @abstractmethod
     def grid(self, values: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Backbone(ABC):
 
 
 def open_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
-    """A backbone by name: ``timm:resnet18``, or a Hugging Face name or folder.
+    """Load a backbone: ``timm:resnet18``, or a Hugging Face name or folder.
 
     Raises:
         ValueError: its library is not installed, or there is no such model.
@@ -72,7 +72,7 @@ class HuggingFaceBackbone(Backbone):
 
     Args:
         name: name or folder.
-        device: where it computes.
+        device: of the model.
 
     Raises:
         ValueError: transformers is not installed, or the model cannot be read.
@@ -115,7 +115,7 @@ class TimmBackbone(Backbone):
 
     Args:
         name: timm's name, as in "resnet18".
-        device: where it computes.
+        device: of the model.
 
     Raises:
         ValueError: timm is not installed or does not know the model.
@@ -142,14 +142,15 @@ class TimmBackbone(Backbone):
         self._model, self._device = _ready(model, device), device
 
     def prepare(self, pictures: Sequence[Image.Image]) -> Tensor:
-        stacked = np.stack([load_pixels(picture, self._size) for picture in pictures])
+        transform = ResizeSquare(self._size)
+        stacked = np.stack([transform(picture) for picture in pictures])
         return (torch.from_numpy(stacked).float() / 255 - self._mean) / self._deviation
 
     def grid(self, values: Tensor) -> Tensor:
         out: Tensor = self._model.forward_features(_placed(values, self._device))
         width = int(self._model.num_features)
         if out.ndim == 4 and out.shape[1] != width and out.shape[3] == width:
-            out = out.permute(0, 3, 1, 2)  # Swin and its kin put the width last
+            out = out.permute(0, 3, 1, 2)  # Swin and similar models put the width last
         prefix = int(getattr(self._model, "num_prefix_tokens", 0))
         return grid_cells(out[:, prefix:] if out.ndim == 3 else out)
 
@@ -183,12 +184,12 @@ def pooled_features(grid: Tensor, side: int | None) -> Tensor:
     """
     if side is None:
         return grid
-    had = math.isqrt(grid.shape[1])
-    if had * had != grid.shape[1] or not 1 <= side <= had:
+    old = math.isqrt(grid.shape[1])
+    if old * old != grid.shape[1] or not 1 <= side <= old:
         raise ValueError(
-            f"a grid of {grid.shape[1]} cells cannot be averaged to {side} x {side}; use 1 to {had}"
+            f"a grid of {grid.shape[1]} cells cannot be averaged to {side} x {side}; use 1 to {old}"
         )
-    square = grid.transpose(1, 2).reshape(len(grid), -1, had, had)
+    square = grid.transpose(1, 2).reshape(len(grid), -1, old, old)
     return adaptive_avg_pool2d(square, side).flatten(2).transpose(1, 2)
 
 
@@ -217,7 +218,7 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-# Grid features of all pictures of a data set, as a feature folder; a stopped run goes on.
+# Grid features of all pictures of a data set, as a feature folder; a stopped run can be resumed.
 
 
 def extract_features(
@@ -231,41 +232,50 @@ def extract_features(
     device: torch.device | str = "cpu",
     shard: int = 512,
 ) -> FeatureTable:
-    """Run a vision model over all pictures and write a feature folder.
+    """Compute grid features of all pictures and write a feature folder.
 
-    Work stands in a hidden folder beside `out` until all of it is done; a run that was killed
-    goes on with the shards that are missing. A folder that is already complete is only opened.
-    One process does this.
+    Shards are stored in a hidden folder beside `out` until all are complete; a run that was killed
+    resumes with the missing ones. If `out` is complete already, it is opened. For one process.
 
     Args:
-        dataset: whose pictures.
+        dataset: the data set.
         model: ``timm:NAME``, or a Hugging Face name or folder.
         out: folder to write.
         grid: average the model's grid to this many cells a side; 1 gives one vector a picture.
-        kind: how numbers are stored.
-        batch: pictures that go through the model at once.
-        device: where the model computes.
-        shard: pictures after which progress is kept.
+        kind: dtype of the stored numbers.
+        batch: pictures of a forward pass.
+        device: of the model.
+        shard: pictures of a shard.
 
     Raises:
-        ValueError: there are no pictures, one cannot be read, the model cannot be had, or `out` or
-            the work beside it is of other settings.
+        ValueError: there are no pictures, one cannot be read, the model cannot be loaded, or `out`
+            or the folder of the shards is of other settings.
     """
     if dataset.pictures is None:
         raise ValueError(f"{dataset.name} has no pictures to extract features of")
     if batch < 1 or shard < 1 or (grid is not None and grid < 1):
         raise ValueError(f"batch {batch}, shard {shard} and grid {grid} have to be at least 1")
-    settings = {"model": model, "grid": grid, "kind": kind, "images": _digest(dataset.image_ids)}
+    images = hashlib.sha256("\x00".join(dataset.image_ids).encode()).hexdigest()[:16]
+    settings = {"model": model, "grid": grid, "kind": kind, "images": images}
     if out.exists():
-        return _complete(out, settings)
+        if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
+            raise ValueError(
+                f"{out} exists and does not hold these features; remove it or write somewhere else"
+            )
+        return open_features(out)
     work, pictures = out.with_name(f".{out.name}.part"), dataset.pictures
     shards = [range(at, min(at + shard, len(dataset))) for at in range(0, len(dataset), shard)]
     parts = PartsFolder(work / "shards", suffix=".json")
     missing = parts.begin({**settings, "shard": shard}, len(shards))
 
     def extract_shard(number: int) -> None:
-        values = _features(backbone, pictures, shards[number], batch, grid)
-        _store(work, shards[number], values, len(dataset), kind)
+        rows = shards[number]
+        blocks = [rows[start : start + batch] for start in range(0, len(rows), batch)]
+        grids = [
+            pooled_features(backbone.grid(values), grid).float().cpu()
+            for values in _prepared(backbone, pictures, blocks)
+        ]
+        _write_rows(work, rows, torch.cat(grids), len(dataset), kind)
         parts.save(number, lambda path: write_json(path, {"whole": backbone.whole}))
 
     sizes = [len(rows) for rows in shards]
@@ -276,56 +286,43 @@ def extract_features(
             work_through(missing, extract_shard, sizes, description="pictures")
     except ValueError:
         if not any(parts.path(number).exists() for number in range(len(shards))):
-            shutil.rmtree(work)  # what is refused leaves nothing behind
+            shutil.rmtree(work)  # an error before the first shard leaves nothing behind
         raise
-    whole = bool(read_json(parts.path(0), "the state of an extraction")["whole"])
-    _finish(work, dataset.image_ids, settings, whole=whole)
+    count, cells = np.load(work / "features.npy", mmap_mode="r").shape[:2]
+    side = math.isqrt(cells)
+    whole = read_json(parts.path(0), "the state of an extraction")["whole"]
+    if whole and side**2 == cells:
+        np.save(work / "boxes.npy", np.broadcast_to(grid_boxes(side), (count, cells, 4)))
+    ids = list(dataset.image_ids)
+    FEATURES.write_manifest(
+        work, FeaturesManifest(ids=ids, kind=kind, model=model, settings=settings)
+    )
     work.rename(out)
     shutil.rmtree(out / "shards")
     return open_features(out)
 
 
-def _complete(out: Path, settings: dict[str, Any]) -> FeatureTable:
-    """The features of an earlier run with these settings."""
-    if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
-        raise ValueError(
-            f"{out} exists and does not hold these features; remove it or write somewhere else"
-        )
-    return open_features(out)
+def _prepared(backbone: Backbone, pictures: Pictures, blocks: Sequence[range]) -> Iterator[Tensor]:
+    """Pixels of each block; the next block is decoded while the model works."""
 
-
-def _features(
-    backbone: Backbone, pictures: Pictures, rows: range, batch: int, grid: int | None
-) -> Tensor:
-    """(N, R, F) of a shard; the next batch is decoded while the model works."""
-    blocks = [rows[start : start + batch] for start in range(0, len(rows), batch)]
-    parts = [
-        pooled_features(backbone.grid(values), grid).float().cpu()
-        for values in _ahead(backbone, pictures, blocks)
-    ]
-    return torch.cat(parts)
-
-
-def _ahead(backbone: Backbone, pictures: Pictures, blocks: Sequence[range]) -> Iterator[Tensor]:
-    def prepared(block: range) -> Tensor:
-        opened: list[Image.Image] = [pictures.open(row) for row in block]
-        return backbone.prepare(opened)
+    def prepare(block: range) -> Tensor:
+        return backbone.prepare([pictures.open(row) for row in block])
 
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(prepared, blocks[0])
+        current = thread.submit(prepare, blocks[0])
         for following in [*blocks[1:], None]:
-            values = waiting.result()
+            values = current.result()
             if following is not None:
-                waiting = thread.submit(prepared, following)
+                current = thread.submit(prepare, following)
             yield values
 
 
-def _store(
+def _write_rows(
     work: Path, rows: range, values: Tensor, count: int, kind: Literal["float16", "float32"]
 ) -> None:
     work.mkdir(parents=True, exist_ok=True)
     path, shape = work / "features.npy", (count, *values.shape[1:])
-    if rows.start == 0:  # always the first shard to be made
+    if rows.start == 0:  # the first shard is always computed first
         out = np.lib.format.open_memmap(path, "w+", np.dtype(kind), shape)
     else:
         out = np.lib.format.open_memmap(path, "r+")
@@ -333,17 +330,6 @@ def _store(
         raise ValueError(f"{path} has shape {out.shape}, not {shape}; remove {work} to begin anew")
     out[rows.start : rows.stop] = write_feature_array(values.numpy(), kind)
     out.flush()
-
-
-def _finish(work: Path, ids: Sequence[str], settings: dict[str, Any], *, whole: bool) -> None:
-    array = np.load(work / "features.npy", mmap_mode="r")
-    side = math.isqrt(array.shape[1])
-    if whole and side**2 == array.shape[1]:
-        np.save(work / "boxes.npy", np.broadcast_to(grid_boxes(side), (len(array), side**2, 4)))
-    manifest = FeaturesManifest(
-        ids=list(ids), kind=settings["kind"], model=settings["model"], settings=settings
-    )
-    FEATURES.write_manifest(work, manifest)
 
 
 def grid_boxes(side: int) -> np.ndarray[Any, np.dtype[np.float16]]:
@@ -354,7 +340,3 @@ def grid_boxes(side: int) -> np.ndarray[Any, np.dtype[np.float16]]:
     """
     y, x = np.divmod(np.arange(side * side), side)
     return np.stack([x, y, x + 1, y + 1], axis=1).astype(np.float16) / np.float16(side)
-
-
-def _digest(ids: Sequence[str]) -> str:
-    return hashlib.sha256("\x00".join(ids).encode()).hexdigest()[:16]

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, final
+from typing import final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,16 +22,17 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.io import read_array, read_json, write_array, write_json
+from counterfoil.core.io import cache_folder, read_array, read_json, write_array, write_json
 from counterfoil.core.resumable import work_through
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import RowStack
 from counterfoil.data.images import Array, Pictures, image_fingerprint
 from counterfoil.data.processor import ImageProcessor, PixelProcessor
-from counterfoil.data.tokenizers import cache_folder
 
 BATCH = 32
 MIN_PART_SIZE, MAX_PARTS = 256, 256  # images of a part; parts of one run
+_States = tuple[RowStack, Array]  # stored states, and the stored row of each image
 
 
 @final
@@ -52,25 +52,34 @@ class CachedFeatureProcessor(ImageProcessor):
     ) -> None:
         self.pixels, self.states, self.width = pixels, states, pixels.width
         self.key = f"{key} {pixels}"
-        self._opened: WeakKeyDictionary[Pictures, _CachedStates] = WeakKeyDictionary()
+        self._opened: WeakKeyDictionary[Pictures, _States] = WeakKeyDictionary()
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.pictures is None:
             return self.pixels.from_dataset(dataset, rows)  # raises the error
         if dataset.pictures not in self._opened:
             self._opened[dataset.pictures] = self._open(dataset.pictures)
-        values = torch.from_numpy(self._opened[dataset.pictures].take(rows.numpy())).float()
+        states, stored = self._opened[dataset.pictures]
+        values = torch.from_numpy(states[stored[rows.numpy()]]).float()
         return ModalityBatch(rows, values, torch.ones(values.shape[:2], dtype=torch.bool))
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
         return self.pixels.from_images(pictures)
 
-    def _open(self, pictures: Pictures) -> _CachedStates:
+    def _open(self, pictures: Pictures) -> _States:
         """States of all images, after computing those that are not cached."""
         folder = cache_folder() / "states" / hashlib.sha256(self.key.encode()).hexdigest()[:24]
         names = [_name(image_fingerprint(pictures, row)) for row in range(len(pictures))]
         self._compute_missing(folder, pictures, names)
-        return _CachedStates.of(folder, names)
+        needed, parts, stored, count = set(names), list[Array](), dict[str, int](), 0
+        for own, states in _parts(folder):
+            if needed.isdisjoint(own):
+                continue
+            parts.append(states)
+            stored |= {name: count + row for row, name in enumerate(own)}
+            count += len(own)
+        stack = RowStack(parts, np.result_type(*(states.dtype for states in parts)))
+        return stack, np.array([stored[name] for name in names])
 
     def _compute_missing(self, folder: Path, pictures: Pictures, names: Sequence[str]) -> None:
         """Compute the missing parts; every process takes some."""
@@ -88,45 +97,7 @@ class CachedFeatureProcessor(ImageProcessor):
 
         distributed.barrier()  # no process writes before all have listed the folder
         sizes = [len(part) for part in parts]
-        work_through(range(len(parts)), compute_part, sizes, description="pictures seen")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _CachedStates:
-    """Cached states of N images.
-
-    Attributes:
-        parts: (n, L, F) arrays.
-        part: (N,) index into `parts` of each image.
-        row: (N,) its row there.
-    """
-
-    parts: Sequence[Array]
-    part: Array
-    row: Array
-
-    @classmethod
-    def of(cls, folder: Path, names: Sequence[str]) -> Self:
-        wanted, parts = set(names), list[Array]()
-        place: dict[str, tuple[int, int]] = {}
-        for own, states in _parts(folder):
-            inside = {name: (len(parts), n) for n, name in enumerate(own) if name in wanted}
-            if inside:
-                parts.append(states)
-                place |= inside
-        part, row = np.array([place[name] for name in names]).reshape(-1, 2).T
-        return cls(parts, part, row)
-
-    def take(self, rows: Array) -> Array:
-        """(n, L, F) states of some images."""
-        part, row = self.part[rows], self.row[rows]
-        dtype = np.result_type(*(states.dtype for states in self.parts))
-        out = np.empty((len(rows), *self.parts[0].shape[1:]), dtype)
-        for number in np.unique(part):
-            inside = part == number
-            out[inside] = self.parts[number][row[inside]]
-        return out
+        work_through(range(len(parts)), compute_part, sizes, description="pictures encoded")
 
 
 def _half_if_finite(states: Tensor) -> Array:
@@ -140,7 +111,7 @@ def _parts(folder: Path) -> Iterator[tuple[list[str], Array]]:
     for path in sorted(folder.glob("*.json")):
         try:
             names = read_json(path, "names of pictures")
-            states = read_array(path.with_suffix(".npy"), "kept states")
+            states = read_array(path.with_suffix(".npy"), "states of an image tower")
         except ValueError:
             continue
         if isinstance(names, list) and len(names) == len(states):

@@ -37,14 +37,15 @@ class RowStack:
     """Concatenation of arrays that copies nothing until rows are indexed.
 
     Args:
-        parts: arrays of one dtype whose shapes differ in the first axis only.
+        parts: arrays whose shapes differ in the first axis only.
+        dtype: of the rows; by default all parts have to have one dtype.
 
     Raises:
         ValueError: shapes or dtypes differ.
     """
 
-    def __init__(self, parts: Sequence[Array]) -> None:
-        shapes = {(part.shape[1:], part.dtype.name) for part in parts}
+    def __init__(self, parts: Sequence[Array], dtype: npt.DTypeLike | None = None) -> None:
+        shapes = {(part.shape[1:], np.dtype(dtype or part.dtype)) for part in parts}
         if len(shapes) != 1:
             given = ", ".join(f"{part.shape} {part.dtype.name}" for part in parts)
             raise ValueError(
@@ -55,7 +56,7 @@ class RowStack:
         lengths = [len(part) for part in parts]
         self._starts = np.cumsum([0, *lengths[:-1]])
         self.shape = (sum(lengths), *parts[0].shape[1:])
-        self.dtype, self.ndim = parts[0].dtype, parts[0].ndim
+        self.dtype, self.ndim = np.dtype(dtype or parts[0].dtype), parts[0].ndim
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -106,15 +107,16 @@ class FeatureArray:
             raise ValueError(f"{self.where} are {kind.name}; {', '.join(KINDS)} are read")
         if (kind == np.int8) != (self.scale is not None):
             raise ValueError(f"{self.where}: int8 features need a scale, and only they have one")
-        for what, array, expected in (
-            ("the scale", self.scale, shape[2:]),
-            ("the lengths", self.lengths, shape[:1]),
-            ("the boxes", self.boxes, (*shape[:2], 4)),
-            ("the classes", self.classes, (*shape[:2], *_class_axis(self.classes))),
+        classes = () if self.classes is None else self.classes.shape[2:3]
+        for part, array, expected in (
+            ("scale", self.scale, shape[2:]),
+            ("lengths", self.lengths, shape[:1]),
+            ("boxes", self.boxes, (*shape[:2], 4)),
+            ("classes", self.classes, (*shape[:2], *classes)),
         ):
             if array is not None and tuple(array.shape) != expected:
                 raise ValueError(
-                    f"{self.where} have shape {shape}, so {what} need {expected}, not "
+                    f"{self.where} have shape {shape}, so the {part} need {expected}, not "
                     f"{tuple(array.shape)}"
                 )
 
@@ -175,7 +177,7 @@ class FeatureArray:
         assert self.classes is not None, "these features have no class probabilities"
         return torch.from_numpy(np.asarray(self.classes[self.rows[rows].numpy()], np.float32))
 
-    def look(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def take_unchecked(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(N, R, F) unchecked features of some items, and (N,) bool, True if all are finite."""
         values, _ = self._read(rows)
         return values, torch.isfinite(values).flatten(1).all(1)
@@ -192,13 +194,10 @@ class FeatureArray:
         return values.masked_fill_(~mask.unsqueeze(2), 0.0), mask
 
 
-def _class_axis(array: Array | None) -> tuple[int, ...]:
-    return () if array is None else tuple(array.shape[2:3])
-
-
 # Feature folders.
 
 AT_ONCE = 512  # rows in memory while features are written
+_PARTS = {"scale": False, "lengths": False, "boxes": True, "classes": True}  # True: memory-mapped
 
 Kind = Literal["float16", "float32", "int8"]
 
@@ -258,18 +257,12 @@ def open_features(folder: Path) -> FeatureTable:
             f"{folder / 'features.json'} names {len(ids)} images, but features.npy has "
             f"{len(values)} rows"
         )
-    scale, lengths = _optional(folder / "scale.npy"), _optional(folder / "lengths.npy")
-    boxes = _optional(folder / "boxes.npy", mapped=True)
-    where = str(folder / "features.npy")
-    features = FeatureArray.of(
-        values,
-        scale=scale,
-        lengths=lengths,
-        boxes=boxes,
-        where=where,
-        classes=_optional(folder / "classes.npy", mapped=True),
-    )
-    return FeatureTable(ids, features)
+    parts = {
+        name: read_array(folder / f"{name}.npy", "part of the features", mapped=mapped)
+        for name, mapped in _PARTS.items()
+        if (folder / f"{name}.npy").exists()
+    }
+    return FeatureTable(ids, FeatureArray.of(values, where=str(folder / "features.npy"), **parts))
 
 
 def write_features(
@@ -302,20 +295,12 @@ def write_features(
             out[rows.start : rows.stop] = write_feature_array(values, kind, scale)
         out.flush()
         del out
-        _write_optional(temporary, features, scale)
+        if scale is not None:
+            np.save(temporary / "scale.npy", scale)
+        for name in ("lengths", "boxes", "classes"):
+            if (part := getattr(features, name)) is not None:
+                np.save(temporary / f"{name}.npy", part[features.rows.numpy()])
         FEATURES.write_manifest(temporary, FeaturesManifest(ids=list(ids), kind=kind, model=model))
-
-
-def _write_optional(folder: Path, features: FeatureArray, scale: Array | None) -> None:
-    order = features.rows.numpy()
-    for name, part in (
-        ("scale", scale),
-        ("lengths", None if features.lengths is None else features.lengths[order]),
-        ("boxes", None if features.boxes is None else features.boxes[order]),
-        ("classes", None if features.classes is None else features.classes[order]),
-    ):
-        if part is not None:
-            np.save(folder / f"{name}.npy", part)
 
 
 def write_feature_array(
@@ -351,10 +336,6 @@ def _blocks(features: FeatureArray) -> Iterable[tuple[range, npt.NDArray[np.floa
             values = features.take(torch.arange(rows.start, rows.stop)).values
             yield rows, values.numpy()
             advance(len(rows))
-
-
-def _optional(path: Path, *, mapped: bool = False) -> Array | None:
-    return read_array(path, "part of the features", mapped=mapped) if path.exists() else None
 
 
 # Mean and standard deviation.

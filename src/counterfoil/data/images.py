@@ -1,4 +1,4 @@
-"""Images of a data set: files or generated, and their pixels as cached arrays."""
+"""Images of a data set, transforms to pixel arrays, and the cache of these arrays."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, cast, final, get_args
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.console import progress
-from counterfoil.core.io import atomic_write, read_array
-from counterfoil.data.tokenizers import cache_folder
+from counterfoil.core.io import atomic_write, cache_folder, read_array
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 LARGEST = 64_000_000  # pixels; a larger image is refused as a decompression bomb
@@ -128,17 +128,20 @@ def open_picture(path: Path) -> Image.Image:
         raise ValueError(f"{path} cannot be read as a picture: {error}") from error
 
 
-# Pixels: arrays of one shape, decoded once and cached on disk.
+# Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.
 
 Array = npt.NDArray[Any]
+Fit = Literal["shortest", "longest", "squash"]
+Filter = Literal["bicubic", "bilinear"]
+_FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
 class ImageTransform(Protocol):
-    """Converts an image to an array; hashable."""
+    """Converts an image to a uint8 array of a fixed shape; hashable."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of every array; its dtype is uint8."""
+        """Shape of every array."""
         ...
 
     @property
@@ -173,33 +176,198 @@ class ResizeSquare:
 
     def __call__(self, picture: Image.Image) -> Array:
         """Convert an image."""
-        return load_pixels(picture, self.size, crop=self.crop)
+        picture = rgb(picture)
+        if self.crop:
+            side = min(picture.size)
+            left, top = (picture.width - side) // 2, (picture.height - side) // 2
+            picture = picture.crop((left, top, left + side, top + side))
+        return _resized(picture, (self.size, self.size))
 
 
-def load_pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array:
-    """(3, size, size) uint8: the whole image squeezed to a square, or its center crop."""
-    picture = rgb(picture)
-    if crop:
-        side = min(picture.size)
-        left, top = (picture.width - side) // 2, (picture.height - side) // 2
-        picture = picture.crop((left, top, left + side, top + side))
-    if picture.size != (size, size):
-        picture = picture.resize((size, size), Image.Resampling.BICUBIC)
+def _resized(picture: Image.Image, sides: tuple[int, int]) -> Array:
+    """(3, height, width) uint8 pixels of an RGB image."""
+    if picture.size != sides:
+        picture = picture.resize(sides, Image.Resampling.BICUBIC)
     return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
 
 
-def pack_pixels(pictures: Pictures, size: int, *, crop: bool = False) -> Array:
-    """(N, 3, size, size) uint8 memory map of all images, computed on first use and cached."""
-    return cached_pixels(pictures, ResizeSquare(size, crop))
+LONGEST = 1333 / 800  # longest side over shortest, as in detectors trained on COCO
+_HEADER = 4  # bytes before the pixels of a stored image: height and width, two each
 
 
-def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
-    """(N, *transform.shape) uint8 memory map of all images, computed on first use and cached."""
-    return _open_cache(pixel_cache_path(pictures, transform.key), pictures, transform)
+@final
+@dataclass(frozen=True, slots=True)
+class ResizeKeepAspect:
+    """Resize the shortest side to a length, keeping the aspect ratio, as ViLT does.
+
+    Both sides are cut to multiples of a number. An image whose longest side would exceed 1333 / 800
+    of the shortest is made smaller. Stored as a row of bytes: height, width, pixels, and padding to
+    the largest possible image, so that images of all shapes fit one memory map.
+
+    Attributes:
+        size: shortest side in pixels.
+        divisor: both sides are multiples of it.
+
+    Raises:
+        ValueError: a divisor below 1, or larger than the size.
+    """
+
+    size: int
+    divisor: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.divisor <= self.size:
+            raise ValueError(
+                f"divisor={self.divisor} does not go with size={self.size}; give a number from 1 "
+                "to the size, such as 32"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Bytes of an image."""
+        return (_HEADER + 3 * self._multiple(self.size) * self._multiple(LONGEST * self.size),)
+
+    @property
+    def key(self) -> str:
+        """Size and divisor."""
+        return f"shaped {self.size} {self.divisor}"
+
+    def sides(self, width: int, height: int) -> tuple[int, int]:
+        """Resized width and height of an image of this width and height."""
+        scale, longest = self.size / min(width, height), int(LONGEST * self.size)
+        wide, high = scale * width, scale * height
+        if max(wide, high) > longest:
+            shrink = longest / max(wide, high)
+            wide, high = shrink * wide, shrink * high
+        return self._multiple(int(wide + 0.5)), self._multiple(int(high + 0.5))
+
+    def resize(self, picture: Image.Image) -> Array:
+        """(3, height, width) uint8 pixels of an image."""
+        picture = rgb(picture)
+        return _resized(picture, self.sides(*picture.size))
+
+    def __call__(self, picture: Image.Image) -> Array:
+        """Convert an image to a row of bytes."""
+        values = self.resize(picture)
+        row = np.zeros(self.shape, np.uint8)
+        row[:_HEADER] = np.array(values.shape[1:], np.uint16).view(np.uint8)
+        row[_HEADER : _HEADER + values.size] = values.ravel()
+        return row
+
+    @staticmethod
+    def unpack(row: Array) -> Array:
+        """(3, height, width) uint8 pixels from a row of bytes."""
+        height, width = (int(side) for side in row[:_HEADER].copy().view(np.uint16))
+        return row[_HEADER : _HEADER + 3 * height * width].reshape(3, height, width)
+
+    def pad(self, pictures: Sequence[Array]) -> tuple[Tensor, Tensor]:
+        """Pad images at the right and the bottom to the largest, with a mask of their patches.
+
+        Args:
+            pictures: N arrays (3, height, width) of uint8.
+
+        Returns:
+            (N, 3, H, W) uint8, and (N, patches) bool, row by row of squares of `divisor` pixels.
+        """
+        high, wide = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
+        padded = torch.zeros(len(pictures), 3, high, wide, dtype=torch.uint8)
+        real = torch.zeros(len(pictures), high, wide, dtype=torch.bool)
+        for place, picture in enumerate(pictures):
+            _, height, width = picture.shape
+            padded[place, :, :height, :width] = torch.from_numpy(picture.copy())
+            real[place, :height, :width] = True
+        return padded, real[:, :: self.divisor, :: self.divisor].flatten(1)
+
+    def _multiple(self, side: float) -> int:
+        """The largest multiple of `divisor` up to a length, at least one."""
+        return max(1, int(side) // self.divisor) * self.divisor
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ResizeCrop:
+    """(3, size, size): resize, then center crop or pad, as torchvision and open_clip do.
+
+    Attributes:
+        size: side in pixels.
+        fit: "shortest" resizes the shortest side and crops the rest, "longest" resizes the longest
+            side and pads with black, "squash" ignores the aspect ratio.
+        filter: of the resampling.
+
+    Raises:
+        ValueError: no such fit or filter.
+    """
+
+    size: int
+    fit: Fit
+    filter: Filter
+
+    def __post_init__(self) -> None:
+        for name, known in ((self.fit, get_args(Fit)), (self.filter, get_args(Filter))):
+            if name not in known:
+                raise ValueError(
+                    f"pictures cannot be prepared by {name!r}; use {', '.join(known[:-1])} or "
+                    f"{known[-1]}"
+                )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height, width."""
+        return 3, self.size, self.size
+
+    @property
+    def key(self) -> str:
+        """Size, fit and filter."""
+        return f"framed {self.size} {self.fit} {self.filter}"
+
+    def __call__(self, picture: Image.Image) -> Array:
+        """Convert an image."""
+        picture = rgb(picture)
+        sides = self._sides(*picture.size)
+        if picture.size != sides:
+            picture = picture.resize(sides, _FILTERS[self.filter])
+        left, top = (_margin(side, self.size) for side in picture.size)
+        picture = picture.crop(
+            (left, top, left + self.size, top + self.size)
+        )  # PIL fills with black outside the image
+        return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
+
+    def _sides(self, width: int, height: int) -> tuple[int, int]:
+        if self.fit == "squash":
+            return self.size, self.size
+        if self.fit == "shortest":
+            short = min(width, height)
+            return int(self.size * width / short), int(self.size * height / short)
+        long = max(width, height) / self.size
+        return max(1, round(width / long)), max(1, round(height / long))
+
+
+def _margin(side: int, size: int) -> int:
+    """Pixels to crop on the left or top; negative for padding."""
+    return round((side - size) / 2) if side >= size else -((size - side) // 2)
+
+
+def transform_from_name(size: int, *, crop: bool, divisor: int, frame: str) -> ImageTransform:
+    """The transform of a `PixelProcessor` with these settings.
+
+    Raises:
+        ValueError: there is no such frame.
+    """
+    if divisor:
+        return ResizeKeepAspect(size, divisor)
+    if not frame:
+        return ResizeSquare(size, crop)
+    fit, _, filter_name = frame.partition(" ")
+    return ResizeCrop(size, cast("Fit", fit), cast("Filter", filter_name))
+
+
+# Pixels of a data set, decoded once and cached on disk.
 
 
 @lru_cache(maxsize=8)
-def _open_cache(path: Path, pictures: Pictures, transform: ImageTransform) -> Array:
+def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
+    """(N, *transform.shape) uint8 memory map of all images, computed on first use and cached."""
+    path = pixel_cache_path(pictures, transform.key)
     if not path.exists() and distributed.rank() == 0:
         with (
             atomic_write(path) as temporary,

@@ -53,23 +53,26 @@ PartOfSpeech: TypeAlias = Literal[
 ]
 Span: TypeAlias = tuple[int, int]
 
+_TO_TWENTY = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+)
+_TENS = "thirty forty fifty sixty seventy eighty"
 NUMBER_WORDS: Mapping[str, int] = {
-    **{"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6},
-    **{"seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13},
-    **{"fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18},
-    **{"nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60},
-    **{"seventy": 70, "eighty": 80},
+    **{"a": 1, "an": 1},
+    **{word: number for number, word in enumerate(_TO_TWENTY.split(), 1)},
+    **{word: number * 10 for number, word in enumerate(_TENS.split(), 3)},
 }
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CaptionPhrase:
-    """Some words of a caption that name an object, an attribute or a relation.
+    """Words of a caption that name an object, an attribute or a relation.
 
     Attributes:
         kind: object, attribute or relation.
-        spans: first character of each run of words and the one after its last.
+        spans: start and end, in characters, of each run of words.
     """
 
     kind: PhraseKind
@@ -102,7 +105,7 @@ def touched_tokens(phrase: CaptionPhrase, tokens: Sequence[Span]) -> list[int]:
 
     Args:
         phrase: the phrase.
-        tokens: first character of each token and the one after its last; an empty one is special.
+        tokens: start and end of each token in characters; special tokens are empty.
 
     >>> touched_tokens(CaptionPhrase("object", ((2, 9),)), [(0, 0), (0, 1), (2, 5), (5, 9)])
     [2, 3]
@@ -120,53 +123,32 @@ def touched_tokens(phrase: CaptionPhrase, tokens: Sequence[Span]) -> list[int]:
 @final
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """Word lists of the rules; every word in none of them is taken for a noun.
+    """Word lists of the rules; a word that is in none of them counts as a noun."""
 
-    Attributes:
-        determiners: closed class.
-        pronouns: closed class.
-        be: forms of "to be" and other auxiliaries; closed class.
-        other: conjunctions and particles; closed class.
-        numbers: numbers and quantities; closed class.
-        adverbs: closed class.
-        prepositions: of one word; closed class.
-        patterns: nouns that make "with ..." an attribute, as in "with stripes".
-        attributes: adjectives.
-        verbs: dictionary forms.
-        noun_ing: nouns that end in -ing.
-        noun_s: singular nouns that end in -s, and plurals that look like verbs.
-        ended_ly: words in -ly that are no adverbs.
-        also_nouns: attributes that are nouns where no noun follows, such as "orange".
-        compounds: prepositions of several words, and `joined`, by their first word.
-        joined: compounds that link like "and".
-        openings: openings of captions that describe nothing, such as "a picture of".
-        uninflected: words that look inflected and are not, such as "bus".
-        silent_e: verb stems that end in a silent e, without it.
-        irregular: inflected form to dictionary form and ending.
-        related_nouns: groups of nouns that may name the same object.
-    """
-
+    # Closed classes.
     determiners: frozenset[str]
     pronouns: frozenset[str]
-    be: frozenset[str]
-    other: frozenset[str]
-    numbers: frozenset[str]
+    be: frozenset[str]  # forms of "to be" and other auxiliaries
+    other: frozenset[str]  # conjunctions and particles
+    numbers: frozenset[str]  # and quantities
     adverbs: frozenset[str]
-    prepositions: frozenset[str]
-    patterns: frozenset[str]
-    attributes: frozenset[str]
-    verbs: frozenset[str]
-    noun_ing: frozenset[str]
-    noun_s: frozenset[str]
-    ended_ly: frozenset[str]
-    also_nouns: frozenset[str]
-    compounds: Mapping[str, tuple[tuple[str, ...], ...]]
-    joined: frozenset[str]
-    openings: tuple[tuple[str, ...], ...]
-    uninflected: frozenset[str]
-    silent_e: frozenset[str]
-    irregular: Mapping[str, tuple[str, Ending]]
-    related_nouns: tuple[frozenset[str], ...]
+    prepositions: frozenset[str]  # of one word
+    compounds: Mapping[str, tuple[tuple[str, ...], ...]]  # of several, and `joined`, by first word
+    joined: frozenset[str]  # compounds that link like "and"
+    # Open classes.
+    attributes: frozenset[str]  # adjectives
+    also_nouns: frozenset[str]  # attributes that are nouns if no noun follows, such as "orange"
+    verbs: frozenset[str]  # dictionary forms
+    noun_ing: frozenset[str]  # nouns that end in -ing
+    noun_s: frozenset[str]  # singular nouns that end in -s, and plurals that look like verbs
+    ended_ly: frozenset[str]  # words in -ly that are no adverbs
+    patterns: frozenset[str]  # nouns that make "with ..." an attribute, as in "with stripes"
+    openings: tuple[tuple[str, ...], ...]  # of captions, as in "a picture of": not parsed
+    # Inflection.
+    uninflected: frozenset[str]  # words that look inflected and are not, such as "bus"
+    silent_e: frozenset[str]  # verb stems that end in a silent e, without it
+    irregular: Mapping[str, tuple[str, Ending]]  # inflected form to dictionary form and ending
+    related_nouns: tuple[frozenset[str], ...]  # groups of nouns that may name the same object
 
 
 @cache
@@ -258,8 +240,8 @@ class TaggedWord:
 
     Attributes:
         text: lower-cased, with single blanks.
-        start: its first character.
-        stop: the one after its last.
+        start: first character.
+        stop: one past the last character.
         part: part of speech.
     """
 
@@ -276,8 +258,7 @@ def tag_words(text: str) -> tuple[TaggedWord, ...]:
     [('dog', 'noun'), ('sits', 'verb'), ('next to', 'preposition')]
     """
     words = _words(text)
-    # one more at the end, so that the last word has a follower as all others have
-    closed = [*(_closed_class(word.text) for word in words), "other"]
+    closed = [*(_closed_class(word.text) for word in words), "other"]  # "other" after the last word
     tagged: list[TaggedWord] = []
     for at, word in enumerate(words):
         context = _Context(
@@ -304,7 +285,7 @@ def compound_prepositions(text: str) -> tuple[int, tuple[Span, ...]]:
 
 
 def _words(text: str) -> list[TaggedWord]:
-    """Words yet without part of speech, without the opening; compound prepositions are one."""
+    """Words after the opening, without parts of speech; a compound preposition is one word."""
     matches = [(m[0].lower(), *m.span()) for m in _WORD.finditer(text)]
     words = [word for word, _, _ in matches]
     openings = (len(o) for o in lexicon().openings if tuple(words[: len(o)]) == o)
@@ -327,7 +308,7 @@ def _single(word: TaggedWord) -> str:
 
 
 def _closed_class(word: str) -> PartOfSpeech | None:
-    """The part of speech of a word that has only one; None where it depends on its neighbours."""
+    """The part of speech of a word that has only one; None if it depends on the context."""
     known = lexicon()
     if " " in word:
         return "other" if word in known.joined else "preposition"
@@ -354,24 +335,16 @@ def _closed_class(word: str) -> PartOfSpeech | None:
 @final
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """A word between its neighbours.
-
-    Attributes:
-        word: the word; "" for a compound preposition, here and in the last two.
-        before: part of speech of the previous word, "determiner" at the start.
-        after: that of the next word where it has only one, otherwise None.
-        previous: the previous word.
-        following: the next word.
-    """
+    """A word with its neighbours; a compound preposition is ""."""
 
     word: str
-    before: PartOfSpeech
-    after: PartOfSpeech | None
+    before: PartOfSpeech  # of the previous word; "determiner" at the start
+    after: PartOfSpeech | None  # of the next word, if it has only one
     previous: str
     following: str
 
     def exception(self) -> PartOfSpeech | None:
-        """Words of closed classes that are something else beside some neighbours."""
+        """The part of speech of words of closed classes that depend on the context after all."""
         if self.word in ("one", "ones") and self.after not in (None, "attribute"):
             # "a red one" is a pronoun, "one of them" a number
             return "attribute" if self.word == "one" and self.before != "attribute" else "other"
@@ -442,9 +415,9 @@ class ParsedCaption:
     """A caption with parts of speech and noun phrases.
 
     Attributes:
-        text: as written.
-        words: from left to right.
-        chunks: first word of each noun phrase and the one after its last; the last is its head.
+        text: the caption.
+        words: its words.
+        chunks: start and end of each noun phrase, as word indices; its last word is the head.
     """
 
     text: str
@@ -504,8 +477,8 @@ def _skip_modifiers(parts: Sequence[PartOfSpeech], at: int) -> int:
 class RulePhraseParser:
     """Nouns are objects, adjectives and numbers attributes, verbs and prepositions relations.
 
-    Adjacent nouns are one phrase; every adjective, verb and preposition is one of its own. The
-    opening of a caption, such as "a picture of", is none.
+    Adjacent nouns are one phrase; every adjective, verb and preposition is a phrase of its own. The
+    opening of a caption, such as "a picture of", is not parsed.
     """
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
@@ -546,9 +519,9 @@ _SPACY_KINDS: Mapping[str, PhraseKind] = {
 
 @final
 class SpacyPhraseParser:
-    """Phrases by spaCy's tagger, with the phrases of `RulePhraseParser`.
+    """Phrases by spaCy's tagger, grouped as by `RulePhraseParser`.
 
-    Compound prepositions such as "next to" are one phrase, and the opening of a caption is none.
+    Compound prepositions such as "next to" are one phrase; the opening of a caption is not parsed.
 
     Args:
         model: name of an installed spaCy model.
@@ -602,15 +575,15 @@ def _load_spacy(model: str) -> Any:
 
 @final
 class PhraseFile:
-    """Phrases that another parser has written to a file.
+    """Phrases from the output file of another parser.
 
     A JSON mapping from the id of each caption to its phrases, as characters or SPICE's tuples::
 
         {"7#0": [{"kind": "object", "spans": [[2, 5]]}, ...]}
         {"7#0": [["man"], ["man", "tall"], {"tuple": ["man", "ride", "horse"]}]}
 
-    SPICE gives dictionary forms; they are matched with those of the caption's words, and names
-    that do not occur are left out.
+    SPICE's names are dictionary forms; they are matched with those of the caption's words, and
+    names that do not occur are left out.
 
     Args:
         path: the file.
@@ -642,12 +615,9 @@ class PhraseFile:
         try:
             if isinstance(graph, list) and all(isinstance(p, dict) and "kind" in p for p in graph):
                 return tuple(_phrase_of_spans(phrase, len(text)) for phrase in graph)
-            named = dict.fromkeys(_spice_phrases(graph))  # each once, in order
-            return tuple(
-                CaptionPhrase(kind, (span,))
-                for kind, words in named
-                if (span := _first_match(words, text))
-            )
+            names = dict.fromkeys(_spice_phrases(graph))  # each once, in order
+            spans = ((kind, _first_match(name, text)) for kind, name in names)
+            return tuple(CaptionPhrase(kind, (span,)) for kind, span in spans if span)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{self.path}: the phrases of caption {name!r} cannot be read: {error!r}"
@@ -663,8 +633,8 @@ def _phrase_of_spans(plain: Mapping[str, Any], length: int) -> CaptionPhrase:
 
 def _spice_phrases(tuples: Sequence[Any]) -> Iterator[tuple[PhraseKind, str]]:
     """Kind and dictionary form of every phrase in SPICE's tuples."""
-    for one in tuples:
-        names = one["tuple"] if isinstance(one, dict) else one
+    for entry in tuples:
+        names = entry["tuple"] if isinstance(entry, dict) else entry
         if not 1 <= len(names) <= 3:
             raise ValueError(f"{names} is no tuple of one, two or three names")
         yield "object", names[0]
@@ -675,10 +645,10 @@ def _spice_phrases(tuples: Sequence[Any]) -> Iterator[tuple[PhraseKind, str]]:
 
 
 def _first_match(name: str, text: str) -> Span | None:
-    """The first place where the words of a name stand side by side, by their dictionary forms."""
-    wanted = [lemma(word) for word in split_words(name)]
+    """The first occurrence of the words of a name, by their dictionary forms."""
+    lemmas = [lemma(word) for word in split_words(name)]
     words, places = [lemma(word) for word in split_words(text)], word_spans(text)
-    for at in range(len(words) - len(wanted) + 1):
-        if wanted and words[at : at + len(wanted)] == wanted:
-            return places[at][0], places[at + len(wanted) - 1][1]
+    for at in range(len(words) - len(lemmas) + 1):
+        if lemmas and words[at : at + len(lemmas)] == lemmas:
+            return places[at][0], places[at + len(lemmas) - 1][1]
     return None

@@ -22,20 +22,23 @@ from counterfoil.core.io import read_json, write_json
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import feature_mean_std
-from counterfoil.data.images import Array, ImageTransform, cached_pixels
+from counterfoil.data.images import (
+    Array,
+    ImageTransform,
+    ResizeKeepAspect,
+    cached_pixels,
+    transform_from_name,
+)
 from counterfoil.data.tokenizers import (
-    OPEN_CLIP_KIND,
     OPEN_CLIP_PREFIX,
     Tokenizer,
     WordPieceTokenizer,
     WordTokenizer,
     load_open_clip_tokenizer,
-    open_clip_tokenizer_of,
     open_tokenizer,
     pack_tokens,
     tokenize_dataset,
 )
-from counterfoil.data.transforms import ResizeKeepAspect, transform_from_name
 
 # A field added later: left out of digests at its default, so that those of older runs stay valid.
 LATER = {"later": True}
@@ -97,8 +100,8 @@ class FeatureProcessor(ImageProcessor):
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
         raise ValueError(
-            "this model reads stored features and cannot look at a bare picture; extract its "
-            "features with `counterfoil features` first"
+            "this model reads stored features, not pictures; extract features with "
+            "`counterfoil features` first"
         )
 
 
@@ -216,23 +219,17 @@ class Processor:
         Raises:
             ValueError: there is none, or it was written by another version.
         """
-        plain = read_json(folder / "lens.json", "a lens")
+        plain = read_json(folder / "lens.json", "a processor")
         try:
             settings: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()
             }
-            tokenizer = _load_tokenizer(folder) if plain["texts"] else None
+            tokenizer = open_tokenizer(folder) if plain["texts"] else None
             if plain["images"] == "features":
                 return Processor(FeatureProcessor(**settings), tokenizer)
             return Processor(PixelProcessor(**settings), tokenizer)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{folder / 'lens.json'} is not a lens: {error!r}") from error
-
-
-def _load_tokenizer(folder: Path) -> Tokenizer:
-    plain = read_json(folder / "tokenizer.json", "a tokenizer")
-    kind = plain.get("kind") if isinstance(plain, dict) else None
-    return open_clip_tokenizer_of(folder) if kind == OPEN_CLIP_KIND else open_tokenizer(folder)
+            raise ValueError(f"{folder / 'lens.json'} is not a processor: {error!r}") from error
 
 
 @final
@@ -261,12 +258,6 @@ class ProcessedDataset:
         if self.dataset.text_features is None:
             raise ValueError(f"{self.dataset.name} has no text vectors and the model no tokenizer")
         return self.dataset.text_features.take(rows)
-
-    def text_lengths(self) -> Tensor:
-        """(T,) number of tokens of every text, for batching by length."""
-        if self._tokens is None:
-            return torch.ones(len(self.dataset.texts), dtype=torch.long)
-        return self._tokens.lengths(torch.arange(len(self._tokens)))
 
 
 @final
@@ -308,7 +299,7 @@ class ProcessorConfig:
             ValueError: the data set is empty, or lacks the features that are read.
         """
         if not len(train):
-            raise ValueError(f"{train.name} has no image to fit a lens on")
+            raise ValueError(f"{train.name} has no image to fit a processor on")
         return Processor(self._image_processor(train), self._tokenizer(train))
 
     def made(self) -> Processor:

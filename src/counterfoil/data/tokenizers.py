@@ -13,25 +13,22 @@ from __future__ import annotations
 import hashlib
 import html
 import json
-import os
 import pickle
 import re
 import string
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from counterfoil.core.config import parse_literal
-from counterfoil.core.io import atomic_write, read_json, write_json
+from counterfoil.core.io import cache_folder, read_json, write_json
+from counterfoil.core.tensors import cached_tensors
 from counterfoil.core.types import ModalityBatch
 
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
@@ -114,11 +111,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def read(self, texts: Sequence[str]) -> TokenIds:
-        """Ids of texts with the words that they belong to."""
+        """Ids of each text with special tokens, never empty, and the words they belong to."""
 
-    @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text with special tokens; never empty."""
+        return self.read(texts).ids
 
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -132,7 +129,7 @@ class Tokenizer(ABC):
         Raises:
             ValueError: this tokenizer has no offsets.
         """
-        raise ValueError("this tokenizer does not tell where in a text its tokens stand")
+        raise ValueError("this tokenizer has no offsets of its tokens")
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -167,7 +164,7 @@ class WordTokenizer(Tokenizer):
         self._ids = {word: place for place, word in enumerate(self.words)}
         if len(self._ids) < len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
-            raise ValueError(f"{twice!r} stands twice in the vocabulary; every word has one id")
+            raise ValueError(f"{twice!r} occurs twice in the vocabulary; every word has one id")
 
     @staticmethod
     def of(texts: Iterable[str], *, min_count: int = 1, longest: int = 60) -> WordTokenizer:
@@ -178,14 +175,9 @@ class WordTokenizer(Tokenizer):
         return WordTokenizer([*SPECIAL, *(w for w in words if w not in SPECIAL)], longest=longest)
 
     def read(self, texts: Sequence[str]) -> TokenIds:
-        return TokenIds(self.encode(texts))
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         ids, unknown = self._ids, 3
-        return [
-            [1, *(ids.get(word, unknown) for word in split_words(text)[: self.longest]), 2]
-            for text in texts
-        ]
+        cut = [split_words(text)[: self.longest] for text in texts]
+        return TokenIds([[1, *(ids.get(word, unknown) for word in row), 2] for row in cut])
 
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         return [[(0, 0), *word_spans(text)[: self.longest], (0, 0)] for text in texts]
@@ -235,9 +227,6 @@ class WordPieceTokenizer(Tokenizer):
         words = ([-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids)))
         return TokenIds(ids, list(words))
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.read(texts).ids
-
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         if not self.divides:
             return super().spans(texts)
@@ -267,14 +256,25 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer that was saved in a folder.
 
     Raises:
-        ValueError: there is none, or it is of an unknown kind.
+        ValueError: there is none, it is of an unknown kind, or its library is not installed.
     """
-    plain = read_json(folder / "tokenizer.json", "a tokenizer")
-    match plain:
+    match read_json(folder / "tokenizer.json", "a tokenizer"):
         case {"kind": "words", "words": list(words), "longest": int(longest)}:
             return WordTokenizer(words, longest=longest)
         case {"kind": "pieces", "longest": int(longest)}:
             return WordPieceTokenizer(str(folder / "pieces"), longest=longest)
+        case {
+            "kind": "open_clip",
+            "clean": str(clean),
+            "longest": int(longest),
+            "ends": bool(ends),
+            "pieces": bool(has_pieces),
+        }:
+            name = str(folder / "pieces")
+            pieces = WordPieceTokenizer(name, longest=longest) if has_pieces else None
+            return OpenClipTokenizer(
+                clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends
+            )
     raise ValueError(f"{folder / 'tokenizer.json'} is not a tokenizer that counterfoil wrote")
 
 
@@ -299,13 +299,7 @@ def _pretrained(name: str) -> Any:
 
 # Token ids of a data set, cached by the hash of texts and tokenizer.
 
-WORTH_KEEPING = 2_000  # texts; fewer are tokenized faster than read
-
-
-def cache_folder() -> Path:
-    """Folder of cached files: ``$COUNTERFOIL_CACHE``, or ``~/.cache/counterfoil``."""
-    given = os.environ.get("COUNTERFOIL_CACHE")
-    return Path(given) if given else Path.home() / ".cache" / "counterfoil"
+MIN_CACHED = 2_000  # texts; fewer are tokenized faster than a file is read
 
 
 @final
@@ -373,39 +367,31 @@ def tokenize_dataset(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
     """Ids of all texts; those of large sets are cached by the hash of texts and tokenizer."""
     if not texts:  # Hugging Face tokenizers refuse an empty list
         return pack_tokens(TokenIds([]), tokenizer.pad)
-    if len(texts) < WORTH_KEEPING:
+    if len(texts) < MIN_CACHED:
         return pack_tokens(tokenizer.read(texts), tokenizer.pad)
     digest = hashlib.sha256(tokenizer.digest.encode())
     for text in texts:
         digest.update(text.encode() + b"\x00")
+    names = {"flat", "starts", *(["words"] if tokenizer.divides else [])}
+
+    def compute() -> dict[str, Tensor]:
+        tokens = pack_tokens(tokenizer.read(texts), tokenizer.pad)
+        words = {} if tokens.words is None else {"words": tokens.words}
+        return {"flat": tokens.flat, "starts": tokens.starts, **words}
+
+    def valid(cached: Mapping[str, Tensor]) -> bool:
+        if not names <= set(cached) or len(cached["starts"]) != len(texts) + 1:
+            return False
+        sizes = {len(tensor) for name, tensor in cached.items() if name != "starts"}
+        return sizes == {int(cached["starts"][-1])}
+
     path = cache_folder() / "tokens" / f"{digest.hexdigest()[:24]}.safetensors"
-    cached = _open_cached_tokens(path, len(texts), tokenizer)
-    if cached is not None:
-        return cached
-    tokens = pack_tokens(tokenizer.read(texts), tokenizer.pad)
-    words = {} if tokens.words is None else {"words": tokens.words}
-    with suppress(OSError), atomic_write(path) as temporary:  # the cache is optional
-        save_file({"flat": tokens.flat, "starts": tokens.starts, **words}, temporary)
-    return tokens
+    tensors = cached_tensors(path, compute, valid)
+    return TokenArray(tensors["flat"], tensors["starts"], tokenizer.pad, tensors.get("words"))
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([number for row in rows for number in row], dtype=torch.int32)
-
-
-def _open_cached_tokens(path: Path, texts: int, tokenizer: Tokenizer) -> TokenArray | None:
-    """Cached ids; None if absent, damaged, or of an older version without words."""
-    try:
-        tensors = load_file(path)
-        flat, starts = tensors["flat"], tensors["starts"]
-        words = tensors["words"] if tokenizer.divides else None
-    except (SafetensorError, KeyError, OSError):
-        return None
-    if len(starts) != texts + 1 or int(starts[-1]) != len(flat):
-        return None
-    if words is not None and len(words) != len(flat):
-        return None
-    return TokenArray(flat, starts, tokenizer.pad, words)
 
 
 # Vocabularies that come with the checkpoints of VSE++, SCAN, BFAN, VSRN and AOQ: JSON with
@@ -497,7 +483,6 @@ def _read_pickle(path: Path) -> Mapping[Any, Any]:
 # open_clip.
 
 OPEN_CLIP_PREFIX = "open_clip:"
-OPEN_CLIP_KIND = "open_clip"
 _LOCAL_FOLDER = "local-dir:"
 Clean = Literal["lower", "whitespace", "canonicalize"]
 _END = "</w>"  # of a word, in CLIP's own vocabulary
@@ -548,9 +533,6 @@ class OpenClipTokenizer(Tokenizer):
         cut = [self._own.encode(text)[: self.longest - 2] for text in texts]
         return TokenIds([[start, *row, stop] for row in cut], [self._words(row) for row in cut])
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.read(texts).ids
-
     def tokens(self, ids: Sequence[int]) -> list[str]:
         if self.pieces:
             return self.pieces.tokens(ids)
@@ -559,14 +541,14 @@ class OpenClipTokenizer(Tokenizer):
     def save(self, folder: Path) -> None:
         if self.pieces:
             self.pieces.save(folder)
-        plain = {"clean": self.clean, "longest": self.longest, "ends": self.ends}
-        note = {"kind": OPEN_CLIP_KIND, **plain, "pieces": self.pieces is not None}
-        write_json(folder / "tokenizer.json", note)
+        settings = {"clean": self.clean, "longest": self.longest, "ends": self.ends}
+        plain = {"kind": "open_clip", **settings, "pieces": self.pieces is not None}
+        write_json(folder / "tokenizer.json", plain)
 
     @property
     def digest(self) -> str:
         inner = self.pieces.digest if self.pieces else "own"
-        text = f"{OPEN_CLIP_KIND} {self.clean} {self.longest} {self.ends} {inner}"
+        text = f"open_clip {self.clean} {self.longest} {self.ends} {inner}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _words(self, row: Sequence[int]) -> list[int]:
@@ -616,27 +598,6 @@ def load_open_clip_tokenizer(name: str) -> OpenClipTokenizer:
         public = where.removeprefix(_LOCAL_FOLDER)
     pieces = WordPieceTokenizer(public, longest=longest) if public else None
     return OpenClipTokenizer(clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends)
-
-
-def open_clip_tokenizer_of(folder: Path) -> OpenClipTokenizer:
-    """Load the tokenizer that `OpenClipTokenizer.save` wrote.
-
-    Raises:
-        ValueError: there is none, or open_clip is not installed.
-    """
-    match read_json(folder / "tokenizer.json", "a tokenizer"):
-        case {
-            "kind": "open_clip",
-            "clean": str(clean),
-            "longest": int(longest),
-            "ends": bool(ends),
-            "pieces": bool(public),
-        }:
-            pieces = WordPieceTokenizer(str(folder / "pieces"), longest=longest) if public else None
-            return OpenClipTokenizer(
-                clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends
-            )
-    raise ValueError(f"{folder / 'tokenizer.json'} is not a tokenizer that counterfoil wrote")
 
 
 def _library() -> Any:

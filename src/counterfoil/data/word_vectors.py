@@ -11,20 +11,18 @@ import hashlib
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from counterfoil.core.console import progress
-from counterfoil.core.io import atomic_write
-from counterfoil.data.tokenizers import cache_folder
+from counterfoil.core.io import cache_folder
+from counterfoil.core.tensors import cached_tensors
 
 _HEAD_LINES = 100  # from which the width is inferred
 _PROGRESS_BYTES = 1 << 24  # between two updates of the progress bar
@@ -66,13 +64,19 @@ def word_vectors(path: Path, words: Sequence[str]) -> WordVectors:
             f"{path} is no file; give word vectors in GloVe's text format, such as "
             "glove.840B.300d.txt"
         )
-    cache = _cache_path(path, words)
-    if (vectors := _open_cache(cache)) is not None:
-        return vectors
-    vectors = _choose(path, words, _read(path, {form for word in words for form in _forms(word)}))
-    with suppress(OSError), atomic_write(cache) as temporary:  # the cache is optional
-        save_file({"rows": vectors.rows, "vectors": vectors.vectors}, temporary)
-    return vectors
+    status = path.stat()
+    facts = [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns), *words]
+    name = hashlib.sha256("\x00".join(facts).encode()).hexdigest()[:24]
+    tensors = cached_tensors(
+        cache_folder() / "vectors" / f"{name}.safetensors",
+        lambda: _choose(
+            path, words, _read(path, {form for word in words for form in _forms(word)})
+        ),
+        lambda cached: (
+            set(cached) == {"rows", "vectors"} and len(cached["rows"]) == len(cached["vectors"])
+        ),
+    )
+    return WordVectors(tensors["rows"], tensors["vectors"])
 
 
 def _forms(word: str) -> tuple[bytes, bytes]:
@@ -81,7 +85,8 @@ def _forms(word: str) -> tuple[bytes, bytes]:
     return word.encode(), plain.encode()
 
 
-def _choose(path: Path, words: Sequence[str], vectors: Mapping[bytes, Tensor]) -> WordVectors:
+def _choose(path: Path, words: Sequence[str], vectors: Mapping[bytes, Tensor]) -> dict[str, Tensor]:
+    """Ids of the words that have a vector, and the vectors."""
     chosen = {
         row: vectors[form]
         for row, word in enumerate(words)
@@ -94,7 +99,8 @@ def _choose(path: Path, words: Sequence[str], vectors: Mapping[bytes, Tensor]) -
             f"{words[len(words) // 2]!r}; give vectors of lower-case words of that language"
         )
     rows = sorted(chosen)
-    return WordVectors(torch.tensor(rows), torch.stack([chosen[row] for row in rows]))
+    vectors_of_rows = torch.stack([chosen[row] for row in rows])
+    return {"rows": torch.tensor(rows), "vectors": vectors_of_rows}
 
 
 def _read(path: Path, wanted: set[bytes]) -> dict[bytes, Tensor]:
@@ -160,21 +166,3 @@ def _stream(path: Path) -> Iterator[tuple[IO[bytes], int]]:
             )
         with archive.open(names[0]) as lines:
             yield lines, archive.getinfo(names[0]).file_size
-
-
-def _cache_path(path: Path, words: Sequence[str]) -> Path:
-    """Cache file of these words; another one when the file changes."""
-    status = path.stat()
-    text = "\x00".join([str(path.resolve()), str(status.st_size), str(status.st_mtime_ns), *words])
-    name = hashlib.sha256(text.encode()).hexdigest()[:24]
-    return cache_folder() / "vectors" / f"{name}.safetensors"
-
-
-def _open_cache(path: Path) -> WordVectors | None:
-    """Cached vectors; None if absent or damaged."""
-    try:
-        tensors = load_file(path)
-        rows, vectors = tensors["rows"], tensors["vectors"]
-    except (SafetensorError, KeyError, OSError):
-        return None
-    return WordVectors(rows, vectors) if len(rows) == len(vectors) else None

@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from counterfoil.core import distributed
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
-from counterfoil.data.images import pack_pixels
+from counterfoil.data.images import ResizeSquare, cached_pixels
 from counterfoil.data.tokenizers import split_words
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.scoring.encode import (
@@ -276,7 +276,7 @@ def image_thumbnails(dataset: ImageTextDataset) -> Tensor:
             "images look alike; leave the pictures filter off"
         )
     grey = (
-        torch.from_numpy(np.array(pack_pixels(dataset.pictures, THUMBNAIL)))
+        torch.from_numpy(np.array(cached_pixels(dataset.pictures, ResizeSquare(THUMBNAIL))))
         .float()
         .mean(1)
         .flatten(1)

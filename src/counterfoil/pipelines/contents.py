@@ -29,7 +29,7 @@ def data_contents(dataset: ImageTextDataset) -> str:
 
 def _feature_bytes(features: FeatureArray) -> bytes:
     rows = _sample_rows(len(features), ROWS)
-    values, _ = features.look(rows)
+    values, _ = features.take_unchecked(rows)
     classes = b"" if features.classes is None else features.likely(rows).numpy().tobytes()
     shape = f"{tuple(values.shape)} {features.values.dtype}".encode()
     return shape + values.numpy().tobytes() + classes

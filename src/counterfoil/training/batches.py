@@ -63,7 +63,7 @@ class BatchStream:
         return collate(
             self.processor,
             texts,
-            drawn=drawn,
+            negatives=drawn,
             candidates=offered,
             positives=self.positives,
             step=number,

@@ -11,7 +11,7 @@ from typing import Any
 from counterfoil.core.config import unknown_name
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.images import PictureFiles, Pictures, is_picture_name
+from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
 from counterfoil.data.readers.folder import LISTS, is_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, read_huggingface
@@ -74,7 +74,8 @@ def _read(
     kind, _, rest = source.partition(":")
     if kind == "scenes" and not Path(source).exists():
         _check_no_images(source, images)
-        return _renamed(_scenes(rest), name)
+        dataset = _scenes(rest)
+        return dataset if name is None else replace(dataset, name=name)
     if kind == "hf":
         _check_no_images(source, images)
         return read_huggingface(rest, name=name)
@@ -88,10 +89,10 @@ def _read(
         return read_folder(path, images=images, name=name)
     if path.is_file():
         raise ValueError(f"{path} is no data set: looked for {KNOWN}")
-    return _folder(path, images, name, restval, splits)
+    return _read_directory(path, images, name, restval, splits)
 
 
-def _folder(
+def _read_directory(
     path: Path, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
 ) -> ImageTextDataset:
     if is_huggingface(path):
@@ -104,19 +105,19 @@ def _folder(
     if listed:
         return read_karpathy(listed[0], images=images, restval=restval, name=name)
     if is_precomp(path):
-        return _with_pictures(read_precomp(path, name=name, splits=splits), images)
-    if is_embeddings(path):
-        return _with_pictures(read_embeddings(path, name=name), images)
-    if is_folder(path):
+        dataset = read_precomp(path, name=name, splits=splits)
+    elif is_embeddings(path):
+        dataset = read_embeddings(path, name=name)
+    elif is_folder(path):
         return read_folder(path, images=images, name=name)
-    raise ValueError(f"{path} is no data set: looked for {KNOWN}")
+    else:
+        raise ValueError(f"{path} is no data set: looked for {KNOWN}")
+    if images is None:
+        return dataset
+    return replace(dataset, pictures=pictures_of(dataset.image_ids, images))
 
 
-def _with_pictures(dataset: ImageTextDataset, folder: Path | None) -> ImageTextDataset:
-    return dataset if folder is None else replace(dataset, pictures=pictures_of(dataset, folder))
-
-
-def pictures_of(dataset: ImageTextDataset, folder: Path) -> Pictures:
+def pictures_of(image_ids: Sequence[str], folder: Path) -> PictureFiles:
     """Image files whose names, with or without extension, are the ids of the images.
 
     Raises:
@@ -126,13 +127,13 @@ def pictures_of(dataset: ImageTextDataset, folder: Path) -> Pictures:
         raise ValueError(f"{folder} is not a folder; the pictures are needed there")
     files = {file.name: file for file in folder.iterdir() if is_picture_name(file)}
     files = {file.stem: file for file in files.values()} | files
-    missing = [name for name in dataset.image_ids if name not in files]
+    missing = [name for name in image_ids if name not in files]
     if missing:
         raise ValueError(
-            f"{len(missing)} of {len(dataset)} images have no picture in {folder}, such as "
+            f"{len(missing)} of {len(image_ids)} images have no picture in {folder}, such as "
             f"{missing[0]!r}"
         )
-    return PictureFiles([files[name] for name in dataset.image_ids])
+    return PictureFiles([files[name] for name in image_ids])
 
 
 def _check_no_images(source: str, images: Path | None) -> None:
@@ -158,10 +159,6 @@ def _scenes(settings: str) -> ImageTextDataset:
         values[key] = int(value)
     dataset: ImageTextDataset = scenes(**values)
     return dataset
-
-
-def _renamed(dataset: ImageTextDataset, name: str | None) -> ImageTextDataset:
-    return dataset if name is None else replace(dataset, name=name)
 
 
 def _path(given: str | Path | None) -> Path | None:

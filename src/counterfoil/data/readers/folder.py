@@ -76,14 +76,15 @@ def read_folder(
     if len(lists) > 1:
         names = " and ".join(file.name for file in lists)
         raise ValueError(f"{folder} holds {names}; give the path of the one to read")
-    found = _read_list(lists[0], images or folder) if lists else _read_beside(images or folder)
-    entries = [DatasetEntry(key, image.split, tuple(image.texts)) for key, image in found.items()]
+    root = images or folder
+    by_id = _read_list(lists[0], root) if lists else _read_text_files(root)
+    entries = [DatasetEntry(key, image.split, tuple(image.texts)) for key, image in by_id.items()]
     return build_dataset(
         name or folder.resolve().name,
         entries,
         where=str(lists[0] if lists else folder),
-        pictures=PictureFiles([image.path for image in found.values()]),
-        features=None if features is None else features_of(list(found), features),
+        pictures=PictureFiles([image.path for image in by_id.values()]),
+        features=None if features is None else features_of(list(by_id), features),
     )
 
 
@@ -96,8 +97,6 @@ def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
     if dataset.pictures is None:
         raise ValueError(f"{dataset.name} has no pictures; a folder is made of them")
     lines, width = [], len(str(len(dataset)))
-    texts, counts = dataset.relation.captions(dataset.relation.rows())
-    ends = counts.cumsum(0).tolist()
     with (
         atomic_folder(folder) as temporary,
         progress("pictures written", len(dataset)) as advance,
@@ -106,13 +105,10 @@ def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
         for row, name in enumerate(dataset.image_ids):
             file = f"images/{row:0{width}}.png"
             dataset.pictures.open(row).save(temporary / file)
-            own = texts[ends[row] - int(counts[row]) : ends[row]].tolist()
-            plain = {
-                "image": file,
-                "id": name,
-                "split": dataset.splits[row],
-                "captions": [dataset.texts[text] for text in own],
-            }
+            texts, _ = dataset.relation.captions(torch.tensor([row]))
+            captions = [dataset.texts[text] for text in texts.tolist()]
+            split = dataset.splits[row]
+            plain = {"image": file, "id": name, "split": split, "captions": captions}
             lines.append(json.dumps(plain, ensure_ascii=False))
             advance(1)
         write_text(temporary / "captions.jsonl", "".join(line + "\n" for line in lines))
@@ -120,7 +116,7 @@ def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
 
 def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
     """Images of a list in order of first appearance."""
-    found: dict[str, _ImageEntry] = {}
+    by_id: dict[str, _ImageEntry] = {}
     rows = _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
     nested = False
     for number, row in rows:
@@ -128,19 +124,19 @@ def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
         given = _column(row, _IMAGE, where)
         if not isinstance(given, str) or not given.strip():
             raise ValueError(f"{where}: the image is {given!r}; the name of a file is needed")
-        if not found:
+        if not by_id:
             nested = not (folder / given).exists() and (folder / "images" / given).exists()
         path = (folder / "images" / given) if nested else folder / given
         key = given if row.get("id") in (None, "") else str(row["id"])
         split = canonical_split(str(row.get("split") or ""))
-        image = found.setdefault(key, _ImageEntry(path, split))
+        image = by_id.setdefault(key, _ImageEntry(path, split))
         if (image.path, image.split) != (path, split):
             raise ValueError(
                 f"{where}: image {key!r} is {given!r} in split {split!r} here, but another file or "
                 "split further up"
             )
         image.texts += _captions(_column(row, _CAPTION, where), where)
-    return found
+    return by_id
 
 
 def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
@@ -198,29 +194,30 @@ def _files(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*"), *folder.glob("*/*")])
 
 
-def _read_beside(folder: Path) -> dict[str, _ImageEntry]:
+def _read_text_files(folder: Path) -> dict[str, _ImageEntry]:
+    """Images with a ``.txt`` of captions beside each, by path."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; pictures and captions are needed there")
-    found: dict[str, _ImageEntry] = {}
+    by_path: dict[str, _ImageEntry] = {}
     files = _files(folder)
     pictures = [path for path in files if is_picture_name(path)]
     for path in pictures:
         texts = path.with_suffix(".txt")
         lines = read_text_lines(texts, "captions") if texts.exists() else []
         name = path.relative_to(folder).as_posix()
-        found[name] = _ImageEntry(path, "", [line for line in lines if line.strip()])
+        by_path[name] = _ImageEntry(path, "", [line for line in lines if line.strip()])
     stems = {path.with_suffix("") for path in pictures}
     for texts in (path for path in files if path.suffix == ".txt"):
         if texts.with_suffix("") not in stems and not texts.stem.lower().startswith(_NOTES):
             raise ValueError(
                 f"{texts} has no picture of that name beside it; add the picture or remove it"
             )
-    if not any(image.texts for image in found.values()):
+    if not any(image.texts for image in by_path.values()):
         raise ValueError(
             f"{folder} holds no captions: looked for {', '.join(LISTS[:3])}, and for a .txt beside "
             "each picture"
         )
-    return found
+    return by_path
 
 
 _CAPTION_FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".npy", ".arrow", ".parquet")

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from counterfoil.core.io import read_json
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
 from counterfoil.data.images import PictureFiles
-from counterfoil.data.readers.precomp import features_of
 
 PROBES = 50  # files to look for before a folder is refused
 
@@ -40,7 +39,6 @@ def read_karpathy(
     path: Path,
     *,
     images: Path | None = None,
-    features: Path | None = None,
     restval: str = "train",
     name: str | None = None,
 ) -> ImageTextDataset:
@@ -50,7 +48,6 @@ def read_karpathy(
         path: the JSON file.
         images: folder of the images, flat or with the subfolders that the file names; by default
             ``images`` beside the file, if it exists.
-        features: of the images, see `counterfoil.data.readers.precomp.features_of`.
         restval: the split of COCO's "restval" images; "restval" keeps them as a split.
         name: of the data set; the file's own "dataset" by default.
 
@@ -72,7 +69,6 @@ def read_karpathy(
         entries,
         where=str(path),
         pictures=None if folder is None else PictureFiles(_paths(records, folder)),
-        features=None if features is None else features_of([e.id for e in entries], features),
     )
 
 

@@ -26,7 +26,7 @@ from typing import final
 import numpy as np
 import torch
 
-from counterfoil.core.io import atomic_folder, read_array, read_text_lines, write_text_lines
+from counterfoil.core.io import read_array, read_text_lines
 from counterfoil.data.dataset import (
     DatasetEntry,
     ImageTextDataset,
@@ -38,10 +38,8 @@ from counterfoil.data.features import (
     Array,
     FeatureArray,
     FeatureTable,
-    Kind,
     RowStack,
     open_features,
-    write_features,
 )
 
 PROBES = 64  # images whose repeated rows are compared
@@ -83,68 +81,25 @@ def read_precomp(
     existing = _splits(folder)
     if not existing:
         raise ValueError(f"{folder} holds no split: looked for train_caps.txt and the like")
-    wanted = [s for s in existing if s != "test" or "testall" not in existing]
+    chosen = [s for s in existing if s != "test" or "testall" not in existing]
     if splits:
-        wanted = [existing_split(split, existing, str(folder)) for split in splits]
-    parts = [_read_split(folder, split) for split in wanted]
+        chosen = [existing_split(split, existing, str(folder)) for split in splits]
+    parts = [_read_split(folder, split) for split in chosen]
     starts = np.cumsum([0, *(len(part.values) for part in parts)])
     rows = [int(start) + row for start, part in zip(starts, parts) for row in part.rows]
     scale = folder / "int8_scale.npy"
     packed = parts[0].values.dtype == np.int8
+    boxes = [part.boxes for part in parts if part.boxes is not None]
     features = FeatureArray(
         _joined([part.values for part in parts]),
         torch.tensor(rows, dtype=torch.long),
         read_array(scale, "the scale of int8 features", mapped=False) if packed else None,
         _lengths(parts),
-        _boxes(parts),
-        str(folder / f"{'|'.join(wanted)}_ims.npy"),
+        _joined(boxes) if len(boxes) == len(parts) else None,
+        str(folder / f"{'|'.join(chosen)}_ims.npy"),
     )
     entries = [entry for part in parts for entry in part.entries]
     return build_dataset(name or folder.name, entries, where=str(folder), features=features)
-
-
-def write_precomp(dataset: ImageTextDataset, folder: Path, *, kind: Kind = "float32") -> None:
-    """Write a data set with features as a precomp folder, one row an image.
-
-    Runs of blanks and line ends within a caption become one space.
-
-    Args:
-        dataset: to write.
-        folder: the folder; an older one is replaced when all is written.
-        kind: dtype of the stored numbers, "float32" or "float16".
-
-    Raises:
-        ValueError: there are no features, or an id does not fit on a line.
-    """
-    if dataset.features is None:
-        raise ValueError(f"{dataset.name} has no features; a precomp folder is made of them")
-    if kind == "int8":
-        raise ValueError("splits of a precomp folder are written as float32 or float16, not int8")
-    for name in dataset.image_ids:
-        if name != " ".join(name.split()) or not name:
-            raise ValueError(f"image id {name!r} cannot stand on a line of its own")
-    with atomic_folder(folder) as temporary:
-        for split in dataset.split_names:
-            _write_split(dataset.split(split), temporary, split, kind)
-
-
-def _write_split(part: ImageTextDataset, folder: Path, split: str, kind: Kind) -> None:
-    assert part.features is not None
-    work = folder / ".features"
-    write_features(work, part.image_ids, part.features, kind=kind)
-    (work / "features.npy").rename(folder / f"{split}_ims.npy")
-    for name in ("boxes", "lengths"):
-        if (work / f"{name}.npy").exists():
-            (work / f"{name}.npy").rename(folder / f"{split}_{name}.npy")
-    (work / "features.json").unlink()
-    work.rmdir()
-    write_text_lines(folder / f"{split}_caps.txt", part.texts)
-    write_text_lines(folder / f"{split}_ids.txt", part.image_ids)
-    counts = part.relation.counts
-    if len(counts) and (int(counts.min()) != int(counts.max()) or not int(counts.min())):
-        write_text_lines(
-            folder / f"{split}_owner.txt", [str(row) for row in part.text_to_image.tolist()]
-        )
 
 
 def _splits(folder: Path) -> list[str]:
@@ -270,11 +225,6 @@ def _joined(arrays: Sequence[Array]) -> Array | RowStack:
     return arrays[0] if len(arrays) == 1 else RowStack(arrays)
 
 
-def _boxes(parts: Sequence[_StoredSplit]) -> Array | RowStack | None:
-    boxes = [part.boxes for part in parts if part.boxes is not None]
-    return _joined(boxes) if len(boxes) == len(parts) else None
-
-
 def _lengths(parts: Sequence[_StoredSplit]) -> Array | None:
     if all(part.lengths is None for part in parts):
         return None
@@ -345,14 +295,14 @@ def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
 
 
 def _rows(
-    wanted: Sequence[str], known: Sequence[str], key: Callable[[str], str | None]
+    image_ids: Sequence[str], table_ids: Sequence[str], key: Callable[[str], str | None]
 ) -> list[int | None]:
-    """Row of each id by its key; None if there is none, all None if keys are not unique."""
-    keys, wanted_keys = [key(name) for name in known], [key(name) for name in wanted]
-    if len(set(keys)) < len(keys) or len(set(wanted_keys)) < len(wanted_keys):
-        return [None] * len(wanted)
-    place = {name: row for row, name in enumerate(keys) if name is not None}
-    return [None if name is None else place.get(name) for name in wanted_keys]
+    """Table row of each image by a key of its id; None if there is none or keys are not unique."""
+    image_keys, table_keys = [key(name) for name in image_ids], [key(name) for name in table_ids]
+    if len(set(table_keys)) < len(table_keys) or len(set(image_keys)) < len(image_keys):
+        return [None] * len(image_ids)
+    place = {name: row for row, name in enumerate(table_keys)}
+    return [None if name is None else place.get(name) for name in image_keys]
 
 
 def _stem(name: str) -> str:

@@ -1,10 +1,11 @@
-"""Rendered scenes: pictures, captions, and the truth about them.
+"""Rendered scenes: pictures, captions, and the exact truth of any caption about any picture.
 
 Every picture shows two to four coloured shapes on a pale ground; five captions of rising detail
-describe it. What is in a picture is known, and the grammar that wrote the captions reads them back,
-so that for any caption of the grammar, also with words exchanged, one can *decide* whether it is
-true of any picture. That is the exact yardstick for false negatives.
+describe it. The contents of a picture are known, and the grammar that wrote the captions also
+parses them. So it can be decided whether any caption of the grammar, also an edited one, is true of
+any picture: an exact measure of false negatives.
 
+>>> from counterfoil.data.scenes.truth import is_true
 >>> corpus = scenes(images=40, seed=7)
 >>> corpus.split_names, corpus.image_ids[0], len(corpus.texts)
 (('train', 'dev', 'test'), 'scene-7-train-00000', 200)
@@ -38,45 +39,12 @@ from PIL import Image
 from counterfoil.core.config import unknown_name
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import DrawnPictures
-from counterfoil.data.scenes.grammar import Form, Link, Parse, Phrase, Span, parse
 from counterfoil.data.scenes.render import draw
-from counterfoil.data.scenes.truth import CAPTIONS, Foil, describe, foils, holds, is_true, truths
-from counterfoil.data.scenes.world import (
-    VERSION,
-    Scene,
-    Thing,
-    lay_out,
-    meaning,
-    region_features,
-    relates,
-)
-
-__all__ = [
-    "Foil",
-    "Form",
-    "Link",
-    "Parse",
-    "Phrase",
-    "Scene",
-    "Span",
-    "Thing",
-    "describe",
-    "draw",
-    "foils",
-    "graphs",
-    "holds",
-    "is_true",
-    "meaning",
-    "parse",
-    "region_features",
-    "relates",
-    "scene",
-    "scenes",
-    "truths",
-]
+from counterfoil.data.scenes.truth import CAPTIONS, describe
+from counterfoil.data.scenes.world import VERSION, Scene, lay_out, meaning, region_features
 
 SPLITS = ("train", "dev", "test")
-_MANY = 10**9  # more than there are numbers in a split
+_ROWS_PER_SPLIT = 10**9  # more than there are scenes in a split
 _ID = re.compile(r"scene-([0-9]{1,30})-(train|dev|test)-([0-9]{5,9})")
 
 
@@ -91,56 +59,69 @@ def scenes(
 ) -> ImageTextDataset:
     """A data set of rendered scenes with five captions each.
 
-    No two scenes of a data set have the same `meaning`, and families stay within their split. The
-    test split is the same for every number of training images. An image is called
-    ``scene-{seed}-{split}-{number}``, which is all that `scene` needs to make it again; its
-    captions are called as it is with ``#0``, the vaguest, to ``#4``, the fullest.
+    No two scenes have the same `meaning`, and families stay within their split. The test split is
+    the same for every number of training images. Image ids are ``scene-{seed}-{split}-{number}``,
+    from which `scene` computes the scene; caption ids add ``#0``, the vaguest, to ``#4``, the
+    fullest.
 
     Args:
-        images: how many in all; what is not dev or test is for training.
-        seed: another seed, another world; it is part of every image id.
+        images: number of images of all splits; those not in dev or test are for training.
+        seed: of all random choices; part of every image id.
         size: side of the pictures in pixels.
-        dev: images to choose models with; a sixth of all when None.
-        test: images to report on; a sixth of all when None.
-        features: "regions" adds region features beside the pictures.
+        dev: images of the dev split; a sixth of all if None.
+        test: images of the test split; a sixth of all if None.
+        features: "regions" adds region features to the pictures.
 
     Raises:
         ValueError: nothing is left for training, a number is negative, or the features are unknown.
     """
     dev, test = (images // 6 if given is None else given for given in (dev, test))
-    _check(images, seed, size, dev, test, features)
-    found = _collect(seed, {"test": test, "dev": dev, "train": images - dev - test})
-    told = [describe(one) for one in found]
+    if min(dev, test, seed) < 0 or size < 1 or dev + test >= images:
+        raise ValueError(
+            f"there cannot be {images} scenes with {dev} for dev and {test} for test, seed {seed} "
+            f"and {size} pixels; give more images than dev and test take, and no negative number"
+        )
+    if features not in (None, "regions"):
+        raise ValueError(unknown_name(str(features), ["regions"], "a kind of features of scenes"))
+    world = _distinct_scenes(seed, {"test": test, "dev": dev, "train": images - dev - test})
+    rows = []
+    for one in world:
+        _, _, split, number = one.id.split("-")
+        rows.append(SPLITS.index(split) * _ROWS_PER_SPLIT + int(number))
+    # Pixels depend on this name and the row alone.
+    pictures = DrawnPictures(
+        partial(_draw_row, seed, size), rows, f"scenes-{VERSION}-{seed}-{size}px"
+    )
     return ImageTextDataset(
         name="scenes",
-        image_ids=[one.id for one in found],
-        text_ids=[f"{one.id}#{place}" for one in found for place in range(CAPTIONS)],
-        texts=[caption for captions in told for caption in captions],
-        text_to_image=torch.arange(len(found)).repeat_interleave(CAPTIONS),
-        splits=[one.id.split("-")[2] for one in found],
-        pictures=_pictures(seed, found, size),
-        features=region_features(found) if features == "regions" else None,
+        image_ids=[one.id for one in world],
+        text_ids=[f"{one.id}#{place}" for one in world for place in range(CAPTIONS)],
+        texts=[caption for one in world for caption in describe(one)],
+        text_to_image=torch.arange(len(world)).repeat_interleave(CAPTIONS),
+        splits=[one.id.split("-")[2] for one in world],
+        pictures=pictures,
+        features=region_features(world) if features == "regions" else None,
     )
 
 
 def scene(image_id: str) -> Scene:
-    """The scene that an image of `scenes` shows.
+    """The scene of an image of `scenes`.
 
     Raises:
         ValueError: this is no image id of `scenes`.
     """
     match = _ID.fullmatch(image_id)
-    found = match and lay_out(int(match[1]), match[2], int(match[3]))
-    if found is None or found.id != image_id:
+    layout = match and lay_out(int(match[1]), match[2], int(match[3]))
+    if layout is None or layout.id != image_id:
         raise ValueError(
             f"{image_id!r} is no scene; the images of `scenes` are called as in "
             "'scene-0-train-00042'"
         )
-    return found
+    return layout
 
 
 def graphs(dataset: ImageTextDataset) -> list[Scene]:
-    """(I,) what is really in the pictures of a data set made by `scenes`, or of a part of it.
+    """(I,) scenes of the images of a data set made by `scenes`, or of a part of it.
 
     Raises:
         ValueError: the data set has images that are no scenes.
@@ -148,41 +129,21 @@ def graphs(dataset: ImageTextDataset) -> list[Scene]:
     return [scene(image_id) for image_id in dataset.image_ids]
 
 
-def _check(images: int, seed: int, size: int, dev: int, test: int, features: str | None) -> None:
-    if min(dev, test, seed) < 0 or size < 1 or dev + test >= images:
-        raise ValueError(
-            f"{images} scenes with {dev} for dev and {test} for test, seed {seed} and "
-            f"{size} pixels were asked for; give more images than dev and test take, and no "
-            "negative number"
-        )
-    if features not in (None, "regions"):
-        raise ValueError(unknown_name(str(features), ["regions"], "a kind of features of scenes"))
-
-
-def _collect(seed: int, wanted: dict[str, int]) -> list[Scene]:
-    """So many scenes of each split, none told like another; a number is passed over if it is."""
-    seen: set[object] = set()
-    found: dict[str, list[Scene]] = {split: [] for split in SPLITS}
-    for split, count in wanted.items():
+def _distinct_scenes(seed: int, counts: dict[str, int]) -> list[Scene]:
+    """Scenes of each split, no two with one meaning: a number with a repeated one is skipped."""
+    meanings: set[object] = set()
+    chosen: dict[str, list[Scene]] = {split: [] for split in SPLITS}
+    for split, count in counts.items():
         number = 0
-        while len(found[split]) < count:
-            one = lay_out(seed, split, number)
+        while len(chosen[split]) < count:
+            candidate = lay_out(seed, split, number)
             number += 1
-            if (told := meaning(one)) not in seen:
-                seen.add(told)
-                found[split].append(one)
-    return [one for split in SPLITS for one in found[split]]
+            if (key := meaning(candidate)) not in meanings:
+                meanings.add(key)
+                chosen[split].append(candidate)
+    return [one for split in SPLITS for one in chosen[split]]
 
 
-def _pictures(seed: int, found: list[Scene], size: int) -> DrawnPictures:
-    """Pictures drawn when asked for; everything that pixels depend on is in name and row."""
-    rows = []
-    for one in found:
-        _, _, split, number = one.id.split("-")
-        rows.append(SPLITS.index(split) * _MANY + int(number))
-    return DrawnPictures(partial(_drawn, seed, size), rows, f"scenes-{VERSION}-{seed}-{size}px")
-
-
-def _drawn(seed: int, size: int, row: int) -> Image.Image:
-    split, number = divmod(row, _MANY)
+def _draw_row(seed: int, size: int, row: int) -> Image.Image:
+    split, number = divmod(row, _ROWS_PER_SPLIT)
     return draw(lay_out(seed, SPLITS[split], number), size)

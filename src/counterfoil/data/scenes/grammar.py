@@ -1,7 +1,4 @@
-"""The grammar of scene captions: lexicon, logical form, generation and parsing.
-
-In the tables of words the usual ones come first.
-"""
+"""The grammar of scene captions: lexicon, logical form, generation and parsing."""
 
 from __future__ import annotations
 
@@ -9,17 +6,20 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, final
+from typing import Any, Literal, final
 
-from counterfoil.data.scenes.world import OPPOSITE, Dice, Thing
+from counterfoil.data.scenes.world import COLOURS, OPPOSITE, Dice, Thing
 from counterfoil.data.tokenizers import split_words
 
 Words = tuple[str, ...]
+Attribute = Literal["size", "pattern", "colour"]
 
 
 def _words(*phrases: str) -> tuple[Words, ...]:
     return tuple(tuple(phrase.split()) for phrase in phrases)
 
+
+# Lexicon; the usual words come first.
 
 NOUNS: dict[str | None, tuple[tuple[str, str], ...]] = {
     "circle": (("circle", "circles"), ("disc", "discs")),
@@ -32,24 +32,17 @@ NOUNS: dict[str | None, tuple[tuple[str, str], ...]] = {
     "moon": (("moon", "moons"), ("crescent", "crescents")),
     None: (("shape", "shapes"), ("thing", "things"), ("object", "objects")),
 }
-COLOUR_WORDS: dict[str, Words] = {
-    "red": ("red",),
-    "orange": ("orange",),
-    "yellow": ("yellow",),
-    "green": ("green",),
-    "blue": ("blue",),
-    "purple": ("purple", "violet"),
-    "pink": ("pink",),
-    "black": ("black",),
+ADJECTIVES: dict[Attribute, dict[str, Words]] = {
+    "size": {"small": ("small", "little", "tiny"), "big": ("big", "large")},
+    "pattern": {
+        "plain": ("plain", "solid"),
+        "striped": ("striped", "stripy"),
+        "dotted": ("dotted", "spotted"),
+        "checked": ("checked", "checkered"),
+    },
+    "colour": {colour: (colour,) for colour in COLOURS} | {"purple": ("purple", "violet")},
 }
-SIZE_WORDS: dict[str, Words] = {"small": ("small", "little", "tiny"), "big": ("big", "large")}
-PATTERN_WORDS: dict[str, Words] = {
-    "plain": ("plain", "solid"),
-    "striped": ("striped", "stripy"),
-    "dotted": ("dotted", "spotted"),
-    "checked": ("checked", "checkered"),
-}
-PATTERN_NOUNS: dict[str, Words] = {
+PATTERN_NOUNS: dict[str, Words] = {  # after "with"
     "striped": ("stripes",),
     "dotted": ("dots", "spots"),
     "checked": ("checks",),
@@ -95,26 +88,17 @@ OPENINGS = _words(
 CLOSINGS = _words(", and nothing else", "and nothing else", ", nothing else", "but nothing else")
 LOOSE = _words("and", "as well as", "along with", "together with", "plus")
 FIRM = _words(", and", ", and also", "; and", "; and also", ";", ",")
-
-
-ADJECTIVES: dict[str, tuple[str, str]] = {
-    word: (kind, value)
-    for kind, words in (
-        ("size", SIZE_WORDS),
-        ("pattern", PATTERN_WORDS),
-        ("colour", COLOUR_WORDS),
-    )
-    for value, choices in words.items()
-    for word in choices
+ATTRIBUTE_OF: dict[str, tuple[Attribute, str]] = {
+    word: (attribute, value)
+    for attribute, table in ADJECTIVES.items()
+    for value, words in table.items()
+    for word in words
 }
-AFTER_WITH: dict[str, str] = {
-    word: pattern for pattern, words in PATTERN_NOUNS.items() for word in words
-}
-SHAPE_OF: dict[str, tuple[str | None, bool]] = {
-    word: (shape, place == 1)
+SHAPE_OF: dict[str, tuple[str | None, bool]] = {  # shape, and whether the noun is a plural
+    noun: (shape, number == 1)
     for shape, pairs in NOUNS.items()
     for pair in pairs
-    for place, word in enumerate(pair)
+    for number, noun in enumerate(pair)
 }
 COUNT_OF: dict[Words, int] = {words: n for n, choices in NUMBERS.items() for words in choices}
 RELATION_OF: dict[Words, str] = {
@@ -145,18 +129,19 @@ class Phrase:
     colour: str | None = None
     shape: str | None = None
 
+    @property
+    def is_plural(self) -> bool:
+        """Whether it stands for several things."""
+        return (self.count or 1) > 1
+
     def fits(self, thing: Thing) -> bool:
         """Whether the words other than the number are true of a thing."""
-        return (
-            self.shape in (None, thing.shape)
-            and self.colour in (None, thing.colour)
-            and self.pattern in (None, thing.pattern)
-            and self.size in (None, thing.size)
-        )
+        pairs = zip((self.size, self.pattern, self.colour, self.shape), thing.look)
+        return all(claimed in (None, actual) for claimed, actual in pairs)
 
     def __str__(self) -> str:
-        said = (self.size, self.pattern, self.colour, self.shape or "shape")
-        return " ".join([str(self.count or "a"), *(word for word in said if word)])
+        words = (self.size, self.pattern, self.colour, self.shape or "shape")
+        return " ".join([str(self.count or "a"), *filter(None, words)])
 
 
 @final
@@ -175,7 +160,7 @@ class Link:
     object: int
 
     def turned(self) -> Link:
-        """The same claim, seen from the other side."""
+        """The same claim with subject and object exchanged."""
         return Link(OPPOSITE[self.relation], self.object, self.subject)
 
 
@@ -184,9 +169,9 @@ class Link:
 class Form:
     """A claim about a scene: its logical form.
 
-    There are things that the phrases stand for, no thing for two phrases; every thing of a link's
-    subject stands in its relation to every thing of its object; and, where the claim is complete,
-    there is no thing besides.
+    It is true if things of the scene can be assigned to the phrases, no thing to two of them, such
+    that every thing of a link's subject stands in the relation to every thing of its object. If
+    the claim is complete, no thing may be left over.
 
     Attributes:
         phrases: in order of mention.
@@ -204,24 +189,24 @@ class Form:
         return "; ".join([*map(str, self.phrases), *links, *end])
 
 
-# Generation: from a logical form to English.
+# Generation: from a logical form to English. The order of random choices is part of the data set.
 
 LONGEST = 3  # phrases that relations may join into one clause
 
 
 def write(form: Form, dice: Dice) -> str:
-    """A caption that claims this and nothing more.
+    """A caption that makes this claim and no other.
 
     Raises:
         ValueError: relations join more than three phrases, or join three in more than two ways.
     """
     clauses = sorted(_clauses(form), key=lambda clause: -len(clause[1]))
     opening = _opening(form.phrases[clauses[0][0][0]], dice)
-    told: list[str] = []
+    texts: list[str] = []
     for places, links in clauses:
-        bare = bool(opening) and not told
-        told.append(_clause(form, places, links, dice, bare=bare, seen=" ".join(told)))
-    text = opening + _joined(told, dice, firm=bool(form.links))
+        has_verb = bool(opening) and not texts
+        texts.append(_clause(form, places, links, dice, has_verb, " ".join(texts)))
+    text = opening + _joined(texts, dice, firm=bool(form.links))
     if form.complete:
         crowded = len(form.phrases) > 2
         closing = " ".join(dice.pick([c for c in CLOSINGS if c[0] == "," or not crowded]))
@@ -230,34 +215,25 @@ def write(form: Form, dice: Dice) -> str:
 
 
 def articles(text: str) -> str:
-    """The same text with every "a" and "an" as the next word wants it."""
+    """The text with "a" or "an" as the next word requires."""
 
-    def fitting(match: re.Match[str]) -> str:
+    def correct(match: re.Match[str]) -> str:
         return match[1] + ("n" if match[3].lower() in "aeiou" else "") + match[2]
 
-    return re.sub(r"\b([Aa])n?(\s+)(?=(\w))", fitting, text)
+    return re.sub(r"\b([Aa])n?(\s+)(?=(\w))", correct, text)
 
 
 def _clauses(form: Form) -> list[tuple[list[int], list[Link]]]:
-    """Phrases that relations join, with the links between them."""
-    clauses: list[tuple[list[int], list[Link]]] = []
-    left = list(range(len(form.phrases)))
-    while left:
-        places = {left[0]}
-        while (
-            more := {
-                end
-                for link in form.links
-                for end in (link.subject, link.object)
-                if {link.subject, link.object} & places
-            }
-            - places
-        ):
-            places |= more
-        links = [link for link in form.links if link.subject in places]
-        clauses.append((sorted(places), links))
-        left = [place for place in left if place not in places]
-    if any(len(p) > LONGEST or len(links) > 2 for p, links in clauses):
+    """Groups of phrases that relations join, with the links between them."""
+    groups = [{place} for place in range(len(form.phrases))]
+    for link in form.links:
+        joined = [group for group in groups if group & {link.subject, link.object}]
+        groups = [group for group in groups if group not in joined] + [set().union(*joined)]
+    clauses = [
+        (sorted(group), [link for link in form.links if link.subject in group])
+        for group in sorted(groups, key=min)
+    ]
+    if any(len(places) > LONGEST or len(links) > 2 for places, links in clauses):
         raise ValueError(
             f"{form} cannot be put into words: relations may join at most {LONGEST} phrases, "
             "in at most two ways"
@@ -269,9 +245,8 @@ def _opening(first: Phrase, dice: Dice) -> str:
     if dice.chance(0.6):
         return ""
     words = dice.pick(OPENINGS)
-    many = (first.count or 1) > 1
     if words[-1] in ("is", "are"):
-        words = (*words[:-1], "are" if many else "is")
+        words = (*words[:-1], "are" if first.is_plural else "is")
     return " ".join(words) + " "
 
 
@@ -288,52 +263,53 @@ def _joined(clauses: Sequence[str], dice: Dice, *, firm: bool) -> str:
 
 
 def _clause(
-    form: Form, places: list[int], links: list[Link], dice: Dice, *, bare: bool, seen: str
+    form: Form, places: list[int], links: list[Link], dice: Dice, has_verb: bool, earlier: str
 ) -> str:
-    """One clause; `bare` where an opening has taken the verb."""
-    said = {place: _noun_phrase(form.phrases[place], dice, seen) for place in places}
-    many = {place: (form.phrases[place].count or 1) > 1 for place in places}
+    """One clause; `has_verb` if an opening supplies the verb, `earlier` is the text before it."""
+    phrases = {place: _noun_phrase(form.phrases[place], dice, earlier) for place in places}
     if not links:
-        return said[places[0]]
+        return phrases[places[0]]
+    plural = {place: form.phrases[place].is_plural for place in places}
     if dice.chance(0.5):
         links = [link.turned() for link in links]
     if len(links) == 1 or len(places) == 2:
-        return _two(said, many, links, dice, bare=bare)
-    return _three(said, many, links, dice, bare=bare)
+        return _two(phrases, plural, links, dice, has_verb)
+    return _three(phrases, plural, links, dice, has_verb)
 
 
 def _two(
-    said: dict[int, str], many: dict[int, bool], links: list[Link], dice: Dice, *, bare: bool
+    phrases: dict[int, str], plural: dict[int, bool], links: list[Link], dice: Dice, has_verb: bool
 ) -> str:
     """Two phrases and one or two links between them."""
     one, other = links[0].subject, links[0].object
     links = [link if link.subject == one else link.turned() for link in links]
     relation = " and ".join(_relation(link.relation, dice) for link in links)
     if len(links) == 1 and dice.chance(0.25):
-        return f"{said[other]} with {said[one]} {_to_it(links[0].relation, many[other], dice)}"
-    if not bare and dice.chance(0.25):
-        comma, verb = dice.pick((("", _copula(many[one], dice)), (",", _there(many[one], dice))))
-        return f"{relation} {said[other]}{comma} {verb} {said[one]}"
-    return f"{said[one]} {_verb(many[one], dice, bare=bare)}{relation} {said[other]}"
+        pronoun = _to_pronoun(links[0].relation, plural[other], dice)
+        return f"{phrases[other]} with {phrases[one]} {pronoun}"
+    if not has_verb and dice.chance(0.25):
+        copula, there = _copula(plural[one], dice), _there(plural[one], dice)
+        comma, verb = dice.pick((("", copula), (",", there)))
+        return f"{relation} {phrases[other]}{comma} {verb} {phrases[one]}"
+    return f"{phrases[one]} {_verb(plural[one], dice, has_verb)}{relation} {phrases[other]}"
 
 
 def _three(
-    said: dict[int, str], many: dict[int, bool], links: list[Link], dice: Dice, *, bare: bool
+    phrases: dict[int, str], plural: dict[int, bool], links: list[Link], dice: Dice, has_verb: bool
 ) -> str:
     """Three phrases and two links, which meet in one of them."""
     first, second = links
     hub = ({first.subject, first.object} & {second.subject, second.object}).pop()
-    ending = [link if link.object == hub else link.turned() for link in links]
-    starting = [link if link.subject == hub else link.turned() for link in links]
+    from_hub = [link if link.subject == hub else link.turned() for link in links]
     if dice.chance(0.5):
-        told = [f"{_relation(link.relation, dice)} {said[link.object]}" for link in starting]
-        return f"{said[hub]} {_verb(many[hub], dice, bare=bare)}{told[0]} and {told[1]}"
-    start, on = ending[0], starting[1]
+        ends = [f"{_relation(link.relation, dice)} {phrases[link.object]}" for link in from_hub]
+        return f"{phrases[hub]} {_verb(plural[hub], dice, has_verb)}{ends[0]} and {ends[1]}"
+    start, end = from_hub[0].turned(), from_hub[1]
     which = dice.pick((", which", " that", " which"))
     return (
-        f"{said[start.subject]} {_verb(many[start.subject], dice, bare=bare)}"
-        f"{_relation(start.relation, dice)} {said[hub]}{which} {_copula(many[hub], dice)} "
-        f"{_relation(on.relation, dice)} {said[on.object]}"
+        f"{phrases[start.subject]} {_verb(plural[start.subject], dice, has_verb)}"
+        f"{_relation(start.relation, dice)} {phrases[hub]}{which} {_copula(plural[hub], dice)} "
+        f"{_relation(end.relation, dice)} {phrases[end.object]}"
     )
 
 
@@ -341,54 +317,49 @@ def _relation(relation: str, dice: Dice) -> str:
     return " ".join(dice.usual(RELATION_WORDS[relation]))
 
 
-def _to_it(relation: str, many: bool, dice: Dice) -> str:
+def _to_pronoun(relation: str, plural: bool, dice: Dice) -> str:
     if relation in SIDE_WORDS and dice.chance(0.6):
         before, after = SIDE_WORDS[relation]
-        return f"{before} {SIDES[many]} {after}"
-    return f"{_relation(relation, dice)} {PRONOUNS[many]}"
+        return f"{before} {SIDES[plural]} {after}"
+    return f"{_relation(relation, dice)} {PRONOUNS[plural]}"
 
 
-def _verb(many: bool, dice: Dice, *, bare: bool) -> str:
-    return "" if bare or dice.chance(0.5) else _copula(many, dice) + " "
+def _verb(plural: bool, dice: Dice, has_verb: bool) -> str:
+    return "" if has_verb or dice.chance(0.5) else _copula(plural, dice) + " "
 
 
-def _copula(many: bool, dice: Dice) -> str:
-    return dice.usual(("are", "sit", "are placed", "lie") if many else _SINGULAR)
+def _copula(plural: bool, dice: Dice) -> str:
+    plurals, singulars = ("are", "sit", "are placed", "lie"), ("is", "sits", "is placed", "lies")
+    return dice.usual(plurals if plural else singulars)
 
 
-def _there(many: bool, dice: Dice) -> str:
-    return dice.usual(("there are" if many else "there is", "we see", "you can see"))
+def _there(plural: bool, dice: Dice) -> str:
+    return dice.usual(("there are" if plural else "there is", "we see", "you can see"))
 
 
-def _noun_phrase(phrase: Phrase, dice: Dice, seen: str) -> str:
+def _noun_phrase(phrase: Phrase, dice: Dice, earlier: str) -> str:
     singular, plural = dice.usual(NOUNS[phrase.shape])
-    words: list[str] = []
-    if phrase.size:
-        words.append(dice.usual(SIZE_WORDS[phrase.size]))
-    after = ""
-    colour = [dice.usual(COLOUR_WORDS[phrase.colour])] if phrase.colour else []
-    pattern: list[str] = []
+    words = [dice.usual(ADJECTIVES["size"][phrase.size])] if phrase.size else []
+    colour = [dice.usual(ADJECTIVES["colour"][phrase.colour])] if phrase.colour else []
+    pattern, after = list[str](), ""
     if phrase.pattern in PATTERN_NOUNS and dice.chance(0.25):
         after = f" with {dice.usual(PATTERN_NOUNS[phrase.pattern])}"
     elif phrase.pattern:
-        pattern = [dice.usual(PATTERN_WORDS[phrase.pattern])]
-    late = phrase.pattern != "plain" and dice.chance(0.25)
-    words += colour + pattern if late else pattern + colour
-    words.append(plural if (phrase.count or 1) > 1 else singular)
-    return f"{_determiner(phrase, singular, dice, seen)} {' '.join(words)}{after}"
+        pattern = [dice.usual(ADJECTIVES["pattern"][phrase.pattern])]
+    colour_first = phrase.pattern != "plain" and dice.chance(0.25)
+    words += colour + pattern if colour_first else pattern + colour
+    words.append(plural if phrase.is_plural else singular)
+    return f"{_determiner(phrase, singular, dice, earlier)} {' '.join(words)}{after}"
 
 
-def _determiner(phrase: Phrase, noun: str, dice: Dice, seen: str) -> str:
+def _determiner(phrase: Phrase, noun: str, dice: Dice, earlier: str) -> str:
     if phrase.count is not None:
         number, *others = NUMBERS[phrase.count]
         return " ".join(dice.usual((number, others[0])) if phrase.count == 2 else number)
-    return "another" if f" {noun}" in seen and dice.chance(0.5) else "a"
+    return "another" if f" {noun}" in earlier and dice.chance(0.5) else "a"
 
 
-_SINGULAR = ("is", "sits", "is placed", "lies")
-
-
-# Parsing: from a caption to its logical form, and the words that express each part.
+# Parsing: from a caption to its logical form, with the words that express each part.
 #
 # The grammar, in which `rel` is a relation, `np` a noun phrase and `be` a form of "to be" or "sit":
 #
@@ -402,25 +373,24 @@ _SINGULAR = ("is", "sits", "is placed", "lies")
 #     rel      = relation | relation "and" relation
 #     np       = ("a" | number) {adjective} noun ["with stripes" | "with dots" | "with checks"]
 #
-# A clause with a relation is set off from its neighbours by a comma or a semicolon, since "a circle
-# left of a star and a square" can be read in two ways; it is outside the grammar.
+# A comma or semicolon separates a clause with a relation from its neighbours: "a circle left of a
+# star and a square" is ambiguous and therefore outside the grammar.
 
 
 Kind = Literal["phrase", "number", "size", "pattern", "colour", "object", "relation"]
-SceneWords = tuple[str, ...]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Neighbouring words of a caption and what they are.
+    """Adjacent words of a caption with their meaning.
 
     Attributes:
         kind: "phrase" for a whole noun phrase, "object" for its noun, "number", "size", "pattern"
-            and "colour" for what is said of it, "relation" for a relation with its pronoun.
+            and "colour" for its modifiers, "relation" for a relation with its pronoun.
         start: first word.
         stop: one past the last word.
-        place: of the phrase in the form, or of the link where the span is a relation.
+        place: index of the phrase in the form, or of the link for a relation.
     """
 
     kind: Kind
@@ -435,12 +405,12 @@ class Parse:
     """A parsed caption.
 
     Attributes:
-        words: the caption's words, as `counterfoil.data.tokenizers.split_words` gives them.
-        form: what it claims: phrases, and the links between them.
-        spans: which words say what, in order of their first word.
+        words: as `counterfoil.data.tokenizers.split_words` splits them.
+        form: the claim.
+        spans: words of each part of the claim, in order of their first word.
     """
 
-    words: SceneWords
+    words: Words
     form: Form
     spans: tuple[Span, ...]
 
@@ -455,97 +425,108 @@ class Parse:
 
 @lru_cache(maxsize=65_536)
 def parse(caption: str) -> Parse | None:
-    """What a caption claims; None where it is outside the grammar."""
+    """Parse a caption; None if it is outside the grammar."""
     words = tuple(split_words(caption))
-    reader = _Reader(words)
+    parser = _Parser(words)
     try:
-        form = reader.caption()
+        form = parser.caption()
     except _OutsideError:
         return None
-    return Parse(words, form, tuple(sorted(reader.spans, key=lambda s: (s.start, -s.stop))))
+    return Parse(words, form, tuple(sorted(parser.spans, key=lambda s: (s.start, -s.stop))))
 
 
 class _OutsideError(Exception):
     """The caption is outside the grammar."""
 
 
-@final
-class _Reader:
-    """Reads a caption from left to right, looking ahead where it must."""
+_AND: tuple[Words, ...] = (("and",),)
+_WITH: tuple[Words, ...] = (("with",),)
+_WHICH: tuple[Words, ...] = (("which",), (",", "which"), ("that",))
+_ARTICLES = tuple((article,) for article in ARTICLES)
+_PRONOUNS = tuple((pronoun,) for pronoun in PRONOUNS)
+_WITH_PATTERN: dict[Words, str] = {
+    ("with", noun): pattern for pattern, nouns in PATTERN_NOUNS.items() for noun in nouns
+}
+_AT_ITS_SIDE: dict[Words, str] = {
+    (before, its, side): relation
+    for relation, (before, side) in SIDE_WORDS.items()
+    for its in SIDES
+}
 
-    def __init__(self, words: SceneWords) -> None:
+
+@final
+class _Parser:
+    """A recursive-descent parser of one caption."""
+
+    def __init__(self, words: Words) -> None:
         self.words, self.at = words, 0
         self.phrases: list[Phrase] = []
         self.links: list[Link] = []
         self.spans: list[Span] = []
 
     def caption(self) -> Form:
-        opened = bool(self._eat(OPENINGS))
-        related, complete, firm = [self._clause(bare=opened)], False, True
-        while not (complete := bool(self._eat(CLOSINGS))):
-            if not (joint := self._eat((*FIRM, *LOOSE))):
+        opened = bool(self._accept(OPENINGS))
+        related, complete, firm = [self._clause(has_verb=opened)], False, True
+        while not (complete := bool(self._accept(CLOSINGS))):
+            if not (joint := self._accept((*FIRM, *LOOSE))):
                 break
             firm = firm and joint in FIRM
-            related.append(self._clause(bare=False))
-        self._eat(((".",),))
+            related.append(self._clause(has_verb=False))
+        self._accept(((".",),))
         if self.at < len(self.words) or (any(related) and not firm):
             raise _OutsideError
         return Form(tuple(self.phrases), tuple(self.links), complete)
 
-    def _eat(self, choices: Collection[SceneWords]) -> SceneWords:
-        """The longest of these that comes next, now read; else nothing."""
-        for length in range(5, 0, -1):
-            ahead = self.words[self.at : self.at + length]
-            if len(ahead) == length and ahead in choices:
-                self.at += length
-                return ahead
-        return ()
+    def _next(self, choices: Collection[Words]) -> Words:
+        """The longest of the choices that comes next; () if none does."""
+        ahead = (self.words[self.at : self.at + length] for length in range(5, 0, -1))
+        return next((words for words in ahead if words in choices), ())
 
-    def _need(self, choices: Collection[SceneWords]) -> SceneWords:
-        found = self._eat(choices)
-        if not found:
+    def _accept(self, choices: Collection[Words]) -> Words:
+        """Consume the longest of the choices that comes next, if any."""
+        words = self._next(choices)
+        self.at += len(words)
+        return words
+
+    def _expect(self, choices: Collection[Words]) -> Words:
+        words = self._accept(choices)
+        if not words:
             raise _OutsideError
-        return found
+        return words
 
-    def _ahead(self, choices: Collection[SceneWords]) -> bool:
-        start = self.at
-        found = self._eat(choices)
-        self.at = start
-        return bool(found)
-
-    def _clause(self, *, bare: bool) -> bool:
-        """One clause; whether it holds a relation."""
-        if self._ahead(RELATION_OF):
-            return self._inverted()
-        subject = self._noun_phrase()
-        if self._eat((("with",),)):
-            companion = self._noun_phrase()
-            self._to_pronoun(companion, subject)
+    def _clause(self, *, has_verb: bool) -> bool:
+        """One clause; whether it contains a relation."""
+        if self._next(RELATION_OF):
+            self._inverted()
             return True
-        stands = not bare and bool(self._eat(COPULAS))
-        if not self._ahead(RELATION_OF):
-            if stands:
+        subject = self._noun_phrase()
+        if self._accept(_WITH):
+            companion = self._noun_phrase()
+            self._relation_to_pronoun(companion, subject)
+            return True
+        copula = not has_verb and bool(self._accept(COPULAS))
+        if not self._next(RELATION_OF):
+            if copula:
                 raise _OutsideError
             return False
         middle = self._related(subject)
         if self._and_relation():
-            self._eat((("and",),))
             self._related(subject)
-        elif self._eat(_WHICH):
-            self._need(COPULAS)
+        elif self._accept(_WHICH):
+            self._expect(COPULAS)
             self._related(middle)
         return True
 
-    def _inverted(self) -> bool:
+    def _inverted(self) -> None:
+        """A clause that begins with its relation."""
         relations = self._relations()
         landmark = self._noun_phrase()
-        self._eat(((",",),))
-        self._need((*COPULAS, *THERE))
+        self._accept(((",",),))
+        self._expect((*COPULAS, *THERE))
         self._link(relations, self._noun_phrase(), landmark)
-        return True
 
     def _related(self, subject: int) -> int:
-        """A relation and what stands in it to the subject."""
+        """Relations of a subject, and their object."""
         relations = self._relations()
         landmark = self._noun_phrase()
         self._link(relations, subject, landmark)
@@ -553,29 +534,30 @@ class _Reader:
 
     def _relations(self) -> list[tuple[str, int, int]]:
         """One relation, or two of the same things, each with its first word and its end."""
-        found = [self._relation()]
+        relations = [self._relation()]
         if self._and_relation():
-            self._eat((("and",),))
-            found.append(self._relation())
-        return found
+            relations.append(self._relation())
+        return relations
 
     def _relation(self) -> tuple[str, int, int]:
         start = self.at
-        return RELATION_OF[self._need(RELATION_OF)], start, self.at
+        return RELATION_OF[self._expect(RELATION_OF)], start, self.at
 
     def _and_relation(self) -> bool:
+        """Consume an "and" that a relation follows."""
         start = self.at
-        found = bool(self._eat((("and",),))) and self._ahead(RELATION_OF)
+        if self._accept(_AND) and self._next(RELATION_OF):
+            return True
         self.at = start
-        return found
+        return False
 
-    def _to_pronoun(self, subject: int, landmark: int) -> None:
+    def _relation_to_pronoun(self, subject: int, landmark: int) -> None:
         start = self.at
-        if side := self._eat(_AT_ITS_SIDE):
-            self._link([(_AT_ITS_SIDE[side], start, self.at)], subject, landmark)
-            return
-        relation, start, _ = self._relation()
-        self._need(_PRONOUNS)
+        if side := self._accept(_AT_ITS_SIDE):
+            relation = _AT_ITS_SIDE[side]
+        else:
+            relation = RELATION_OF[self._expect(RELATION_OF)]
+            self._expect(_PRONOUNS)
         self._link([(relation, start, self.at)], subject, landmark)
 
     def _link(self, relations: list[tuple[str, int, int]], subject: int, landmark: int) -> None:
@@ -584,61 +566,35 @@ class _Reader:
             self.links.append(Link(relation, subject, landmark))
 
     def _noun_phrase(self) -> int:
-        """A noun phrase; its place."""
+        """A noun phrase; its index."""
         place, start = len(self.phrases), self.at
-        count = self._count(place)
-        said: dict[str, str] = {}
-        while found := ADJECTIVES.get(self._word()):
-            self._attribute(said, *found, place, width=1)
-        noun = self._word()
-        if noun not in SHAPE_OF:
-            raise _OutsideError
-        shape, plural = SHAPE_OF[noun]
-        if plural != (count is not None and count > 1):
+        if number := self._accept(COUNT_OF):
+            self.spans.append(Span("number", start, self.at, place))
+        else:
+            self._expect(_ARTICLES)
+        count = COUNT_OF.get(number)
+        attributes: dict[str, Any] = {}
+        while self._word() in ATTRIBUTE_OF:
+            self._attribute(attributes, *ATTRIBUTE_OF[self._word()], place, width=1)
+        shape, plural = SHAPE_OF.get(self._word(), (None, None))
+        if plural != ((count or 1) > 1):
             raise _OutsideError
         self.spans.append(Span("object", self.at, self.at + 1, place))
         self.at += 1
-        if self._ahead(_WITH_PATTERN):
-            self._attribute(said, "pattern", _WITH_PATTERN[self._peek(2)], place, width=2)
+        if pattern := _WITH_PATTERN.get(self._next(_WITH_PATTERN)):
+            self._attribute(attributes, "pattern", pattern, place, width=2)
         self.spans.append(Span("phrase", start, self.at, place))
-        self.phrases.append(
-            Phrase(count, said.get("size"), said.get("pattern"), said.get("colour"), shape)
-        )
+        self.phrases.append(Phrase(count, shape=shape, **attributes))
         return place
 
-    def _count(self, place: int) -> int | None:
-        start = self.at
-        if words := self._eat(COUNT_OF):
-            self.spans.append(Span("number", start, self.at, place))
-            return COUNT_OF[words]
-        self._need(_ARTICLES)
-        return None
-
     def _attribute(
-        self, said: dict[str, str], kind: str, value: str, place: int, *, width: int
+        self, attributes: dict[str, Any], kind: Attribute, value: str, place: int, *, width: int
     ) -> None:
-        if kind in said:
+        if kind in attributes:
             raise _OutsideError
-        said[kind] = value
-        self.spans.append(Span(_KINDS[kind], self.at, self.at + width, place))
+        attributes[kind] = value
+        self.spans.append(Span(kind, self.at, self.at + width, place))
         self.at += width
 
     def _word(self) -> str:
         return self.words[self.at] if self.at < len(self.words) else ""
-
-    def _peek(self, length: int) -> SceneWords:
-        return self.words[self.at : self.at + length]
-
-
-_KINDS: dict[str, Kind] = {"size": "size", "pattern": "pattern", "colour": "colour"}
-_ARTICLES = tuple((article,) for article in ARTICLES)
-_PRONOUNS = tuple((pronoun,) for pronoun in PRONOUNS)
-_WHICH: tuple[SceneWords, ...] = (("which",), (",", "which"), ("that",))
-_WITH_PATTERN: dict[SceneWords, str] = {
-    ("with", noun): pattern for noun, pattern in AFTER_WITH.items()
-}
-_AT_ITS_SIDE: dict[SceneWords, str] = {
-    (before, its, side): relation
-    for relation, (before, side) in SIDE_WORDS.items()
-    for its in SIDES
-}

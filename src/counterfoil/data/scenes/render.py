@@ -1,13 +1,13 @@
 """Pictures of scenes, at any size.
 
-Everything is painted large without smoothing and then averaged down, so that edges come out soft
-and the same scene looks the same at 64 and at 512 pixels.
+Shapes are painted large without smoothing and then averaged down: edges are soft, and a scene looks
+the same at 64 and at 512 pixels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from PIL import Image, ImageChops, ImageDraw
@@ -45,7 +45,7 @@ def draw(scene: Scene, size: int) -> Image.Image:
         ValueError: the size is not positive.
     """
     if size < 1:
-        raise ValueError(f"a picture of {size} pixels a side was asked for; give 1 or more")
+        raise ValueError(f"a picture cannot have {size} pixels a side; give 1 or more")
     zoom = 4 if size <= 128 else 3
     canvas = _ground(scene.ground, size * zoom).copy()
     for thing in scene.things:
@@ -54,9 +54,9 @@ def draw(scene: Scene, size: int) -> Image.Image:
 
 
 @lru_cache(maxsize=32)
-def _ground(which: int, side: int) -> Image.Image:
+def _ground(number: int, side: int) -> Image.Image:
     """A soft gradient from the upper left to the lower right."""
-    light, dark = GROUNDS[which]
+    light, dark = GROUNDS[number]
     ramp = Image.linear_gradient("L").resize((side, side))
     slope = Image.blend(ramp, ramp.transpose(Image.Transpose.ROTATE_90), 0.4)
     return Image.composite(
@@ -69,13 +69,12 @@ def _paint(canvas: Image.Image, thing: Thing) -> None:
     reach = int(thing.radius * 1.3 * unit) + 2
     side, radius = 2 * reach, thing.radius * unit
     left, top = round(thing.x * unit) - reach, round(thing.y * unit) - reach
-    outline = _SHAPES[thing.shape]
-    mask = outline(side, radius, math.radians(thing.turn))
+    mask = _mask(thing, side, radius)
     shadow = mask.point([value // 8 for value in range(256)])
     drop = round(0.07 * radius)
     canvas.paste((60, 50, 70), (left + drop, top + drop), shadow)
     canvas.paste(_shade(PALETTE[thing.colour]), (left, top), mask)
-    inner = outline(side, radius - max(0.085 * radius, 1.2), math.radians(thing.turn))
+    inner = _mask(thing, side, radius - max(0.085 * radius, 1.2))
     canvas.paste(PALETTE[thing.colour], (left, top), inner)
     if thing.pattern != "plain":
         light = ImageChops.multiply(inner, _PATTERNS[thing.pattern](side, radius))
@@ -93,68 +92,52 @@ def _blank(side: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
     return mask, ImageDraw.Draw(mask)
 
 
-def _polygon(side: int, points: list[Point], turn: float) -> Image.Image:
+def _mask(thing: Thing, side: int, radius: float) -> Image.Image:
+    """The area of a thing, white on black."""
     mask, pen = _blank(side)
-    cos, sin, middle = math.cos(turn), math.sin(turn), side / 2
+    middle = side / 2
+    if thing.shape in ("circle", "moon"):
+        _ellipse(pen, middle, middle, radius, fill=255)
+        if thing.shape == "moon":  # a circle without a bite
+            _ellipse(pen, middle + 0.52 * radius, middle - 0.24 * radius, 0.78 * radius, fill=0)
+        return mask
+    cos, sin = math.cos(math.radians(thing.turn)), math.sin(math.radians(thing.turn))
+    points = [(x * radius, y * radius) for x, y in _CORNERS[thing.shape]]
     pen.polygon(
         [(middle + x * cos - y * sin, middle + x * sin + y * cos) for x, y in points], fill=255
     )
     return mask
 
 
-def _disc(side: int, radius: float, turn: float) -> Image.Image:
-    mask, pen = _blank(side)
-    low, high = side / 2 - radius, side / 2 + radius
-    pen.ellipse((low, low, high, high), fill=255)
-    return mask
+def _ellipse(pen: ImageDraw.ImageDraw, x: float, y: float, radius: float, *, fill: int) -> None:
+    pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=fill)
 
 
-def _square(side: int, radius: float, turn: float) -> Image.Image:
-    r = 0.84 * radius
-    return _polygon(side, [(-r, -r), (r, -r), (r, r), (-r, r)], turn)
-
-
-def _diamond(side: int, radius: float, turn: float) -> Image.Image:
-    return _polygon(
-        side, [(0, -1.1 * radius), (0.78 * radius, 0), (0, 1.1 * radius), (-0.78 * radius, 0)], turn
-    )
-
-
-def _triangle(side: int, radius: float, turn: float) -> Image.Image:
-    r = 1.08 * radius
-    return _polygon(side, [(0, -r), (0.95 * r, 0.72 * r), (-0.95 * r, 0.72 * r)], turn)
-
-
-def _star(side: int, radius: float, turn: float) -> Image.Image:
-    points: list[Point] = []
+def _star() -> Iterator[Point]:
     for corner in range(10):
-        reach = (1.15 if corner % 2 == 0 else 0.56) * radius
+        reach = 0.56 if corner % 2 else 1.15
         angle = math.pi * (corner / 5 - 0.5)
-        points.append((reach * math.cos(angle), reach * math.sin(angle) + 0.06 * radius))
-    return _polygon(side, points, turn)
+        yield reach * math.cos(angle), reach * math.sin(angle) + 0.06
 
 
-def _heart(side: int, radius: float, turn: float) -> Image.Image:
-    points: list[Point] = []
+def _heart() -> Iterator[Point]:
     for step in range(48):
         t = 2 * math.pi * step / 48
         x = 16 * math.sin(t) ** 3
         y = 13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)
-        points.append((x * radius / 15.5, (-y - 2.5) * radius / 15.5))
-    return _polygon(side, points, turn)
+        yield x / 15.5, (-y - 2.5) / 15.5
 
 
-def _cross(side: int, radius: float, turn: float) -> Image.Image:
-    r, arm = radius, 0.38 * radius
-    corners = [(arm, -r), (arm, -arm), (r, -arm), (r, arm), (arm, arm), (arm, r)]
-    return _polygon(side, corners + [(-x, -y) for x, y in corners], turn)
-
-
-def _moon(side: int, radius: float, turn: float) -> Image.Image:
-    mask = _disc(side, radius, 0)
-    bite, x, y = 0.78 * radius, side / 2 + 0.52 * radius, side / 2 - 0.24 * radius
-    ImageDraw.Draw(mask).ellipse((x - bite, y - bite, x + bite, y + bite), fill=0)
-    return mask
+_ARM = 0.38  # half the width of a cross's arm
+_CROSS = [(_ARM, -1), (_ARM, -_ARM), (1, -_ARM), (1, _ARM), (_ARM, _ARM), (_ARM, 1)]
+_CORNERS: dict[str, list[Point]] = {  # in units of the radius
+    "square": [(-0.84, -0.84), (0.84, -0.84), (0.84, 0.84), (-0.84, 0.84)],
+    "diamond": [(0, -1.1), (0.78, 0), (0, 1.1), (-0.78, 0)],
+    "triangle": [(0, -1.08), (1.026, 0.7776), (-1.026, 0.7776)],
+    "star": list(_star()),
+    "heart": list(_heart()),
+    "cross": [*_CROSS, *((-x, -y) for x, y in _CROSS)],
+}
 
 
 def _stripes(side: int, radius: float) -> Image.Image:
@@ -181,7 +164,7 @@ def _dots(side: int, radius: float) -> Image.Image:
         for column in range(-4, 5):
             x = side / 2 + (column + 0.5 * (row % 2)) * period
             y = side / 2 + row * period * 0.87
-            pen.ellipse((x - dot, y - dot, x + dot, y + dot), fill=255)
+            _ellipse(pen, x, y, dot, fill=255)
     return mask
 
 
@@ -196,16 +179,6 @@ def _checks(side: int, radius: float) -> Image.Image:
     return mask
 
 
-_SHAPES: dict[str, Callable[[int, float, float], Image.Image]] = {
-    "circle": _disc,
-    "square": _square,
-    "triangle": _triangle,
-    "diamond": _diamond,
-    "star": _star,
-    "heart": _heart,
-    "cross": _cross,
-    "moon": _moon,
-}
 _PATTERNS: dict[str, Callable[[int, float], Image.Image]] = {
     "striped": _stripes,
     "dotted": _dots,

@@ -20,42 +20,36 @@ True
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from counterfoil.data.scenes import grammar
 from counterfoil.data.scenes.grammar import (
+    ADJECTIVES,
+    NOUNS,
+    NUMBERS,
+    PATTERN_NOUNS,
+    PRONOUNS,
+    RELATION_WORDS,
+    SHAPE_OF,
+    SIDES,
     Form,
     Kind,
     Link,
     Parse,
     Phrase,
     Span,
+    Words,
     articles,
     parse,
     write,
 )
-from counterfoil.data.scenes.world import (
-    COLOURS,
-    OPPOSITE,
-    PATTERNS,
-    RELATIONS,
-    SHAPES,
-    SIZES,
-    Dice,
-    Scene,
-    Thing,
-    relates,
-)
-
-Group = tuple[int, ...]
+from counterfoil.data.scenes.world import OPPOSITE, RELATIONS, Dice, Scene, Thing, relates
 
 
 def is_true(caption: str, scene: Scene) -> bool | None:
@@ -66,102 +60,68 @@ def is_true(caption: str, scene: Scene) -> bool | None:
 
 def holds(form: Form, scene: Scene) -> bool:
     """Whether a claim is true of a scene."""
+    things = scene.things
+    if len(form.phrases) > len(things):  # no thing is assigned to two phrases
+        return False
     choices = [_choices(phrase, scene) for phrase in form.phrases]
-    return all(choices) and _found(form, scene, choices, ())
+    if not all(choices):
+        return False
+    for groups in product(*choices):
+        places = [place for group in groups for place in group]
+        disjoint = len(set(places)) == len(places)
+        if not disjoint or (form.complete and len(places) < len(things)):
+            continue
+        if all(
+            relates(link.relation, things[one], things[other])
+            for link in form.links
+            for one in groups[link.subject]
+            for other in groups[link.object]
+        ):
+            return True
+    return False
 
 
 def truths(scenes: Sequence[Scene], captions: Sequence[str]) -> Tensor:
     """(I, T) int8: 1 where the caption is true of the scene, 0 where false, -1 undecided."""
-    out = np.zeros((len(scenes), len(captions)), np.int8)
-    looks = _looks(scenes)
-    for column, caption in enumerate(captions):
-        parsed = parse(caption)
-        if parsed is None:
-            out[:, column] = -1
-            continue
-        hopeful = np.all([_any_fits(phrase, looks) for phrase in parsed.form.phrases], axis=0)
-        for row in hopeful.nonzero()[0].tolist():
-            out[row, column] = holds(parsed.form, scenes[row])
-    return torch.from_numpy(out)
+    parses = [parse(caption) for caption in captions]
+    values = [
+        -1 if parsed is None else int(holds(parsed.form, scene))
+        for scene in scenes
+        for parsed in parses
+    ]
+    return torch.tensor(values, dtype=torch.int8).view(len(scenes), len(captions))
 
 
-def _choices(phrase: Phrase, scene: Scene) -> list[Group]:
-    """The things that a phrase may stand for."""
+def _choices(phrase: Phrase, scene: Scene) -> list[tuple[int, ...]]:
+    """Groups of things that a phrase may stand for."""
     fitting = tuple(place for place, thing in enumerate(scene.things) if phrase.fits(thing))
     if phrase.count is None:
         return [(place,) for place in fitting]
     return [fitting] if len(fitting) == phrase.count else []
 
 
-def _found(form: Form, scene: Scene, choices: list[list[Group]], chosen: tuple[Group, ...]) -> bool:
-    """Whether the phrases after the chosen ones can be given things too."""
-    used = {place for group in chosen for place in group}
-    if len(chosen) == len(choices):
-        return not form.complete or len(used) == len(scene.things)
-    return any(
-        used.isdisjoint(group)
-        and _linked(form.links, scene, (*chosen, group))
-        and _found(form, scene, choices, (*chosen, group))
-        for group in choices[len(chosen)]
-    )
-
-
-def _linked(links: Sequence[Link], scene: Scene, chosen: tuple[Group, ...]) -> bool:
-    """Whether the links between the last of these groups and the others hold."""
-    last = len(chosen) - 1
-    return all(
-        relates(link.relation, scene.things[one], scene.things[other])
-        for link in links
-        if max(link.subject, link.object) == last
-        for one in chosen[link.subject]
-        for other in chosen[link.object]
-    )
-
-
-def _looks(scenes: Sequence[Scene]) -> npt.NDArray[np.int8]:
-    """(I, 4, 4) size, pattern, colour and shape of each thing by number; -1 for no thing."""
-    out = np.full((len(scenes), 4, 4), -1, np.int8)
-    for row, scene in enumerate(scenes):
-        for place, thing in enumerate(scene.things):
-            out[row, place] = [kind.index(v) for kind, v in zip(_KINDS, thing.look)]
-    return out
-
-
-def _any_fits(phrase: Phrase, looks: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-    """(I,) whether any thing of a scene fits; never wrong in saying no."""
-    fits = looks[:, :, 0] >= 0
-    said = (phrase.size, phrase.pattern, phrase.colour, phrase.shape)
-    for axis, (kind, value) in enumerate(zip(_KINDS, said)):
-        if value is not None:
-            fits &= looks[:, :, axis] == kind.index(value)
-    return np.asarray(fits.any(1), np.bool_)
-
-
-_KINDS = (SIZES, PATTERNS, COLOURS, SHAPES)
-
-
-# Five captions of a scene, from a passing remark to a full account.
+# Five captions of a scene, with increasing detail.
 #
-# 0   one or two things, hardly described            "A red circle and a square."
-# 1   two things, and perhaps how they stand          "A red circle above a square."
-# 2   two things and how they stand                   "A small red circle left of a blue star."
+# 0   one or two things, few attributes              "A red circle and a square."
+# 1   two things, sometimes with a relation           "A red circle above a square."
+# 2   two things with one or two relations            "A small red circle left of a blue star."
 # 3   most things, with one or two relations
-# 4   all things with everything there is to say of them
+# 4   all things with almost all attributes
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """How much a caption says.
+    """Probabilities of the details of a caption.
 
     Attributes:
-        things: how many things it tells of; 4 is as many as there are.
-        links: how many relations.
-        colour: how probable it is that a thing's colour is told.
+        things: numbers of things to choose from; 4 means all.
+        links: numbers of relations to choose from.
+        colour: probability that the colour of a thing is mentioned.
         size: the same for its size.
         pattern: the same for its pattern.
         shape: the same for its shape.
-        complete: how probable "nothing else" is where all is told.
+        complete: probability of "nothing else" if all things are mentioned.
     """
 
     things: tuple[int, ...]
@@ -186,23 +146,24 @@ CAPTIONS = len(DETAILS)
 def describe(scene: Scene) -> tuple[str, ...]:
     """Five different captions that are true of a scene, the shortest first."""
     dice = Dice(f"captions of {scene.id}")
-    told: list[str] = []
+    captions: list[str] = []
     for detail in DETAILS:
-        while (caption := write(_claim(scene, detail, dice), dice)) in told:
+        while (caption := write(_claim(scene, detail, dice), dice)) in captions:
             pass
-        told.append(caption)
-    return tuple(told)
+        captions.append(caption)
+    return tuple(captions)
 
 
 def _claim(scene: Scene, detail: _Detail, dice: Dice) -> Form:
     """A true claim of this much detail."""
     while True:
-        things = dice.shuffled(scene.things)[: dice.pick(detail.things)]
-        groups = _grouped([(_phrase(thing, detail, dice), thing) for thing in things])
-        phrases = tuple(_counted(phrase, group, scene, dice) for phrase, group in groups)
-        links = _links([group for _, group in groups], dice.pick(detail.links), dice)
-        told = sum(len(group) for _, group in groups) == len(scene.things)
-        form = Form(phrases, links, complete=told and dice.chance(detail.complete))
+        groups: dict[Phrase, list[Thing]] = {}  # things described by the same phrase
+        for thing in dice.shuffled(scene.things)[: dice.pick(detail.things)]:
+            groups.setdefault(_phrase(thing, detail, dice), []).append(thing)
+        phrases = tuple(_counted(phrase, things, scene, dice) for phrase, things in groups.items())
+        links = _links(list(groups.values()), dice.pick(detail.links), dice)
+        all_mentioned = sum(map(len, groups.values())) == len(scene.things)
+        form = Form(phrases, links, complete=all_mentioned and dice.chance(detail.complete))
         if holds(form, scene):
             return form
 
@@ -218,16 +179,8 @@ def _phrase(thing: Thing, detail: _Detail, dice: Dice) -> Phrase:
     )
 
 
-def _grouped(told: list[tuple[Phrase, Thing]]) -> list[tuple[Phrase, list[Thing]]]:
-    """Things told in the same words are told together."""
-    groups: dict[Phrase, list[Thing]] = {}
-    for phrase, thing in told:
-        groups.setdefault(phrase, []).append(thing)
-    return list(groups.items())
-
-
 def _counted(phrase: Phrase, group: list[Thing], scene: Scene, dice: Dice) -> Phrase:
-    """The phrase with a number where it tells of several, and now and then of one."""
+    """The phrase with the number of its things; "one" only sometimes."""
     if len(group) > 1:
         return replace(phrase, count=len(group))
     alone = sum(map(phrase.fits, scene.things)) == 1
@@ -235,7 +188,7 @@ def _counted(phrase: Phrase, group: list[Thing], scene: Scene, dice: Dice) -> Ph
 
 
 def _links(groups: list[list[Thing]], wanted: int, dice: Dice) -> tuple[Link, ...]:
-    """Up to so many true relations that one clause, or one clause each, can tell."""
+    """Up to `wanted` true relations that the grammar can express."""
     chosen: list[Link] = []
     pairs = dice.shuffled(list(combinations(range(len(groups)), 2)))
     for one, other in pairs:
@@ -249,7 +202,7 @@ def _links(groups: list[list[Thing]], wanted: int, dice: Dice) -> tuple[Link, ..
 
 
 def _relations(ones: list[Thing], others: list[Thing]) -> list[str]:
-    """The relations in which each of these stands to each of those, the plainest first."""
+    """Relations that hold between all of these and all of the others, the clearest first."""
 
     def apart(relation: str) -> int:
         if relation == "next to":
@@ -263,7 +216,6 @@ def _relations(ones: list[Thing], others: list[Thing]) -> list[str]:
 
 # Foils: captions that are false by one detail.
 
-Words = tuple[str, ...]
 Edit = tuple[Span, Words]
 SWAPPED: tuple[Kind, ...] = ("size", "pattern", "colour", "object")
 
@@ -271,13 +223,13 @@ SWAPPED: tuple[Kind, ...] = ("size", "pattern", "colour", "object")
 @final
 @dataclass(frozen=True, slots=True)
 class Foil:
-    """A false caption, one detail away from the one it was made of.
+    """A false caption that differs from its original in one detail.
 
     Attributes:
         caption: the false caption.
-        kind: what was changed; "swap" where two details of a kind changed places.
-        words: the words of the false caption.
-        changed: places of the changed words among them; "a" that became "an" is not counted.
+        kind: of the changed detail; "swap" if two details of a kind were exchanged.
+        words: of the false caption.
+        changed: indices of the changed words; a change of "a" to "an" is not counted.
     """
 
     caption: str
@@ -287,11 +239,10 @@ class Foil:
 
 
 def foils(caption: str, scene: Scene, rng: torch.Generator) -> list[Foil]:
-    """All captions that say one thing otherwise and are false of the scene, in random order.
+    """All captions that differ in one detail and are false of the scene, in random order.
 
-    The first ones differ in kind. One colour, pattern, size, shape, number or relation is another
-    one, or two things exchange one of theirs. The caption itself need not be true. Wordings are
-    chosen at random.
+    The first ones differ in kind. A colour, pattern, size, shape, number or relation is replaced,
+    or two things exchange one of theirs; wordings are random. The caption itself may be false.
 
     Raises:
         ValueError: the caption is outside the grammar.
@@ -299,25 +250,25 @@ def foils(caption: str, scene: Scene, rng: torch.Generator) -> list[Foil]:
     parsed = parse(caption)
     if parsed is None:
         raise ValueError(
-            f"{caption!r} is outside the grammar of scenes, so nothing can be said of its foils"
+            f"{caption!r} is outside the grammar of scenes, so its foils cannot be judged"
         )
     dice = Dice(f"foils {int(torch.randint(2**62, (), generator=rng))}")
-    found: dict[str, Foil] = {}
+    false: dict[str, Foil] = {}
     for kind, edits in (*_replacements(parsed, dice), *_swaps(parsed)):
         foil = _edited(caption, parsed, kind, edits)
         if is_true(foil.caption, scene) is False:
-            found.setdefault(foil.caption, foil)
-    return _varied(dice.shuffled(list(found.values())))
+            false.setdefault(foil.caption, foil)
+    return _varied(dice.shuffled(list(false.values())))
 
 
 def _varied(shuffled: list[Foil]) -> list[Foil]:
     """The first of each kind, then the second of each, and so on."""
-    count: dict[str, int] = {}
-    rank: list[int] = []
+    counts: Counter[str] = Counter()
+    ranks = []
     for foil in shuffled:
-        rank.append(count.setdefault(foil.kind, 0))
-        count[foil.kind] += 1
-    return [foil for _, _, foil in sorted(zip(rank, range(len(rank)), shuffled))]
+        ranks.append(counts[foil.kind])
+        counts[foil.kind] += 1
+    return [foil for _, foil in sorted(zip(ranks, shuffled), key=lambda pair: pair[0])]
 
 
 def _replacements(parsed: Parse, dice: Dice) -> Iterator[tuple[str, list[Edit]]]:
@@ -327,70 +278,46 @@ def _replacements(parsed: Parse, dice: Dice) -> Iterator[tuple[str, list[Edit]]]
 
 
 def _others(parsed: Parse, span: Span, dice: Dice) -> list[Words]:
-    """What could stand in the place of these words, one wording for each other meaning."""
+    """Replacements of a span, one wording for each other meaning."""
     words = parsed.words[span.start : span.stop]
     match span.kind:
-        case "size":
-            return [(dice.usual(w),) for w in _rest(grammar.SIZE_WORDS, words[0])]
-        case "colour":
-            return [(dice.usual(w),) for w in _rest(grammar.COLOUR_WORDS, words[0])]
         case "pattern" if words[0] == "with":
-            return [("with", dice.usual(w)) for w in _rest(grammar.PATTERN_NOUNS, words[1])]
-        case "pattern":
-            return [(dice.usual(w),) for w in _rest(grammar.PATTERN_WORDS, words[0])]
+            return [("with", dice.usual(w)) for w in PATTERN_NOUNS.values() if words[1] not in w]
+        case "size" | "colour" | "pattern":
+            choices = ADJECTIVES[span.kind].values()
+            return [(dice.usual(w),) for w in choices if words[0] not in w]
         case "object":
-            return _other_nouns(words[0], dice)
+            shape, plural = SHAPE_OF[words[0]]
+            if shape is None:
+                return []
+            others = [pairs for other, pairs in NOUNS.items() if other not in (None, shape)]
+            return [(dice.usual(pairs)[plural],) for pairs in others]
         case "number":
-            return _other_numbers(parsed, span)
+            count = parsed.form.phrases[span.place].count
+            # "one" has no neighbour that agrees with the singular noun
+            numbers = () if count in (None, 1) else (2, 3, 4)
+            return [NUMBERS[other][0] for other in numbers if other != count]
     return _other_relations(parsed.form.links, span.place, words, dice)
-
-
-def _rest(table: dict[str, Words], word: str) -> list[Words]:
-    return [words for words in table.values() if word not in words]
-
-
-def _other_nouns(noun: str, dice: Dice) -> list[Words]:
-    shape, plural = grammar.SHAPE_OF[noun]
-    if shape is None:
-        return []
-    return [
-        (dice.usual(pairs)[plural],)
-        for other, pairs in grammar.NOUNS.items()
-        if other not in (None, shape)
-    ]
-
-
-def _other_numbers(parsed: Parse, span: Span) -> list[Words]:
-    count = parsed.form.phrases[span.place].count
-    if count in (None, 1):  # "one" has no neighbour that the noun's form allows
-        return []
-    return [grammar.NUMBERS[other][0] for other in (2, 3, 4) if other != count]
 
 
 def _other_relations(links: tuple[Link, ...], place: int, words: Words, dice: Dice) -> list[Words]:
     link = links[place]
     taken = {link.relation}  # "above and below" would be nonsense rather than false
-    for also in links:
-        if also is not link and (also.subject, also.object) == (link.subject, link.object):
-            taken |= {also.relation, OPPOSITE[also.relation]}
-    pronoun = next((w for w in words if w in (*grammar.PRONOUNS, *grammar.SIDES)), None)
-    found: list[Words] = []
-    for other, wordings in grammar.RELATION_WORDS.items():
-        if other in taken:
-            continue
-        if mirrored := _mirrored(words, other):
-            found.append(mirrored)
-        elif pronoun is None:
-            found.append(dice.usual(wordings))
-        else:
-            them = pronoun in ("them", "their")
-            found.append((*dice.usual(wordings), grammar.PRONOUNS[them]))
-    return found
+    for other in links:
+        if other is not link and (other.subject, other.object) == (link.subject, link.object):
+            taken |= {other.relation, OPPOSITE[other.relation]}
+    pronoun = next((w for w in words if w in (*PRONOUNS, *SIDES)), None)
+    ending = () if pronoun is None else (PRONOUNS[pronoun in ("them", "their")],)
+    return [
+        _mirrored(words, relation) or (*dice.usual(wordings), *ending)
+        for relation, wordings in RELATION_WORDS.items()
+        if relation not in taken
+    ]
 
 
-def _mirrored(words: Words, other: str) -> Words:
-    """The same wording on the other side: "to the left of" for "to the right of"; else nothing."""
-    side = {"left of": ("right", "left"), "right of": ("left", "right")}.get(other)
+def _mirrored(words: Words, relation: str) -> Words:
+    """The same wording with the sides exchanged, as "to the left of"; () if there is none."""
+    side = {"left of": ("right", "left"), "right of": ("left", "right")}.get(relation)
     if side is None or side[0] not in words:
         return ()
     return tuple(side[1] if word == side[0] else word for word in words)
@@ -406,12 +333,10 @@ def _swaps(parsed: Parse) -> Iterator[tuple[str, list[Edit]]]:
 
 
 def _same_frame(parsed: Parse, one: Span, other: Span) -> bool:
-    """Whether each of two spans can stand where the other does."""
+    """Whether two spans can be exchanged: nouns of one number, or modifiers of one length."""
     if one.kind == "object":
-        return (
-            grammar.SHAPE_OF[parsed.words[one.start]][1]
-            == grammar.SHAPE_OF[parsed.words[other.start]][1]
-        )
+        first, second = parsed.words[one.start], parsed.words[other.start]
+        return SHAPE_OF[first][1] == SHAPE_OF[second][1]
     return one.stop - one.start == other.stop - other.start
 
 
@@ -425,9 +350,9 @@ def _edited(caption: str, parsed: Parse, kind: str, edits: list[Edit]) -> Foil:
         text = text[:start] + " ".join(new) + text[stop:]
     for span, new in edits:
         old = parsed.words[span.start : span.stop]
-        kept = sum(a == b for a, b in zip(old, new)) if len(old) == len(new) else 0
+        aligned = len(old) == len(new) and any(a == b for a, b in zip(old, new))
         changed += [
-            span.start + shift + at for at, word in enumerate(new) if not kept or word != old[at]
+            span.start + shift + at for at, word in enumerate(new) if not aligned or word != old[at]
         ]
         shift += len(new) - len(old)
     text = articles(text[0].upper() + text[1:] if caption[0].isupper() else text)

@@ -1,14 +1,14 @@
-"""Scenes: their random choice by name, what they contain, and features of a simulated detector."""
+"""Scenes: their random layout by name, their relations, and features of a simulated detector."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,37 +42,37 @@ class Dice:
         return self._random() < probability
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of these."""
+        """A random choice, uniformly."""
         return choices[self.below(len(choices))]
 
     def usual(self, choices: Sequence[T]) -> T:
-        """The first of these in two cases of three, else any."""
+        """The first choice in two cases of three, else any."""
         return choices[0] if self.chance(0.66) else self.pick(choices)
 
     def shuffled(self, choices: Sequence[T]) -> list[T]:
-        """All of these in random order."""
+        """All choices in random order."""
         rest = list(choices)
         return [rest.pop(self.below(len(rest))) for _ in range(len(rest))]
 
 
 # Contents of a scene, and the exact meaning of relations.
 #
-# All measures are whole thousandths of the picture's side, so that truth never hangs on rounding.
+# All measures are whole thousandths of the picture's side, so that no rounding affects truth.
 # y grows downwards.
 #
 #     left of, right of   the centres are at least 120 apart in x
 #     above, below        the centres are at least 120 apart in y
 #     next to             at most 60 lie between the two things' rims, as circles of their radius
 #
-# A thing can be both left of and above another. No scene leaves the eye in doubt: centres that are
-# not 120 apart along an axis are at most 80 apart, and rims more than 60 apart are at least 100
-# apart.
+# A thing can be both left of and above another. No relation is ambiguous: centres that are not 120
+# apart along an axis are at most 80 apart, and rims more than 60 apart are at least 100 apart.
 
 
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "heart", "cross", "moon")
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black")
 SIZES = ("small", "big")
 PATTERNS = ("plain", "striped", "dotted", "checked")
+KINDS = {"size": SIZES, "pattern": PATTERNS, "colour": COLOURS, "shape": SHAPES}
 RELATIONS = ("left of", "right of", "above", "below", "next to")
 OPPOSITE = {
     "left of": "right of",
@@ -101,7 +101,7 @@ class Thing:
         x: centre, from the left.
         y: centre, from the top.
         radius: of the circle that it fills.
-        turn: degrees it is turned by; a matter of looks alone.
+        turn: rotation in degrees, of the picture only.
     """
 
     shape: str
@@ -130,7 +130,7 @@ class Scene:
     Attributes:
         id: name of the scene, see `counterfoil.data.scenes.scene`.
         things: back to front; they never overlap.
-        ground: which of the grounds it is painted on; a matter of looks alone.
+        ground: index of the background, of the picture only.
     """
 
     id: str
@@ -164,24 +164,23 @@ def within(one: Thing, other: Thing, gap: int) -> bool:
 
 
 def meaning(scene: Scene) -> tuple[object, ...]:
-    """Everything that captions can say of a scene."""
+    """Everything that captions can claim about a scene, as a hashable value."""
     things = sorted(scene.things, key=lambda thing: thing.look)
     looks = tuple(thing.look for thing in things)
     orders = [tuple(things)] if len(set(looks)) == len(looks) else permutations(things)
-    told = (
+    relations = (
         tuple(relates(r, a, b) for a in order for b in order for r in RELATIONS if a is not b)
         for order in orders
         if tuple(thing.look for thing in order) == looks
     )
-    return looks, min(told)
+    return looks, min(relations)
 
 
 # Layout of a scene from its name.
 #
-# Scenes come in families of three. The first member is drawn freely; each of the others repeats it
-# with one or two details changed: a colour, a pattern, a size, a shape, a place, or two things that
-# change places. So every scene has neighbours that only careful reading tells apart, which a small
-# batch seldom holds together and mining finds.
+# Scenes come in families of three. The first is random; the others repeat it with one or two
+# changes: a colour, a pattern, a size, a shape, a place, or two things that exchange places. So
+# every scene has hard negatives, which are seldom in one small batch and which mining finds.
 
 
 FAMILY = 3
@@ -218,7 +217,7 @@ def _first(seed: int, split: str, family: int) -> Things:
 
 
 def _thing(others: list[Thing], dice: Dice) -> Thing:
-    """A thing without a place; often it shares something with one that is there already."""
+    """A thing without a place; it often shares attributes with an earlier one."""
     size = dice.pick(SIZES)
     pattern = "plain" if dice.chance(0.2) else dice.pick(PATTERNS)
     new = Thing(dice.pick(SHAPES), dice.pick(COLOURS), size, pattern, 0, 0, _radius(size, dice))
@@ -241,7 +240,7 @@ def _radius(size: str, dice: Dice) -> int:
 
 
 def _placed(looks: list[Thing], dice: Dice) -> Things | None:
-    """These things at random places; None where there was no room."""
+    """The things at random places; None if there is no room."""
     placed: list[Thing] = []
     for look in looks:
         for _ in range(60):
@@ -256,7 +255,7 @@ def _placed(looks: list[Thing], dice: Dice) -> Things | None:
 
 def _somewhere(look: Thing, placed: list[Thing], dice: Dice) -> Thing:
     low, high = EDGE + look.radius, 1000 - EDGE - look.radius
-    if placed and dice.chance(0.3):  # beside another, or one would rarely be next to one
+    if placed and dice.chance(0.3):  # beside another, or few things would be next to each other
         other = dice.pick(placed)
         reach = other.radius + look.radius + AIR + 20
         x, y = dice.pick([(reach, 0), (-reach, 0), (0, reach), (0, -reach)])
@@ -266,14 +265,14 @@ def _somewhere(look: Thing, placed: list[Thing], dice: Dice) -> Thing:
 
 
 def _clear(thing: Thing, others: list[Thing]) -> bool:
-    """Whether a thing overlaps no other, is inside, and stands in no doubtful relation."""
+    """Whether a thing is inside the picture, overlaps no other, and has no ambiguous relation."""
     low, high = EDGE + thing.radius, 1000 - EDGE - thing.radius
     if not (low <= thing.x <= high and low <= thing.y <= high):
         return False
-    return not any(_doubtful(thing, other) for other in others)
+    return not any(_ambiguous(thing, other) for other in others)
 
 
-def _doubtful(one: Thing, other: Thing) -> bool:
+def _ambiguous(one: Thing, other: Thing) -> bool:
     if within(one, other, AIR):
         return True
     if not within(one, other, CLOSE) and within(one, other, NOT_CLOSE):
@@ -283,11 +282,11 @@ def _doubtful(one: Thing, other: Thing) -> bool:
 
 
 def _changed(things: Things, dice: Dice) -> Things:
-    """A relative: one or two details differ, and everything has moved a little."""
+    """The things with one or two changes, all of them slightly moved."""
     while True:
         after = list(things)
         for _ in range(dice.pick((1, 1, 2))):
-            dice.pick(_CHANGES)(after, dice)
+            _change(after, dice)
         for _ in range(8):
             if moved := _nudged(after, dice):
                 return moved
@@ -304,52 +303,25 @@ def _nudged(things: list[Thing], dice: Dice) -> Things | None:
     return tuple(placed)
 
 
-def _recolour(things: list[Thing], dice: Dice) -> None:
+def _change(things: list[Thing], dice: Dice) -> None:
+    """Change an attribute or the place of a thing, or exchange the places of two, in place."""
+    kind = dice.pick(("colour", "pattern", "shape", "size", "place", "swap", "swap"))
+    if kind == "swap":
+        a, b = dice.shuffled(range(len(things)))[:2]
+        one, other = things[a], things[b]
+        things[a] = replace(one, x=other.x, y=other.y)
+        things[b] = replace(other, x=one.x, y=one.y)
+        return
     at = dice.below(len(things))
-    things[at] = replace(things[at], colour=dice.pick(_without(COLOURS, things[at].colour)))
-
-
-def _repattern(things: list[Thing], dice: Dice) -> None:
-    at = dice.below(len(things))
-    things[at] = replace(things[at], pattern=dice.pick(_without(PATTERNS, things[at].pattern)))
-
-
-def _reshape(things: list[Thing], dice: Dice) -> None:
-    at = dice.below(len(things))
-    things[at] = replace(things[at], shape=dice.pick(_without(SHAPES, things[at].shape)))
-
-
-def _resize(things: list[Thing], dice: Dice) -> None:
-    at = dice.below(len(things))
-    size = dice.pick(_without(SIZES, things[at].size))
-    things[at] = replace(things[at], size=size, radius=_radius(size, dice))
-
-
-def _move(things: list[Thing], dice: Dice) -> None:
-    at = dice.below(len(things))
-    things[at] = _somewhere(things[at], things[:at] + things[at + 1 :], dice)
-
-
-def _swap(things: list[Thing], dice: Dice) -> None:
-    a, b = dice.shuffled(range(len(things)))[:2]
-    one, other = things[a], things[b]
-    things[a] = replace(one, x=other.x, y=other.y)
-    things[b] = replace(other, x=one.x, y=one.y)
-
-
-def _without(choices: tuple[str, ...], value: str) -> tuple[str, ...]:
-    return tuple(choice for choice in choices if choice != value)
-
-
-_CHANGES: tuple[Callable[[list[Thing], Dice], None], ...] = (
-    _recolour,
-    _repattern,
-    _reshape,
-    _resize,
-    _move,
-    _swap,
-    _swap,
-)
+    thing = things[at]
+    if kind == "place":
+        things[at] = _somewhere(thing, things[:at] + things[at + 1 :], dice)
+        return
+    values = [value for value in KINDS[kind] if value != getattr(thing, kind)]
+    new: dict[str, Any] = {kind: dice.pick(values)}
+    if kind == "size":
+        new["radius"] = _radius(new["size"], dice)
+    things[at] = replace(thing, **new)
 
 
 # Region features of a simulated object detector.
@@ -361,8 +333,7 @@ _CHANGES: tuple[Callable[[list[Thing], Dice], None], ...] = (
 
 REGIONS = 12
 WIDTH = 128
-KINDS = (SIZES, PATTERNS, COLOURS, SHAPES)
-CLASSES = sum(map(len, KINDS))
+CLASSES = sum(map(len, KINDS.values()))
 PLACES = 4
 NOISE = 0.35
 MISTAKEN = 0.04
@@ -390,11 +361,11 @@ def region_features(scenes: Sequence[Scene]) -> FeatureArray:
     lengths = np.zeros(len(scenes), np.int64)
     for row, scene in enumerate(scenes):
         dice = Dice(f"regions of {scene.id}")
-        found = _regions(scene, dice)
-        real = lengths[row] = len(found)
-        boxes[row, :real] = np.array([box for _, box in found]) / 1000
-        for region, (thing, box) in enumerate(found):
-            raw[row, region, _taken_for(thing, dice)] = 1000
+        regions = _regions(scene, dice)
+        real = lengths[row] = len(regions)
+        boxes[row, :real] = np.array([box for _, box in regions]) / 1000
+        for region, (thing, box) in enumerate(regions):
+            raw[row, region, _detected_classes(thing, dice)] = 1000
             raw[row, region, CLASSES:] = _place(box)
         rng = torch.Generator().manual_seed(dice.below(2**53))
         noise[row, :real] = np.rint(NOISE * _normal(int(real), WIDTH, rng) * _GRID)
@@ -405,15 +376,15 @@ def region_features(scenes: Sequence[Scene]) -> FeatureArray:
 
 
 def _regions(scene: Scene, dice: Dice) -> list[tuple[Thing | None, Box]]:
-    """What was found, in random order: things with their boxes, and bits of ground."""
-    found: list[tuple[Thing | None, Box]] = []
+    """Detected regions in random order: things with their boxes, and background."""
+    regions: list[tuple[Thing | None, Box]] = []
     for thing in scene.things:
         times = 0 if dice.chance(MISSED) else dice.pick((1, 1, 2))
-        found += [(thing, _around(thing, dice)) for _ in range(times)]
+        regions += [(thing, _around(thing, dice)) for _ in range(times)]
     for _ in range(dice.between(1, 3)):
         x, y, side = dice.below(700), dice.below(700), dice.between(150, 300)
-        found.append((None, (x, y, x + side, y + side)))
-    return dice.shuffled(found)
+        regions.append((None, (x, y, x + side, y + side)))
+    return dice.shuffled(regions)
 
 
 def _around(thing: Thing, dice: Dice) -> Box:
@@ -427,14 +398,14 @@ def _around(thing: Thing, dice: Dice) -> Box:
     )
 
 
-def _taken_for(thing: Thing | None, dice: Dice) -> list[int]:
-    """What the detector took a thing for: one class of each kind; nothing for ground."""
+def _detected_classes(thing: Thing | None, dice: Dice) -> list[int]:
+    """Classes that the detector assigns to a thing, one of each kind; none for background."""
     if thing is None:
         return []
     classes, before = [], 0
-    for kind, value in zip(KINDS, thing.look):
-        taken = dice.pick(kind) if dice.chance(MISTAKEN) else value
-        classes.append(before + kind.index(taken))
+    for kind, value in zip(KINDS.values(), thing.look):
+        detected = dice.pick(kind) if dice.chance(MISTAKEN) else value
+        classes.append(before + kind.index(detected))
         before += len(kind)
     return classes
 

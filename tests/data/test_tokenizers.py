@@ -33,8 +33,8 @@ def test_words_are_split_as_the_field_does(text, words):
 @given(st.text())
 def test_no_character_is_lost(text):
     plain = text.lower().replace('"', "").replace("`", "").replace("'", "")
-    found = "".join(split_words(text)).replace("`", "").replace("'", "")
-    assert "".join(found.split()) == "".join(plain.split())
+    joined = "".join(split_words(text)).replace("`", "").replace("'", "")
+    assert "".join(joined.split()) == "".join(plain.split())
 
 
 def test_vocabulary_is_ordered_by_count_then_alphabet():
@@ -74,7 +74,7 @@ def test_digest_depends_on_words_and_length():
     "words, sentence",
     [
         (["a", "b"], "a vocabulary begins with <pad> <start> <end> <unk>, this one with 'a b'"),
-        ([*SPECIAL, "x", "x"], "'x' stands twice"),
+        ([*SPECIAL, "x", "x"], "'x' occurs twice"),
         ([], "a vocabulary begins with"),
     ],
 )
@@ -162,5 +162,5 @@ def test_where_pieces_stand(pieces):
     assert [text[a:b] for a, b in pieces.spans([text])[0]] == ["", "A", "dog", "s", "'", "x", ""]
     assert pieces.wordless == (0, 1, 2, 3, 7)
     pieces.divides = False
-    with pytest.raises(ValueError, match="does not tell where in a text"):
+    with pytest.raises(ValueError, match="has no offsets of its tokens"):
         pieces.spans([text])

@@ -5,17 +5,21 @@ import pytest
 import torch
 from PIL import Image
 
-from counterfoil.data.images import ResizeSquare
+from counterfoil.data.images import (
+    ResizeCrop,
+    ResizeKeepAspect,
+    ResizeSquare,
+    transform_from_name,
+)
 from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.transforms import ResizeCrop, ResizeKeepAspect, transform_from_name
 
 
-def drawn(width, height, form):
+def drawn(width, height, transform):
     """A picture whose red tells the column and whose green the row."""
     red, green = np.meshgrid(np.arange(width), np.arange(height))
     picture = np.stack([red, green, np.full_like(red, 9)], -1).astype(np.uint8)
-    return form(Image.fromarray(picture))
+    return transform(Image.fromarray(picture))
 
 
 def test_a_picture_of_the_size_stays_as_it_is():
@@ -46,9 +50,9 @@ def test_what_is_missing_is_black(height, above):
 
 def test_filters_differ_and_squash_keeps_all_of_a_picture():
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 40, 3), np.uint8))
-    forms = [ResizeCrop(8, "squash", name) for name in ("bicubic", "bilinear")]
-    assert not np.array_equal(*(form(noise) for form in forms))
-    whole = drawn(40, 10, forms[0])
+    transforms = [ResizeCrop(8, "squash", name) for name in ("bicubic", "bilinear")]
+    assert not np.array_equal(*(transform(noise) for transform in transforms))
+    whole = drawn(40, 10, transforms[0])
     assert whole[0, 0, 0] < 5
     assert whole[0, 0, -1] > 34
     cut = drawn(40, 10, ResizeCrop(8, "shortest", "bicubic"))
@@ -65,13 +69,15 @@ def test_forms(frame):
 
 
 def test_keys_tell_forms_apart():
-    forms = [ResizeCrop(8, fit, scale) for fit in ("shortest", "squash") for scale in ("bicubic",)]
-    forms += [
+    transforms = [
+        ResizeCrop(8, fit, scale) for fit in ("shortest", "squash") for scale in ("bicubic",)
+    ]
+    transforms += [
         ResizeCrop(9, "squash", "bicubic"),
         ResizeCrop(8, "squash", "bilinear"),
         ResizeSquare(8),
     ]
-    assert len({form.key for form in forms}) == len(forms)
+    assert len({transform.key for transform in transforms}) == len(transforms)
 
 
 def test_a_lens_prepares_pictures_so(tmp_path, monkeypatch):
@@ -82,8 +88,8 @@ def test_a_lens_prepares_pictures_so(tmp_path, monkeypatch):
     processor.save(tmp_path)
     assert Processor.open(tmp_path).image_processor == processor.image_processor
     picture = dataset.pictures.open(0)
-    form = ResizeCrop(6, "longest", "bilinear")
-    wanted = torch.from_numpy(form(picture)).float() / 255 * 2 - 1
+    transform = ResizeCrop(6, "longest", "bilinear")
+    wanted = torch.from_numpy(transform(picture)).float() / 255 * 2 - 1
     torch.testing.assert_close(processor.process_images([picture]).values[0], wanted)
     torch.testing.assert_close(
         processor.process(dataset).images(torch.tensor([0])).values[0], wanted

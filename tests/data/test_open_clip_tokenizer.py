@@ -13,7 +13,7 @@ from counterfoil.data.tokenizers import (
     OpenClipTokenizer,
     WordPieceTokenizer,
     load_open_clip_tokenizer,
-    open_clip_tokenizer_of,
+    open_tokenizer,
 )
 
 
@@ -51,8 +51,8 @@ def test_captions_are_cleaned_first(clean, text, same, tmp_path):
 
 def test_the_end_may_be_left_out(tmp_path):
     folder = recipes_cases.clip_like(tmp_path / "siglip", "siglip")
-    told = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(told | {"sep_token": "</s>"}))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"sep_token": "</s>"}))
     pieces = WordPieceTokenizer(str(folder), longest=12)
     found = OpenClipTokenizer(clean="lower", longest=12, pieces=pieces, ends=False).encode(
         ["a dog"]
@@ -67,7 +67,7 @@ def test_saved_and_opened(public, tmp_path):
     pieces = WordPieceTokenizer(folder, longest=9) if public else None
     words = OpenClipTokenizer(clean="canonicalize", longest=9, pieces=pieces)
     Processor(PixelProcessor(4), words).save(tmp_path)
-    again = open_clip_tokenizer_of(tmp_path)
+    again = open_tokenizer(tmp_path)
     assert again.digest == words.digest
     assert again.encode(["A dog!"]) == words.encode(["A dog!"])
     found = Processor.open(tmp_path).tokenizer
@@ -88,7 +88,7 @@ def test_what_is_refused(tmp_path, monkeypatch):
         load_open_clip_tokenizer(f"open_clip:local-dir:{folder}")
     (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "open_clip"}))
     with pytest.raises(ValueError, match="is not a tokenizer that counterfoil wrote"):
-        open_clip_tokenizer_of(tmp_path)
+        open_tokenizer(tmp_path)
     monkeypatch.setitem(sys.modules, "open_clip", None)
     with pytest.raises(ValueError, match=r'pip install "counterfoil\[vision\]"'):
         load_open_clip_tokenizer("open_clip:ViT-T-8")

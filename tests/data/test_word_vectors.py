@@ -3,9 +3,9 @@ import zipfile
 import pytest
 import torch
 
-from counterfoil.data import word_vectors
+from counterfoil.data import word_vectors as module
 from counterfoil.data.tokenizers import SPECIAL
-from counterfoil.data.word_vectors import word_vectors as word_vectors_word_vectors
+from counterfoil.data.word_vectors import word_vectors
 
 WORDS = [*SPECIAL, "dog", "t-shirt", "his/her", "n't", "absent", "."]
 LINES = [
@@ -43,23 +43,23 @@ EXPECTED = {
 }
 
 
-def told(found, words=WORDS):
+def as_dict(found, words=WORDS):
     vectors = [[round(x, 6) for x in vector] for vector in found.vectors.tolist()]
     return dict(zip([words[row] for row in found.rows.tolist()], vectors, strict=True))
 
 
 def test_words_are_found_as_they_are_or_without_their_marks(tmp_path):
-    found = word_vectors_word_vectors(written(tmp_path, LINES), WORDS)
-    assert told(found) == EXPECTED
+    found = word_vectors(written(tmp_path, LINES), WORDS)
+    assert as_dict(found) == EXPECTED
     assert len(found) == 5
     assert found.vectors.dtype == torch.float32
     assert found.rows.tolist() == sorted(found.rows.tolist())
 
 
 def test_words_with_blanks_are_words_of_their_own(tmp_path):
-    assert told(
-        word_vectors_word_vectors(written(tmp_path, LINES[1:4]), ["dog", "."]), ["dog", "."]
-    ) == {"dog": [0.5, -0.01, 3]}
+    assert as_dict(word_vectors(written(tmp_path, LINES[1:4]), ["dog", "."]), ["dog", "."]) == {
+        "dog": [0.5, -0.01, 3]
+    }
 
 
 @pytest.mark.parametrize("form", ["header", "crlf", "zip", "trailing"])
@@ -74,24 +74,24 @@ def test_other_forms_of_the_file(tmp_path, form):
         with zipfile.ZipFile(tmp_path / "glove.zip", "w") as archive:
             archive.write(path, "glove.txt")
         path = tmp_path / "glove.zip"
-    assert told(word_vectors_word_vectors(path, WORDS)) == EXPECTED
+    assert as_dict(word_vectors(path, WORDS)) == EXPECTED
 
 
 def test_read_once_as_long_as_nothing_changes(tmp_path, monkeypatch):
     reads = []
-    original = word_vectors._read
-    monkeypatch.setattr(word_vectors, "_read", lambda *a: reads.append(1) or original(*a))
+    original = module._read
+    monkeypatch.setattr(module, "_read", lambda *a: reads.append(1) or original(*a))
     path = written(tmp_path, LINES)
     for _ in range(2):
-        assert told(word_vectors_word_vectors(path, WORDS)) == EXPECTED
+        assert as_dict(word_vectors(path, WORDS)) == EXPECTED
     assert len(reads) == 1
-    word_vectors_word_vectors(path, WORDS[:5])
+    word_vectors(path, WORDS[:5])
     written(tmp_path, [*LINES, "absent 1 1 1"])
-    assert "absent" in told(word_vectors_word_vectors(path, WORDS))
+    assert "absent" in as_dict(word_vectors(path, WORDS))
     assert len(reads) == 3
     for kept in (tmp_path / "cache" / "vectors").iterdir():
         kept.write_bytes(b"damaged")
-    assert "absent" in told(word_vectors_word_vectors(path, WORDS))
+    assert "absent" in as_dict(word_vectors(path, WORDS))
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ def test_read_once_as_long_as_nothing_changes(tmp_path, monkeypatch):
 )
 def test_what_is_no_file_of_word_vectors(tmp_path, lines, sentence):
     with pytest.raises(ValueError, match=sentence):
-        word_vectors_word_vectors(written(tmp_path, lines), WORDS)
+        word_vectors(written(tmp_path, lines), WORDS)
 
 
 def test_binary_files_folders_and_absent_files(tmp_path):
     (tmp_path / "model.bin").write_bytes(bytes(range(256)) * 100)
     with pytest.raises(ValueError, match="is not in GloVe's text format"):
-        word_vectors_word_vectors(tmp_path / "model.bin", WORDS)
+        word_vectors(tmp_path / "model.bin", WORDS)
     for path in (tmp_path, tmp_path / "absent.txt"):
         with pytest.raises(ValueError, match=r"is no file; give word vectors in GloVe's text"):
-            word_vectors_word_vectors(path, WORDS)
+            word_vectors(path, WORDS)
 
 
 def test_an_archive_of_several_files(tmp_path):
@@ -127,10 +127,10 @@ def test_an_archive_of_several_files(tmp_path):
         archive.writestr("a.txt", "a 1 2")
         archive.writestr("b.txt", "b 1 2")
     with pytest.raises(ValueError, match=r"glove.zip holds 2 files \(a.txt, b.txt\); unpack it"):
-        word_vectors_word_vectors(tmp_path / "glove.zip", WORDS)
+        word_vectors(tmp_path / "glove.zip", WORDS)
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "file"))
-    assert told(word_vectors_word_vectors(written(tmp_path, LINES), WORDS)) == EXPECTED
+    assert as_dict(word_vectors(written(tmp_path, LINES), WORDS)) == EXPECTED

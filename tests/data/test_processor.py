@@ -83,7 +83,6 @@ def test_lens_of_vectors(tmp_path):
     assert back.tokenizer is None
     rows = torch.tensor([5, 0])
     assert torch.equal(back.process(dataset).texts(rows).values, vectors.take(rows).values)
-    assert back.process(dataset).text_lengths().tolist() == [1] * 6
     with pytest.raises(ValueError, match="ready-made vectors and cannot read a caption"):
         back.process_texts(["a dog"])
     with pytest.raises(ValueError, match="has no text vectors and the model no tokenizer"):
@@ -116,25 +115,20 @@ def test_bare_pictures_are_seen_as_those_of_a_corpus(tmp_path):
     torch.testing.assert_close(white, torch.tensor([0.6, 0.25, 0.4 / 3]))
 
 
-def test_lengths_of_texts():
-    dataset = replace(small_corpus((1, 1)), texts=["a dog runs", "x"])
-    assert ProcessorConfig().fit(dataset).process(dataset).text_lengths().tolist() == [5, 3]
-
-
 def test_what_a_lens_cannot_see(tmp_path):
     dataset = small_corpus()
     bare = replace(dataset, features=None)
     processor = ProcessorConfig().fit(dataset)
     with pytest.raises(ValueError, match="this recipe reads features; make them with"):
         ProcessorConfig().fit(bare)
-    with pytest.raises(ValueError, match="small has no image to fit a lens on"):
+    with pytest.raises(ValueError, match="small has no image to fit a processor on"):
         ProcessorConfig().fit(dataset.subset(torch.tensor([], dtype=torch.long)))
     with pytest.raises(ValueError, match="has no image features; this model reads features of wi"):
         processor.process(bare).images(torch.tensor([0]))
     wide = replace(dataset, features=FeatureArray.of(np.zeros((4, 7), np.float32)))
     with pytest.raises(ValueError, match="are 7 wide; this model reads features of width 4"):
         processor.process(wide).images(torch.tensor([0]))
-    with pytest.raises(ValueError, match="cannot look at a bare picture"):
+    with pytest.raises(ValueError, match="reads stored features, not pictures"):
         processor.process_images([Image.new("RGB", (2, 2))])
     with pytest.raises(ValueError, match="has no pictures; this model reads pixels"):
         Processor(PixelProcessor(4), None).process(dataset).images(torch.tensor([0]))
@@ -145,7 +139,7 @@ def test_what_is_no_lens(tmp_path, content):
     (tmp_path / "lens.json").write_text(content)
     with pytest.raises(ValueError, match=r"lens\.json"):
         Processor.open(tmp_path)
-    with pytest.raises(ValueError, match=r"lens\.json does not exist; a lens is needed"):
+    with pytest.raises(ValueError, match=r"lens\.json does not exist; a processor is needed"):
         Processor.open(tmp_path / "none")
 
 

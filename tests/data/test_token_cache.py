@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from counterfoil.core.io import cache_folder
 from counterfoil.data import tokenizers
 from counterfoil.data.tokenizers import (
     TokenIds,
     Tokenizer,
     WordTokenizer,
-    cache_folder,
     pack_tokens,
     tokenize_dataset,
 )
@@ -45,10 +45,7 @@ class Letters(Tokenizer):
 
     def read(self, texts):
         words = [[n for n, word in enumerate(text.split()) for _ in word] for text in texts]
-        return TokenIds(self.encode(texts), words)
-
-    def encode(self, texts):
-        return [[ord(letter) for letter in text if letter != " "] for text in texts]
+        return TokenIds([[ord(c) for c in text if c != " "] for text in texts], words)
 
     def tokens(self, ids):
         return [chr(i) for i in ids]
@@ -59,7 +56,7 @@ class Letters(Tokenizer):
     digest = "letters"
 
 
-def test_words_stand_with_their_pieces(kept):
+def test_words_stand_with_their_pieces(counted):
     for _ in range(2):  # tokenised, then read from the cache
         items = tokenize_dataset(TEXTS, Letters()).items(torch.tensor([7, 8]), torch.tensor([1, 0]))
         assert items.ids.tolist() == [7, 8]
@@ -67,7 +64,7 @@ def test_words_stand_with_their_pieces(kept):
         assert items.words.shape == items.mask.shape == items.values.shape
 
 
-def test_a_cache_from_before_words_were_kept_is_made_again(kept):
+def test_a_cache_from_before_words_were_kept_is_made_again(counted):
     first = tokenize_dataset(TEXTS, Letters())
     (path,) = (cache_folder() / "tokens").glob("*.safetensors")
     for words in ({}, {"words": first.words[:-1]}):
@@ -77,15 +74,15 @@ def test_a_cache_from_before_words_were_kept_is_made_again(kept):
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
+def counted(tmp_path, monkeypatch):
     """A cache of its own that keeps even few texts; counts what is tokenised."""
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path))
-    monkeypatch.setattr(tokenizers, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(tokenizers, "MIN_CACHED", 1)
     calls = []
-    original = WordTokenizer.encode
+    original = WordTokenizer.read
     monkeypatch.setattr(
         WordTokenizer,
-        "encode",
+        "read",
         lambda self, texts: calls.append(len(texts)) or original(self, texts),
     )
     return calls
@@ -98,14 +95,14 @@ def same(left, right):
     return torch.equal(left.flat, right.flat) and torch.equal(left.starts, right.starts)
 
 
-def test_tokenised_once(kept):
+def test_tokenised_once(counted):
     words = WordTokenizer.of(TEXTS)
     first = tokenize_dataset(TEXTS, words)
     assert same(tokenize_dataset(list(TEXTS), WordTokenizer.of(TEXTS)), first)
-    assert kept == [2]
+    assert counted == [2]
 
 
-def test_other_texts_or_words_are_tokenised_anew(kept):
+def test_other_texts_or_words_are_tokenised_anew(counted):
     words = WordTokenizer.of(TEXTS)
     for texts, tokenizer in (
         (TEXTS, words),
@@ -116,11 +113,11 @@ def test_other_texts_or_words_are_tokenised_anew(kept):
     ):
         found = tokenize_dataset(texts, tokenizer)
         assert found.take(torch.tensor([1]))[0].tolist() == [tokenizer.encode([texts[1]])[0]]
-    assert kept.count(2) == 5
+    assert counted.count(2) == 5
 
 
 @pytest.mark.parametrize("damage", ["garbage", "empty", "cut", "other"])
-def test_damaged_cache_is_made_again(kept, damage):
+def test_damaged_cache_is_made_again(counted, damage):
     words = WordTokenizer.of(TEXTS)
     first = tokenize_dataset(TEXTS, words)
     (path,) = (cache_folder() / "tokens").glob("*.safetensors")
@@ -132,13 +129,13 @@ def test_damaged_cache_is_made_again(kept, damage):
         path.write_bytes(other.read_bytes())
     else:
         path.write_bytes({"garbage": b"x" * 100, "empty": b"", "cut": whole[:-3]}[damage])
-    kept.clear()
+    counted.clear()
     assert same(tokenize_dataset(TEXTS, words), first)
-    assert kept == [2]
+    assert counted == [2]
     assert path.read_bytes() == whole
 
 
-def test_cache_that_cannot_be_written_does_no_harm(kept, tmp_path, monkeypatch):
+def test_cache_that_cannot_be_written_does_no_harm(counted, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "file"))
     assert len(tokenize_dataset(TEXTS, WordTokenizer.of(TEXTS))) == 2

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from corpus_cases import small_corpus, write_picture
-from counterfoil.data.images import PictureFiles
+from counterfoil.data.images import PictureFiles, ResizeKeepAspect
 from counterfoil.data.processor import PixelProcessor, Processor, ProcessorConfig
-from counterfoil.data.transforms import ResizeKeepAspect
 
 SIDES = [(640, 480), (480, 640), (500, 375), (384, 384), (1000, 300), (61, 62), (2000, 1999)]
 

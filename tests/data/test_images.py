@@ -37,8 +37,8 @@ def test_what_is_transparent_is_white(tmp_path):
     picture = Image.new("RGBA", (1, 2), (0, 0, 0, 0))
     picture.putpixel((0, 1), (10, 20, 30, 255))
     picture.save(tmp_path / "x.png")
-    found = open_picture(tmp_path / "x.png")
-    assert [found.getpixel((0, y)) for y in (0, 1)] == [(255, 255, 255), (10, 20, 30)]
+    opened = open_picture(tmp_path / "x.png")
+    assert [opened.getpixel((0, y)) for y in (0, 1)] == [(255, 255, 255), (10, 20, 30)]
     plain = picture.convert("P")
     plain.info["transparency"] = bytes([0] * 256)
     assert rgb(plain).getpixel((0, 0)) == (255, 255, 255)

@@ -12,7 +12,7 @@ def taken(features):
 
 
 @pytest.mark.parametrize(
-    "stored, asked",
+    "stored, image_ids",
     [
         (["a.jpg", "b.jpg", "c.jpg"], ["c.jpg", "a.jpg"]),
         (["a", "b", "c"], ["c.jpg", "images/a.jpg"]),
@@ -23,10 +23,10 @@ def taken(features):
         ),
     ],
 )
-def test_joined_by_id_however_it_is_written(tmp_path, stored, asked):
+def test_joined_by_id_however_it_is_written(tmp_path, stored, image_ids):
     values = random_array(3, 4)
     write_features(tmp_path / "f", stored, FeatureArray.of(values), kind="float32")
-    np.testing.assert_array_equal(taken(features_of(asked, tmp_path / "f")), values[[2, 0]])
+    np.testing.assert_array_equal(taken(features_of(image_ids, tmp_path / "f")), values[[2, 0]])
 
 
 def test_exact_ids_go_before_numbers(tmp_path):

@@ -72,17 +72,17 @@ def test_hugging_face_folder(tmp_path):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """A stand-in for the rendered scenes that notes what it was asked for."""
-    asked = []
+    """A stand-in for the rendered scenes that notes its calls."""
+    calls = []
 
     def scenes(*, images: int = 10, seed: int = 0):
-        asked.append((images, seed))
+        calls.append((images, seed))
         return small_corpus((1,) * 4)
 
     monkeypatch.setitem(
         sys.modules, "counterfoil.data.scenes", types.SimpleNamespace(scenes=scenes)
     )
-    return asked
+    return calls
 
 
 def test_scenes_by_name(drawn, tmp_path):

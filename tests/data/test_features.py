@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from corpus_cases import random_array
-from counterfoil.data.features import FeatureArray, RowStack
+from counterfoil.data import features as features_module
+from counterfoil.data.features import FeatureArray, RowStack, feature_mean_std
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
@@ -58,7 +59,7 @@ def test_nan_is_named_by_its_row():
     features.take(torch.tensor([0, 1, 3]))
     with pytest.raises(ValueError, match=r"x\.npy: row 2 holds NaN or infinite"):
         features.take(torch.tensor([3, 2]))
-    assert features.look(torch.arange(4))[1].tolist() == [True, True, False, True]
+    assert features.take_unchecked(torch.arange(4))[1].tolist() == [True, True, False, True]
 
 
 def test_large_finite_values_are_no_nan():
@@ -73,6 +74,13 @@ def test_stack_reads_parts_as_one():
     np.testing.assert_array_equal(stack[rows], whole[rows])
     assert (stack.shape, len(stack), stack.ndim) == ((8, 2), 8, 2)
     assert stack[np.array([], dtype=int)].shape == (0, 2)
+
+
+def test_stack_of_two_kinds_of_numbers():
+    parts = [random_array(2, 3).astype(np.float16), random_array(1, 3) * 1e6]
+    stack = RowStack(parts, np.float32)
+    np.testing.assert_array_equal(stack[np.array([2, 0])], np.stack([parts[1][0], parts[0][0]]))
+    assert stack[np.array([0])].dtype == np.float32
 
 
 def test_stack_refuses_what_differs():
@@ -95,3 +103,24 @@ def test_stack_refuses_what_differs():
 def test_wrong_shapes_are_refused(values, more, words):
     with pytest.raises(ValueError, match=words):
         FeatureArray.of(values, **more)
+
+
+def test_mean_and_deviation_of_real_regions():
+    values = 100 + 3 * random_array(150, 4, 5)
+    lengths = np.arange(150) % 4 + 1
+    mean, deviation = feature_mean_std(FeatureArray.of(values, lengths=lengths))
+    real = np.concatenate([v[:n] for v, n in zip(values, lengths)]).astype(np.float64)
+    np.testing.assert_allclose(mean, real.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(deviation, real.std(0), rtol=1e-6)
+
+
+def test_a_constant_is_not_divided_by_zero():
+    _, deviation = feature_mean_std(FeatureArray.of(np.ones((3, 2), np.float32)))
+    assert (deviation > 0).all()
+
+
+def test_only_a_sample_is_read(monkeypatch):
+    monkeypatch.setattr(features_module, "SAMPLE", 3)
+    values = np.arange(101, dtype=np.float32)[:, None]
+    mean, _ = feature_mean_std(FeatureArray.of(values))
+    assert torch.equal(mean, torch.tensor([50.0], dtype=torch.float64))
