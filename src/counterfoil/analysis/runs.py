@@ -603,11 +603,7 @@ def _cost_table(costs: Sequence[TrainingCost]) -> TableBlock:
 
 
 def _foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Read the aggregates that ``counterfoil foils --json`` wrote.
-
-    Raises:
-        ValueError: a file is missing or holds something else.
-    """
+    """Read the aggregates that ``counterfoil foils --json`` wrote."""
     lines = []
     for path in files:
         content = read_json(path, "what `counterfoil foils --json` wrote")
@@ -666,9 +662,8 @@ def _differing_queries(
     if dataset.fingerprint != one.dataset:
         raise ValueError(
             f"{first} was measured on other data than {dataset.name} {dataset.split_name} as they "
-            f"are now; "
-            "name the data of the run with --data, and its --decisions where it had some, or leave "
-            "them out for a report without pictures"
+            "are now; name the data of the run with --data, and its --corrections where it had "
+            "some, or leave them out for a report without pictures"
         )
     both = {
         first: RetrievalEvaluation.open(one.folder),
