@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.analysis.true_rate import RATES, filter_results, lowest, told_apart
+from counterfoil.analysis.true_rate import RATES, filter_results, lowest, roc_auc
 
 
 def percent(part: int, whole: int) -> float:
@@ -64,10 +64,10 @@ def test_pairs_told_apart_are_counted():
     scores = torch.randint(6, (40,), generator=rng).float()
     true, image = torch.rand(40, generator=rng) < 0.3, torch.arange(40) // 4
     right = [a > b for a in scores[true].tolist() for b in scores[~true].tolist()]
-    found = told_apart(scores, true, image)
+    found = roc_auc(scores, true, image)
     assert found.value == pytest.approx(100 * sum(right) / len(right))
     assert found.count == len(right)
     assert found.interval.low < found.value < found.interval.high
-    again = told_apart(scores, true, image)
+    again = roc_auc(scores, true, image)
     assert again == found
-    assert told_apart(scores, true, image, seed=1).interval != found.interval
+    assert roc_auc(scores, true, image, seed=1).interval != found.interval

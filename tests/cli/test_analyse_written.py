@@ -111,8 +111,8 @@ def test_stored_scores_are_asked_too(written, analysed, tmp_path):
     GeneratedStore.write(folder, some, dataset, writer="hand", settings={}, seed=0)
     found = analysed("true-rate", folder)[2]["sets"][0]["scores"]
     assert [one["name"] for one in found] == ["stored score", "stored score less the caption's"]
-    assert found[0]["told_apart"]["value"] == 100
-    assert 0 < found[1]["told_apart"]["value"] < 100
+    assert found[0]["roc_auc"]["value"] == 100
+    assert 0 < found[1]["roc_auc"]["value"] < 100
 
 
 @pytest.fixture

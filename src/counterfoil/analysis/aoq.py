@@ -69,15 +69,15 @@ def missed(count: Tensor, texts: int, batch: int) -> Tensor:
         texts: captions that batches are drawn from, T.
         batch: captions in a batch, B.
     """
-    left, drawn = texts - 1, batch - 1
+    left, others = texts - 1, batch - 1
     rest = (left - count.double()).clamp(min=0)
     chance = (
         torch.lgamma(rest + 1)
-        - torch.lgamma((rest - drawn).clamp(min=0) + 1)
+        - torch.lgamma((rest - others).clamp(min=0) + 1)
         - torch.lgamma(torch.tensor(left + 1.0, dtype=torch.double))
-        + torch.lgamma(torch.tensor(left - drawn + 1.0, dtype=torch.double))
+        + torch.lgamma(torch.tensor(left - others + 1.0, dtype=torch.double))
     ).exp()
-    return chance.where(rest >= drawn, 0.0)
+    return chance.where(rest >= others, 0.0)
 
 
 def chance_of_top(k: int, texts: int, batch: int, *, captions: float = 1) -> float:
@@ -228,14 +228,14 @@ def _measure(
     text_place = places(texts, (relation.text_to_image >= 0) & (relation.text_to_image != own))
     image_place = places(images, (relation.counts > 0) & (relation.rows() != own))
     others = owned[owned != row]
-    drawn = torch.stack(
+    sampled = torch.stack(
         [others[torch.randperm(len(others), generator=rng)[: sizes[-1] - 1]] for _ in range(draws)]
     )
     return [
-        _hardest(text_place[drawn], texts[drawn] - texts[row], sizes, len(texts)),
+        _hardest(text_place[sampled], texts[sampled] - texts[row], sizes, len(texts)),
         _hardest(
-            image_place[relation.text_to_image[drawn]],
-            images[relation.text_to_image[drawn]] - images[own],
+            image_place[relation.text_to_image[sampled]],
+            images[relation.text_to_image[sampled]] - images[own],
             sizes,
             len(images),
         ),
@@ -256,10 +256,10 @@ def _hardest(
 def _stacked(
     direction: Direction,
     sizes: tuple[int, ...],
-    found: list[list[tuple[Tensor, Tensor]]],
+    measured: list[list[tuple[Tensor, Tensor]]],
     side: int,
 ) -> OnlineRanks:
-    ranks, gaps = (torch.stack([one[side][part] for one in found], 1) for part in (0, 1))
+    ranks, gaps = (torch.stack([one[side][part] for one in measured], 1) for part in (0, 1))
     return OnlineRanks(direction, sizes, ranks, gaps)
 
 
@@ -346,8 +346,8 @@ class _Counterparts:
         place = places(self.scores, self.wrong)
         hardest = batches.gather(1, place[batches].argmin(1, keepdim=True)).squeeze(1)
         hardest = torch.tensor(sorted({*hardest[self.wrong[hardest]].tolist()}), dtype=torch.long)
-        drawn = mined[torch.randperm(len(mined), generator=rng)[:shown]]
-        return Example(self.row, *(self.listed(rows) for rows in (self.true, hardest, drawn)))
+        offline = mined[torch.randperm(len(mined), generator=rng)[:shown]]
+        return Example(self.row, *(self.listed(rows) for rows in (self.true, hardest, offline)))
 
 
 def examples(
@@ -380,7 +380,7 @@ def examples(
         raise ValueError(f"{len(described)} images have captions; negatives need at least 2")
     images = described[torch.randperm(len(described), generator=rng)[:anchors]]
     texts = relation.random_caption(images, rng)
-    found = []
+    pairs = []
     for image, text, row, column in zip(images, texts, *anchor_scores(members, relation, texts)):
         text_to_image = relation.text_to_image
         left = _Counterparts(
@@ -396,13 +396,13 @@ def examples(
             _hardest_examples(left, kinds.texts, lists.texts[image] if lists else None),
             _hardest_examples(right, kinds.images, lists.images[text] if lists else None),
         )
-        found.append(
+        pairs.append(
             (
                 left.example(batches, mined[0], kinds.shown, rng),
                 right.example(text_to_image[batches], mined[1], kinds.shown, rng),
             )
         )
-    return found
+    return pairs
 
 
 def _at(chosen: Tensor) -> Tensor:
@@ -414,8 +414,8 @@ def _batches(relation: Relation, text: int, kinds: Kinds, rng: torch.Generator) 
     others = _at(relation.text_to_image >= 0)
     others = others[others != text]
     rest = min(kinds.batch, len(others) + 1) - 1
-    drawn = [torch.randperm(len(others), generator=rng)[:rest] for _ in range(kinds.shown)]
-    return others[torch.stack(drawn)]
+    samples = [torch.randperm(len(others), generator=rng)[:rest] for _ in range(kinds.shown)]
+    return others[torch.stack(samples)]
 
 
 def _hardest_examples(side: _Counterparts, count: int, mined: Tensor | None) -> Tensor:

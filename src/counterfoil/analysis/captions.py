@@ -65,8 +65,7 @@ class StoredCaptions:
         if self.dataset.split_name != dataset.split_name:
             raise ValueError(
                 f"{folder} was written for split {self.dataset.split_name!r}, and the analysis is "
-                f"of "
-                f"{dataset.split_name!r}; name it with --split"
+                f"of {dataset.split_name!r}; name it with --split"
             )
 
 
@@ -211,10 +210,10 @@ def score_captions(
     Raises:
         ValueError: the model and the data do not fit.
     """
-    seen, image = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    present, image = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     shown = replace(
-        dataset.subset(seen),
+        dataset.subset(present),
         texts=list(number),
         text_ids=[str(row) for row in range(len(number))],
         text_to_image=torch.full((len(number),), -1),

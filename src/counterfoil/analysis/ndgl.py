@@ -242,7 +242,7 @@ def _margin_numbers(side: QueryMargins, bins: Sequence[float]) -> dict[str, Any]
 
 TOP = 30
 LEVEL = 0.5
-_AT_ONCE = 512  # queries whose vectors are held together
+_CHUNK = 512  # queries whose vectors are held together
 
 
 @final
@@ -310,19 +310,19 @@ def _similarities(
     direction: Direction, lists: TopK, vectors: Tensor, unit: float
 ) -> NegativeSimilarities:
     rows, scores = lists.rows.long().cpu(), lists.scores.double().cpu() / unit
-    there = rows >= 0
-    if not bool(there.any()):
+    exists = rows >= 0
+    if not bool(exists.any()):
         raise ValueError(
             f"none of the {len(rows)} {direction} queries has a wrong counterpart; more than one "
             "image is needed"
         )
     between = []
-    for part, real in zip(rows.split(_AT_ONCE), there.split(_AT_ONCE)):  # type: ignore[no-untyped-call]
+    for part, real in zip(rows.split(_CHUNK), exists.split(_CHUNK)):  # type: ignore[no-untyped-call]
         negatives = vectors[part.clamp(min=0)]  # (q, K, D)
         cosines = (negatives[:, 1:] @ negatives[:, 0].unsqueeze(2)).squeeze(2)
         between.append(cosines[real[:, 1:]].double())
     return NegativeSimilarities(
-        direction, scores[there[:, 0], 0], scores[there], torch.cat(between)
+        direction, scores[exists[:, 0], 0], scores[exists], torch.cat(between)
     )
 
 
@@ -880,8 +880,8 @@ def _students(evaluations: Sequence[FinishedEvaluation]) -> Iterator[StudentResu
             continue
         same = [other for other in evaluations if other.run == one.run]
         alone = tuple(e for e in same if e.models in {(name,) for name in one.teachers})
-        many = len(one.teachers) > 1
-        together = [e for e in same if many and sorted(e.models) == sorted(one.teachers)]
+        ensemble = len(one.teachers) > 1
+        together = [e for e in same if ensemble and sorted(e.models) == sorted(one.teachers)]
         if alone or together:
             several = sum(bool(e.teachers) for e in same) > 1
             name = f"{one.run} {one.models[0]}" if several else one.run
@@ -1018,10 +1018,10 @@ def against(quantity: str, folders: Sequence[Path], out: Path) -> tuple[SeriesPo
     placed = sorted(points, key=lambda point: (point.series, point.at))
     if len({point.at for point in placed}) < 2:
         name, recipe = _NEEDED[quantity]
-        seen = f"only the {name} {placed[0].at}" if placed else f"no {name}"
+        values = f"only the {name} {placed[0].at}" if placed else f"no {name}"
         raise ValueError(
-            f"what {', '.join(map(str, folders))} measured has {seen}, and a curve needs at least "
-            f"two; name runs of recipes such as {recipe}"
+            f"what {', '.join(map(str, folders))} measured has {values}, and a curve needs at "
+            f"least two; name runs of recipes such as {recipe}"
         )
     label = _LABELS[quantity]
     rows = tuple((f"{p.at:,}", *_sum_cells(p.series, p.evaluation)) for p in placed)

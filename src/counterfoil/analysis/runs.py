@@ -602,11 +602,7 @@ def _cost_table(costs: Sequence[TrainingCost]) -> TableBlock:
 
 
 def _foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Read the aggregates that ``counterfoil foils --json`` wrote.
-
-    Raises:
-        ValueError: a file is missing or holds something else.
-    """
+    """Read the aggregates that ``counterfoil foils --json`` wrote."""
     lines = []
     for path in files:
         content = read_json(path, "what `counterfoil foils --json` wrote")

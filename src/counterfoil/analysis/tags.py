@@ -277,8 +277,7 @@ def triples(
         headline=f"Negatives that {first.scored_by} scores above the positive: {shown}.",
         protocol=(
             f"{dataset.name} {dataset.split_name}, {len(dataset.texts):,} captions: a caption "
-            f"each of "
-            f"{len(rows):,} images; written {origin}; a tie is not above; "
+            f"each of {len(rows):,} images; written {origin}; a tie is not above; "
             f"{describe_models(scorers)}; sampling seed {plan.seed}; {INTERVALS}"
         ),
         seed=plan.seed,
@@ -295,11 +294,7 @@ def triples(
 def _stored_captions(
     plan: TripleSettings, source: DataSource, dataset: ImageTextDataset, rows: Tensor
 ) -> CaptionsByRow | None:
-    """Stored captions by the row of the caption they were made of; None if models generate.
-
-    Raises:
-        ValueError: they were generated for another split, or for none of the captions.
-    """
+    """Stored captions by the row of the caption they were made of; None if models generate."""
     if plan.written is None:
         return None
     store = open_stores([plan.written], source)[0]
@@ -320,11 +315,7 @@ def _stored_captions(
 def _generated_captions(
     scorer: Scorer, dataset: ImageTextDataset, rows: Tensor, plan: TripleSettings
 ) -> CaptionsByRow:
-    """Captions that a model, or another one for it, generates.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Captions that a model, or another one for it, generates."""
     writer = scorer if plan.writer is None else open_scorers([plan.writer])[0]
     if not can_generate(writer):
         raise ValueError(
@@ -746,8 +737,9 @@ def discrimination(
     models: dict[str, ScoreCaptions] = {s.name: _scores_of(s, dataset) for s in scorers}
     matrix = _accuracy_matrix({**models, BLIND: blind}, foils, dataset, plan.seed)
     words = [
-        f"{line}: " + ", ".join(f"{name} {one.pairs.value:.1f} %" for name, one in found.items())
-        for line, found in matrix.items()
+        f"{line}: "
+        + ", ".join(f"{name} {one.pairs.value:.1f} %" for name, one in accuracies.items())
+        for line, accuracies in matrix.items()
     ]
     Analysis(
         title="Captions and foils told apart",
@@ -763,8 +755,8 @@ def discrimination(
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
             "foils": {
-                line: {name: one.to_dict() for name, one in found.items()}
-                for line, found in matrix.items()
+                line: {name: one.to_dict() for name, one in accuracies.items()}
+                for line, accuracies in matrix.items()
             },
         },
     ).publish(out)

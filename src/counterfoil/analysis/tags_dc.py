@@ -205,11 +205,7 @@ class _WordAnswers:
 
 
 def _check_same_tokens(model: Model, author: Model) -> None:
-    """Refuse a model that cannot judge the words of the other.
-
-    Raises:
-        ValueError: it has no head for that, or they read different tokens.
-    """
+    """Refuse a model that cannot judge the words of the other."""
     matcher = model.model
     if not (
         isinstance(matcher, WordHeadModel) and matcher.wants & {WordHead.DOUBT, WordHead.CORRECT}
@@ -236,11 +232,7 @@ def _word_answers(
     settings: GenerationSettings,
     seed: int,
 ) -> _WordAnswers:
-    """Generate captions and let the model read them.
-
-    Raises:
-        ValueError: nothing was generated.
-    """
+    """Generate captions and let the model read them."""
     inputs, processor = generator_inputs(author, dataset), model.process(dataset)
     parts, answers = [], []
     for part in generate_items(
@@ -480,11 +472,7 @@ def caption_fluency(
 
 
 def _open_corrector(name: str) -> Model:
-    """Open a model that doubts words and corrects them.
-
-    Raises:
-        ValueError: there is none of this name, or it does not.
-    """
+    """Open a model that doubts words and corrects them."""
     model = load_model(name)
     if not (has_doubt_head(model.model) and has_correction_head(model.model)):
         raise ValueError(
@@ -510,9 +498,9 @@ def _select(one: StoredCaptions, each: int | None, model: Model | None) -> _Sele
         text_to_image=torch.tensor([one.images[row] for row in rows]),
         text_features=None,
     )
-    explained = [found for _, found in explain_dataset(model, written, ExplainConfig())]
-    corrected = (found.corrected.text if found.corrected else found.caption for found in explained)
-    return _Selected(one, tuple(rows), tuple(corrected))
+    explained = [explanation for _, explanation in explain_dataset(model, written, ExplainConfig())]
+    corrected = tuple(one.corrected.text if one.corrected else one.caption for one in explained)
+    return _Selected(one, tuple(rows), corrected)
 
 
 def _causal(name: str) -> tuple[Speaks, str]:
@@ -531,21 +519,22 @@ def _ngrams(selected: Sequence[_Selected], source: DataSource) -> tuple[Speaks, 
     text_to_image = [
         train.image_ids[row] if row >= 0 else "" for row in train.text_to_image.tolist()
     ]
-    kept = [
+    texts = [
         text
         for text, image in zip(train.texts, text_to_image, strict=True)
         if image not in images and text not in measured
     ]
-    if not kept:
+    if not texts:
         raise ValueError(
             "all training captions are of pictures that are measured, and a language model must "
             "not know these; name captions written for another split, or a model with --lm"
         )
-    model = NGrams.of(kept)
+    model = NGrams.of(texts)
     return (
         lambda captions: ngram_log_probs(model, captions),
-        f"language model: {model.order}-grams of {len(kept):,} training captions, "
-        f"{len(train.texts) - len(kept):,} of measured pictures or like measured captions left out",
+        f"language model: {model.order}-grams of {len(texts):,} training captions, "
+        f"{len(train.texts) - len(texts):,} of measured pictures or like measured captions left "
+        "out",
     )
 
 
@@ -730,11 +719,11 @@ def choose_cases(gaps: Tensor, images: Tensor, count: int, *, seed: int = 0) -> 
 
     down = gaps.argsort(descending=True, stable=True).tolist()
     up = gaps.argsort(stable=True).tolist()
-    drawn = torch.randperm(len(gaps), generator=torch.Generator().manual_seed(seed)).tolist()
+    shuffled = torch.randperm(len(gaps), generator=torch.Generator().manual_seed(seed)).tolist()
     return CaseChoice(
         first(row for row in down if gaps[row] > 0),
         first(row for row in up if gaps[row] < 0),
-        first(drawn),
+        first(shuffled),
     )
 
 
@@ -849,18 +838,20 @@ def _case_groups(
         made = []
         for at in some:
             foil, image = foils[at], int(images[at])
-            found = explain(
+            explained = explain(
                 model, foil.image, foil.foil, dataset=dataset, threshold=settings.threshold
             )
             better = None
-            if found.corrected:
-                texts, here = [found.corrected.text], images[at : at + 1]
+            if explained.corrected:
+                texts, here = [explained.corrected.text], images[at : at + 1]
                 one, two = (score_captions(s, dataset, here, texts, scaled=False) for s in scorers)
                 better = float(one[0]), float(two[0])
             pairs = [(float(both[0][side, at]), float(both[1][side, at])) for side in (0, 1)]
             picture = thumbnail(dataset.pictures.open(image)) if dataset.pictures else None
             made.append(
-                ModelCase(foil.image, picture, foil.caption, found, (pairs[0], pairs[1], better))
+                ModelCase(
+                    foil.image, picture, foil.caption, explained, (pairs[0], pairs[1], better)
+                )
             )
         if made:
             groups.append(CaseGroup(title, note, tuple(made)))

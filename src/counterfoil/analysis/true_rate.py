@@ -148,7 +148,7 @@ def lowest(scores: Tensor, share: float) -> Tensor:
     return out
 
 
-def told_apart(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) -> Share:
+def roc_auc(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) -> Share:
     """Percent of the pairs of a true and a false caption in which the true one scores higher.
 
     Args:
@@ -158,20 +158,20 @@ def told_apart(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) ->
         seed: of the draws for the interval.
     """
     scores, pairs = scores.double(), int(true.sum()) * int((~true).sum())
-    there, place = image.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    images, place = image.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     rng, spread = torch.Generator().manual_seed(seed), []
-    at_once = max(1, CELLS // max(1, len(true)))
-    for start in range(0, RESAMPLES, at_once):
-        many = min(at_once, RESAMPLES - start)
-        rows = torch.randint(max(1, len(there)), (many, len(there)), generator=rng)
+    chunk = max(1, CELLS // max(1, len(true)))
+    for start in range(0, RESAMPLES, chunk):
+        size = min(chunk, RESAMPLES - start)
+        rows = torch.randint(max(1, len(images)), (size, len(images)), generator=rng)
         counts = torch.zeros(rows.shape, dtype=torch.double)
         counts.scatter_add_(1, rows, torch.ones_like(counts))
         spread.append(roc_area(scores, true, counts[:, place]))
     value = roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
-    drawn = torch.cat(spread)
-    drawn += value - drawn.nanmean()  # copies of a picture in a draw tie with each other
+    resampled = torch.cat(spread)
+    resampled += value - resampled.nanmean()  # copies of a picture in a draw tie with each other
     edges = torch.tensor([0.025, 0.975], dtype=torch.double)
-    low, high = (100 * drawn.clamp(0, 1)).nanquantile(edges).tolist()
+    low, high = (100 * resampled.clamp(0, 1)).nanquantile(edges).tolist()
     return Share(100 * value, Interval(low, high), pairs)
 
 
@@ -214,13 +214,13 @@ class JudgedCaptions:
             ValueError: the model cannot see the images or read the captions.
         """
         guide.check_reads()
-        own, whose = self._references()
-        images = torch.cat([self.images, self.images[whose]])
+        own, caption = self._references()
+        images = torch.cat([self.images, self.images[caption]])
         texts = [*self.captions, *(self.dataset.texts[row] for row in own.tolist())]
         scores = score_captions(guide, self.dataset, images, texts, scaled=False)
         count = len(self.captions)
-        sums = torch.zeros(count).index_add_(0, whose, scores[count:])
-        return scores[:count], sums / whose.bincount(minlength=count)
+        sums = torch.zeros(count).index_add_(0, caption, scores[count:])
+        return scores[:count], sums / caption.bincount(minlength=count)
 
     def nearness(self, meanings: SentenceEncoder) -> tuple[Tensor, Tensor]:
         """(N,) cosine to the image's nearest caption, and that of the captions compared with.
@@ -233,18 +233,18 @@ class JudgedCaptions:
         near = CaptionNearness(relation, described, texts)
         new = near.nearest(meanings.vectors(self.captions), self.images, self.made_of)
         each = near.nearest(texts, relation.text_to_image[described], described)
-        own, whose = self._references()
+        own, caption = self._references()
         count = len(self.captions)
         values = each[torch.searchsorted(described, own)]
-        sums = torch.zeros(count).index_add_(0, whose, values)
-        return new, sums / whose.bincount(minlength=count)
+        sums = torch.zeros(count).index_add_(0, caption, values)
+        return new, sums / caption.bincount(minlength=count)
 
     def _references(self) -> tuple[Tensor, Tensor]:
         """Rows of the captions compared with, and the row of the caption each belongs to."""
         own, counts = self.dataset.relation.captions(self.images)
-        whose = torch.arange(len(self.captions)).repeat_interleave(counts)
-        kept = (self.made_of[whose] < 0) | (self.made_of[whose] == own)
-        return own[kept], whose[kept]
+        caption = torch.arange(len(self.captions)).repeat_interleave(counts)
+        kept = (self.made_of[caption] < 0) | (self.made_of[caption] == own)
+        return own[kept], caption[kept]
 
 
 @final
@@ -265,7 +265,7 @@ class ScoreFilters:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         below = [one.to_dict() for one in self.below]
-        return {"name": self.name, "told_apart": self.auc.to_dict(), "below": below}
+        return {"name": self.name, "roc_auc": self.auc.to_dict(), "below": below}
 
 
 @final
@@ -391,26 +391,21 @@ def _true_rate(
         opinions["encoder"] = ~(old.isfinite() & (new >= old - slack))
         gap = torch.where(old.isfinite(), new - old, -torch.inf)
         scores |= {"encoder: cosine": new, "encoder: cosine less that of its own": gap}
-    kept = _filters(judged, opinions)
+    masks_by_filter = _filters(judged, opinions)
     known = judged.true, judged.images
     below = []
     for name, values in scores.items():
         masks = {f"{100 * share:g}": lowest(values, share) for share in LEFT_OUT}
-        auc = told_apart(values, *known, seed=seed)
+        auc = roc_auc(values, *known, seed=seed)
         below.append(ScoreFilters(name, auc, filter_results(*known, masks, seed=seed)))
-    rows = (judged.true & list(kept.values())[-1]).nonzero().flatten()
+    rows = (judged.true & list(masks_by_filter.values())[-1]).nonzero().flatten()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:examples]
-    results = filter_results(*known, kept, seed=seed)
+    results = filter_results(*known, masks_by_filter, seed=seed)
     return TrueRate(judged, results, tuple(below), tuple(rows[order].tolist()))
 
 
 def _filters(judged: JudgedCaptions, opinions: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """(N,) bool, captions that each filter keeps, by its name.
-
-    Args:
-        judged: the captions.
-        opinions: (N,) bool, captions that models consider false, by name.
-    """
+    """(N,) bool, captions that each filter keeps, by its name."""
     dataset, own = judged.dataset, {}
     for image in judged.images.unique().tolist():  # type: ignore[no-untyped-call]
         rows = dataset.relation.captions(torch.tensor([image]))[0].tolist()
@@ -471,11 +466,7 @@ def _judged(
 
 
 def _by_scene(stored: StoredCaptions) -> JudgedCaptions:
-    """Decide captions of rendered scenes by their scene graphs.
-
-    Raises:
-        ValueError: they were generated for other images.
-    """
+    """Decide captions of rendered scenes by their scene graphs."""
     try:
         scenes = graphs(stored.dataset)
     except ValueError:
@@ -494,11 +485,7 @@ def _by_scene(stored: StoredCaptions) -> JudgedCaptions:
 
 
 def _by_crowd(path: Path, source: DataSource) -> JudgedCaptions:
-    """Captions of other images that a crowd judged; true if half or more said so.
-
-    Raises:
-        ValueError: there are no judgements, or they are about other data.
-    """
+    """Captions of other images that a crowd judged; true if half or more said so."""
     whole = source.open()
     crowd = read_crowd_votes(path, whole)
     rows = torch.cat([crowd.images, whole.text_to_image[crowd.texts]]).unique()  # type: ignore[no-untyped-call]
@@ -640,23 +627,22 @@ def export_sheet(
     if pictures is None:
         raise ValueError(
             f"{stores[0].dataset.name} comes without pictures, which judges have to see; name "
-            f"their "
-            "folder with --images"
+            "their folder with --images"
         )
     rng = torch.Generator().manual_seed(seed)
     used: set[int] = set()
     rows: list[tuple[str, str, str, str]] = []
     for one in stores:
-        drawn = 0
+        chosen = 0
         for place in torch.randperm(len(one.foils), generator=rng).tolist():
             foil, image = one.foils[place], one.images[place]
-            if drawn < count and image not in used:
+            if chosen < count and image not in used:
                 used.add(image)
-                drawn += 1
+                chosen += 1
                 rows.append((_sheet_item(foil), pictures.place(image), foil.foil, ""))
-        if drawn < count:
+        if chosen < count:
             raise ValueError(
-                f"{one.name} has only {drawn:,} pictures left for {count:,} sentences, of which "
+                f"{one.name} has only {chosen:,} pictures left for {count:,} sentences, of which "
                 "each has a picture of its own; lower --count"
             )
     table = io.StringIO()
@@ -675,11 +661,7 @@ def _sheet_item(foil: GeneratedCaption) -> str:
 
 
 def _read_sheet(path: Path) -> tuple[str, dict[str, bool | None]]:
-    """Name and answers of a filled sheet.
-
-    Raises:
-        ValueError: it is no sheet, or an answer is neither true, false nor unsure.
-    """
+    """Name and answers of a filled sheet."""
     reader = csv.DictReader(io.StringIO(read_text(path, "judgements")))
     if not {"item", "answer"} <= set(reader.fieldnames or ()):
         raise ValueError(
@@ -699,11 +681,7 @@ def _read_sheet(path: Path) -> tuple[str, dict[str, bool | None]]:
 def _by_people(
     stored: StoredCaptions, sheets: Sequence[tuple[str, Mapping[str, bool | None]]]
 ) -> JudgedCaptions:
-    """Captions that people judged; true if at least as many said true as false.
-
-    Raises:
-        ValueError: none of the captions was judged.
-    """
+    """Captions that people judged; true if at least as many said true as false."""
     items = [_sheet_item(foil) for foil in stored.foils]
     truth: list[bool | None] = []
     for item in items:

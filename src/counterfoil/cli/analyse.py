@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, final
 
 import typer
 
@@ -22,6 +23,9 @@ from counterfoil.cli.options import (
     refuse_without,
 )
 
+if TYPE_CHECKING:
+    from counterfoil.analysis.captions import GenerationSettings
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -31,19 +35,32 @@ app = typer.Typer(
 Anchors = Annotated[int, typer.Option(min=1, help="Number of images; one caption of each.")]
 Batch = Annotated[int, typer.Option(min=2, help="Captions in a batch.")]
 Examples = Annotated[int, typer.Option(min=0, help="Examples on the page.")]
-Keep = Annotated[int, typer.Option(min=1, help="Hardest captions to keep of each.")]
-Masks = Annotated[int, typer.Option(min=1, help="Maskings of a caption.")]
-Refills = Annotated[int, typer.Option(min=1, help="Refills of each masking.")]
 Runs = Annotated[list[Path], typer.Argument(help="Folders of finished runs.")]
 Stores = Annotated[
     list[Path], typer.Argument(metavar="STORE...", help="Folders of generated captions.")
 ]
-Temperature = Annotated[float, typer.Option(help="Sampling temperature of words.")]
 Trainings = Annotated[
     list[Path], typer.Argument(help="Training stages, or runs with all their training stages.")
 ]
 
 GENERATION = ("masks", "refills", "temperature", "keep")  # rules use only the last
+
+
+@final
+@dataclass(frozen=True)
+class GenerationOptions:
+    """The options of a verb whose models generate captions; see `data_options`."""
+
+    masks: Annotated[int, typer.Option(min=1, help="Maskings of a caption.")] = 20
+    refills: Annotated[int, typer.Option(min=1, help="Refills of each masking.")] = 20
+    keep: Annotated[int, typer.Option(min=1, help="Hardest captions to keep of each.")] = 10
+    temperature: Annotated[float, typer.Option(help="Sampling temperature of words.")] = 1.5
+
+    def settings(self) -> GenerationSettings:
+        """The settings of generation."""
+        from counterfoil.analysis.captions import GenerationSettings
+
+        return GenerationSettings(**asdict(self))
 
 
 @app.command(
@@ -260,6 +277,7 @@ def triples(
     models: Models,
     page: Page,
     data: DataOptions,
+    generation: GenerationOptions,
     split: Split = "test",
     anchors: Anchors = 200,
     batch: Batch = 128,
@@ -275,20 +293,12 @@ def triples(
     written: Annotated[
         Path | None, typer.Option(help="Folder of generated captions, instead of --writer.")
     ] = None,
-    masks: Masks = 20,
-    refills: Refills = 20,
-    keep: Keep = 10,
-    temperature: Temperature = 1.5,
     seed: Seed = 0,
 ) -> None:
     """Compare in-batch, mined and generated negatives with their positives."""
     refuse_without(context, "written", GENERATION, alone=True)
     from counterfoil.analysis import tags
-    from counterfoil.analysis.captions import GenerationSettings
 
-    generation = GenerationSettings(
-        masks=masks, refills=refills, keep=keep, temperature=temperature
-    )
     plan = tags.TripleSettings(
         split=split,
         anchors=anchors,
@@ -296,7 +306,7 @@ def triples(
         level=level,
         writer=writer,
         written=written,
-        generation=generation,
+        generation=generation.settings(),
         seed=seed,
     )
     tags.triples(models, data.source(), page, judges=judge or (), plan=plan)
@@ -328,6 +338,7 @@ def discrimination(
     models: Models,
     page: Page,
     data: DataOptions,
+    generation: GenerationOptions,
     split: Split = "test",
     anchors: Anchors = 200,
     foils: Annotated[
@@ -339,10 +350,6 @@ def discrimination(
     ] = None,
     rules: Annotated[bool, typer.Option(help="Also use foils by the rules of VSE-C.")] = True,
     others: Annotated[int, typer.Option(min=0, help="Random captions for each image.")] = 1,
-    masks: Masks = 20,
-    refills: Refills = 20,
-    keep: Keep = 10,
-    temperature: Temperature = 1.5,
     seed: Seed = 0,
 ) -> None:
     """Compare how well models, and a text-only control, tell captions from foils."""
@@ -350,11 +357,7 @@ def discrimination(
         unused = GENERATION[:-1] if rules else GENERATION
         refuse(context, unused, "with --writer, where --foils are given")
     from counterfoil.analysis import tags
-    from counterfoil.analysis.captions import GenerationSettings
 
-    generation = GenerationSettings(
-        masks=masks, refills=refills, keep=keep, temperature=temperature
-    )
     plan = tags.DiscriminationSettings(
         split=split,
         anchors=anchors,
@@ -362,7 +365,7 @@ def discrimination(
         writers=tuple(writer) if writer else None,
         rules=rules,
         others=others,
-        generation=generation,
+        generation=generation.settings(),
         seed=seed,
     )
     tags.discrimination(models, data.source(), page, plan=plan)
@@ -455,22 +458,17 @@ def words(
     model: OneModel,
     page: Page,
     data: DataOptions,
+    generation: GenerationOptions,
     split: Split = "test",
     anchors: Anchors = 200,
     writer: Annotated[
         str | None, typer.Option(help="Model that generates captions; default the model itself.")
     ] = None,
-    masks: Masks = 20,
-    refills: Refills = 20,
-    keep: Keep = 10,
-    temperature: Temperature = 1.5,
     seed: Seed = 0,
 ) -> None:
     """Measure how well a model finds and corrects wrong words of generated captions."""
     from counterfoil.analysis import tags_dc
-    from counterfoil.analysis.captions import GenerationSettings
 
-    settings = GenerationSettings(masks=masks, refills=refills, keep=keep, temperature=temperature)
     tags_dc.words(
         model,
         data.source(),
@@ -478,7 +476,7 @@ def words(
         split=split,
         anchors=anchors,
         writer=writer,
-        settings=settings,
+        settings=generation.settings(),
         seed=seed,
     )
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
 
@@ -114,40 +114,35 @@ class DataArgument:
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb one option for each field of its `DataOptions` or `DataArgument` parameter.
+    """Give a verb one option for each field of its dataclass parameters, such as `DataOptions`.
 
-    Typer reads a function's signature, so the decorated function has a signature in which that
-    parameter is replaced by the fields.
+    Typer reads a function's signature, so the decorated function has a signature in which these
+    parameters are replaced by their fields.
     """
     hints = get_type_hints(command, include_extras=True)
-    place, kind = next(
-        (name, hint) for name, hint in hints.items() if hint in (DataOptions, DataArgument)
-    )
-    options = get_type_hints(kind, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for parameter in inspect.signature(command).parameters.values():
-        new = [parameter] if parameter.name != place else _field_parameters(kind)
+        options, types = [parameter], hints
+        if parameter.name in groups:
+            group = groups[parameter.name]
+            options = list(inspect.signature(group).parameters.values())
+            types = get_type_hints(group, include_extras=True)
         parameters += [
             # Keyword-only parameters may have defaults in any order.
-            one.replace(
-                kind=inspect.Parameter.KEYWORD_ONLY,
-                annotation=options[one.name] if one is not parameter else hints[one.name],
-            )
-            for one in new
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=types[one.name])
+            for one in options
         ]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        data = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        command(**values, **{place: data})
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
-
-
-def _field_parameters(kind: type) -> list[inspect.Parameter]:
-    return list(inspect.signature(kind).parameters.values())
 
 
 def check_new_folder(folder: Path) -> None:
