@@ -27,7 +27,10 @@ app = typer.Typer(rich_markup_mode="markdown")
 )
 def convert(
     model: Annotated[
-        str, typer.Argument(help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive or uniter.")
+        str,
+        typer.Argument(
+            help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive, naaf, sgraf, xdim or uniter."
+        ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
     vocabulary: Annotated[

@@ -45,6 +45,7 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "MLPRegions": "counterfoil.models.layers.towers:MLPRegions",
     "MarginDistribution": "counterfoil.losses.ndgl:MarginDistillationLoss",
     "MeanTriplet": "counterfoil.losses.triplet:MeanTripletLoss",
+    "NAAF": "counterfoil.models.naaf:NAAF",
     "Objective": "counterfoil.losses.base:WeightedSum",
     "OfflineQuintuplet": "counterfoil.losses.aoq:OfflineQuintuplet",
     "OfflineTriplet": "counterfoil.losses.aoq:OfflineTriplet",
@@ -66,6 +67,7 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Rules": "counterfoil.data.phrases:RulePhraseParser",
     "SCAN": "counterfoil.models.scan:SCAN",
     "Screened": "counterfoil.negatives.online:TopScoringMiner",
+    "SGRAF": "counterfoil.models.sgraf:SGRAF",
     "SelectivelyHardest": "counterfoil.losses.baselines:SelectiveHardNegativeLoss",
     "SelfAdjusted": "counterfoil.losses.baselines:SelfAdjustedCFMLoss",
     "SelfAttention": "counterfoil.models.chan:SelfAttention",
@@ -95,6 +97,7 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Words": "counterfoil.losses.tags:WordLoss",
     "WordsAndStates": "counterfoil.models.dive:WordsAndStates",
     "Written": "counterfoil.negatives.generation.store:GeneratedCaptions",
+    "XDim": "counterfoil.models.xdim:XDim",
 }
 
 # Version 0.1 wrote "counterfoil.MODULE:CLASS". This table of its modules and their classes never

@@ -27,10 +27,13 @@ from counterfoil.models.dive import dive_options
 from counterfoil.models.esa import esa_options
 from counterfoil.models.gpo import gpo_options
 from counterfoil.models.hrem import hrem_options
+from counterfoil.models.naaf import naaf_from_checkpoint
 from counterfoil.models.scan import SCAN
+from counterfoil.models.sgraf import sgraf_from_checkpoint
 from counterfoil.models.uniter import uniter_options
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import vsrn_options
+from counterfoil.models.xdim import xdim_from_checkpoint
 
 PREFIXES = {
     "img_enc.fc.": "image.fc.",
@@ -160,6 +163,7 @@ MODERN: Mapping[str, BertReader] = {
     "esa": esa_options,
     "hrem": hrem_options,
     "dive": dive_options,
+    "xdim": xdim_from_checkpoint,
 }
 # embeds wordpieces itself: there is no text model to configure
 WHOLE = frozenset({"uniter"})
@@ -173,6 +177,9 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "esa": esa_options,
     "hrem": hrem_options,
     "dive": dive_options,
+    "naaf": naaf_from_checkpoint,
+    "sgraf": sgraf_from_checkpoint,
+    "xdim": xdim_from_checkpoint,
     "uniter": uniter_options,
 }
 
