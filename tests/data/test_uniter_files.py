@@ -38,7 +38,10 @@ def packed_array(array: np.ndarray) -> dict[bytes, object]:
 
 def store(folder: Path, records: dict[str, bytes]) -> Path:
     folder.mkdir(parents=True)
-    with lmdb.open(str(folder), map_size=1 << 22) as environment, environment.begin(write=True) as out:
+    with (
+        lmdb.open(str(folder), map_size=1 << 22) as environment,
+        environment.begin(write=True) as out,
+    ):
         for key, value in records.items():
             out.put(key.encode(), value)
     return folder
