@@ -1,4 +1,4 @@
-"""UNITER's LMDB databases, TAGS' scene graphs and bottom-up attention's tables, as written there."""
+"""UNITER's databases, TAGS' scene graphs and bottom-up attention's tables, as stored there."""
 
 from __future__ import annotations
 
