@@ -36,6 +36,10 @@ KEYWORDS: Mapping[Role, str] = {  # of a call with plain tensors
     Role.EDITED: "edited",
     Role.MASKED_POSITIVE: "masked_positive",
     Role.MASKED_NEGATIVE: "masked_negative",
+    Role.QUEUE_TEXT: "queue_text",
+    Role.QUEUE_IMAGE: "queue_image",
+    Role.KEY_TEXT: "key_text",
+    Role.KEY_IMAGE: "key_image",
 }
 
 

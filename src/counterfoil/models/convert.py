@@ -31,6 +31,7 @@ from counterfoil.models.naaf import naaf_from_checkpoint
 from counterfoil.models.scan import SCAN
 from counterfoil.models.sgraf import sgraf_from_checkpoint
 from counterfoil.models.uniter import uniter_options
+from counterfoil.models.user import user_from_checkpoint
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import vsrn_options
 from counterfoil.models.xdim import xdim_from_checkpoint
@@ -163,6 +164,7 @@ MODERN: Mapping[str, BertReader] = {
     "esa": esa_options,
     "hrem": hrem_options,
     "dive": dive_options,
+    "user": user_from_checkpoint,
     "xdim": xdim_from_checkpoint,
 }
 # embeds wordpieces itself: there is no text model to configure
@@ -179,6 +181,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "dive": dive_options,
     "naaf": naaf_from_checkpoint,
     "sgraf": sgraf_from_checkpoint,
+    "user": user_from_checkpoint,
     "xdim": xdim_from_checkpoint,
     "uniter": uniter_options,
 }

@@ -357,7 +357,7 @@ def _without_pooled(items: Embeddings) -> Embeddings:
 # The authors' checkpoints, whose third state dict is the similarity module.
 
 
-_POOL = {
+POOL_NAMES = {
     "embedding_local.0.": "local.",
     "embedding_local.1.": "local_norm.",
     "embedding_global.0.": "query.",
@@ -371,8 +371,8 @@ NAMES = TensorNames(
         "img_enc.fc.": "image.fc.",
         "txt_enc.embed.": "text.embed.",
         "txt_enc.cap_rnn.": "text.rnn.",
-        **{f"{THIRD}v_global_w.{a}": f"image_pool.{b}" for a, b in _POOL.items()},
-        **{f"{THIRD}t_global_w.{a}": f"text_pool.{b}" for a, b in _POOL.items()},
+        **{f"{THIRD}v_global_w.{a}": f"image_pool.{b}" for a, b in POOL_NAMES.items()},
+        **{f"{THIRD}t_global_w.{a}": f"text_pool.{b}" for a, b in POOL_NAMES.items()},
         f"{THIRD}sim_tranloc_w.": "local.",
         f"{THIRD}sim_tranglo_w.": "whole.",
         f"{THIRD}sim_eval_w.": "rank.",

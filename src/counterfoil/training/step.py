@@ -220,6 +220,8 @@ class TrainingStep(TrainableModule[Batch]):
         # wrapped in a plain record, so that modules inside the miner or the guide are not
         # registered: they are frozen, belong in no checkpoint, and DDP must not see them
         self.sources = StepSources(proposer, guide)
+        # a miner that is a module has a state of its own, which is saved with the training
+        self.miner = proposer if isinstance(proposer, nn.Module) else None
         self.spares_block = not (objective.needs_block or reads_whole_block(proposer))
         self.precision, self.seed = precision, seed
         self._copies: dict[str, int] = {}
