@@ -88,7 +88,7 @@ class MomentumQueueLoss(Loss):
         total = torch.zeros((), device=scores.pairs[Role.QUEUE_TEXT].device)
         for queue, key in DIRECTIONS:
             cost = smooth_hinge(scores.pairs[queue], 1, sharpness=self.sharpness, bar=self.bar)
-            total = total + (cost - scores.pairs[key].squeeze(1).relu().log1p()).sum()
+            total = total + (cost - scores.pairs[key].relu().log1p().mean(1)).sum()
         return self.reduce(total, self.grid(scores))
 
 
