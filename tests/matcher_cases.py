@@ -23,12 +23,15 @@ from counterfoil.models.gpo import GPO
 from counterfoil.models.hrem import HREM, BatchGraph
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, PatchTower, Regions
+from counterfoil.models.naaf import NAAF
 from counterfoil.models.open_clip import OpenClipModel
 from counterfoil.models.scan import SCAN
+from counterfoil.models.sgraf import SGRAF
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vilt import ViLT
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import VSRN, Captioner
+from counterfoil.models.xdim import XDim
 
 FEATURES, REGIONS, WORDS, LENGTH, WIDTH = 6, 5, 20, 7, 8
 
@@ -112,6 +115,11 @@ def _vsrn(image: ImageTower | None = None, **options: object) -> Config[Retrieva
     return config(VSRN, image=image or _regions(), text=text, layers=2, **options)
 
 
+def _sgraf(**options: object) -> Config[RetrievalModel]:
+    sizes = {"regions": REGIONS, "similarity_width": 4}
+    return config(SGRAF, image=_regions(), text=_gru(), **sizes, **options)
+
+
 def _captioner() -> Captioner:
     return lazy(Captioner, words=WORDS, width=WIDTH, hidden=5, word_width=4)
 
@@ -181,6 +189,11 @@ CASES = (
     Case("bfan", config(BFAN, image=_regions(), text=_gru())),
     Case("bfan-prob", config(BFAN, image=_regions(), text=_gru(), focus="prob")),
     Case("bfan-pixels", config(BFAN, image=_patches(), text=_gru()), images=pixels),
+    Case("naaf", config(NAAF, image=_regions(), text=_gru())),
+    Case("naaf-pixels", config(NAAF, image=_patches(), text=_gru()), images=pixels),
+    Case("sgraf-sgr", _sgraf()),
+    Case("sgraf-saf", _sgraf(module="SAF")),
+    Case("xdim", config(XDim, image=lazy(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
     Case("vsrn", _vsrn(captioner=_captioner())),
     Case("vsrn-f30k", _vsrn(normalise_regions=False, batch_norm=True)),
     Case("vsrn-channel", _vsrn(region_norm="channel")),

@@ -295,3 +295,34 @@ def test_they_say_what_they_need() -> None:
         HardNegativeRectificationLoss(candidates="offline"),
     ):
         assert term.needs == term.needs_guided == drawn
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_scores_of_another_scale_are_divided_or_taken_as_they_are(offline):
+    """CHAN's scores are ten times a cosine; the paper's equations do not say what they are in."""
+    record = guided([0, 1, 1, 3])
+    grid = record.grids[INFERENCE]
+    tenfold = replace(
+        record,
+        grids={
+            INFERENCE: replace(
+                grid,
+                scores=10 * grid.scores,
+                guide=10 * grid.guide,
+                anchor=10 * grid.anchor,
+                scale=10.0,
+            )
+        },
+        pairs={role: 10 * value for role, value in record.pairs.items()},
+        guides={role: 10 * value for role, value in record.guides.items()},
+    )
+    plain = replace(tenfold, grids={INFERENCE: replace(tenfold.grids[INFERENCE], scale=1.0)})
+    candidates = "offline" if offline else "batch"
+    for kind, options in (
+        (MarginDistillationLoss, {"offline": offline}),
+        (HardNegativeRectificationLoss, {"candidates": candidates}),
+    ):
+        cosine, raw = kind(**options), kind(units="score", **options)
+        torch.testing.assert_close(cosine(tenfold), cosine(record))
+        torch.testing.assert_close(raw(tenfold), cosine(plain))
+        assert not torch.isclose(raw(tenfold), cosine(tenfold))

@@ -36,6 +36,7 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "MarginDistillationLoss offline": lambda: losses.MarginDistillationLoss(offline=True),
     "MarginRankingLoss": lambda: losses.MarginRankingLoss(role="written"),
     "MeanTripletLoss": losses.MeanTripletLoss,
+    "MomentumQueueLoss": losses.MomentumQueueLoss,
     "OfflineQuintuplet": losses.OfflineQuintuplet,
     "OfflineTriplet": losses.OfflineTriplet,
     "OnlineQuintuplet": losses.OnlineQuintuplet,
@@ -51,6 +52,7 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "SwitchAfter": lambda: losses.SwitchAfter(
         first=losses.SumTripletLoss(), second=losses.AdaptiveQuintuplet(), steps=3
     ),
+    "UTOLoss": losses.UTOLoss,
     "WordLoss": lambda: losses.WordLoss(task="masked"),
 }
 

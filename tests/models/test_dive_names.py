@@ -24,10 +24,10 @@ WIDTH, ROUNDS = 8, 2
 State = dict[str, torch.Tensor]
 
 
-def model(text: PartsTower) -> DivE:
+def model(text: PartsTower, **settings: int) -> DivE:
     torch.manual_seed(0)
     image = PooledParts(tower=MLPRegions(features=6, width=WIDTH, stacked=True, dropout=0.1))
-    host = DivE(image=image, text=text, slots=3, heads=4, head_width=5, rounds=ROUNDS)
+    host = DivE(image=image, text=text, slots=3, heads=4, head_width=5, rounds=ROUNDS, **settings)
     for tensor in host.state_dict().values():
         tensor.copy_(torch.rand(tensor.shape))
     return host.eval()
@@ -69,6 +69,21 @@ def test_a_file_of_theirs(tmp_path, parallel):
     assert built.image_slots.released_padding
     assert built.text_slots.released_padding
     assert (built.image_slots.positions, built.text_slots.positions) == ("none", "sine")
+
+
+def test_factor_and_weights_come_from_the_checkpoint(tmp_path):
+    """Their code's own defaults: a feed-forward factor of 2; the script sets 4."""
+    host = model(bigru(), inner=2)
+    options = argparse.Namespace(
+        mmd_weight=0.02, unif_weight=0.03, div_weight=0.1, unif_residual=False, temperature=9
+    )
+    torch.save({"model": authors(host), "args": options}, tmp_path / "a.pth.tar")
+    built = convert_checkpoint(tmp_path / "a.pth.tar", "dive").build()
+    assert isinstance(built, DivE)
+    same(built, host)
+    assert built.image_slots.enter.out_features == 2 * WIDTH
+    assert (built.mmd_weight, built.diversity_of, built.alpha) == (0.02, "elements", 9.0)
+    assert built.own == {"diversity": 0.03, "correlation": 0.1}
 
 
 @pytest.mark.parametrize(("pooling", "pool"), [("cls", "first"), ("max", "max"), ("rnn", "max")])

@@ -71,7 +71,11 @@ def state(text: str) -> dict[str, Tensor]:
 
 
 def model(text: str, bert: str, *, compat: bool) -> DivE:
-    options = {**config()["options"], "txt_pooling": "cls" if text.endswith("cls") else "max"}
+    options = {
+        **config()["options"],
+        "temperature": config()["temperature"],
+        "txt_pooling": "cls" if text.endswith("cls") else "max",
+    }
     made = dive_from_checkpoint(Checkpoint(state(text), options), bert=bert)
     changes = {"heads": config()["heads"], "head_width": config()["dim_head"]}
     spec = made.model.replace(released_padding=compat, **changes)
@@ -259,3 +263,14 @@ def test_clean_padding_is_another_model(encoder, bert):
     read = host.images if encoder == "img" else host.texts
     given = images("padded_compat") if encoder == "img" else captions("padded_compat", bert=False)
     assert (read(given)[0].tokens - theirs).abs().max() > 0.01
+
+
+def test_the_model_has_the_options_of_the_folder(bert):
+    host, chosen = model("txt_enc_bigru", bert, compat=True), config()["options"]
+    factor = chosen["spm_ff_mult"]
+    assert host.image_slots.enter.out_features == factor * chosen["spm_query_dim"]
+    assert host.alpha == config()["temperature"]
+    assert (host.mmd_weight, host.own["diversity"]) == (
+        chosen["mmd_weight"],
+        chosen["unif_weight"],
+    )

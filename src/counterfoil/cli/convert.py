@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from counterfoil.data.tokenizers import Tokenizer
     from counterfoil.models.checkpoints import ConvertedModel
 
-IMAGE_LAYER = re.compile(r"image\.(tower\.)?fc\.weight")
+IMAGE_LAYER = re.compile(r"image\.(tower\.)*fc\.weight")
 EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -26,7 +26,11 @@ app = typer.Typer(rich_markup_mode="markdown")
 )
 def convert(
     model: Annotated[
-        str, typer.Argument(help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive or uniter.")
+        str,
+        typer.Argument(
+            help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, xdim "
+            "or uniter."
+        ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
     vocabulary: Annotated[

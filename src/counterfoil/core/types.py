@@ -40,6 +40,10 @@ class Role(Enum):
     EDITED = "edited"  # (anchor, counterfactually edited positive)
     MASKED_POSITIVE = "masked positive"  # (anchor, positive without its most important tokens)
     MASKED_NEGATIVE = "masked negative"  # (anchor, hardest negative without these)
+    QUEUE_TEXT = "queue text"  # (anchor image, text of earlier batches by a momentum encoder)
+    QUEUE_IMAGE = "queue image"  # (image of earlier batches by a momentum encoder, anchor text)
+    KEY_TEXT = "key text"  # (anchor image, its own text by a momentum encoder)
+    KEY_IMAGE = "key image"  # (its own image by a momentum encoder, anchor text)
 
 
 def _select(tensor: Tensor | None, index: Tensor | slice) -> Tensor | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,26 @@ from counterfoil.core.types import ModalityBatch
 
 Array = npt.NDArray[Any]
 KINDS = ("float16", "float32", "int8")
+
+
+class StoredRows(Protocol):
+    """An array on disk from which rows are taken: a memory map, several of them, or a database."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of all axes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Kind of number."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Array) -> Array: ...
 
 
 @final
@@ -88,13 +108,13 @@ class FeatureArray:
         ValueError: wrong dtype or number of axes, or shapes that do not fit together.
     """
 
-    values: Array | RowStack
+    values: StoredRows
     rows: Tensor
     scale: Array | None = None
     lengths: Array | None = None
-    boxes: Array | RowStack | None = None
+    boxes: StoredRows | None = None
     where: str = "features"
-    classes: Array | None = None
+    classes: StoredRows | None = None
 
     def __post_init__(self) -> None:
         shape, kind = tuple(self.values.shape), self.values.dtype

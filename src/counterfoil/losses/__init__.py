@@ -29,6 +29,7 @@ from counterfoil.losses.baselines import (
 )
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss, SigmoidLoss
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
+from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
 from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import (
@@ -68,6 +69,7 @@ __all__ = [
     "MarginDistillationLoss",
     "MarginRankingLoss",
     "MeanTripletLoss",
+    "MomentumQueueLoss",
     "NegCLIPLoss",
     "OfflineQuintuplet",
     "OfflineTriplet",
@@ -84,6 +86,7 @@ __all__ = [
     "StartAt",
     "SumTripletLoss",
     "SwitchAfter",
+    "UTOLoss",
     "VSEPPLoss",
     "WeightedSum",
     "WordLoss",

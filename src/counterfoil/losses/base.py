@@ -36,6 +36,10 @@ KEYWORDS: Mapping[Role, str] = {  # of a call with plain tensors
     Role.EDITED: "edited",
     Role.MASKED_POSITIVE: "masked_positive",
     Role.MASKED_NEGATIVE: "masked_negative",
+    Role.QUEUE_TEXT: "queue_text",
+    Role.QUEUE_IMAGE: "queue_image",
+    Role.KEY_TEXT: "key_text",
+    Role.KEY_IMAGE: "key_image",
 }
 
 
@@ -55,6 +59,10 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         edited: Tensor | None = None,
         masked_positive: Tensor | None = None,
         masked_negative: Tensor | None = None,
+        queue_text: Tensor | None = None,
+        queue_image: Tensor | None = None,
+        key_text: Tensor | None = None,
+        key_image: Tensor | None = None,
         guide: Tensor | None = None,
         hard_text_guide: Tensor | None = None,
         hard_image_guide: Tensor | None = None,
@@ -88,6 +96,12 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
             masked_positive: (B, 2) like `edited`, of positives without their most important words
                 or regions.
             masked_negative: (B, 2) likewise, of the hardest negatives.
+            queue_text: (B, K) scores of the anchor images with texts of earlier batches, -inf for
+                none.
+            queue_image: (B, K) scores of images of earlier batches with the anchor texts.
+            key_text: (B, 1) scores of the anchor images with their own texts as a momentum encoder
+                sees them.
+            key_image: (B, 1) the same of the anchor texts.
             guide: (I, T) how similar the pairs ought to be, in units of `scores`; -inf for a pair
                 that is neither true nor a negative.
             hard_text_guide: (B, N) the same for the pairs of `hard_text`.
@@ -113,6 +127,10 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
             Role.EDITED: edited,
             Role.MASKED_POSITIVE: masked_positive,
             Role.MASKED_NEGATIVE: masked_negative,
+            Role.QUEUE_TEXT: queue_text,
+            Role.QUEUE_IMAGE: queue_image,
+            Role.KEY_TEXT: key_text,
+            Role.KEY_IMAGE: key_image,
         }
         guides = {Role.HARD_TEXT: hard_text_guide, Role.HARD_IMAGE: hard_image_guide}
         if isinstance(scores, Scores):

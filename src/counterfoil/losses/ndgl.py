@@ -3,13 +3,15 @@
 Sources: the paper (Expanding the Scope of Negatives, AAAI 2025), Eq. 4 and 5. Its authors published
 no code. Both losses judge the inference matrix, whose `ScoreMatrix.guide` holds the teachers' mean
 score; both divide scores and guide by `ScoreMatrix.scale` first, so that temperatures and margins
-are in units of a cosine.
+are in units of a cosine. A triplet beside them is not: on CHAN, whose scores are ten times a
+cosine, the paper's weights then count about 8 times less beside it than on other models.
+``units="score"`` takes scores as they come.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -81,6 +83,11 @@ def expand_copies(grid: ScoreMatrix) -> Tensor:
     if grid.guide.shape == grid.scores.shape:
         return grid.guide
     return grid.guide.repeat_interleave(grid.repeats, 0).repeat_interleave(grid.repeats, 1)
+
+
+def in_units(grid: ScoreMatrix, units: Units) -> ScoreMatrix:
+    """Return the score matrix with the scale that its scores are to be divided by."""
+    return replace(grid, scale=1.0) if units == "score" else grid
 
 
 def guided_directions(grid: ScoreMatrix, *, each_pair: bool) -> GuidedDirections:
@@ -242,6 +249,7 @@ class MarginForm:
 
 
 Candidates = Literal["batch", "offline"]
+Units = Literal["cosine", "score"]
 MINED_ROLES = Role.HARD_TEXT, Role.HARD_IMAGE  # of anchor images, and of anchor texts
 
 
@@ -273,6 +281,8 @@ class MarginDistillationLoss(Loss):
         over: "mean" or "sum" over an anchor's negatives, where form is none of the softmaxes.
         offline: whether mined pairs, with their guides, join the anchor's negatives of the batch;
             every anchor pair then has a term of its own. One that is in the batch too counts twice.
+        units: "cosine" divides scores and guide by the score's scale; "score" leaves them as they
+            are, the equation to the letter. They differ on CHAN only, whose scale is 10.
         reduction: "sum" or "mean" over the anchors of each direction, as the model's own loss.
 
     Raises:
@@ -297,6 +307,7 @@ class MarginDistillationLoss(Loss):
         include_positive: bool = False,
         over: Over = "mean",
         offline: bool = False,
+        units: Units = "cosine",
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
@@ -305,6 +316,7 @@ class MarginDistillationLoss(Loss):
         parse_literal(Emphasis, emphasis, "an emphasis")
         parse_literal(Direction, direction, "a direction")
         parse_literal(Over, over, "a reduction over negatives")
+        self.units = parse_literal(Units, units, "units")
         if not (tau > 0 and math.isfinite(tau)):
             raise ValueError(f"tau={tau} cannot be a temperature; use a number above 0, as in 1.0")
         self.form = MarginForm(
@@ -320,7 +332,7 @@ class MarginDistillationLoss(Loss):
         self.needs = self.needs_guided = OFFLINE if offline else frozenset()
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
+        grid = in_units(self.grid(scores), self.units)
         sides = guided_directions(grid, each_pair=self.form.reads_positive or self.offline)
         if self.offline:
             sides = _with_mined(sides, scores, grid)
@@ -339,10 +351,11 @@ class HardNegativeRectificationLoss(Loss):
     which it works against. One term for each image and each text.
 
     Args:
-        gamma: in units of a cosine.
+        gamma: how far the teachers' choice should be above the student's.
         candidates: where the teachers choose: in the "batch", or among the mined pairs of each
             anchor ("offline"), where gamma matters: the hinge then closes once the teachers'
             negative scores gamma above all of the batch.
+        units: see `MarginDistillationLoss`; gamma is in the same.
         reduction: "sum" or "mean" over the anchors of each direction, as the model's own loss.
 
     Raises:
@@ -361,15 +374,17 @@ class HardNegativeRectificationLoss(Loss):
         *,
         gamma: float = 0.01,
         candidates: Candidates = "batch",
+        units: Units = "cosine",
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
         parse_literal(Candidates, candidates, "where candidates come from")
+        self.units = parse_literal(Units, units, "units")
         self.gamma, self.candidates = gamma, candidates
         self.needs = self.needs_guided = OFFLINE if candidates == "offline" else frozenset()
 
     def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
+        grid = in_units(self.grid(scores), self.units)
         sides = guided_directions(grid, each_pair=self.candidates == "offline")
         if self.candidates == "batch":
             return _sum_of_directions([self.rectified(side) for side in sides], self.reduction)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,8 @@ from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 
 State = dict[str, Tensor]
-PREFIXES = ("img_enc.", "txt_enc.", "caption_model.")
+THIRD = "caption_model."  # a third state dict: VSRN's captioner, or a module that scores
+PREFIXES = ("img_enc.", "txt_enc.", THIRD)
 
 
 @final
@@ -181,6 +183,7 @@ REGIONS = {  # a linear map beside two more with a norm between them
 }
 POSITIONS = "txt_enc.bert.embeddings.position_ids"  # that older versions of BERT saved
 UNUSED = ("img_enc.mlp.bns.1.", POSITIONS)  # of `REGIONS`, of BERT
+WRAPPER = re.compile(r"(?<!\w)module\.")  # of `nn.DataParallel`
 
 
 def convert_towers(
@@ -231,7 +234,7 @@ class TensorNames:
         Raises:
             ValueError: the system has no such tensor.
         """
-        plain = theirs.replace("module.", "")
+        plain = WRAPPER.sub("", theirs)
         if plain.startswith(self.unused):
             return None
         prefix = next((prefix for prefix in self.prefixes if plain.startswith(prefix)), None)

@@ -27,10 +27,14 @@ from counterfoil.models.dive import dive_from_checkpoint
 from counterfoil.models.esa import esa_from_checkpoint
 from counterfoil.models.gpo import gpo_from_checkpoint
 from counterfoil.models.hrem import hrem_from_checkpoint
+from counterfoil.models.naaf import naaf_from_checkpoint
 from counterfoil.models.scan import SCAN
+from counterfoil.models.sgraf import sgraf_from_checkpoint
 from counterfoil.models.uniter import uniter_from_checkpoint
+from counterfoil.models.user import user_from_checkpoint
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import vsrn_from_checkpoint
+from counterfoil.models.xdim import xdim_from_checkpoint
 
 PREFIXES = {
     "img_enc.fc.": "image.fc.",
@@ -138,6 +142,8 @@ WITH_BERT: Mapping[str, BertConversion] = {
     "esa": esa_from_checkpoint,
     "hrem": hrem_from_checkpoint,
     "dive": dive_from_checkpoint,
+    "user": user_from_checkpoint,
+    "xdim": xdim_from_checkpoint,
 }
 # these embed wordpieces themselves, so there is no text model to configure
 WITHOUT_TEXT_MODEL = frozenset({"uniter"})
@@ -147,6 +153,8 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "bfan": bfan_from_checkpoint,
     "vsrn": vsrn_from_checkpoint,
     **WITH_BERT,
+    "naaf": naaf_from_checkpoint,
+    "sgraf": sgraf_from_checkpoint,
     "uniter": uniter_from_checkpoint,
 }
 

@@ -483,6 +483,7 @@ class DivE(RetrievalModel):
         heads: int = 4,
         head_width: int = 512,
         rounds: int = 4,
+        inner: int = 4,
         dropout: float = 0.1,
         similarity: SetSimilarity = "smooth_chamfer",
         alpha: float = 16.0,
@@ -502,6 +503,7 @@ class DivE(RetrievalModel):
             heads: see `SlotAttention`.
             head_width: see `SlotAttention`.
             rounds: see `SlotAttention`.
+            inner: see `SlotAttention`; 4 in the authors' script, 2 in their code's default.
             dropout: see `SlotAttention`.
             similarity: of two sets, see `set_score_matrix`.
             alpha: see `set_score_matrix`.
@@ -525,6 +527,7 @@ class DivE(RetrievalModel):
             heads=heads,
             head_width=head_width,
             rounds=rounds,
+            inner=inner,
             dropout=dropout,
             released_padding=released_padding,
         )
@@ -624,6 +627,11 @@ def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: s
 # The authors' checkpoints: their tensor names and ours.
 
 
+WEIGHTS = {  # of the model's own losses, in their options and here
+    "mmd_weight": "mmd_weight",
+    "unif_weight": "diversity_weight",
+    "div_weight": "correlation_weight",
+}
 HEADS = 4  # of the attention, in the authors' code a constant
 LAYERS = ".agg_block.layers."
 LAYER = {
@@ -700,6 +708,7 @@ def dive_from_checkpoint(
     options, state = checkpoint.options, convert_dive(checkpoint.state)
     rounds = {_round(name) for name in checkpoint.state if LAYERS in name}
     width, features = state["image.tower.fc.weight"].shape
+    weights = {ours: options.get(theirs) for theirs, ours in WEIGHTS.items()}
     image = lazy(
         MLPRegions,
         features=features,
@@ -716,8 +725,11 @@ def dive_from_checkpoint(
         heads=HEADS,
         head_width=len(state["image_slots.query.weight"]) // HEADS,
         rounds=len(rounds),
+        inner=len(state["image_slots.enter.weight"]) // width,
         dropout=options.get("dropout", 0.1),
         alpha=float(options.get("temperature", 16.0)),
+        **{name: value for name, value in weights.items() if value is not None},
+        diversity_of="slots" if options.get("unif_residual", True) else "elements",
         released_padding=True,
     )
     return ConvertedModel(spec, state)

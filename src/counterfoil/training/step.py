@@ -213,6 +213,8 @@ class TrainingStep(TrainableModule[Batch]):
         # in a tuple, so that modules inside the miner or the guide are not registered: they are
         # frozen, belong in no checkpoint, and DDP must not see them
         self._miner_and_guide = proposer, guide
+        # a miner that is a module has a state of its own, which is saved with the training
+        self.miner = proposer if isinstance(proposer, nn.Module) else None
         anchors_only = proposer is None or proposer.anchors_only
         self.scores_anchors_only = anchors_only and not objective.needs_block
         self.precision, self.seed = precision, seed

@@ -57,8 +57,10 @@ def by_loops(block: SlotAttention, parts: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("positions", ["none", "sine"])
-def test_equals_loops_over_items_heads_and_slots(positions):
-    block, parts = made(positions=positions), bag(1, 5, 3)
+@pytest.mark.parametrize("inner", [2, 4])
+def test_equals_loops_over_items_heads_and_slots(positions, inner):
+    block, parts = made(positions=positions, inner=inner), bag(1, 5, 3)
+    assert block.enter.out_features == inner * WIDTH
     found = block(parts)
     assert found.shape == (3, 3, WIDTH)
     for item, tokens, mask in zip(found, parts.tokens, parts.mask, strict=True):

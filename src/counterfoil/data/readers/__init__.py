@@ -17,11 +17,12 @@ from counterfoil.data.readers.folder import LISTS, is_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, read_huggingface
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 from counterfoil.data.readers.precomp import features_of, is_precomp, read_precomp
+from counterfoil.data.readers.uniter import is_text_database, read_text_database
 
 KNOWN = (
     "a Karpathy JSON (or a folder with dataset_*.json), captions.jsonl, .csv or .tsv, "
     "pictures with a .txt beside each, a precomp folder (train_ims.npy, train_caps.txt), "
-    "embeddings (images.npy, texts.npy), a saved Hugging Face data set"
+    "embeddings (images.npy, texts.npy), a txt_db of UNITER, a saved Hugging Face data set"
 )
 
 
@@ -44,7 +45,8 @@ def load_dataset(
         source: a file or folder; "scenes" or "scenes:seed=3,images=2000" for rendered scenes;
             "hf:NAME" for a data set of the Hugging Face hub.
         images: folder of the images, if they are not beside the captions.
-        features: feature folder, precomp folder or `.npy` file with features of the images.
+        features: feature folder, precomp folder, ``img_db`` of UNITER or `.npy` file with features
+            of the images.
         name: of the data set in tables.
         restval: split of COCO's "restval" images.
         splits: splits of a precomp folder to read; all by default.
@@ -106,6 +108,8 @@ def _read_directory(
         return read_karpathy(listed[0], images=images, restval=restval, name=name)
     if is_precomp(path):
         dataset = read_precomp(path, name=name, splits=splits)
+    elif is_text_database(path):
+        dataset = read_text_database(path, name=name)
     elif is_embeddings(path):
         dataset = read_embeddings(path, name=name)
     elif is_folder(path):

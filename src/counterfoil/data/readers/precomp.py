@@ -41,6 +41,7 @@ from counterfoil.data.features import (
     RowStack,
     open_features,
 )
+from counterfoil.data.readers.uniter import ImageDatabase, is_image_database
 
 PROBES = 64  # images whose repeated rows are compared
 MAX_REPEATS = 64  # of an image; more equal rows are no repetition
@@ -242,7 +243,7 @@ def _lengths(parts: Sequence[_StoredSplit]) -> Array | None:
 
 
 def open_feature_table(path: Path) -> FeatureTable:
-    """Open the features of a feature folder, a precomp folder, or a `.npy` file.
+    """Open the features of a feature or precomp folder, an ``img_db`` of UNITER, or a `.npy` file.
 
     Rows of a `.npy` file are in the order of the data set's images.
 
@@ -254,13 +255,15 @@ def open_feature_table(path: Path) -> FeatureTable:
         return FeatureTable(None, FeatureArray.of(array, where=str(path)))
     if (path / "features.json").exists():
         return open_features(path)
+    if is_image_database(path):
+        return ImageDatabase(path).table()
     if is_precomp(path):
         dataset = read_precomp(path)
         assert dataset.features is not None
         return FeatureTable(dataset.image_ids, dataset.features)
     raise ValueError(
         f"{path} holds no image features: looked for features.json beside features.npy, for "
-        "train_ims.npy and the like, and for a single .npy file"
+        "train_ims.npy and the like, for an img_db of UNITER, and for a single .npy file"
     )
 
 

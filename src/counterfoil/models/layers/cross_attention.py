@@ -343,7 +343,8 @@ class CrossAttention:
         direction: "t2i": words attend to regions; "i2t": regions attend to words.
         raw_norm: normalisation of the affinities before the softmax. "l2norm" and "softmax" run
             over the queries; "clipped" is a leaky ReLU (the paper has a plain one).
-        sharpness: inverse temperature of the softmax over the context.
+        sharpness: inverse temperature of the softmax over the context; `FusedAttention` takes a
+            number only, as it has no gradient of it.
         compiled: let `torch.compile` fuse `attend` and `derivative` in the fused call.
         focus: which weights focal attention keeps, see `focal_weights`.
     """
@@ -354,7 +355,7 @@ class CrossAttention:
 
     direction: Direction
     raw_norm: RawNorm
-    sharpness: float
+    sharpness: float | Tensor
     compiled: bool = False
     focus: Focus = "none"
 
@@ -549,3 +550,45 @@ def pool_queries(
     if mask is not None:
         logits = logits.masked_fill(~mask, -torch.inf)
     return (logits.softmax(dim) * similarity).sum(dim)
+
+
+# Attended vectors themselves, for scores that need more of them than a cosine (SGRAF, X-Dim).
+
+
+def attended_vectors(
+    images: Embeddings, words: Tensor, head: CrossAttention, *, squash: bool = False
+) -> Tensor:
+    """Return the attended vectors (I, n, L, D) of n captions with I images; they are formed.
+
+    Args:
+        images: (I, R, D), 0 at padding.
+        words: (n, L, D), without padding; they may be scaled, as they only make the affinities.
+        head: the attention, in which words attend.
+        squash: pass the affinities through tanh (X-Dim).
+    """
+    (n, length, width), regions = words.shape, images.tokens
+    affinity = words.flatten(0, 1) @ regions.flatten(0, 1).T  # (n L, I R), one product
+    affinity = affinity.view(n, length, *regions.shape[:2])
+    mask = None if bool(images.mask.all()) else images.mask[None, None]
+    block = AttentionBlock(affinity.tanh() if squash else affinity, regions=mask)
+    # (n, L, I, R) -> (I, n L, R) @ (I, R, D)
+    rows = head.weights(block).flatten(0, 1).transpose(0, 1)
+    return torch.bmm(rows, regions).view(len(images), n, length, width)
+
+
+def attended_pairs(
+    images: Embeddings, texts: Embeddings, head: CrossAttention, *, squash: bool = False
+) -> Tensor:
+    """Return the attended vectors (P, L, D) of text p with image p; arbitrary at padding.
+
+    Args:
+        images: (P, R, D), 0 at padding.
+        texts: (P, L, D), 0 at padding.
+        head: the attention, in which words attend.
+        squash: pass the affinities through tanh (X-Dim).
+    """
+    affinity = torch.bmm(texts.tokens, images.tokens.mT).transpose(0, 1)[None]  # (1, L, P, R)
+    block = AttentionBlock(
+        affinity.tanh() if squash else affinity, None, None, images.mask[None, None]
+    )
+    return torch.bmm(head.weights(block)[0].transpose(0, 1), images.tokens)

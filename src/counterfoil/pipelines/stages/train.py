@@ -18,6 +18,7 @@ from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.negatives.generation.store import GeneratedCaptions, generated_digest
 from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import (
     CandidateConfig,
@@ -52,7 +53,13 @@ from counterfoil.training.trainer import fit, sampler_of
 
 EDITS = frozenset({Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
 # proposers of this package; nothing is known of the word tasks of a user's own
-OWN_PROPOSERS = (CounterfactualSampler, TopScoringMiner, TagsGenerator, GeneratedCaptions)
+OWN_PROPOSERS = (
+    CounterfactualSampler,
+    TopScoringMiner,
+    TagsGenerator,
+    GeneratedCaptions,
+    MomentumQueue,
+)
 
 
 @final

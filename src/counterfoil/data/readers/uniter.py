@@ -1,0 +1,513 @@
+"""The files of UNITER and of bottom-up attention: LMDB databases and detector tables.
+
+UNITER (ChenRocks/UNITER) stores captions and regions in LMDB environments, folders with a
+``data.mdb``:
+
+    txt_db/itm_flickr30k_train.db/   WordPiece ids of each caption, and the image it describes
+        txt2img.json                 image of each caption; meta.json names the tokenizer
+    img_db/flickr30k/                regions of each image
+        feat_th0.2_max100_min10/     the environment; "feat_numbb36" and "all" are others
+        nbb_th0.2_max100_min10.json  number of regions of each image
+
+TAGS adds a scene graph, ``tree``, to each caption. Bottom-up attention writes a tab-separated table
+of boxes and features instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+from counterfoil.core.console import progress
+from counterfoil.core.io import read_json, write_json
+from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
+from counterfoil.data.features import (
+    FEATURES,
+    Array,
+    FeatureArray,
+    FeaturesManifest,
+    FeatureTable,
+    Kind,
+    write_feature_array,
+)
+
+KEYS = "__keys__"
+CONFIDENCE, FEWEST, MOST = 0.2, 10, 100  # UNITER's rule for the number of regions
+RECORDS_AT_ONCE = 512  # decoded records that are kept
+SPLITS = ("train", "restval", "val", "dev", "test")
+Column = Literal["features", "norm_bb", "soft_labels"]
+TSV_FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+LXMERT_FIELDS = (  # of the derived tables that also hold the detector's classes
+    *("image_id", "image_h", "image_w", "objects_id", "objects_conf", "attrs_id", "attrs_conf"),
+    *("num_boxes", "boxes", "features"),
+)
+
+
+# LMDB environments.
+
+
+@final
+class Environment:
+    """A read-only LMDB environment.
+
+    Args:
+        folder: with ``data.mdb``.
+
+    Raises:
+        ValueError: it is damaged, or lmdb is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import lmdb
+        except ImportError:
+            raise ValueError(
+                f'{folder} is an LMDB database: pip install "counterfoil[uniter]"'
+            ) from None
+        self.folder = folder
+        try:
+            self._opened: Any = lmdb.open(str(folder), readonly=True, lock=False, readahead=False)
+        except lmdb.Error as error:
+            raise ValueError(f"{folder} is not a whole LMDB database: {error}") from error
+
+    def read(self, key: str) -> bytes | None:
+        """The bytes of a record; None if there is none."""
+        with self._opened.begin() as transaction:
+            value: bytes | None = transaction.get(key.encode())
+        return value
+
+    def keys(self) -> list[str]:
+        """The keys of all records, without the list of keys itself."""
+        if listed := self.read(KEYS):
+            return [str(key) for key in json.loads(listed)]
+        with self._opened.begin() as transaction:
+            names = [bytes(key).decode() for key in transaction.cursor().iternext(values=False)]
+        return [name for name in names if name != KEYS]
+
+
+def unpack_arrays(value: bytes) -> dict[str, Any]:
+    """Decode msgpack with arrays as msgpack-numpy writes them; objects are refused.
+
+    Raises:
+        ValueError: the bytes are damaged, or hold an array of objects.
+    """
+    import msgpack
+
+    def array(plain: dict[Any, Any]) -> Any:
+        if b"nd" not in plain:
+            return plain
+        kind, shape = plain[b"type"], tuple(plain.get(b"shape", ()))
+        if plain.get(b"kind") == b"O" or not isinstance(kind, str):
+            raise ValueError("an array of objects is refused")
+        values = np.frombuffer(plain[b"data"], np.dtype(kind))
+        return values.reshape(shape) if plain[b"nd"] else values[0]
+
+    try:
+        record = msgpack.unpackb(value, object_hook=array, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds for damaged bytes
+        raise ValueError(f"a record cannot be read: {error}") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"a record is a {type(record).__name__}, not a mapping")
+    return record
+
+
+# Images: regions with boxes and classes.
+
+
+@final
+class ImageDatabase:
+    """UNITER's regions of images, read from disk as they are needed.
+
+    Args:
+        folder: the folder of a split, as ``img_db/flickr30k``, or one environment in it.
+
+    Raises:
+        ValueError: there is no environment, or there are several and none is the usual one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.environment = Environment(_environment(folder))
+        self.names = self.environment.keys()
+        if not self.names:
+            raise ValueError(f"{folder} holds no image")
+        self.record = lru_cache(RECORDS_AT_ONCE)(self._record)
+
+    def table(self) -> FeatureTable:
+        """The features of all images, with boxes and the detector's class probabilities."""
+        lengths = self.lengths
+        longest = int(lengths.max())
+        first = self.record(self.names[0])
+        columns = {
+            name: DatabaseColumn(self, name, (len(self.names), longest, first[name].shape[1]))
+            for name in ("features", "norm_bb", "soft_labels")
+            if name in first
+        }
+        boxes = columns["norm_bb"]
+        boxes.shape = (*boxes.shape[:2], 4)  # width and height follow, which boxes do not need
+        features = FeatureArray(
+            values=columns["features"],
+            rows=_arange(len(self.names)),
+            lengths=lengths,
+            boxes=boxes,
+            where=str(self.environment.folder),
+            classes=columns.get("soft_labels"),
+        )
+        return FeatureTable([name.removesuffix(".npz") for name in self.names], features)
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(N,) number of regions of each image."""
+        folder = self.environment.folder
+        kind = folder.name.removesuffix("_compressed")
+        if fixed := re.fullmatch(r"feat_numbb(\d+)", kind):
+            return np.full(len(self.names), int(fixed[1]), np.int64)
+        counts = folder.parent / f"nbb_{kind.removeprefix('feat_')}.json"
+        if counts.exists():
+            numbers = read_json(counts, "the numbers of regions")
+            missing = [name for name in self.names if type(numbers.get(name)) is not int]
+            if missing:
+                raise ValueError(f"{counts} has no number of regions of {missing[0]!r}")
+            return np.array([numbers[name] for name in self.names], np.int64)
+        with progress("images counted", len(self.names)) as advance:
+            found = []
+            for name in self.names:
+                confident = int((self.record(name)["conf"].ravel() > CONFIDENCE).sum())
+                found.append(min(MOST, max(FEWEST, confident), len(self.record(name)["features"])))
+                advance(1)
+        return np.array(found, np.int64)
+
+    def _record(self, name: str) -> Mapping[str, Array]:
+        value = self.environment.read(name)
+        if value is None:
+            raise ValueError(f"{self.environment.folder} has no regions of {name!r}")
+        try:
+            if not value.startswith(b"PK"):
+                return unpack_arrays(value)
+            with np.load(io.BytesIO(value), allow_pickle=False) as archive:
+                known = ("features", "norm_bb", "soft_labels", "conf")
+                return {key: archive[key] for key in known if key in archive.files}
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{self.environment.folder}: regions of {name!r}: {error}") from error
+
+
+@final
+class DatabaseColumn:
+    """One array of the records of a database, padded to the most regions an image has.
+
+    Attributes:
+        shape: (N, R, F).
+    """
+
+    ndim = 3
+
+    def __init__(self, database: ImageDatabase, name: str, shape: tuple[int, int, int]) -> None:
+        self._database, self._name, self.shape = database, name, shape
+        self.dtype = database.record(database.names[0])[name].dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Array) -> Array:
+        out = np.zeros((len(rows), *self.shape[1:]), self.dtype)
+        for place, row in enumerate(np.asarray(rows).tolist()):
+            name = self._database.names[row]
+            values = self._database.record(name).get(self._name)
+            if values is None or values.ndim != 2 or values.shape[1] < self.shape[2]:
+                raise ValueError(
+                    f"{self._database.environment.folder}: {self._name} of {name!r} do not have "
+                    f"{self.shape[2]} numbers for each region"
+                )
+            count = int(self._database.lengths[row])
+            if len(values) < count:
+                raise ValueError(
+                    f"{self._database.environment.folder}: {name!r} has {len(values)} regions, but "
+                    f"{count} are counted"
+                )
+            out[place, :count] = values[:count, : self.shape[2]]
+        return out
+
+
+def is_image_database(folder: Path) -> bool:
+    """Whether a folder is an ``img_db`` of UNITER, or one of its environments."""
+    if (folder / "txt2img.json").exists() or not folder.is_dir():
+        return False
+    return (folder / "data.mdb").exists() or bool(_environments(folder))
+
+
+def _environments(folder: Path) -> list[Path]:
+    found = (path.parent for path in folder.glob("*/data.mdb"))
+    return sorted(path for path in found if path.name.startswith(("feat_", "all")))
+
+
+def _environment(folder: Path) -> Path:
+    if (folder / "data.mdb").exists():
+        return folder
+    found = _environments(folder)
+    usual = [path for path in found if path.name.startswith("feat_th")] or found
+    if len(usual) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise ValueError(f"{folder} holds the environments {names}; give the path of one of them")
+    return usual[0]
+
+
+def _arange(count: int) -> Any:
+    import torch
+
+    return torch.arange(count)
+
+
+# Captions.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StoredCaption:
+    """A caption as UNITER stores it.
+
+    Attributes:
+        id: of the caption.
+        image: key of the image in the ``img_db``.
+        pieces: WordPiece tokens.
+        tree: groups of token positions of TAGS' scene graph, by kind.
+    """
+
+    id: str
+    image: str
+    pieces: tuple[str, ...]
+    tree: Mapping[str, Sequence[Sequence[int]]]
+
+    def text(self) -> str:
+        """The caption, its words separated by spaces."""
+        return "".join(self._parts()).strip()
+
+    def spans(self, positions: Sequence[int]) -> list[list[int]]:
+        """Characters [start, stop] in `text` of some tokens; adjacent tokens make one span."""
+        ends, length = [], -1  # the first word has no space before it
+        for part in self._parts():
+            ends.append((length + len(part) - len(part.lstrip()), length + len(part)))
+            length += len(part)
+        found: list[list[int]] = []
+        for position in sorted(set(positions)):
+            start, stop = ends[position]
+            if found and start <= found[-1][1] + 1 and position - 1 in positions:
+                found[-1][1] = stop
+            else:
+                found.append([start, stop])
+        return found
+
+    def _parts(self) -> Iterator[str]:
+        for piece in self.pieces:
+            yield piece.removeprefix("##") if piece.startswith("##") else f" {piece}"
+
+
+def is_text_database(folder: Path) -> bool:
+    """Whether a folder is a ``txt_db`` of UNITER, or holds some."""
+    return bool(_text_databases(folder))
+
+
+def read_text_database(
+    folder: Path, *, name: str | None = None, tokenizer: str | None = None
+) -> ImageTextDataset:
+    """Read UNITER's captions as a data set; words are separated by spaces.
+
+    The split is in the folder's name, as "train" in ``itm_flickr30k_train.db``.
+
+    Args:
+        folder: a ``.db`` folder, or one that holds several, which are read as one data set.
+        name: of the data set; the folder's name by default.
+        tokenizer: name or folder of the tokenizer; by default the one that meta.json names.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+    entries: dict[str, DatasetEntry] = {}
+    for database in _text_databases(folder):
+        split = next((part for part in SPLITS if part in re.split(r"[_.]", database.name)), "")
+        for caption in read_stored_captions(database, tokenizer=tokenizer):
+            image = caption.image.removesuffix(".npz")
+            known = entries.get(image) or DatasetEntry(image, split, ())
+            entries[image] = DatasetEntry(
+                image,
+                known.split,
+                (*known.texts, caption.text()),
+                (*known.text_ids, caption.id),
+            )
+    return build_dataset(name or folder.resolve().name, list(entries.values()), where=str(folder))
+
+
+def read_stored_captions(folder: Path, *, tokenizer: str | None = None) -> Iterator[StoredCaption]:
+    """Yield the captions of a ``.db`` folder.
+
+    Raises:
+        ValueError: a record is damaged, or the tokenizer cannot be opened.
+    """
+    from counterfoil.data.tokenizers import WordPieceTokenizer
+
+    try:
+        import lz4.frame as frame
+    except ImportError:
+        raise ValueError(f'{folder} is compressed: pip install "counterfoil[uniter]"') from None
+    images = read_json(folder / "txt2img.json", "the image of each caption")
+    if not isinstance(images, dict):
+        raise ValueError(f"{folder / 'txt2img.json'} needs the image of each caption id")
+    if tokenizer is None:
+        meta = read_json(folder / "meta.json", "the name of the tokenizer")
+        tokenizer = str(meta.get("tokenizer") or meta.get("toker") or "bert-base-cased")
+    pieces = WordPieceTokenizer(tokenizer).pretrained
+    environment = Environment(folder)
+    for name, image in images.items():
+        value = environment.read(name)
+        try:
+            if value is None:
+                raise ValueError("it has no record")
+            record = unpack_arrays(frame.decompress(value))
+            ids = [int(number) for number in record["input_ids"]]
+            tree = _tree(record.get("tree") or {}, len(ids))
+        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+            raise ValueError(f"{folder}: caption {name!r} cannot be read: {error}") from error
+        tokens = tuple(pieces.convert_ids_to_tokens(ids))
+        yield StoredCaption(str(name), str(record.get("img_fname", image)), tokens, tree)
+
+
+def write_tree_phrases(folder: Path, output: Path, *, tokenizer: str | None = None) -> int:
+    """Write the scene graphs of TAGS' captions as a file for `counterfoil.data.phrases.PhraseFile`.
+
+    Args:
+        folder: a ``.db`` folder whose records have a ``tree``, or one that holds several.
+        output: the JSON file.
+        tokenizer: as for `read_text_database`.
+
+    Returns:
+        The number of captions.
+
+    Raises:
+        ValueError: a caption has no tree, or a file is damaged.
+    """
+    kinds = {"node": "object", "attribute": "attribute", "relation": "relation"}
+    phrases: dict[str, list[dict[str, Any]]] = {}
+    for database in _text_databases(folder):
+        for caption in read_stored_captions(database, tokenizer=tokenizer):
+            if not caption.tree:
+                raise ValueError(
+                    f"{database}: caption {caption.id!r} has no tree; the scene graphs are those "
+                    "of TAGS' own txt_db"
+                )
+            phrases[caption.id] = [
+                {"kind": kinds[kind], "spans": caption.spans(group)}
+                for kind, groups in caption.tree.items()
+                for group in groups
+            ]
+    write_json(output, phrases)
+    return len(phrases)
+
+
+def _text_databases(folder: Path) -> list[Path]:
+    if (folder / "txt2img.json").exists():
+        return [folder] if (folder / "data.mdb").exists() else []
+    return sorted(path.parent for path in folder.glob("*/txt2img.json"))
+
+
+def _tree(plain: Any, length: int) -> dict[str, list[list[int]]]:
+    """The token groups of each kind; groups without tokens are left out."""
+    tree: dict[str, list[list[int]]] = {}
+    for kind in ("node", "attribute", "relation"):
+        groups = [element.get("ids") for element in plain.get(kind, [])] if plain else []
+        tree[kind] = [[int(place) for place in group] for group in groups if group]
+        if any(not 0 <= place < length for group in tree[kind] for place in group):
+            raise ValueError(f"a {kind} names a token that the caption does not have")
+    return tree if plain else {}
+
+
+# Bottom-up attention: a table of boxes and features.
+
+
+def write_tsv_features(path: Path, output: Path, *, kind: Kind = "float16") -> int:
+    """Convert a detector's table to a feature folder with boxes as fractions of the image.
+
+    The table is read twice, so that only one image is in memory: once for the numbers of boxes and
+    once for the values. Of images that stand twice, as in the files of COCO, the first is taken.
+
+    Args:
+        path: tab-separated, without header: `TSV_FIELDS`, or `LXMERT_FIELDS`.
+        output: the feature folder; it must not exist.
+        kind: dtype of the stored features.
+
+    Returns:
+        The number of images.
+
+    Raises:
+        ValueError: a line is damaged, or widths differ.
+    """
+    lengths: dict[str, int] = {}
+    width = 0
+    for row in _tsv_rows(path):
+        lengths.setdefault(row["image_id"], _count(row, path))
+        width = width or len(_decode(row, "features", path)) // max(1, _count(row, path))
+    if not lengths or not width:
+        raise ValueError(f"{path} holds no image with boxes")
+    ids = list(lengths)
+    shape = (len(ids), max(lengths.values()))
+    with FEATURES.writing(output) as folder, progress("images converted", len(ids)) as advance:
+        values = np.lib.format.open_memmap(
+            folder / "features.npy", "w+", np.dtype(kind), (*shape, width)
+        )
+        boxes = np.zeros((*shape, 4), np.float32)
+        pending = {name: place for place, name in enumerate(ids)}
+        for row in _tsv_rows(path):
+            place = pending.pop(row["image_id"], None)
+            if place is None:
+                continue
+            count = lengths[row["image_id"]]
+            numbers, corners = (_decode(row, name, path) for name in ("features", "boxes"))
+            if len(numbers) != count * width or len(corners) != count * 4:
+                raise ValueError(
+                    f"{path}: image {row['image_id']!r} has {len(numbers):,} feature values and "
+                    f"{len(corners)} box values for {count} boxes of {width}"
+                )
+            values[place, :count] = write_feature_array(numbers.reshape(count, width), kind)
+            size = np.array([float(row["image_w"]), float(row["image_h"])] * 2, np.float32)
+            boxes[place, :count] = corners.reshape(count, 4) / size
+            advance(1)
+        values.flush()
+        np.save(folder / "boxes.npy", boxes)
+        np.save(folder / "lengths.npy", np.array(list(lengths.values())))
+        manifest = FeaturesManifest(ids=ids, kind=kind, model="bottom-up attention")
+        FEATURES.write_manifest(folder, manifest)
+    return len(ids)
+
+
+def _tsv_rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(encoding="ascii", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            parts = line.rstrip("\n").split("\t")
+            fields = {len(TSV_FIELDS): TSV_FIELDS, len(LXMERT_FIELDS): LXMERT_FIELDS}
+            if len(parts) not in fields:
+                raise ValueError(
+                    f"{path}, line {number}: {len(parts)} fields; {', '.join(TSV_FIELDS)} are read"
+                )
+            yield dict(zip(fields[len(parts)], parts, strict=True))
+
+
+def _count(row: Mapping[str, str], path: Path) -> int:
+    if not row["num_boxes"].isdecimal():
+        raise ValueError(f"{path}: {row['num_boxes']!r} of {row['image_id']!r} is no number")
+    return int(row["num_boxes"])
+
+
+def _decode(row: Mapping[str, str], name: str, path: Path) -> npt.NDArray[np.float32]:
+    try:
+        return np.frombuffer(base64.b64decode(row[name], validate=True), np.float32)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{path}: {name} of {row['image_id']!r} are damaged: {error}") from error

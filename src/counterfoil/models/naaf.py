@@ -1,0 +1,440 @@
+"""NAAF: negative-aware attention (Zhang, Mao, Wang and Zhang, CVPR 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple, final, get_args
+
+import torch
+from torch import Tensor
+
+from counterfoil.core.config import config
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+)
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    gru_config,
+    regions_config,
+)
+from counterfoil.models.layers.cross_attention import (
+    AttendedProducts,
+    AttentionBlock,
+    CrossAttention,
+    Direction,
+    PackedTexts,
+    score_tiles,
+)
+from counterfoil.models.layers.fused import (
+    AlignedPairs,
+    align_listed,
+    align_pairs,
+    apply_heads,
+    prepare_context,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    check_choice,
+    unit_vectors,
+)
+from counterfoil.models.vsepp import check_same_width
+
+Mining = Literal["batch", "caption"]
+ENOUGH_WORDS = 200  # sampled words that a threshold is estimated from
+SMOOTHING = 0.7  # share of the new estimate; the rest is the carried threshold
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NegativeAwareAttention:
+    """Both branches of negative-aware attention: how mismatched and how matched each word is.
+
+    With affinities s of a word and the regions, threshold t and lambda = `sharpness`:
+
+        margin   = max_k s_k - t                                             below 0: a mismatch
+        positive = cos(word, sum_{s_k > t} exp(lambda (s_k - t)) v_k)        0 without such a region
+                   + sum_k p_k s_k                                           p: attention of SCAN
+
+    Words have length 1, so the cosine is that of `AttendedProducts` with a query of length 1.
+
+    Attributes:
+        sharpness: inverse temperature of both attentions.
+        threshold: the threshold t; a number, or a tensor without axes.
+    """
+
+    results: ClassVar[int] = 2
+    learnt: ClassVar[int] = 2
+    grams: ClassVar[bool] = True
+
+    sharpness: float
+    threshold: float | Tensor
+    direction: Direction = "t2i"
+    compiled: bool = False
+
+    def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
+        """Return margin and positive effect (n, L, I) of each word; differentiable."""
+        affinity, gram = block.affinity, block.gram
+        assert gram is not None
+        real = affinity
+        if block.regions is not None:
+            real = affinity.masked_fill(~block.regions, -torch.inf)
+        best = real.max(3, keepdim=True).values
+        # the weights are relative to the best region's: their scale cancels in the cosine
+        weight = (self.sharpness * (affinity - best.detach())).exp()
+        weight = weight.masked_fill(~(real > self.threshold), 0)
+        n, words, images, regions = weight.shape
+        rows = weight.reshape(n * words, images, regions).transpose(0, 1)
+        product = torch.bmm(rows, gram).transpose(0, 1).reshape(weight.shape)
+        attended = AttendedProducts(
+            (weight * affinity).sum(3), (weight * product).sum(3), weight.sum(3)
+        )
+        one = torch.ones((), device=weight.device)
+        scan = CrossAttention("t2i", "clipped_l2norm", self.sharpness)
+        relevance = (scan.weights(block) * affinity).sum(3)
+        return best.squeeze(3) - self.threshold, attended.cosine(one) + relevance
+
+    def derivative(self, block: AttentionBlock, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients of the affinity and of the Gram matrix, by autograd on the block."""
+        assert block.gram is not None
+        with torch.enable_grad():
+            affinity = block.affinity.detach().requires_grad_()
+            gram = block.gram.detach().requires_grad_()
+            results = self.attend(replace(block, affinity=affinity, gram=gram))
+            d_affinity, d_gram = torch.autograd.grad(results, (affinity, gram), grads)
+        return d_affinity, d_gram
+
+
+@final
+class NAAF(RetrievalModel):
+    """SCAN's attention with an explicit effect of words that match no region.
+
+    The score is the mean over words of a negative effect (its best affinity minus a threshold, if
+    that is below 0) and two positive effects, see `NegativeAwareAttention`; range about
+    [-1 - t, 2]. At inference the sign of the negative effect is decided on margins that are
+    propagated between the words of the caption (section 3.3). It is exact although no attended
+    vector is formed, like the score of `counterfoil.models.scan.SCAN`.
+
+    The threshold separates word similarities of matched from those of mismatched pairs. It is
+    mined in training from the words of captions whose image ranks first (section 3.2): two
+    Gaussians are fitted to them, and t solves p_matched(t) = alpha p_mismatched(t).
+
+    Departs from the authors' code in: one threshold a batch, mined from that batch and used in the
+    next (N1; `mining="caption"` is their loop); the root is computed without cancellation (N7);
+    images may have different numbers of regions, and texts one word (N12).
+
+    Attributes:
+        score_scale: 2.0, the largest positive effect of a word. The authors' margin of 0.2 is in
+            these units.
+        thresholds: (2,) buffer: the threshold in training and that of inference (the mean of the
+            matched words minus three deviations).
+        uses_batch_context: in training the thresholds are mined from the whole batch.
+    """
+
+    score_scale = 2.0
+    uses_batch_context = True
+    thresholds: Tensor
+    mined: Tensor
+
+    def __init__(
+        self,
+        *,
+        image: ImageTower,
+        text: TextTower,
+        lambda_softmax: float = 20.0,
+        alpha: float = 2.0,
+        intra_lambda: float = 5.0,
+        mining: Mining = "batch",
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            image: encoder of images.
+            text: encoder of texts.
+            lambda_softmax: inverse temperature of both attentions.
+            alpha: cost of a matched word below the threshold, relative to a mismatched one above
+                it; higher values raise the threshold.
+            intra_lambda: inverse temperature of the propagation between words at inference.
+            mining: "batch": one threshold for a batch; "caption": as released, it changes from
+                caption to caption and starts at 0 in every batch (N1); slow, and captions must be
+                aligned with the images.
+
+        Raises:
+            ValueError: an option that is not known, or towers of different widths.
+        """
+        super().__init__()
+        check_choice("mining", mining, get_args(Mining))
+        check_same_width(image, text)
+        self.image, self.text = image, text
+        self.lambda_softmax, self.intra_lambda, self.alpha = lambda_softmax, intra_lambda, alpha
+        self.mining: Mining = mining
+        self.register_buffer("thresholds", torch.zeros(2))
+        self.register_buffer("mined", torch.zeros(2))
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        """Encode N images as region vectors of length 1, with their Gram matrices."""
+        return prepare_context(unit_vectors(self.image(images)))
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        """Encode N texts as word vectors of length 1."""
+        return unit_vectors(self.text(texts))
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """Return the (P,) scores of image p with text p."""
+        return self._score(align_pairs((self._head(),), images, texts), texts)
+
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
+        """Return the (P,) scores of listed pairs of rows."""
+        aligned = align_listed((self._head(),), images, texts, pairs)
+        return self._score(aligned, texts.rows(pairs.text))
+
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
+        if self.training and self.mining == "caption" and len(images) == len(texts):
+            trace = mine_by_caption(self, images, texts)
+            self.thresholds.copy_(trace.thresholds[-1])
+            return trace.scores
+        return self._matrix(images, texts, self._threshold())
+
+    def forward(self, batch: Batch) -> EncodedViews:
+        """Encode a training batch as in inference."""
+        return encode_batch(self, batch)
+
+    @torch.no_grad()
+    def batch_forward(
+        self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
+    ) -> EncodedViews:
+        """Take the thresholds mined from the last batch into use, and mine this one."""
+        if self.mining == "batch":
+            self.thresholds.copy_(self.mined)
+            images, texts = batch.block
+            view = views.inference
+            self.mined.copy_(
+                self._mine(
+                    view.images.rows(slice(0, images)),
+                    view.texts.rows(slice(0, texts)),
+                    batch.positive,
+                )
+            )
+        return views
+
+    def _mine(self, images: Embeddings, texts: Embeddings, positive: Tensor) -> Tensor:
+        scores = self._matrix(images, texts, self._threshold())
+        first = scores.argmax(0)
+        correct = positive[first, torch.arange(len(texts), device=first.device)]
+        if not bool(correct.any()):
+            return self.thresholds
+        captions = texts.rows(correct)
+        matched = best_affinities(images.rows(first[correct]), captions)
+        mismatched = best_affinities(images.rows(scores.argmin(0)[correct]), captions)
+        if len(matched) <= ENOUGH_WORDS:
+            return self.thresholds
+        return mined_thresholds(matched, mismatched, self.thresholds, self.alpha)
+
+    def _threshold(self) -> Tensor:
+        return self.thresholds[0] if self.training else self.thresholds[1]
+
+    def _head(self, threshold: Tensor | None = None) -> NegativeAwareAttention:
+        value = self._threshold() if threshold is None else threshold
+        return NegativeAwareAttention(self.lambda_softmax, value)
+
+    def _matrix(self, images: Embeddings, texts: Embeddings, threshold: Tensor) -> Tensor:
+        head = self._head(threshold)
+
+        def tile(images: Embeddings, texts: PackedTexts) -> Tensor:
+            """Return the (T, I) scores of a tile."""
+            (results,) = apply_heads(images, texts, (head,))
+            rows = []
+            for run in texts.runs():
+                shape = (run.n, run.length, -1)
+                margin, positive = (result[run.words].view(shape) for result in results)
+                negative = self._negative(margin, texts.words[run.words].view(shape), None)
+                rows.append((negative + positive).mean(1))
+            return torch.cat(rows)
+
+        return score_tiles(prepare_context(images), texts, tile)
+
+    def _score(self, pairs: AlignedPairs, texts: Embeddings) -> Tensor:
+        mask = texts.mask
+        margin, positive = (x.masked_fill(~mask, 0) for x in pairs.attend(self._head()))
+        words = texts.tokens.masked_fill(~mask.unsqueeze(-1), 0)
+        negative = self._negative(margin.unsqueeze(-1), words, mask).squeeze(-1)
+        return (negative + positive).sum(1) / mask.sum(1)
+
+    def _negative(self, margin: Tensor, words: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the negative effects of words.
+
+        Args:
+            margin: (n, L, I), 0 at padding.
+            words: (n, L, D) their vectors.
+            mask: (n, L), or None when all words are real.
+        """
+        if self.training:
+            return margin.clamp(max=0)
+        with torch.no_grad():  # only the sign is taken, so nothing flows through the propagation
+            logits = self.intra_lambda * torch.bmm(words, words.mT)
+            if mask is not None:
+                logits = logits.masked_fill(~mask.unsqueeze(1), -torch.inf)
+            mismatch = torch.bmm(logits.softmax(2).to(margin.dtype), margin.detach()) < 0
+        # as released, the effect is the word's own margin, which may be positive (N2)
+        return margin.masked_fill(~mismatch, 0)
+
+
+# The threshold between similarities of matched and of mismatched words.
+
+
+def best_affinities(images: Embeddings, texts: Embeddings) -> Tensor:
+    """Return the highest affinity of each word of P texts with P images: (W,), W words in all."""
+    images = prepare_context(images, gram=False)
+    tokens = texts.tokens.masked_fill(~texts.mask.unsqueeze(-1), 0)
+    affinity = torch.bmm(tokens, images.tokens.mT)
+    return affinity.masked_fill(~images.mask.unsqueeze(1), -torch.inf).amax(2)[texts.mask]
+
+
+def mined_thresholds(
+    matched: Tensor, mismatched: Tensor, carried: Tensor, alpha: float = 2.0
+) -> Tensor:
+    """Return new thresholds from similarities of matched and of mismatched words (section 3.2).
+
+    With Gaussians fitted to both, the threshold of training solves p_matched(t) = alpha
+    p_mismatched(t), where matched words begin to prevail; that of inference is the mean of the
+    matched words minus three deviations. Values outside [0, 1] become 0 (N8), and both are smoothed
+    with the carried ones.
+
+    Args:
+        matched: (W,) best affinities of words with the image that they describe.
+        mismatched: (W,) the same with an image that they do not describe.
+        carried: (2,) thresholds of training and of inference so far.
+        alpha: see `NAAF`.
+    """
+    (mean_p, std_p), (mean_n, std_n) = (
+        (x.mean(), x.std(correction=1)) for x in (matched, mismatched)
+    )
+    a = std_p**2 - std_n**2
+    b = 2 * (mean_p * std_n**2 - mean_n * std_p**2)
+    c = (mean_n * std_p) ** 2 - (mean_p * std_n) ** 2
+    c = c + 2 * (std_p * std_n) ** 2 * torch.log(std_n / (alpha * std_p) + 1e-8)
+    discriminant = b**2 - 4 * a * c
+    new = carried
+    if discriminant > 0:
+        root = discriminant.sqrt()
+        # the same root twice: the first form has no cancellation, and no division by a = 0 (N7)
+        crossing = -2 * c / (b + root) if b > 0 else (root - b) / (2 * a + 1e-10)
+        new = torch.stack([crossing, mean_p - 3 * std_p])
+    new = torch.where((new < 0) | (new > 1), 0, new)
+    return SMOOTHING * new + (1 - SMOOTHING) * carried
+
+
+@final
+class CaptionTrace(NamedTuple):
+    """The course of the released mining through a batch.
+
+    Attributes:
+        scores: (I, T).
+        thresholds: (T + 1, 2) in force for each caption; the last row is carried on.
+        correct: (T,) bool, whether the paired image ranks first.
+        matched: (W,) similarities sampled from matched pairs.
+        mismatched: (W,) the same from mismatched ones.
+    """
+
+    scores: Tensor
+    thresholds: Tensor
+    correct: Tensor
+    matched: Tensor
+    mismatched: Tensor
+
+
+def mine_by_caption(model: NAAF, images: Embeddings, texts: Embeddings) -> CaptionTrace:
+    """Score a batch as released: a threshold per caption, mined from the captions before it (N1).
+
+    Args:
+        model: gives the score and the thresholds in force for the first caption.
+        images: N of them.
+        texts: N of them; image n is described by text n.
+    """
+    thresholds, columns, correct = [model.thresholds.clone()], [], []
+    matched, mismatched = (images.tokens.new_zeros(0) for _ in range(2))
+    for t in range(len(texts)):
+        text, current = texts.rows(slice(t, t + 1)), thresholds[-1]
+        column = model._matrix(images, text, current[0])
+        columns.append(column)
+        scores = column.detach()[:, 0]
+        correct.append(int(scores.argmax()) == t)
+        if correct[-1]:
+            lowest = int(scores.argmin())
+            with torch.no_grad():
+                pools = (images.rows(slice(row, row + 1)) for row in (t, lowest))
+                samples = [best_affinities(pool, text) for pool in pools]
+            matched = torch.cat([matched, samples[0]])
+            mismatched = torch.cat([mismatched, samples[1]])
+        if correct[-1] and len(matched) > ENOUGH_WORDS:
+            current = mined_thresholds(matched, mismatched, current, model.alpha)
+        elif len(matched) < ENOUGH_WORDS:
+            current = torch.zeros_like(current)
+        thresholds.append(current)
+    return CaptionTrace(
+        torch.cat(columns, 1),
+        torch.stack(thresholds),
+        torch.tensor(correct),
+        matched,
+        mismatched,
+    )
+
+
+# The authors' checkpoints.
+
+
+NAMES = TensorNames(
+    system="a NAAF",
+    prefixes={
+        "img_enc.fc.": "image.fc.",
+        "txt_enc.embed.glove.": "text.embed.",
+        "txt_enc.embed.": "text.embed.",
+        "txt_enc.rnn.": "text.rnn.",
+    },
+    needed=("image.fc.bias", "text.embed.weight"),
+)
+
+
+def convert_naaf(checkpoint: Checkpoint) -> State:
+    """Return the tensors of a checkpoint under our names, with the thresholds of its options.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    state = NAMES.renamed(checkpoint.state)
+    if "image.fc.weight_v" in state:  # one length for the whole matrix: W = g v / |v|
+        direction = state.pop("image.fc.weight_v")
+        state["image.fc.weight"] = state.pop("image.fc.weight_g") * direction / direction.norm()
+    named = (checkpoint.options.get(name, 0.0) for name in ("thres", "thres_safe"))
+    state["thresholds"] = torch.tensor([float(value) for value in named])
+    state["mined"] = state["thresholds"].clone()
+    return state
+
+
+def naaf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
+    """Convert a checkpoint of NAAF; its thresholds are read from its options (N9).
+
+    Args:
+        checkpoint: the authors'.
+
+    Raises:
+        ValueError: it is not a NAAF checkpoint.
+    """
+    state, options = convert_naaf(checkpoint), checkpoint.options
+    written = config(
+        NAAF,
+        image=regions_config(state),
+        text=gru_config(state),
+        lambda_softmax=float(options.get("lambda_softmax", 20.0)),
+        alpha=float(options.get("alpha", 2.0)),
+    )
+    return ConvertedModel(written, state)

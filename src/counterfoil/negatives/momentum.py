@@ -1,0 +1,184 @@
+"""Negatives from earlier batches, encoded by a slow copy of the model (USER, MoCo)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, Role
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.online import MinedExtras
+from counterfoil.scoring.encode import evaluation_mode, gather_parts, gather_shards
+
+
+@final
+class KeyQueue(nn.Module):
+    """The last encodings of one modality, overwritten in the order they came.
+
+    Attributes:
+        tokens: (K, L, D), widened when a longer item comes.
+        mask: (K, L), False everywhere in places that are still empty.
+        gram: (K, L, L) if the items have Gram matrices, else (K, 0, 0).
+        rows: (K,) data set row of the image of each place, -1 for none.
+        pointer: (1,) the next place.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    gram: Tensor
+    rows: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("tokens", torch.zeros(size, 0, 0))
+        self.register_buffer("mask", torch.zeros(size, 0, dtype=torch.bool))
+        self.register_buffer("gram", torch.zeros(size, 0, 0))
+        self.register_buffer("rows", torch.full((size,), -1))
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
+
+    def append(self, items: Embeddings, rows: Tensor) -> None:
+        """Write B items from the pointer on; of more than K the last ones stay.
+
+        Args:
+            items: B of them.
+            rows: (B,) data set rows of their images.
+        """
+        size = len(self.rows)
+        items, rows = items.rows(slice(-size, None)), rows[-size:]
+        length = max(items.mask.shape[1], self.mask.shape[1])
+        bag = items.padded(length)
+        places = (self.pointer + torch.arange(len(rows), device=rows.device)) % size
+        for name, new in (("tokens", bag.tokens), ("mask", bag.mask), ("gram", bag.gram)):
+            if new is None:
+                continue
+            old = getattr(self, name)
+            if old.shape[1:] != new.shape[1:]:
+                wide = new.new_zeros(size, *new.shape[1:])
+                corner = (slice(None), *(slice(n) for n in old.shape[1:]))
+                wide[corner] = old.to(wide)
+                setattr(self, name, wide)
+            getattr(self, name)[places] = new
+        self.rows[places] = rows
+        self.pointer.copy_((self.pointer + len(rows)) % size)
+
+    def embeddings(self) -> Embeddings:
+        """Return the K items; an empty place has one zero vector."""
+        mask = self.mask.clone()
+        mask[:, :1] |= (self.rows < 0).unsqueeze(1)
+        return Embeddings(self.tokens, mask, self.gram if self.gram.shape[1] else None)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        for name in ("tokens", "mask", "gram"):  # the sizes that the saved training gave them
+            if (saved := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, torch.empty_like(saved, device=self.rows.device))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+@final
+class MomentumQueue(nn.Module):
+    """Scores anchors with the items of earlier batches, encoded by a slow copy of any model.
+
+    USER (https://arxiv.org/abs/2301.06844) and MoCo: after each step the copy moves towards the
+    model by 1 - `momentum`; it encodes the anchors' keys, which join the queue after the batch is
+    judged. It provides the anchors' own keys too, which `counterfoil.losses.queue` reads as
+    positives. Keys carry no gradient.
+
+    Departs from the authors' code in: texts of the anchor's image in the queue are no negatives
+    (U2); the copy encodes in evaluation mode, with the model's own running statistics (U3); the
+    queue is empty at first instead of random; copy and queue are saved with the training (U4).
+
+    Args:
+        size: K, places of the queue, for each modality; USER has 2,048 on Flickr30K and 4,096 on
+            MS-COCO.
+        momentum: of the copy.
+
+    Raises:
+        ValueError: a size below 1, or a momentum outside [0, 1).
+    """
+
+    provides = frozenset({Role.QUEUE_TEXT, Role.QUEUE_IMAGE, Role.KEY_TEXT, Role.KEY_IMAGE})
+    provides_words = frozenset[str]()
+    anchors_only = True
+
+    def __init__(self, *, size: int = 2048, momentum: float = 0.999) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"size={size} is not possible; it must be at least 1")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum={momentum} is not possible; give a share from 0 to below 1")
+        self.momentum = momentum
+        self.images, self.texts = KeyQueue(size), KeyQueue(size)
+        self.key: RetrievalModel | None = None
+
+    def check(self, model: RetrievalModel) -> None:
+        """Copy the model before its training begins."""
+        self.key = copy.deepcopy(model).requires_grad_(False)
+
+    def propose(
+        self,
+        model: RetrievalModel,
+        batch: Batch,
+        views: EncodedViews,
+        grid: Tensor,
+        rng: torch.Generator,
+    ) -> MinedExtras:
+        """Score the anchors with the queue and with their own keys, then queue these."""
+        assert self.key is not None
+        move_towards(self.key, model, self.momentum)
+        for slow, fast in zip(self.key.buffers(), model.buffers(), strict=True):
+            slow.copy_(fast)
+        with evaluation_mode([self.key]):
+            keys = (
+                gather_parts(self.key.encode_images(batch.images), len(batch.image_rows)),
+                gather_parts(self.key.encode_texts(batch.texts), len(batch.text_rows)),
+            )
+        image, text = batch.anchors.image, batch.anchors.text
+        rows = batch.image_rows.to(image.device)[image]
+        images, texts = views.inference.images.rows(image), views.inference.texts.rows(text)
+        key_images, key_texts = keys[0].rows(image), keys[1].rows(text)
+        count, device = len(rows), rows.device
+        scores = {
+            Role.KEY_TEXT: gather_shards(
+                count,
+                lambda share: model.score_pairs(images.rows(share), key_texts.rows(share)),
+                device,
+            ).unsqueeze(1),
+            Role.KEY_IMAGE: gather_shards(
+                count,
+                lambda share: model.score_pairs(key_images.rows(share), texts.rows(share)),
+                device,
+            ).unsqueeze(1),
+        }
+        if bool((self.rows < 0).all()):  # nothing is queued yet
+            nothing = images.tokens.new_full((count, 1), -torch.inf)
+            scores |= {Role.QUEUE_TEXT: nothing, Role.QUEUE_IMAGE: nothing}
+        else:
+            queued = self.images.embeddings(), self.texts.embeddings()
+            scores[Role.QUEUE_TEXT] = gather_shards(
+                count, lambda share: model.score_matrix(images.rows(share), queued[1]), device
+            )
+            scores[Role.QUEUE_IMAGE] = gather_shards(
+                count, lambda share: model.score_matrix(queued[0], texts.rows(share)).T, device
+            )
+            own = (self.rows.unsqueeze(0) == rows.unsqueeze(1)) | (self.rows < 0)
+            for role in (Role.QUEUE_TEXT, Role.QUEUE_IMAGE):
+                scores[role] = scores[role].masked_fill(own, -torch.inf)
+        self.images.append(key_images, rows)
+        self.texts.append(key_texts, rows)
+        return MinedExtras(scores=scores)
+
+    @property
+    def rows(self) -> Tensor:
+        """(K,) image of each place, the same in both queues."""
+        return self.texts.rows
+
+
+@torch.no_grad()
+def move_towards(key: nn.Module, model: nn.Module, momentum: float) -> None:
+    """Move the parameters of a copy: key <- momentum key + (1 - momentum) model; buffers stay."""
+    for slow, fast in zip(key.parameters(), model.parameters(), strict=True):
+        slow.lerp_(fast.detach(), 1 - momentum)

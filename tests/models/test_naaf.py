@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import argparse
+from math import exp, log, sqrt
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from bag_cases import WIDTH, bags
+from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
+from counterfoil.models.convert import convert_checkpoint
+from counterfoil.models.layers.pooling import unit_vectors
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.naaf import NAAF, mined_thresholds
+
+
+def model(threshold: float = 0.0, **options) -> NAAF:
+    image, text = Regions(features=2, width=WIDTH), GRU(words=3, word_width=2, width=WIDTH)
+    built = NAAF(image=image, text=text, **options).double()
+    built.thresholds.fill_(threshold)
+    built.mined.fill_(threshold)
+    return built
+
+
+def dot(a, b) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def slow(regions, words, threshold: float, *, sharpness: float, spread: float | None) -> float:
+    """The paper's equations over plain lists of unit vectors."""
+    affinity = [[dot(w, v) for v in regions] for w in words]
+    leaky = [[s if s > 0 else 0.1 * s for s in row] for row in affinity]
+    lengths = [sqrt(sum(row[k] ** 2 for row in leaky)) + 1e-8 for k in range(len(regions))]
+    margins = [max(row) - threshold for row in affinity]
+    signs = margins
+    if spread is not None:
+        signs = []
+        for w in words:
+            weights = [exp(spread * dot(w, other)) for other in words]
+            signs.append(sum(p * m for p, m in zip(weights, margins, strict=True)))
+    total = 0.0
+    for word, row, soft, margin, sign in zip(words, affinity, leaky, margins, signs, strict=True):
+        weights = [exp(sharpness * (s - threshold)) if s > threshold else 0.0 for s in row]
+        mixed = [sum(p * v[d] for p, v in zip(weights, regions, strict=True)) for d in range(WIDTH)]
+        if any(weights):
+            total += dot(word, mixed) / sqrt(dot(mixed, mixed))
+        attention = [exp(sharpness * s / n) for s, n in zip(soft, lengths, strict=True)]
+        total += dot(attention, row) / sum(attention)
+        total += margin if sign < 0 else 0.0
+    return total / len(words)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.9])
+def test_equals_the_loop_over_pairs(training, threshold):
+    host = model(threshold, lambda_softmax=6.0).train(training)
+    images, texts = (unit_vectors(bag) for bag in bags())
+    scores = host.score_matrix(images, texts).detach()
+    for i in range(len(images)):
+        for t in range(len(texts)):
+            regions = images.tokens[i][images.mask[i]].tolist()
+            words = texts.tokens[t][texts.mask[t]].tolist()
+            spread = None if training else host.intra_lambda
+            expected = slow(regions, words, threshold, sharpness=6.0, spread=spread)
+            assert float(scores[i, t]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_gradients_are_exact():
+    host = model(0.2, lambda_softmax=5.0).train()
+    images, texts = (unit_vectors(bag) for bag in bags())
+
+    def scores(regions: Tensor, words: Tensor) -> Tensor:
+        return host.score_matrix(Embeddings(regions, images.mask), Embeddings(words, texts.mask))
+
+    leaves = [bag.tokens.detach().clone().requires_grad_() for bag in (images, texts)]
+    assert gradcheck(scores, leaves, eps=1e-7, atol=1e-5)
+
+
+def test_the_threshold_is_where_matched_words_begin_to_prevail():
+    rng = torch.Generator().manual_seed(0)
+    matched = 0.6 + 0.1 * torch.randn(5000, generator=rng, dtype=torch.double)
+    mismatched = 0.3 + 0.15 * torch.randn(5000, generator=rng, dtype=torch.double)
+    carried = torch.zeros(2, dtype=torch.double)
+    train, safe = (mined_thresholds(matched, mismatched, carried, alpha=2.0) / 0.7).tolist()
+
+    def density(x: Tensor) -> float:
+        return float(-((train - x.mean()) ** 2) / (2 * x.var()) - x.std().log())
+
+    assert density(matched) - density(mismatched) == pytest.approx(log(2.0), abs=1e-6)
+    assert mismatched.mean() < train < matched.mean()
+    assert safe == pytest.approx(float(matched.mean() - 3 * matched.std()))
+
+
+def test_equal_deviations_lose_no_precision():
+    rng = torch.Generator().manual_seed(0)
+    noise = 0.1 * torch.randn(5000, generator=rng)
+    train = mined_thresholds(0.6 + noise, 0.2 + noise, torch.zeros(2), alpha=1.0)[0] / 0.7
+    assert float(train) == pytest.approx(0.4, abs=0.01)  # half way
+
+
+def batch(n: int) -> Batch:
+    rng, rows = torch.Generator().manual_seed(3), torch.arange(n)
+    images = torch.randn(n, 4, 2, generator=rng)
+    texts = torch.randint(0, 3, (n, 12), generator=rng)
+    masks = (torch.ones(n, 4, dtype=torch.bool), torch.ones(n, 12, dtype=torch.bool))
+    items = [ModalityBatch(rows, x, mask) for x, mask in zip((images, texts), masks, strict=True)]
+    # everything is positive, so every caption's first image is right
+    positive = torch.ones(n, n, dtype=torch.bool)
+    return Batch(0, rows, rows, *items, (n, n), positive, Pairs(rows, rows))
+
+
+def test_a_batch_is_scored_with_the_thresholds_mined_from_the_one_before():
+    host, step = model().float().train(), batch(20)
+    before = []
+    for _ in range(2):
+        views = host.forward(step)
+        host.batch_forward(step, views, frozenset())
+        before.append(host.thresholds.clone())
+    assert before[0].tolist() == [0, 0]
+    assert torch.equal(before[1], before[1].clamp(0, 1))
+    assert before[1].any()
+
+
+def test_few_words_change_nothing():
+    host, step = model(0.25).float().train(), batch(3)
+    host.batch_forward(step, host.forward(step), frozenset())
+    assert host.mined.tolist() == [0.25, 0.25]
+
+
+def test_thresholds_are_read_from_the_options_of_a_checkpoint(tmp_path):
+    torch.manual_seed(0)
+    image = Regions(features=6, width=4).state_dict()
+    text = GRU(words=9, word_width=3, width=4).state_dict()
+    opt = argparse.Namespace(thres=0.31, thres_safe=0.12, lambda_softmax=15, alpha=1.5)
+    path = tmp_path / "best.pth.tar"
+    torch.save({"model": [dict(image), dict(text)], "opt": opt}, path)
+    built = convert_checkpoint(path, "naaf").build()
+    assert isinstance(built, NAAF)
+    assert built.thresholds.tolist() == pytest.approx([0.31, 0.12])
+    assert (built.lambda_softmax, built.alpha) == (15.0, 1.5)
+
+
+def test_unknown_mining_is_refused():
+    with pytest.raises(ValueError, match="mining"):
+        model(mining="often")
