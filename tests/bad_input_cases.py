@@ -957,7 +957,7 @@ typed(
 )
 
 
-@case("the writer VSEPP does not read words", "name a model that does")
+@case("the generator VSEPP does not read words", "name a model that does")
 def a_writer_that_cannot_read(here, models):
     return "write", "tags", models / "pixels", SCENES, "--output", "w"
 
