@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, Role
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.scoring.encode import evaluation_mode, gather_parts, gather_shards
 
 
@@ -79,7 +79,7 @@ class KeyQueue(nn.Module):
 
 
 @final
-class MomentumQueue(nn.Module):
+class MomentumQueue(OnlineMiner, nn.Module):
     """Scores anchors with the items of earlier batches, encoded by a slow copy of any model.
 
     USER (https://arxiv.org/abs/2301.06844) and MoCo: after each step the copy moves towards the
