@@ -433,7 +433,7 @@ def interpolate(
         for alpha in candidates:
             embedded = interpolate_models(*models, alpha).embed(dev)
             sums[alpha] = evaluate_protocol(
-                [embedded], dev.text_to_image, len(dev), besides=dev.extra_positives
+                [embedded], dev.text_to_image, len(dev), extra_positives=dev.extra_positives
             ).rsum
         rows = tuple((f"{alpha:g}", f"{rsum:.1f}") for alpha, rsum in sums.items())
         note = "0 is the original, 1 the tuned model"

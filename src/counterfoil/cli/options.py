@@ -120,7 +120,9 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters are replaced by their fields.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, type] = {
+        name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)
+    }
     parameters = []
     for parameter in inspect.signature(command).parameters.values():
         options, types = [parameter], hints

@@ -16,7 +16,6 @@ from counterfoil.core.types import (
     ModalityBatch,
     Pairs,
 )
-from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import (
     Checkpoint,
     ConvertedModel,
@@ -46,7 +45,7 @@ from counterfoil.models.layers.pooling import (
     check_choice,
     unit_vectors,
 )
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel
 
 Mining = Literal["batch", "caption"]
 ENOUGH_WORDS = 200  # sampled words that a threshold is estimated from
@@ -114,7 +113,7 @@ class NegativeAwareAttention:
 
 
 @final
-class NAAF(RetrievalModel):
+class NAAF(TwoTowerModel):
     """SCAN's attention with an explicit effect of words that match no region.
 
     The score is the mean over words of a negative effect (its best affinity minus a threshold, if
@@ -170,10 +169,8 @@ class NAAF(RetrievalModel):
         Raises:
             ValueError: an option that is not known, or towers of different widths.
         """
-        super().__init__()
+        super().__init__(image, text)
         check_choice("mining", mining, get_args(Mining))
-        check_same_width(image, text)
-        self.image, self.text = image, text
         self.lambda_softmax, self.intra_lambda, self.alpha = lambda_softmax, intra_lambda, alpha
         self.mining: Mining = mining
         self.register_buffer("thresholds", torch.zeros(2))
@@ -182,10 +179,6 @@ class NAAF(RetrievalModel):
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors of length 1, with their Gram matrices."""
         return prepare_context(unit_vectors(self.image(images)))
-
-    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Encode N texts as word vectors of length 1."""
-        return unit_vectors(self.text(texts))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
@@ -203,10 +196,6 @@ class NAAF(RetrievalModel):
             self.thresholds.copy_(trace.thresholds[-1])
             return trace.scores
         return self._matrix(images, texts, self._threshold())
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     @torch.no_grad()
     def batch_forward(

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from counterfoil.core.config import config
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     THIRD,
     Checkpoint,
@@ -38,7 +37,7 @@ from counterfoil.models.layers.pooling import (
     projection,
     unit_vectors,
 )
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel
 
 Module = Literal["SGR", "SAF"]
 NUMBERS_AT_ONCE = 1 << 24  # entries of attended vectors: 64 MB of float32
@@ -205,7 +204,7 @@ class AttentionFiltration(nn.Module):
 
 
 @final
-class SGRAF(RetrievalModel):
+class SGRAF(TwoTowerModel):
     """Similarity vectors between words and attended regions, reasoned on or filtered.
 
     Each word w_i attends to the regions as in SCAN, which gives c_i; the similarity vector of both
@@ -249,11 +248,9 @@ class SGRAF(RetrievalModel):
         Raises:
             ValueError: an option that is not known, a size below 1, or towers of different widths.
         """
-        super().__init__()
+        super().__init__(image, text)
         check_choice("module", module, get_args(Module))
         check_positive(regions=regions, similarity_width=similarity_width, steps=steps)
-        check_same_width(image, text)
-        self.image, self.text = image, text
         self.head = CrossAttention("t2i", "clipped_l2norm", lambda_softmax)
         self.image_pool = GlobalPool(width=image.width, regions=regions, dropout=dropout)
         self.text_pool = GlobalPool(width=text.width, dropout=dropout)
@@ -319,10 +316,6 @@ class SGRAF(RetrievalModel):
             longest_first = texts.mask.sum(1).argsort(descending=True, stable=True)
             self.filtration.track(means[longest_first], variances[longest_first])
         return torch.cat(columns, 1)[:, back]
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     def _nodes(self, image: Tensor, attended: Tensor, words: Tensor) -> Tensor:
         """Return the (I, n, 1 + L, S) similarity vectors, that of the pooled vectors first.

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from counterfoil.core.config import config
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     POSITIONS,
     REGIONS,
@@ -39,7 +38,7 @@ from counterfoil.models.layers.pooling import (
     full_mask,
     unit_vectors,
 )
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel
 
 NUMBERS_AT_ONCE = 1 << 24  # entries of attended vectors: 64 MB of float32
 EPS = 1e-8  # added to lengths
@@ -83,7 +82,7 @@ class Dependencies(nn.Module):
 
 
 @final
-class XDim(RetrievalModel):
+class XDim(TwoTowerModel):
     """Words attend to regions and are compared with them across dimensions.
 
     With the dependency matrix W and its column sums d, the affinity of word q and region v is
@@ -111,9 +110,7 @@ class XDim(RetrievalModel):
         Raises:
             ValueError: towers of different widths.
         """
-        super().__init__()
-        check_same_width(image, text)
-        self.image, self.text = image, text
+        super().__init__(image, text)
         self.dependencies = Dependencies(width=image.width)
         self.temperature = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
         self.attend_padding = attend_padding
@@ -125,10 +122,6 @@ class XDim(RetrievalModel):
         if self.attend_padding:
             return Embeddings(regions.tokens, full_mask(regions.tokens))
         return ensure_nonempty(regions)
-
-    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Encode N texts as word vectors of length 1."""
-        return unit_vectors(self.text(texts))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
@@ -157,10 +150,6 @@ class XDim(RetrievalModel):
             return torch.cat(rows)
 
         return score_tiles(prepare_context(images, gram=False), texts, tile)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     def _head(self) -> CrossAttention:
         return CrossAttention("t2i", "clipped_l2norm", self.temperature.exp())
