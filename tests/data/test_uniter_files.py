@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from counterfoil.data.extract import convert_features
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.precomp import open_feature_table
-from counterfoil.data.readers.uniter import (
-    StoredCaption,
-    unpack_arrays,
-    write_tree_phrases,
-    write_tsv_features,
-)
+from counterfoil.data.readers.uniter import StoredCaption, unpack_arrays
 
 lmdb = pytest.importorskip("lmdb")
 msgpack = pytest.importorskip("msgpack")
@@ -138,8 +134,7 @@ def test_captions_and_regions_make_a_data_set(tmp_path):
 
 def test_scene_graphs_become_phrases_of_the_captions(tmp_path):
     database = text_database(tmp_path / "itm_flickr30k_train.db")
-    assert write_tree_phrases(database, tmp_path / "phrases.json") == 3
-    phrases = PhraseFile(path=str(tmp_path / "phrases.json"))
+    phrases = PhraseFile(path=str(database))
     texts = ["a dog runs", "a red ball", "dog"]
     words = [
         [(phrase.kind, text[slice(*phrase.spans[0])]) for phrase in found]
@@ -159,11 +154,19 @@ def test_tokens_that_are_not_adjacent_make_two_spans():
     assert caption.spans([1, 2, 4]) == [[2, 9], [13, 14]]
 
 
+def test_scene_graphs_of_other_captions_are_refused(tmp_path):
+    phrases = PhraseFile(path=str(text_database(tmp_path / "itm_flickr30k_train.db")))
+    with pytest.raises(ValueError, match="'12' is 'dog' there and 'Dog' in the data; read the"):
+        phrases.phrases(["Dog"], ["12"])
+    with pytest.raises(ValueError, match="has no phrases of caption '13'"):
+        phrases.phrases(["dog"], ["13"])
+
+
 def test_captions_without_scene_graphs_are_refused(tmp_path):
     database = text_database(tmp_path / "itm_flickr30k_test.db", tree=False)
-    with pytest.raises(ValueError, match="has no tree"):
-        write_tree_phrases(database, tmp_path / "phrases.json")
-    assert not (tmp_path / "phrases.json").exists()
+    for folder in (database, tmp_path / "pieces"):
+        with pytest.raises(ValueError, match="has no captions with a tree"):
+            PhraseFile(path=str(folder))
 
 
 def test_arrays_of_objects_are_refused():
@@ -204,29 +207,56 @@ def tsv(path: Path, rows: list[tuple[int, int]], *, lxmert: bool = False) -> lis
 @pytest.mark.parametrize("lxmert", [False, True])
 def test_a_table_of_boxes_becomes_a_feature_folder(tmp_path, lxmert):
     stored = tsv(tmp_path / "trainval.tsv", [(7, 3), (12, 5), (7, 3)], lxmert=lxmert)
-    assert write_tsv_features(tmp_path / "trainval.tsv", tmp_path / "out", kind="float32") == 2
-    table = open_feature_table(tmp_path / "out")
-    assert table.ids == ["7", "12"]
-    items = table.features.take(torch.arange(2))
-    assert items.mask.sum(1).tolist() == [3, 5]
-    for row in range(2):
-        count = len(stored[row])
-        assert torch.equal(items.values[row, :count], torch.from_numpy(stored[row]))
-    assert float(items.boxes[:, :, 0::2].max()) <= 1
-    assert 1 < float(items.boxes[:, :, 1::2].max()) <= 2  # drawn up to 100 in images 50 high
+    convert_features(tmp_path / "trainval.tsv", tmp_path / "out", kind="float32", shard=1)
+    for path in (tmp_path / "trainval.tsv", tmp_path / "out"):
+        table = open_feature_table(path)
+        assert table.ids == ["7", "12"]
+        items = table.features.take(torch.arange(2))
+        assert items.mask.sum(1).tolist() == [3, 5]
+        for row in range(2):
+            count = len(stored[row])
+            assert torch.equal(items.values[row, :count], torch.from_numpy(stored[row]))
+        assert float(items.boxes[:, :, 0::2].max()) <= 1
+        assert 1 < float(items.boxes[:, :, 1::2].max()) <= 2  # drawn up to 100 in images 50 high
+
+
+def test_parts_of_a_table_are_one(tmp_path):
+    first = tsv(tmp_path / "train.tsv.0", [(7, 3), (12, 5)])
+    second = tsv(tmp_path / "train.tsv.1", [(30, 2), (12, 4)])
+    table = open_feature_table(tmp_path)
+    assert table.ids == ["7", "12", "30"]
+    items = table.features.take(torch.tensor([1, 2]))
+    assert torch.equal(items.values[0], torch.from_numpy(first[1]))
+    assert torch.equal(items.values[1, :2], torch.from_numpy(second[0]))
+
+
+def test_a_database_becomes_a_feature_folder(tmp_path):
+    image_database(tmp_path / "img_db", "feat_th0.2_max100_min10", compressed=True)
+    copied = convert_features(tmp_path / "img_db", tmp_path / "out", shard=1)
+    original, rows = open_feature_table(tmp_path / "img_db"), torch.arange(2)
+    assert copied.ids == original.ids
+    one, other = original.features.take(rows), copied.features.take(rows)
+    assert torch.equal(one.values, other.values)
+    assert torch.equal(one.mask, other.mask)
+    assert torch.equal(one.boxes, other.boxes)
+    assert torch.equal(original.features.likely(rows), copied.features.likely(rows))
+    np.save(tmp_path / "rows.npy", np.zeros((2, 3, 4), np.float32))
+    with pytest.raises(ValueError, match=r"rows\.npy does not name its images"):
+        convert_features(tmp_path / "rows.npy", tmp_path / "none")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1\t2\t3", "3 fields"),
-        ("1\t2\t3\tmany\tAA==\tAA==", "no number"),
+        ("1\t2\t3\t1\tAAAAAA==\tAAAAAA==\n1\t2\t3", "line 2: 3 fields"),
+        ("1\t2\t3\t1\tAAAAAA==\tAAAAAA==\n1\t2\t3\tmany\tA\tA", "boxes of image '1' is no number"),
         ("1\t2\t3\t1\t!\t!", "damaged"),
         ("1\t2\t3\t1\tAAAAAA==\tAAAAAA==", "1 box values for 1 boxes"),
+        ("1\t2\t3\t0\t\t", "holds no image with boxes"),
     ],
 )
 def test_damaged_tables_are_refused(tmp_path, line, message):
     (tmp_path / "bad.tsv").write_text(line + "\n")
     with pytest.raises(ValueError, match=message):
-        write_tsv_features(tmp_path / "bad.tsv", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        convert_features(tmp_path / "bad.tsv", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.tsv"]
