@@ -14,7 +14,9 @@ from analysis_cases import REGIONS, reader
 from counterfoil.core.config import config, from_data
 from counterfoil.data.features import open_features, write_features
 from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
 from counterfoil.models.uniter import UNITER
+from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.store import GeneratedStore
 from counterfoil.pipelines.pipeline import Pretrain, Recipe, pretrain_config
 from counterfoil.pipelines.run import DataSource, run_pipeline
@@ -122,11 +124,14 @@ def test_scene_graphs_of_a_database_are_the_phrases_of_tags(printed, tmp_path):
     data = tmp_path / "txt_db"
     text_database(data / "itm_scenes_train.db", captions=captions, pieces=pieces)
     write_features(tmp_path / "regions", scenes.image_ids, scenes.features, kind="float32")
+    model = reader(tmp_path / "model")
     printed(
-        *("write", "tags", reader(tmp_path / "model"), data, "--features", tmp_path / "regions"),
+        *("write", "tags", model, data, "--features", tmp_path / "regions"),
         *("--phrases", data, "--masks", 3, "--refills", 3, "--output", tmp_path / "written"),
     )
     train = load_dataset(data, features=tmp_path / "regions").split("train")
+    inputs = GeneratorInputs(processor=load_model(model).process(train), parser=str(data))
+    assert inputs.phrases(torch.tensor([0]), 5).tolist() == [[[False, False, True, False, False]]]
     store = GeneratedStore.open(tmp_path / "written", fingerprint=train.fingerprint)
     foils = list(store.foils())
     assert len(foils) > 50
