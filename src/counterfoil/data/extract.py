@@ -320,7 +320,7 @@ def class_probabilities(logits: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         return likely, likely[:, 1:].amax(-1)
     each = logits.sigmoid()
     confidence = each.amax(-1)
-    shares = each * (confidence / each.sum(-1)).unsqueeze(-1)
+    shares = each * (confidence / each.sum(-1).clamp(min=1e-30)).unsqueeze(-1)
     return torch.cat([1 - confidence.unsqueeze(-1), shares], -1), confidence
 
 
