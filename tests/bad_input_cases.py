@@ -19,7 +19,6 @@ from PIL import Image
 
 import hub_cases
 import recipes_cases
-import uniter_files
 from analysis_cases import REGIONS, reader, taught, write_run
 from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
 from counterfoil.core.config import config_from_dict
@@ -809,13 +808,13 @@ def regions_of_no_detector(here, models):
 
 @case("holds features of images and no captions", "counterfoil features trainval.tsv")
 def a_table_of_regions_as_data(here, models):
-    uniter_files.tsv(here / "trainval.tsv", [(7, 3)])
+    (here / "trainval.tsv").write_text("7\t100\t50\t1\tAAAA\tAAAA\n")
     return "train", "vsepp", "--data", "trainval.tsv"
 
 
 @case("is read only with --model")
 def images_of_a_conversion(here, models):
-    uniter_files.tsv(here / "trainval.tsv", [(7, 3)])
+    (here / "trainval.tsv").write_text("7\t100\t50\t1\tAAAA\tAAAA\n")
     return "features", "trainval.tsv", "feat", "--images", "photos"
 
 
