@@ -113,7 +113,9 @@ def test_published_results_are_ensembles_of_two(name, parts):
 SMALL = ("*.plan.steps=2", "*.plan.batch=8", "*.model.text.width=16")
 
 
-@pytest.mark.parametrize("name", ["naaf", "sgraf", "xdim", "user", "queue/vsepp", "queue/gpo"])
+@pytest.mark.parametrize(
+    "name", ["naaf", "sgraf", "xdim", "user", "queue/vsepp", "queue/gpo", "graph/vsepp"]
+)
 @pytest.mark.parametrize("sees", ["pixels", "regions"])
 def test_short_runs(name, sees, tmp_path):
     data = "scenes:images=24" + (",features=regions" if sees == "regions" else "")

@@ -14,20 +14,20 @@ from counterfoil.cli.options import (
     Images,
     Minutes,
     NewFolder,
+    Phrases,
     Resume,
     Seed,
     Split,
     check_new_folder,
     data_options,
     example,
+    phrase_parser,
     refuse,
     refuse_without,
     resumable_work,
 )
 
 if TYPE_CHECKING:
-    from counterfoil.core.config import Config
-    from counterfoil.data.phrases import PhraseParser
     from counterfoil.negatives.generation.inputs import Rule
     from counterfoil.negatives.generation.inputs import Singles as SinglesMode
 
@@ -45,7 +45,6 @@ Guide = Annotated[
 Encoder = Annotated[
     str | None, typer.Option(help="Sentence encoder that removes captions of the same meaning.")
 ]
-Phrases = Annotated[str, typer.Option(help="Phrase parser: rules, spacy, or a .json file.")]
 Singles = Annotated[
     str, typer.Option(help="Mask single words: `without phrases`, `always`, or `only`.")
 ]
@@ -155,7 +154,7 @@ def tags(
         name="written",
         using=model,
         split=split,
-        parser=_parser(phrases),
+        parser=phrase_parser(phrases),
         masks=masks,
         refills=refills,
         keep=keep,
@@ -171,18 +170,3 @@ def tags(
         dataset = data.source().split(split)
         store = generate_captions(stage, dataset, folder, left=minutes_left)
     output(f"{describe_generation(store, dataset)}: {folder / ROWS}")
-
-
-def _parser(phrases: str) -> Config[PhraseParser]:
-    """The phrase parser: by rules, by spaCy, or read from a file."""
-    from counterfoil.core.config import config, unknown_name
-    from counterfoil.data.phrases import PhraseFile, RulePhraseParser, SpacyPhraseParser
-
-    if phrases.endswith(".json"):
-        return config(PhraseFile, path=phrases)
-    if phrases == "spacy":
-        return config(SpacyPhraseParser)
-    if phrases != "rules":
-        known = ["rules", "spacy", "a file that ends in .json"]
-        raise ValueError(unknown_name(phrases, known, "a way to find phrases"))
-    return config(RulePhraseParser)

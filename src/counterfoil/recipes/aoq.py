@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from counterfoil.core.config import Config, lazy
+from counterfoil.core.config import Config, config, lazy
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.losses.aoq import (
     AdaptiveQuintuplet,
     OfflineQuintuplet,
@@ -138,6 +139,28 @@ def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
         data=PROFILES[dataset].data,
         about=f"{members_note(name)}; mined by one VSRN, AdapOffQuin",
     )
+
+
+def graph_recipe(name: str, dataset: str) -> Recipe:
+    """Round two on lists from a denotation graph of the captions, which no model mines."""
+    parser = config(RulePhraseParser)
+    stages: list[Stage] = [
+        Mine(name="lists", using=(), texts=TEXTS, images=IMAGES, graph=parser),
+    ]
+    for member in ensemble_members(name):
+        loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
+        online = online_stage(member.model, dataset, member=member)
+        stages += [online, second_stage(member, dataset, loss, kind="graph", lists="lists")]
+    recipe = _compared(
+        f"graph/{name}-{dataset}",
+        (name, dataset),
+        stages,
+        ("online", "graph"),
+        "online triplet, AdapOffQuin on a denotation graph of the captions",
+    )
+    *before, report = recipe.stages
+    assert isinstance(report, Compare)
+    return replace(recipe, stages=(*before, replace(report, negatives=None)))
 
 
 def _compared(
