@@ -102,6 +102,7 @@ def _listed_families() -> list[_Family]:
         _Family("ndgl/{}", ndgl.ndgl_recipe, tuple(ndgl_models.MODELS)),
         _Family("{}", photos.photo_recipe, photos.NAMES),
         _Family("negclip/{}", clip.negclip_recipe, ("vsepp",)),
+        _Family("cascade/{}", tags.cascade_recipe, ("vsepp", "gpo")),
     ]
     return families + _tags_families(tags.KINDS, "uniter", "vilt")
 
