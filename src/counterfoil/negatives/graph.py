@@ -53,8 +53,8 @@ def graph_negatives(
 ) -> HardNegatives:
     """List captions and images that differ from each other in a detail of a shared expression.
 
-    Scores are those of `DenotationGraph.negatives`. Time and memory grow with the captions; nothing
-    has the size of images x captions.
+    Scores are those of `DenotationGraph.negatives`. Time and memory grow with the captions and the
+    lists; nothing has the size of images x captions.
 
     Args:
         dataset: the split, as ``load_dataset("flickr8k/").split("train")``.

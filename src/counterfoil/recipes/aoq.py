@@ -142,25 +142,20 @@ def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
 
 
 def graph_recipe(name: str, dataset: str) -> Recipe:
-    """Round two on lists from a denotation graph of the captions, which no model mines."""
-    parser = config(RulePhraseParser)
+    """Round two of a single model on lists from a denotation graph, which no model mines."""
+    loss = adaptive_quintuplet(offline_warmup(name, dataset))
     stages: list[Stage] = [
-        Mine(name="lists", using=(), texts=TEXTS, images=IMAGES, graph=parser),
+        online_stage(name, dataset),
+        Mine(name="lists", using=(), texts=TEXTS, images=IMAGES, graph=config(RulePhraseParser)),
+        second_stage(EnsembleMember(name), dataset, loss, kind="graph"),
     ]
-    for member in ensemble_members(name):
-        loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
-        online = online_stage(member.model, dataset, member=member)
-        stages += [online, second_stage(member, dataset, loss, kind="graph", lists="lists")]
-    recipe = _compared(
+    return _compared(
         f"graph/{name}-{dataset}",
         (name, dataset),
         stages,
         ("online", "graph"),
         "online triplet, AdapOffQuin on a denotation graph of the captions",
     )
-    *before, report = recipe.stages
-    assert isinstance(report, Compare)
-    return replace(recipe, stages=(*before, replace(report, negatives=None)))
 
 
 def _compared(

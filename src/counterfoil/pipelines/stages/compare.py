@@ -167,6 +167,8 @@ def learning_curve(name: str, path: Path) -> LearningCurve:
 
 def _hardness(context: RunContext, mining: str) -> tuple[NamedSample, ...]:
     stage = context.stage(mining, Mine)
+    if stage.graph:  # no model scored
+        return ()
     return hardness_at(context.place(mining), " + ".join((*stage.using, *stage.models)))
 
 
