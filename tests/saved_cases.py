@@ -2,7 +2,8 @@
 
 ``tests/saved/`` holds the snapshots. ``renamed.json`` there maps names of 0.1 to those of today;
 whoever renames a class, a setting or a field of JSON adds a row, and nothing else changes.
-`python tests/saved_cases.py plans|json|numbers` writes a snapshot anew, for changes that are meant.
+`python tests/saved_cases.py plans|json|numbers` writes a snapshot anew, for changes that are meant;
+`new-plans` adds the plans of recipes that have none.
 The folder ``v0.1/`` was written by 0.1 and is never written again.
 """
 
@@ -63,11 +64,13 @@ def renamed(kind: str) -> dict[str, str]:
 # plans
 
 
-def plans() -> dict[str, Any]:
-    """Every built-in recipe with all settings; equal stages are stored once."""
-    places: dict[str, int] = {}
-    recipes: dict[str, Any] = {}
-    for name in sorted(catalogue.recipe_names()):
+def plans(stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Every built-in recipe with all settings, after those stored; equal stages are stored once."""
+    before = stored or {"recipes": {}, "stages": []}
+    places = {json.dumps(stage, sort_keys=True): at for at, stage in enumerate(before["stages"])}
+    recipes = dict(before["recipes"])
+    known = {renamed("recipes").get(name, name) for name in recipes}
+    for name in sorted(set(catalogue.recipe_names()) - known):
         recipe = catalogue.find_recipe(name)
         texts = [json.dumps(settings(stage), sort_keys=True) for stage in recipe.stages]
         stages = [places.setdefault(text, len(places)) for text in texts]
@@ -367,6 +370,8 @@ if __name__ == "__main__":
         match sys.argv[1]:
             case "plans":
                 write(PLANS, plans())
+            case "new-plans":
+                write(PLANS, plans(read(PLANS)))
             case "answers":
                 write(ANSWERS, answers(WRITTEN_BY_0_1))
             case "json":

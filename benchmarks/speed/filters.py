@@ -1,4 +1,4 @@
-"""Filters against known false negatives.
+"""Filters, and negatives from a denotation graph, against known false negatives.
 
 ``python -m benchmarks.speed.filters SOURCE --model FOLDER``
 
@@ -20,6 +20,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
+from counterfoil.negatives.graph import graph_negatives
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores
@@ -115,6 +116,9 @@ def rows(
         found = rate(truth, lists.texts), rate(truth.T, lists.images)
         said = "; ".join(plan.describe()) or "own captions only"
         yield f"| {said} {counted}| {found[0]:.1%} | {found[1]:.1%} |\n"
+    lists = graph_negatives(dataset, texts_per_image=kept, images_per_text=max(1, kept // 5)).lists
+    found = rate(truth, lists.texts), rate(truth.T, lists.images)
+    yield f"| denotation graph, without a model | | | | {found[0]:.1%} | {found[1]:.1%} |\n"
 
 
 def rate(truth: Tensor, lists: Tensor) -> float:

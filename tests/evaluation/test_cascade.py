@@ -166,6 +166,32 @@ def test_it_says_what_was_re_ranked():
     )
 
 
+@pytest.mark.parametrize("tie", ["row", "pessimistic"])
+@pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
+def test_the_curve_is_that_of_shorter_cascades(protocol, tie):
+    coarse, fine, text_to_image = case()
+    found = ranked(coarse, fine, text_to_image, 7, protocol, tie).shortlists.curve
+    assert [point.depth for point in found] == [1, 2, 5, 7]
+    for point in found:
+        alone = ranked(coarse, fine, text_to_image, point.depth, protocol, tie)
+        assert point.report.numbers == alone.report.numbers
+        assert point.report.setting == alone.report.setting
+        for ours, theirs in zip(point.report.ranked, alone.report.ranked, strict=True):
+            assert torch.equal(ours.ranks, theirs.ranks)
+
+
+def test_pairs_of_a_curve_are_counted_once():
+    coarse, fine, text_to_image = case(levels=None)
+    for point in ranked(coarse, fine, text_to_image, 6).shortlists.curve:
+        pairs = set()
+        for image, scores in enumerate(coarse):
+            pairs |= {(image, int(text)) for text in scores.topk(point.depth).indices}
+        for text, scores in enumerate(coarse.T):
+            pairs |= {(int(image), text) for image in scores.topk(point.depth).indices}
+        assert point.pairs == len(pairs)
+    assert ranked(coarse, fine, text_to_image, max(fine.shape)).shortlists.curve == ()
+
+
 def _here(names: tuple[str, ...]) -> list[object]:
     torch.set_num_threads(1)
     text_to_image = evaluation_cases.ragged(15, 2, orphans=2)

@@ -90,6 +90,15 @@ def test_only_the_model_learns():
     assert not any(p.requires_grad for p in queue.parameters())
 
 
+@pytest.mark.parametrize("kind", HOSTS)
+def test_the_backward_pass_follows_the_update_of_the_queue(kind):
+    queue = MomentumQueue(size=64)
+    step = step_of(kind, queue)
+    for _ in range(2):  # of equal items, so that the queue is not widened but overwritten
+        losses = step(cases.batch_of(cases.processor(), [0, 5], step=0))
+        torch.stack(list(losses.values())).sum().backward()
+
+
 def test_longer_items_widen_the_queue():
     queue = KeyQueue(3)
     for value, length, rows in ((1, 1, [7, 8]), (2, 3, [9, 5])):

@@ -88,6 +88,10 @@ def test_a_cascade_round_trip(full, tmp_path, monkeypatch, capsys):
     assert found.shortlists is not None
     assert back.shortlists.ceiling == found.shortlists.ceiling
     assert (back.shortlists.full is not None) == full
+    for ours, theirs in zip(back.shortlists.curve, found.shortlists.curve, strict=True):
+        assert (ours.depth, ours.pairs) == (theirs.depth, theirs.pairs)
+        assert ours.report.numbers == theirs.report.numbers
+    assert [point.depth for point in back.shortlists.curve] == [1, 2, 3]
     first = back.shortlists.first.ranked[1].ranks, found.shortlists.first.ranked[1].ranks
     assert torch.equal(*first)
     back.show("slow")

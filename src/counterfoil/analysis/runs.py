@@ -17,10 +17,17 @@ from counterfoil.core.console import output
 from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Counted, Share, shares
-from counterfoil.evaluation.cascade import DEPTH
+from counterfoil.evaluation.cascade import DEPTH, ShortlistReport
 from counterfoil.evaluation.galleries import differ, shown_caption, shown_image
 from counterfoil.evaluation.metrics import EvaluationReport
-from counterfoil.evaluation.results import RunResult, headline, result_table, results
+from counterfoil.evaluation.results import (
+    RunResult,
+    cascade_figure,
+    cascade_table,
+    headline,
+    result_table,
+    results,
+)
 from counterfoil.pipelines.pipeline import evaluation_title
 from counterfoil.pipelines.publishing import (
     Analysis,
@@ -484,6 +491,62 @@ def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[R
         names = ", ".join(name for name, _ in others)
         output(f"set apart, for they were measured on other data or otherwise: {names}")
     return runs
+
+
+def cascade_curve(folders: Sequence[Path], out: Path) -> dict[str, ShortlistReport]:
+    """Recall of cascades against the pairs that are scored for a query, as LightningDOT has it.
+
+    Args:
+        folders: of runs; all their evaluations with shortlists count.
+        out: page to write; the numbers go beside it as JSON.
+
+    Returns:
+        The shortlists by the name of the cascade.
+
+    Raises:
+        ValueError: the page exists, no evaluation has shortlists shorter than the split, or data
+            or protocols differ.
+    """
+    check_page_path(out)
+    curves: dict[str, ShortlistReport] = {}
+    measured = []
+    for one in finished_evaluations(folders):
+        shortlists = RetrievalEvaluation.open(one.folder).shortlists
+        if shortlists and shortlists.curve:
+            measured.append(one)
+            curves[f"{one.run}: {one.name}" if len(folders) > 1 else one.name] = shortlists
+    if not measured:
+        raise ValueError(
+            f"{', '.join(map(str, folders))} holds no evaluation on shortlists that are shorter "
+            "than the split; name runs of recipes such as cascade/vsepp-scenes"
+        )
+    name, last = next(reversed(curves.items()))
+    deepest = last.curve[-1]
+    Analysis(
+        title="Recall against the cost of a cascade",
+        headline=(
+            f"{name} reaches RSum {deepest.report.rsum:.1f} with {deepest.depth:,} pairs scored "
+            f"for a query, the first model alone {last.first.rsum:.1f}."
+        ),
+        protocol=common_setting(measured),
+        figures=(cascade_figure(curves),),
+        tables=tuple(cascade_table(name, one) for name, one in curves.items()),
+        numbers={
+            "cascades": [
+                {
+                    "name": name,
+                    "first": one.first.to_dict(),
+                    "full": one.full.to_dict() if one.full else None,
+                    "curve": [
+                        {"depth": p.depth, "pairs": p.pairs, **p.report.to_dict()}
+                        for p in one.curve
+                    ],
+                }
+                for name, one in curves.items()
+            ]
+        },
+    ).publish(out)
+    return curves
 
 
 def figure_sections(figures: Mapping[str, tuple[Figure, ...]]) -> Iterator[FigureSection]:

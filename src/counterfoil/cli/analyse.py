@@ -247,6 +247,16 @@ def student(folders: Runs, page: Page) -> None:
 
 
 @app.command(
+    epilog=example("counterfoil analyse cascade runs/cascade/vsepp-scenes --output page.html")
+)
+def cascade(folders: Runs, page: Page) -> None:
+    """Draw the recall of cascades against the pairs that are scored for a query."""
+    from counterfoil.analysis import runs
+
+    runs.cascade_curve(folders, page)
+
+
+@app.command(
     epilog=example(
         "counterfoil analyse against teachers runs/ndgl/teachers/chan-scenes --output page.html",
         "counterfoil analyse against batch runs/ndgl/batches/chan-scenes --output batches.html",

@@ -1,4 +1,4 @@
-"""``counterfoil negatives import`` and ``export``: mined negatives from and for AOQ's code."""
+"""``counterfoil negatives``: lists from a denotation graph, and from and for AOQ's code."""
 
 from __future__ import annotations
 
@@ -11,13 +11,50 @@ import typer
 from counterfoil.cli.options import (
     DataOptions,
     NewFolder,
+    Phrases,
+    Seed,
     Split,
     check_new_folder,
     data_options,
     example,
+    phrase_parser,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Mined negatives from and for the code of AOQ.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Negatives from a denotation graph of captions, and from and for the code of AOQ.",
+)
+
+
+@app.command(
+    "graph",
+    epilog=example("counterfoil negatives graph --data scenes --output lists/ --texts 100"),
+)
+@data_options
+def graph(
+    folder: NewFolder,
+    data: DataOptions,
+    split: Split = "train",
+    texts: Annotated[int, typer.Option(min=1, help="Texts listed for each image, at most.")] = 100,
+    hard_images: Annotated[
+        int, typer.Option("--images-per-text", min=1, help="Images listed for each text, at most.")
+    ] = 20,
+    phrases: Phrases = "rules",
+    seed: Seed = 0,
+) -> None:
+    """List wrong captions and images that share an expression with the true ones, by no model."""
+    from counterfoil.core.console import output
+    from counterfoil.negatives.graph import graph_negatives
+
+    check_new_folder(folder)
+    parser = phrase_parser(phrases).build()
+    dataset = data.source().split(split)
+    negatives = graph_negatives(
+        dataset, texts_per_image=texts, images_per_text=hard_images, parser=parser, seed=seed
+    )
+    negatives.save(folder)
+    filters = "; ".join(negatives.store.manifest.filters)
+    output(f"{negatives.lists.describe()}, {filters}: {folder}")
 
 
 @app.command(

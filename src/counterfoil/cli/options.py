@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
 import typer
 
 if TYPE_CHECKING:
+    from counterfoil.core.config import Config
+    from counterfoil.data.phrases import PhraseParser
     from counterfoil.pipelines.run import DataSource
 
 
@@ -60,6 +62,12 @@ OneModel = Annotated[
 ]
 Models = Annotated[
     list[str], typer.Argument(help="Model folders or HF names; join with `+` for an ensemble.")
+]
+Phrases = Annotated[
+    str,
+    typer.Option(
+        help="Phrase parser: rules, spacy, a .json file, or a txt_db of UNITER with scene graphs."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of random draws.")]
 Query = Annotated[
@@ -145,6 +153,21 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def phrase_parser(phrases: str) -> Config[PhraseParser]:
+    """The phrase parser: by rules, by spaCy, or read from a file."""
+    from counterfoil.core.config import config, unknown_name
+    from counterfoil.data.phrases import PhraseFile, RulePhraseParser, SpacyPhraseParser
+
+    if phrases == "spacy":
+        return config(SpacyPhraseParser)
+    if phrases == "rules":
+        return config(RulePhraseParser)
+    if not phrases.endswith(".json") and not Path(phrases).is_dir():
+        known = ["rules", "spacy", "a file that ends in .json", "a folder of a txt_db"]
+        raise ValueError(unknown_name(phrases, known, "a phrase parser"))
+    return config(PhraseFile, path=phrases)
 
 
 def check_new_folder(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -15,20 +14,20 @@ from counterfoil.cli.options import (
     Images,
     Minutes,
     NewFolder,
+    Phrases,
     Resume,
     Seed,
     Split,
     check_new_folder,
     data_options,
     example,
+    phrase_parser,
     refuse,
     refuse_without,
     resumable_work,
 )
 
 if TYPE_CHECKING:
-    from counterfoil.core.config import Config
-    from counterfoil.data.phrases import PhraseParser
     from counterfoil.negatives.generation.inputs import Rule
     from counterfoil.negatives.generation.inputs import Singles as SinglesMode
 
@@ -45,12 +44,6 @@ Guide = Annotated[
 ]
 Encoder = Annotated[
     str | None, typer.Option(help="Sentence encoder that removes captions of the same meaning.")
-]
-Phrases = Annotated[
-    str,
-    typer.Option(
-        help="Phrase parser: rules, spacy, a .json file, or a txt_db of UNITER with scene graphs."
-    ),
 ]
 Singles = Annotated[
     str, typer.Option(help="Mask single words: `without phrases`, `always`, or `only`.")
@@ -163,7 +156,7 @@ def tags(
         name="written",
         using=model,
         split=split,
-        parser=_parser(phrases),
+        parser=phrase_parser(phrases),
         masks=masks,
         refills=refills,
         keep=keep,
@@ -179,18 +172,3 @@ def tags(
         dataset = data.source().split(split)
         store = generate_captions(stage, dataset, folder, left=minutes_left)
     output(f"{describe_generation(store, dataset)}: {folder / ROWS}")
-
-
-def _parser(phrases: str) -> Config[PhraseParser]:
-    """The phrase parser: by rules, by spaCy, or read from a file."""
-    from counterfoil.core.config import config, unknown_name
-    from counterfoil.data.phrases import PhraseFile, RulePhraseParser, SpacyPhraseParser
-
-    if phrases == "spacy":
-        return config(SpacyPhraseParser)
-    if phrases == "rules":
-        return config(RulePhraseParser)
-    if not phrases.endswith(".json") and not Path(phrases).is_dir():
-        known = ["rules", "spacy", "a file that ends in .json", "a folder of a txt_db"]
-        raise ValueError(unknown_name(phrases, known, "a way to find phrases"))
-    return config(PhraseFile, path=phrases)

@@ -36,6 +36,7 @@ from counterfoil.scoring.stream import MEMORY, stream_scores
 
 AFFORDABLE = 100_000  # pairs up to which the full ranking is always made
 DEPTH = 50  # of a shortlist
+DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of shorter ones that are measured, too
 
 
 @final
@@ -66,6 +67,22 @@ class Shortlister:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class CascadePoint:
+    """A cascade with shortlists of one length.
+
+    Attributes:
+        depth: pairs that are scored for a query.
+        pairs: different pairs that are scored for all queries, of both directions.
+        report: the ranking.
+    """
+
+    depth: int
+    pairs: int
+    report: EvaluationReport
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class ShortlistReport:
     """Quality of the shortlists.
 
@@ -74,11 +91,14 @@ class ShortlistReport:
             of every recall.
         first: ranking by the first models alone.
         full: ranking of everything by the other models; None where it was not made.
+        curve: the same cascade with shorter lists, up to those in use; () where these are as long
+            as the split.
     """
 
     ceiling: tuple[float, float]
     first: EvaluationReport
     full: EvaluationReport | None
+    curve: tuple[CascadePoint, ...] = ()
 
     def describe(self, reached: EvaluationReport) -> str:
         """The ceiling, and the loss against the full ranking, in a sentence.
@@ -202,7 +222,13 @@ def evaluate_cascade(
     pairs = zip(ranker.hits, report.ranked, strict=True)
     i2t, t2i = (100.0 * hit[ranked.counted].double().mean().item() for hit, ranked in pairs)
     (texts, images), (text_scores, image_scores) = ranker.rows, ranker.scores
-    shortlists = ShortlistReport((i2t, t2i), first, full)
+    curve = []
+    for depth, ranks in ranker.curve.items():
+        left = iter(ranks)
+        cut = replace(setting, first=by.name, depth=depth)
+        shorter = report_of(lambda *_, left=left: next(left), text_to_image, cut)
+        curve.append(CascadePoint(depth, ranker.pairs[depth], shorter))
+    shortlists = ShortlistReport((i2t, t2i), first, full, tuple(curve))
     return Cascade(report, shortlists, texts, text_scores, images, image_scores)
 
 
@@ -233,7 +259,7 @@ class _FullPass:
 
 @final
 class _FoldRanker:
-    """Ranks fold after fold; collects lists, shortlist hits and the first models' ranks."""
+    """Ranks fold after fold; collects lists, shortlist hits and ranks of parts of the cascade."""
 
     def __init__(
         self,
@@ -248,6 +274,9 @@ class _FoldRanker:
         self.members, self.by, self.tie, self.memory = members, by, tie, memory
         self.head, self.covered = head, by.depth >= max(images, texts)
         self.firsts: list[tuple[Tensor, Tensor]] = []
+        depths = [] if self.covered else sorted({*(d for d in DEPTHS if d < by.depth), by.depth})
+        self.curve: dict[int, list[tuple[Tensor, Tensor]]] = {depth: [] for depth in depths}
+        self.pairs = dict.fromkeys(depths, 0)
         self.hits = torch.zeros(images, dtype=torch.bool), torch.zeros(texts, dtype=torch.bool)
         self.rows = torch.full((images, head), -1), torch.full((texts, head), -1)
         self.scores = tuple(torch.full(rows.shape, -torch.inf) for rows in self.rows)
@@ -273,10 +302,16 @@ class _FoldRanker:
         self._store(0, fold, *rescored.best("image", self.head))
         self._store(1, fold, *rescored.best("text", self.head))
         scores = rescored.scores("image"), rescored.scores("text")
-        i2t, t2i = (
-            _reranked(*each, self.tie)
-            for each in zip(scores, lists, positive, self.firsts[-1], strict=True)
-        )
+        for depth, ranks in self.curve.items():
+            # the beginning of a longer shortlist is the shorter one
+            i2t, t2i = (
+                _reranked(s[:, :depth], rows[:, :depth], true[:, :depth], behind, self.tie)
+                for s, rows, true, behind in zip(
+                    scores, lists, positive, self.firsts[-1], strict=True
+                )
+            )
+            ranks.append((i2t, t2i))
+            self.pairs[depth] += rescored.count_within(depth)
         return i2t, t2i
 
     def _store(self, side: int, fold: tuple[Tensor, Tensor], rows: Tensor, scores: Tensor) -> None:

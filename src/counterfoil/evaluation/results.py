@@ -1,14 +1,16 @@
-"""Evaluations side by side: one table with intervals and paired differences, and a headline."""
+"""Evaluations side by side, with intervals and paired differences; a cascade by its cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals
+from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals, sums
+from counterfoil.evaluation.cascade import ShortlistReport
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport
-from counterfoil.report.page import TableBlock, TableCell, TableRow
+from counterfoil.report.figures import ResultPoint, result_curves
+from counterfoil.report.page import Figure, TableBlock, TableCell, TableRow
 
 GROUPS = (
     ("Image to text", METRICS[:5]),
@@ -120,6 +122,61 @@ def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
             cells.append(chance(change.p))
     name = metric.removeprefix("i2t ").removeprefix("t2i ")
     return name[0].upper() + name[1:], *cells
+
+
+def cascade_table(name: str, shortlists: ShortlistReport) -> TableBlock:
+    """Tabulate recalls by the number of pairs that the re-ranking model scores for a query.
+
+    Args:
+        name: of the cascade.
+        shortlists: with a curve.
+    """
+    setting = shortlists.first.setting
+    queries = setting.images + setting.texts
+    rows = [("0", "0", *_recalls(shortlists.first))]
+    rows += [
+        (f"{point.depth:,}", f"{point.pairs / queries:,.1f}", *_recalls(point.report))
+        for point in shortlists.curve
+    ]
+    if shortlists.full:
+        pairs = setting.images * setting.texts / setting.protocol.folds
+        rows.append(("all", f"{pairs / queries:,.1f}", *_recalls(shortlists.full)))
+    head = ("depth", "pairs", *(f"i2t {k}" for k in RECALLS))
+    note = (
+        "Depth: first items of a query that are scored again; 0 is the first model alone. Pairs: "
+        "different pairs of both directions, divided by the number of images and captions."
+    )
+    return TableBlock(
+        f"Recall against cost: {name}",
+        (*head, *(f"t2i {k}" for k in RECALLS), "RSum"),
+        tuple(rows),
+        note,
+    )
+
+
+RECALLS = ("R@1", "R@5", "R@10")
+
+
+def _recalls(report: EvaluationReport) -> tuple[str, ...]:
+    sides = report.i2t, report.t2i
+    return (*(f"{r:.1f}" for s in sides for r in (s.r1, s.r5, s.r10)), f"{report.rsum:.1f}")
+
+
+def cascade_figure(curves: Mapping[str, ShortlistReport]) -> Figure:
+    """Draw RSum against the number of pairs that are scored for a query.
+
+    Args:
+        curves: shortlists with a curve, by the name of the cascade.
+    """
+    points = []
+    for name, shortlists in curves.items():
+        for point in shortlists.curve:
+            span = sums(point.report)[0]
+            points.append(ResultPoint(name, point.report.rsum, span.low, span.high, at=point.depth))
+    alone = "; ".join(f"{name} {one.first.rsum:.1f}" for name, one in curves.items())
+    caption = f"RSum of a cascade by its depth; by the first model alone: {alone}."
+    label = "pairs scored for a query"
+    return result_curves(points, "RSum", label, "cascade", caption, log=True, columns=1)
 
 
 def figure(metric: str, number: float) -> str:

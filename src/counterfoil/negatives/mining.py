@@ -220,7 +220,7 @@ def mine_lists(
         ValueError: a list shorter than 1, or a checkpoint of another mining.
         WorkStopped: `stop` returned True.
     """
-    _check_lengths(texts_per_image, images_per_text)
+    check_lengths(texts_per_image, images_per_text)
     matrix = _ScoreMatrix(
         members, text_to_image, filters, memory, device, tile, keep, every, stop, run
     )
@@ -229,7 +229,8 @@ def mine_lists(
     return _on_cpu(*((side.rows, side.scores) for side in lists))
 
 
-def _check_lengths(texts: int, images: int) -> None:
+def check_lengths(texts: int, images: int) -> None:
+    """Refuse empty lists."""
     for name, length in (("texts", texts), ("images", images)):
         if length < 1:
             raise ValueError(f"{name}={length}: a list of negatives has at least 1")
@@ -477,7 +478,7 @@ def mine_half_precision(
         ValueError: a number out of range, filters on scores, or a checkpoint of another mining.
         WorkStopped: `stop` returned True.
     """
-    _check_lengths(texts_per_image, images_per_text)
+    check_lengths(texts_per_image, images_per_text)
     if slack < 0:
         raise ValueError(f"slack={slack}: 0 or more are kept besides the wanted ones")
     if bound is not None and not bound >= 0:

@@ -69,7 +69,10 @@ class KeyQueue(nn.Module):
         """Return the K items; an empty place has one zero vector."""
         mask = self.mask.clone()
         mask[:, :1] |= (self.rows < 0).unsqueeze(1)
-        return Embeddings(self.tokens, mask, self.gram if self.gram.shape[1] else None)
+        # copies, as the backward pass reads them after `append` has overwritten places
+        return Embeddings(
+            self.tokens.clone(), mask, self.gram.clone() if self.gram.shape[1] else None
+        )
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         for name in ("tokens", "mask", "gram"):  # the sizes that the saved training gave them

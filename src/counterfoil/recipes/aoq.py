@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import final
 
-from counterfoil.core.config import Config, lazy
+from counterfoil.core.config import Config, config, lazy
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.losses.aoq import (
     AdaptiveQuintuplet,
     OfflineQuintuplet,
@@ -137,6 +138,23 @@ def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
         stages=(*trained, *teacher, *evaluation_stages("adaptive", name, dataset), report),
         data=PROFILES[dataset].data,
         about=f"{members_note(name)}; mined by one VSRN, AdapOffQuin",
+    )
+
+
+def graph_recipe(name: str, dataset: str) -> Recipe:
+    """Round two of a single model on lists from a denotation graph, which no model mines."""
+    loss = adaptive_quintuplet(offline_warmup(name, dataset))
+    stages: list[Stage] = [
+        online_stage(name, dataset),
+        Mine(name="lists", using=(), texts=TEXTS, images=IMAGES, graph=config(RulePhraseParser)),
+        second_stage(EnsembleMember(name), dataset, loss, kind="graph"),
+    ]
+    return _compared(
+        f"graph/{name}-{dataset}",
+        (name, dataset),
+        stages,
+        ("online", "graph"),
+        "online triplet, AdapOffQuin on a denotation graph of the captions",
     )
 
 

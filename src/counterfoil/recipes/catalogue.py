@@ -83,7 +83,7 @@ def _datasets(name: str) -> tuple[str, ...]:
     """The data sets that a model has recipes for."""
     if name in photos.NAMES:
         return photos.SETS
-    preset = ndgl_models.MODELS.get(name) or tags.TAGS_MODELS.get(name)
+    preset = ndgl_models.PRESETS.get(name) or tags.TAGS_MODELS.get(name)
     return preset.datasets if preset else DATASETS
 
 
@@ -92,14 +92,17 @@ def _listed_families() -> list[_Family]:
     # the models for which the paper mines with VSRN
     attending = [name for name in NAMES if name.startswith(("scan", "bfan"))]
     families = [
-        _Family("{}", models.online_recipe, NAMES),
+        _Family("{}", models.online_recipe, (*NAMES, *models.COMPARED)),
         _Family("aoq/{}", aoq.aoq_recipe, NAMES),
         _Family("aoq/{}-vsrn-lists", aoq.aoq_with_vsrn_lists, attending),
         _Family("aoq/ablations/{}", aoq.ablation_recipe, NAMES),
-        _Family("{}", ndgl_models.modern_recipe, ndgl_models.MODERN),
+        _Family("graph/{}", aoq.graph_recipe, ("vsepp", "scan-t2i")),
+        _Family("{}", ndgl_models.modern_recipe, (*ndgl_models.MODERN, *ndgl_models.COMPARED)),
+        _Family("queue/{}", ndgl_models.queue_recipe, ("vsepp", "gpo", "gpo-bert")),
         _Family("ndgl/{}", ndgl.ndgl_recipe, tuple(ndgl_models.MODELS)),
         _Family("{}", photos.photo_recipe, photos.NAMES),
         _Family("negclip/{}", clip.negclip_recipe, ("vsepp",)),
+        _Family("cascade/{}", tags.cascade_recipe, ("vsepp", "gpo")),
     ]
     return families + _tags_families(tags.KINDS, "uniter", "vilt")
 
@@ -156,7 +159,8 @@ def print_catalogue() -> None:
     for line in (
         f"DATA: {' '.join(DATASETS)}",
         f"LARGE: {' '.join(LARGE)}",
-        "scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model",
+        "scan, bfan, vsrn, naaf and sgraf are ensembles of 2, but not in ndgl/ and tags/; others "
+        "are one model",
         f"aoq/ablations/LOSS/MODEL-DATA is one ablation alone; LOSS: {' '.join(aoq.LOSSES)}",
         f"ndgl/COMPARISON/MODEL-DATA, of gpo or chan; COMPARISON: {' '.join(ndgl.VARIANTS)}",
         f"METHOD/MODEL-DATA compares ways to generate captions; METHOD: {ways}",

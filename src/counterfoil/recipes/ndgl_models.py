@@ -1,8 +1,10 @@
-"""The models that NDGL is tried on, as their papers train them: five modern ones and VSRN.
+"""The models that NDGL is tried on or compared with, as their papers train them.
 
 GPO (Chen et al., CVPR 2021), CHAN (Pan et al., CVPR 2023), ESA (Zhu et al., TCSVT 2023), HREM (Fu
 et al., CVPR 2023) and DivE (Kim et al., CVPR 2023), on detected regions with a BiGRU, with BERT
-where a name ends in ``-bert``, and GPO also on the grid of a ResNeXt-101 (``gpo-grid``).
+where a name ends in ``-bert``, and GPO also on the grid of a ResNeXt-101 (``gpo-grid``); VSRN; and
+`COMPARED`: X-Dim (Zhang et al., ACM MM 2023) and USER (Zhang et al., TIP 2024). NAAF and SGRAF are
+in `counterfoil.recipes.models`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from counterfoil.core.types import INFERENCE
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.base import Loss, Reduction, weighted_sum
 from counterfoil.losses.baselines import DistanceWeightedTripletLoss, SelfExpandingLoss
+from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumTripletLoss
 from counterfoil.models.base import RetrievalModel
@@ -26,7 +29,11 @@ from counterfoil.models.hrem import HREM, BatchGraph
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.pretrained import BertTextTower, TimmGridTower
 from counterfoil.models.layers.towers import GRU, Init, MLPRegions, PatchTower, Regions
-from counterfoil.pipelines.pipeline import Evaluate, Recipe, Train
+from counterfoil.models.user import EnhancedRegions
+from counterfoil.models.xdim import XDim
+from counterfoil.negatives.momentum import MomentumQueue
+from counterfoil.negatives.online import OnlineMiner
+from counterfoil.pipelines.pipeline import Compare, Evaluate, Recipe, Train
 from counterfoil.recipes import models
 from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES, DatasetProfile
 from counterfoil.training.config import (
@@ -70,6 +77,7 @@ class ModelPreset:
         warmup: steps against all negatives first.
         epochs: of the training.
         schedule: of the learning rate.
+        rounds: epochs, and epoch at which the rate drops, where data sets differ in them.
         batch: captions of a batch, or images with all of their captions.
         all_captions: whether a batch is of images with all of their captions.
         rate: learning rate.
@@ -87,6 +95,7 @@ class ModelPreset:
     warmup: dict[str, int] = field(default_factory=lambda: EPOCH)
     epochs: int = 25
     schedule: LRSchedule = field(default_factory=lambda: StepDecayLR(at=(15,)))
+    rounds: dict[str, tuple[int, int]] = field(default_factory=dict)
     batch: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LARGE, 128))
     all_captions: bool = False
     rate: float = 5e-4
@@ -162,18 +171,47 @@ MODELS = {
 }
 MODERN = tuple(name for name in MODELS if name != "vsrn")
 
+_XDIM = replace(
+    _GPO,
+    title="X-Dim (BiGRU)",
+    paper="xdim",
+    rounds={"flickr30k": (25, 15), "coco": (20, 10)},
+    decay=1e-4,
+)
+_USER = replace(
+    _GPO,
+    title="USER (BiGRU)",
+    paper="user",
+    reduction="mean",
+    warmup=dict.fromkeys(LARGE, 0),
+    rounds={"flickr30k": (20, 10), "coco": (25, 15)},
+    decay=1e-4,
+)
+# Both were released with BERT alone; beside a BiGRU they have the same numbers.
+COMPARED = {
+    "xdim": _XDIM,
+    "user": _USER,
+    "xdim-bert": replace(_XDIM, title="X-Dim (BERT)", bert=True, groups=(_TEXT,)),
+    "user-bert": replace(_USER, title="USER (BERT)", bert=True, groups=(_TEXT,)),
+}
+PRESETS = MODELS | COMPARED
+
 
 def train_config(name: str, dataset: str, *, seed: int = 0) -> TrainConfig:
     """The training of a modern model; on the small data sets with the rates of the older ones."""
-    preset = MODELS[name]
+    preset = PRESETS[name]
     if dataset not in LARGE:
         plan = models.small_plan(dataset, seed)
         if not preset.all_captions:
             return plan
         # as many captions as the others' batches have
         return replace(plan, batch=max(1, plan.batch // 5), all_captions=True)
+    schedule, epochs = preset.schedule, preset.epochs
+    if dataset in preset.rounds:
+        epochs, drop = preset.rounds[dataset]
+        schedule = StepDecayLR(at=(drop,))
     return TrainConfig(
-        epochs=preset.epochs,
+        epochs=epochs,
         batch=preset.batch[dataset],
         all_captions=preset.all_captions,
         seed=seed,
@@ -185,7 +223,7 @@ def train_config(name: str, dataset: str, *, seed: int = 0) -> TrainConfig:
             clip=preset.clip,
             groups=preset.groups,
         ),
-        schedule=preset.schedule,
+        schedule=schedule,
     )
 
 
@@ -214,10 +252,17 @@ def model_config(
         copies: of each item in ESA's expanded view, for its own loss.
         profile: another width than the data set's.
     """
-    profile, preset = profile or PROFILES[dataset], MODELS[name]
+    profile, preset = profile or PROFILES[dataset], PRESETS[name]
     match preset.paper:
         case "gpo":
             return config(GPO, image=_regions(preset, profile), text=_words(preset, profile))
+        case "user":
+            image = _regions(preset, profile, drop=0.0)
+            if profile.sees == "features":  # pixels have no features to enhance
+                image = lazy(EnhancedRegions, tower=image, features=from_data("features"))
+            return config(GPO, image=image, text=_words(preset, profile))
+        case "xdim":
+            return config(XDim, image=_regions(preset, profile), text=_words(preset, profile))
         case "chan":
             # Beside a BiGRU it is published with self-attention over regions and log-sum-exp over
             # words. On our own small sets words are averaged, as beside BERT, so that the margin
@@ -242,7 +287,7 @@ def model_config(
 
 def processor_config(name: str, dataset: str) -> ProcessorConfig:
     """The processor of a modern model."""
-    preset, processor = MODELS[name], PROFILES[dataset].processor
+    preset, processor = PRESETS[name], PROFILES[dataset].processor
     if preset.grid:
         return GRID_PROCESSOR
     return replace(processor, texts=BERT) if preset.bert else processor
@@ -332,13 +377,15 @@ def _words(preset: ModelPreset, profile: DatasetProfile, *, dropout: float = 0.0
 # Losses: a model's own, or another in place of its triplet.
 #
 # HREM also judges three enhanced score matrices, whatever the loss of the plain one is. On our own
-# small sets the warm-up with all negatives is longer than the authors', and every model has one:
-# with fewer steps GPO collapses.
+# small sets the warm-up with all negatives is longer than the authors', and every model with a
+# triplet has one: with fewer steps GPO collapses.
 
 SMALL_STEPS = {"scenes": 628, "flickr8k": 705}
 GRAPH_AFTER = {**SMALL_STEPS, "flickr30k": 8000, "coco": 8000}  # steps before HREM's graph
 FURTHEST = {"coco": 1.9}  # largest distance of HREM's sampler
 ENHANCED = ("images enhanced", "texts enhanced", "both enhanced")
+IN_BATCH = {"flickr30k": 20.0}  # lambda of USER's loss within the batch; 1 elsewhere
+QUEUE = {"coco": 4096}  # K, places of USER's queue; 2,048 elsewhere
 
 
 def loss_terms(
@@ -352,7 +399,10 @@ def loss_terms(
         instead: loss in place of the model's own triplet.
         longer: factor of the steps before terms that begin later, as for smaller batches.
     """
-    preset = MODELS[name]
+    preset = PRESETS[name]
+    if preset.paper == "user":
+        own = instead or lazy(UTOLoss)
+        return {"batch": (IN_BATCH.get(dataset, 1.0), own), "queue": (1.0, lazy(MomentumQueueLoss))}
     first: Loss
     if instead is None and preset.paper == "esa":
         first = lazy(
@@ -374,7 +424,7 @@ def loss_terms(
 
 def warmup_steps(name: str, dataset: str) -> int:
     """Steps against all negatives first."""
-    return MODELS[name].warmup[dataset] if dataset in LARGE else SMALL_STEPS[dataset]
+    return PRESETS[name].warmup[dataset] if dataset in LARGE else SMALL_STEPS[dataset]
 
 
 def switch_after(first: Loss, then: Loss, steps: int) -> Loss:
@@ -391,7 +441,7 @@ def all_negatives_loss(dataset: str) -> type[SumTripletLoss] | type[MeanTripletL
 
 
 def _own_loss(name: str, dataset: str) -> Loss:
-    preset = MODELS[name]
+    preset = PRESETS[name]
     match preset.paper:
         case "esa":
             return lazy(SelfExpandingLoss, margin=MARGIN)
@@ -405,6 +455,11 @@ def _own_loss(name: str, dataset: str) -> Loss:
 def _distance_weighted(dataset: str, grid: str = INFERENCE) -> Loss:
     furthest = FURTHEST.get(dataset, 1.7)
     return lazy(DistanceWeightedTripletLoss, margin=MARGIN, furthest=furthest, grid=grid)
+
+
+def momentum_queue(dataset: str) -> Config[OnlineMiner]:
+    """USER's queue, which scores the anchors of any model with items of earlier batches."""
+    return config(MomentumQueue, size=QUEUE.get(dataset, 2048))
 
 
 # A model with everything of its training.
@@ -421,6 +476,7 @@ class TrainingSetup:
         processor: of its inputs.
         plan: its training.
         reduction: how its loss is summed over a batch.
+        proposer: of further negatives that its loss needs.
     """
 
     model: Config[RetrievalModel]
@@ -428,6 +484,7 @@ class TrainingSetup:
     processor: ProcessorConfig
     plan: TrainConfig
     reduction: Reduction = "sum"
+    proposer: Config[OnlineMiner] | None = None
 
     def stage(self, name: str, more: Terms | None = None) -> Train:
         """A training with the model's own loss, and with further terms."""
@@ -437,6 +494,7 @@ class TrainingSetup:
             objective=weighted_sum(**self.terms, **(more or {})),
             processor=self.processor,
             plan=self.plan,
+            proposer=self.proposer,
         )
 
 
@@ -446,7 +504,7 @@ class ModelSetting:
     """A model on a data set.
 
     Attributes:
-        name: of the model, in `MODELS` or `counterfoil.recipes.models.SINGLES`.
+        name: of the model, in `PRESETS` or `counterfoil.recipes.models.SINGLES`.
         dataset: the data set.
         seed: of its training.
         profile: widths, where they are not the data set's.
@@ -462,8 +520,8 @@ class ModelSetting:
 
     @property
     def preset(self) -> ModelPreset:
-        """The model's row in `MODELS`."""
-        return MODELS[self.name]
+        """The model's row in `PRESETS`."""
+        return PRESETS[self.name]
 
     def setup(self, instead: Loss | None = None) -> TrainingSetup:
         """The model as its paper trains it, or with another loss in place of its own triplet."""
@@ -478,6 +536,7 @@ class ModelSetting:
             processor=processor_config(self.name, self.dataset),
             plan=plan,
             reduction=self.preset.reduction,
+            proposer=momentum_queue(self.dataset) if self.preset.paper == "user" else None,
         )
 
     def _older_setup(self, name: str, loss: Loss) -> TrainingSetup:
@@ -508,5 +567,28 @@ def modern_recipe(name: str, dataset: str) -> Recipe:
         name=f"{name}-{dataset}",
         stages=(training, *tests),
         data=PROFILES[dataset].data,
-        about=f"{MODELS[name].title}; single model, its own loss",
+        about=f"{PRESETS[name].title}; single model, its own loss",
+    )
+
+
+def queue_recipe(name: str, dataset: str) -> Recipe:
+    """The model's own loss, and the same with USER's queue as a further source of negatives."""
+    setup, tests = ModelSetting(name=name, dataset=dataset).setup(), []
+    more: Terms = {"queue": (1.0, lazy(MomentumQueueLoss, reduction=setup.reduction))}
+    queued = replace(setup, proposer=momentum_queue(dataset)).stage("queue", more)
+    for using in ("online", "queue"):
+        stage = Evaluate(name=f"test-{using}", using=(using,), protocol=PROFILES[dataset].protocol)
+        tests.append(stage)
+        if dataset == "coco":
+            tests.append(replace(stage, name=f"{stage.name}-5k", protocol="coco-5k"))
+    return Recipe(
+        name=f"queue/{name}-{dataset}",
+        stages=(
+            setup.stage("online"),
+            queued,
+            *tests,
+            Compare(name="report", results=("test-online", "test-queue")),
+        ),
+        data=PROFILES[dataset].data,
+        about="single model; its own loss, and USER's momentum queue beside it",
     )

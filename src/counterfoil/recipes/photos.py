@@ -151,8 +151,9 @@ def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) ->
 
 def known_models(like: str) -> list[str]:
     """Models that can be trained on data like a data set's."""
-    presets = ndgl_models.MODELS
-    known = [name for name in presets if like in presets[name].datasets]
-    own = [name for name in known if name in ndgl_models.MODERN]
+    presets = ndgl_models.PRESETS
+    known = [name for name in ndgl_models.MODELS if like in presets[name].datasets]
+    modern = (*ndgl_models.MODERN, *ndgl_models.COMPARED)
+    own = [name for name in modern if like in presets[name].datasets]
     for_photos = (*tags.OWN_RECIPES, *NAMES) if like == "scenes" else ()
     return [*models.SINGLES, *own, *(PREFIX + name for name in known), *for_photos]

@@ -658,6 +658,36 @@ OTHER_VARIANTS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] 
 }
 
 
+RERANKED = 100  # counterparts of a query
+
+
+def cascade_recipe(name: str, dataset: str) -> Recipe:
+    """A bi-encoder retrieves and UNITER re-ranks: LightningDOT with re-ranking.
+
+    Sun et al., NAACL 2021. Their own bi-encoder, a UNITER and a BERT pre-trained on more pictures,
+    is not here; another one retrieves.
+    """
+    own, hard = _setup(name, dataset).stage(OWN), tags_stage(0, dataset)
+    alone = evaluations_of([OWN], dataset)
+    tests = [
+        replace(
+            one,
+            name=one.name.replace(OWN, "cascade"),
+            using=(hard.name,),
+            first=(OWN,),
+            depth=RERANKED,
+        )
+        for one in alone
+    ]
+    stages = own, *pretraining_stages(dataset), hard, *alone, *tests
+    return Recipe(
+        name=f"cascade/{name}-{dataset}",
+        stages=(*stages, ndgl.comparison_stage([*alone, *tests])),
+        data=tags_data(dataset),
+        about=f"{OTHER_MODELS[name]}; retrieves, and UNITER re-ranks the first {RERANKED}",
+    )
+
+
 def _other_recipe(
     kind: str, name: str, dataset: str, first: tuple[Stage, ...], training: Train, about: str
 ) -> Recipe:

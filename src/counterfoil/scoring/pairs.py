@@ -146,6 +146,14 @@ class RescoredPairs:
     def __len__(self) -> int:
         return len(self._pairs)
 
+    def count_within(self, depth: int) -> int:
+        """Return the number of different pairs in both sets of lists, cut to a length."""
+        sides = (
+            (self._places(side)[:, :depth], rows[:, :depth]) for side, rows in self._lists.items()
+        )
+        places = torch.cat([place[rows >= 0] for place, rows in sides])
+        return len(places.unique())  # type: ignore[no-untyped-call]
+
     def scores(self, side: Side) -> Tensor:
         """Return the (Q, h) float32 scores of one side's proposals, -inf where there is none."""
         none = self._lists[side] < 0

@@ -22,6 +22,8 @@ from counterfoil.evaluation.galleries import RankedLists, galleries
 from counterfoil.evaluation.metrics import METRICS
 from counterfoil.evaluation.results import (
     RunResult,
+    cascade_figure,
+    cascade_table,
     chance,
     figure,
     headline,
@@ -109,16 +111,26 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
     runs = results(reports)
     curves = [learning_curve(name, context.place(name) / "metrics.jsonl") for name in trained]
     gaps = _hardness(context, stage.negatives) if stage.negatives else ()
+    cascades = {
+        name: one.shortlists
+        for name, one in evaluations.items()
+        if one.shortlists and one.shortlists.curve
+    }
     figures = {
         "Learning curves": learning_curves(curves),
         "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
+        "Recall against cost": (cascade_figure(cascades),) if cascades else (),
     }
     return Page(
         title=f"{context.recipe.name}: {' and '.join(evaluations)}",
         headline=headline(runs),
         protocol=next(iter(reports.values())).setting.line(),
         provenance=_provenance(context, stage),
-        tables=(result_table(runs), *((forgetting,) if forgetting else ())),
+        tables=(
+            result_table(runs),
+            *((forgetting,) if forgetting else ()),
+            *(cascade_table(name, one) for name, one in cascades.items()),
+        ),
         sections=(
             *(FigureSection(title, shown) for title, shown in figures.items() if shown),
             *_galleries(context, stage, evaluations),
@@ -155,6 +167,8 @@ def learning_curve(name: str, path: Path) -> LearningCurve:
 
 def _hardness(context: RunContext, mining: str) -> tuple[NamedSample, ...]:
     stage = context.stage(mining, Mine)
+    if stage.graph:  # no model scored
+        return ()
     return hardness_at(context.place(mining), " + ".join((*stage.using, *stage.models)))
 
 

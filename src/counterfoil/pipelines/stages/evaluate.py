@@ -17,6 +17,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.cascade import (
     DEPTH,
+    CascadePoint,
     Shortlister,
     ShortlistReport,
     check_depth,
@@ -237,9 +238,17 @@ class RetrievalEvaluation:
         }
         for name, report in self._others().items():
             tensors |= _ranks(report, f"{name}_")
+        plain = {"corpus": self.dataset, **self.to_dict()}
+        if self.shortlists and self.shortlists.curve:
+            for point in self.shortlists.curve:
+                tensors |= _ranks(point.report, f"top-{point.depth}_")
+            plain["shortlists"]["curve"] = [
+                {"depth": point.depth, "pairs": point.pairs, **point.report.to_dict()}
+                for point in self.shortlists.curve
+            ]
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / TENSORS, tensors, {"corpus": self.dataset})
-        write_json(folder / NUMBERS, {"corpus": self.dataset, **self.to_dict()})
+        write_json(folder / NUMBERS, plain)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without the single queries."""
@@ -342,7 +351,11 @@ def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:
 def _shortlists(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ShortlistReport:
     i2t, t2i = plain["ceiling"]
     full = _report(plain["full"], tensors, "full_") if "full" in plain else None
-    return ShortlistReport((i2t, t2i), _report(plain["first"], tensors, "first_"), full)
+    curve = tuple(
+        CascadePoint(one["depth"], one["pairs"], _report(one, tensors, f"top-{one['depth']}_"))
+        for one in plain.get("curve", ())
+    )
+    return ShortlistReport((i2t, t2i), _report(plain["first"], tensors, "first_"), full, curve)
 
 
 def _report(

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.config import digest, unknown_name
+from counterfoil.core.config import Config, digest, unknown_name
 from counterfoil.core.console import info
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.phrases import PhraseParser
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.diagnose import NegativeHardness, hardness
 from counterfoil.negatives.filters import (
@@ -23,6 +24,7 @@ from counterfoil.negatives.filters import (
     NegativeFilters,
     check_encoder,
 )
+from counterfoil.negatives.graph import graph_negatives
 from counterfoil.negatives.mining import mine_half_precision, mine_lists, rerank_proposals
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
@@ -55,9 +57,12 @@ class Mine(Stage):
         precision: "bf16" scores all pairs in half precision and rescores the candidates in fp32.
         models: saved models or names of pretrained ones that score too, as
             `counterfoil.model.load_model` opens them.
+        graph: parser of the captions; the lists come from their denotation graph, and no model
+            scores, see `counterfoil.negatives.graph`.
 
     Raises:
-        ValueError: proposing stages, or half precision, with filters that judge scores.
+        ValueError: models or filters beside a graph; proposing stages, or half precision, with
+            filters that judge scores.
     """
 
     kind: ClassVar[str] = "mine"
@@ -71,8 +76,14 @@ class Mine(Stage):
     proposals: int = field(default=4, metadata=LATER)
     precision: MinePrecision = field(default="fp32", metadata=LATER)
     models: tuple[str, ...] = field(default=(), metadata=LATER)
+    graph: Config[PhraseParser] | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
+        if self.graph and (self.wants or self.models or self.filters != FilterConfig()):
+            raise ValueError(
+                f"{self.name!r} lists negatives from a graph of captions, and names models or "
+                "filters too; leave these out, or the graph"
+            )
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
         if self.precision not in get_args(MinePrecision):
@@ -96,8 +107,8 @@ class Mine(Stage):
 
     @property
     def lacks_inputs(self) -> bool:
-        """Whether no model scores."""
-        return not (self.using or self.models)
+        """Whether no model scores and there is no graph."""
+        return not (self.using or self.models or self.graph)
 
     def digest_content(self) -> dict[str, Any]:
         """The content of saved models, not their paths."""
@@ -110,6 +121,17 @@ class Mine(Stage):
     def run(self, context: RunContext, *, resume: bool) -> None:
         """List the hardest negatives of the split and save them with their hardness."""
         dataset, place = context.split(self.split), context.place(self.name)
+        if self.graph:
+            if distributed.rank() == 0:
+                negatives = graph_negatives(
+                    dataset,
+                    texts_per_image=self.texts,
+                    images_per_text=self.images,
+                    parser=self.graph.build(),
+                )
+                negatives.save(place)
+                info(f"{self.name}: {negatives.lists.describe()}, {place}")
+            return
         store, members = run_mining(
             self, dataset, place, find=lambda name: str(context.place(name)), left=context.left
         )
