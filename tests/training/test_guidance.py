@@ -100,7 +100,7 @@ def test_nothing_is_looked_at_unless_it_is_wanted():
 
 @pytest.mark.parametrize("chunk", [0, 3])
 def test_looking_changes_no_gradient(chunk):
-    from counterfoil.training.step import cached_backward
+    from train_cases import cached_backward
 
     found = []
     for wanted in (False, True):

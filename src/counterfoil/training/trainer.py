@@ -379,6 +379,7 @@ def fit(
         seed=plan.seed,
         provides=needed.provides if needed else remined,
         precision=plan.precision,
+        chunk=plan.chunk,
     ).to(distributed.device())
     if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
         guide.to(distributed.device())
