@@ -35,9 +35,7 @@ class SoftMarginLoss(Loss):
 def main() -> None:
     """Use the loss alone and in a weighted sum."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--smoke", action="store_true", help="the same; this example is always tiny"
-    )
+    parser.add_argument("--smoke", action="store_true", help="the same: it is always tiny")
     parser.parse_args()
     torch.manual_seed(0)
     scores, hard_text = torch.rand(4, 4, requires_grad=True), torch.rand(4, 5)
@@ -46,13 +44,9 @@ def main() -> None:
     loss.backward()
     print("alone:", round(loss.item(), 3))
 
-    objective = WeightedSum(
-        terms={"triplet": (1.0, HardestTripletLoss()), "soft": (0.5, SoftMarginLoss())}
-    )
-    print(
-        "in a sum:",
-        {k: round(v.item(), 3) for k, v in objective(scores, hard_text=hard_text).items()},
-    )
+    terms = {"triplet": (1.0, HardestTripletLoss()), "soft": (0.5, SoftMarginLoss())}
+    losses = WeightedSum(terms=terms)(scores, hard_text=hard_text)
+    print("in a sum:", {name: round(value.item(), 3) for name, value in losses.items()})
 
     try:
         SoftMarginLoss()(scores)

@@ -1759,7 +1759,7 @@ def address_of_no_server(here: Path, models: Path) -> Sequence[object]:
     return ("index", models / "clip", photos, "--output", here / "x", "--address", "http://a")
 
 
-@case("was settled when it was made")
+@case("was chosen when it was made")
 def backend_of_more(here: Path, models: Path) -> Sequence[object]:
     more = ("--output", _indexed(here, models), "--add", "--backend", "exact")
     return ("index", models / "clip", here / "my-photos", *more)

@@ -23,6 +23,9 @@ from counterfoil.recipes import catalogue
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
     "RetrievalModel",
+    "SingleVectorModel",
+    "TwoTowerModel",
+    "LoRADualEncoder",
     "JointModel",
     "Loss",
     "ScoresModule",

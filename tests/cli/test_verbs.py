@@ -378,7 +378,7 @@ def test_interrupted_is_no_traceback(monkeypatch, capsys):
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(catalogue, "all_recipes", interrupt)
+    monkeypatch.setattr(catalogue, "print_catalogue", interrupt)
     assert run("plan") == 130
     assert capsys.readouterr().err == "counterfoil: interrupted\n"
 
@@ -392,7 +392,7 @@ def test_the_traceback_is_there_when_asked_for(monkeypatch):
 def test_our_own_bugs_are_not_swallowed(monkeypatch):
     from counterfoil.recipes import catalogue
 
-    monkeypatch.setattr(catalogue, "all_recipes", lambda: 1 / 0)
+    monkeypatch.setattr(catalogue, "print_catalogue", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("plan")
 

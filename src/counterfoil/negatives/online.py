@@ -179,10 +179,8 @@ class TopScoringMiner(OnlineMiner):
                     candidate_places(candidates.image, offered[0].ids),
                     candidate_places(candidates.text, offered[1].ids),
                 )
-                scores = existing_extras(
-                    places.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
-                )
-                best = hardest_candidates(candidates, scores.view(candidates.shape), self.keep)
+                scores = self._candidate_scores(model, images, texts, role, places)
+                best = hardest_candidates(candidates, scores, self.keep)
                 hardest[role] = Pairs(
                     *(distributed.gather(side).flatten(0, 1)[:count] for side in best)
                 )
@@ -193,6 +191,14 @@ class TopScoringMiner(OnlineMiner):
     ) -> Embeddings:
         starts = range(0, len(items), self.at_once)
         return Embeddings.cat([encode(items.rows(slice(s, s + self.at_once))) for s in starts])
+
+    def _candidate_scores(
+        self, model: RetrievalModel, images: Embeddings, texts: Embeddings, role: Role, at: Pairs
+    ) -> Tensor:
+        """Score the (B, N) candidates of a role; -inf where a place is -1."""
+        return existing_extras(
+            at.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
+        ).view(at.shape)
 
     def _scores(
         self, model: RetrievalModel, images: Embeddings, texts: Embeddings, pairs: Pairs
