@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, final, get_args
+from typing import Any, ClassVar, Literal, cast, final
 
 import torch
 
 from counterfoil.core import distributed
-from counterfoil.core.config import digest, unknown_name
+from counterfoil.core.config import digest, parse_literal
 from counterfoil.core.console import info
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
@@ -74,9 +74,7 @@ class Mine(Stage):
     def __post_init__(self) -> None:
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
-        if self.precision not in get_args(MinePrecision):
-            known = list(get_args(MinePrecision))
-            raise ValueError(unknown_name(self.precision, known, "a precision of mining"))
+        parse_literal(MinePrecision, self.precision, "a precision of mining")
         if self.precision != "fp32" and (self.proposing or self.filters.judges_scores):
             raise ValueError(
                 f"precision={self.precision} goes with all pairs, and with filters of captions and "
