@@ -126,3 +126,17 @@ def test_no_more_than_a_piece_is_encoded_at_once() -> None:
     cases.cached_backward(module, batch(), 4)
     assert max(most) <= 4
     assert sum(most) == 2 * len(batch().texts)
+
+
+def test_activations_of_pieces_are_not_held() -> None:
+    """Of pieces, the graph of the encoders holds no tensor that grows with the batch."""
+    held: list[torch.Tensor] = []
+    sizes = {}
+    for chunk in (0, 4):
+        held.clear()
+        module = step("global", 0.5)
+        module.chunk = chunk
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t) or t, lambda t: t):
+            module.encode(batch())
+        sizes[chunk] = sum(tensor.numel() for tensor in held)
+    assert sizes[4] < sizes[0] / 2

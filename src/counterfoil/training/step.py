@@ -272,7 +272,7 @@ class TrainingStep(TrainableModule[Batch]):
         roles = {*proposal.pairs, *proposal.scores}
         self._proposed = batch.step, {role: pairs[role].isneginf() for role in roles}
         losses = self._losses(batch, grids, pairs, proposal.words)
-        self.watch.look(grids, losses, pairs)
+        self.watch.record(grids, losses, pairs)
         return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
 
     @torch.no_grad()
