@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+import hub_cases
 import recipes_cases
 from analysis_cases import REGIONS, reader, taught, write_run
 from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
@@ -47,7 +48,9 @@ def typed(name: str, line: str, *fragments: str) -> None:
 typed("unknown verb", "runn demo", "No such command 'runn'", "Did you mean 'run'")
 typed("unknown option", "run demo --outputt x", "--outputt", "--output", "counterfoil run --help")
 typed("missing argument", "run", "Missing argument 'recipe'", "counterfoil run --help")
-typed("missing option", "features a b", "Missing option '--model'")
+typed("no model and no features", "features a b", "no image features", "features --model MODEL")
+typed("batch of a conversion", "features a b --batch 3", "--batch is read only with --model")
+typed("grid of regions", "features a b --model c --regions 3 --grid 2", "only without --regions")
 typed("no number", "run demo --minutes soon", "'--minutes'", "valid number")
 typed("negative minutes", "run demo --minutes -1", "'--minutes'", "greater than")
 typed(
@@ -794,6 +797,31 @@ def grid_too_fine(here, models):
 def features_without_pictures(here, models):
     precomp(here)
     return "features", "pre", "feat", "--model", models / "clip"
+
+
+@case("no detector that can be read")
+def regions_of_no_detector(here, models):
+    hub_cases.vit(here / "vit")
+    hub_cases.processor(here / "vit", image_processor_type="ViTImageProcessor")
+    return "features", "scenes:images=12", "feat", "--model", "vit", "--regions", "9"
+
+
+@case("holds features of images and no captions", "counterfoil features trainval.tsv")
+def a_table_of_regions_as_data(here, models):
+    (here / "trainval.tsv").write_text("7\t100\t50\t1\tAAAA\tAAAA\n")
+    return "train", "vsepp", "--data", "trainval.tsv"
+
+
+@case("is read only with --model")
+def images_of_a_conversion(here, models):
+    (here / "trainval.tsv").write_text("7\t100\t50\t1\tAAAA\tAAAA\n")
+    return "features", "trainval.tsv", "feat", "--images", "photos"
+
+
+@case("has no captions with a tree")
+def phrases_of_a_folder_without_trees(here, models):
+    model = reader(here / "reader")
+    return "write", "tags", model, REGIONS, "--output", "x", "--phrases", here
 
 
 def authors(here: Path, words: int = 9) -> tuple[object, ...]:

@@ -105,6 +105,77 @@ def mobilenet(folder: Path) -> str:
     return _saved(transformers.MobileNetV2Model(config), folder)
 
 
+DETECTOR = {
+    "num_queries": 12,
+    "num_labels": 5,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+}
+
+
+def detr(folder: Path) -> str:
+    """A DETR (softmax with "no object") and its processor, which keeps the aspect ratio."""
+    torch.manual_seed(0)
+    backbone = transformers.ResNetConfig(
+        embedding_size=4,
+        hidden_sizes=[4, 8],
+        depths=[1, 1],
+        layer_type="basic",
+        out_features=["stage2"],
+    )
+    config = transformers.DetrConfig(
+        use_timm_backbone=False, backbone_config=backbone, backbone=None, **DETECTOR
+    )
+    sizes = {"shortest_edge": 48, "longest_edge": 80}
+    processor(folder, image_processor_type="DetrImageProcessor", size=sizes)
+    return _saved(_varied(transformers.DetrForObjectDetection(config)), folder)
+
+
+def rt_detr(folder: Path) -> str:
+    """An RT-DETR (sigmoids) and its processor, which squeezes images to squares."""
+    torch.manual_seed(0)
+    backbone = transformers.RTDetrResNetConfig(
+        embedding_size=4,
+        hidden_sizes=[4, 8, 8, 8],
+        depths=[1, 1, 1, 1],
+        layer_type="basic",
+        out_features=["stage2", "stage3", "stage4"],
+    )
+    config = transformers.RTDetrConfig(
+        backbone_config=backbone,
+        encoder_hidden_dim=16,
+        encoder_in_channels=[8, 8, 8],
+        decoder_in_channels=[16, 16, 16],
+        **DETECTOR,
+    )
+    sizes = {"height": 64, "width": 64}
+    processor(folder, image_processor_type="RTDetrImageProcessor", size=sizes)
+    return _saved(_varied(transformers.RTDetrForObjectDetection(config)), folder)
+
+
+def yolos(folder: Path) -> str:
+    """A YOLOS, whose queries follow the patches of the image."""
+    torch.manual_seed(0)
+    sizes = VISION | {"image_size": [16, 16], "num_detection_tokens": 12, "num_labels": 5}
+    config = transformers.YolosConfig(**sizes, use_mid_position_embeddings=False)
+    sizes = {"shortest_edge": 32, "longest_edge": 96}
+    processor(folder, image_processor_type="YolosImageProcessor", size=sizes)
+    return _saved(_varied(transformers.YolosForObjectDetection(config)), folder)
+
+
+def _varied(model: torch.nn.Module) -> torch.nn.Module:
+    """Weights large enough that queries differ."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return model
+
+
 def processor(folder: Path, **plain: object) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "preprocessor_config.json").write_text(json.dumps(plain))

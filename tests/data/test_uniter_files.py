@@ -2,101 +2,28 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from counterfoil.data import extract
+from counterfoil.data.extract import convert_features
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.precomp import open_feature_table
-from counterfoil.data.readers.uniter import (
-    StoredCaption,
-    unpack_arrays,
-    write_tree_phrases,
-    write_tsv_features,
+from counterfoil.data.readers.uniter import StoredCaption, unpack_arrays
+from uniter_files import (
+    CLASSES,
+    NAMES,
+    image_database,
+    msgpack,
+    packed_array,
+    store,
+    text_database,
+    tsv,
 )
-
-lmdb = pytest.importorskip("lmdb")
-msgpack = pytest.importorskip("msgpack")
-lz4 = pytest.importorskip("lz4.frame")
-
-NAMES = ("flickr30k_000000000007.npz", "flickr30k_000000000012.npz")
-PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "run", "##s", "red", "ball")
-WIDTH, CLASSES = 6, 4
-
-
-def packed_array(array: np.ndarray) -> dict[bytes, object]:
-    """As msgpack-numpy encodes an array."""
-    parts = {b"nd": True, b"type": array.dtype.str, b"kind": b"", b"shape": array.shape}
-    return parts | {b"data": array.tobytes()}
-
-
-def store(folder: Path, records: dict[str, bytes]) -> Path:
-    folder.mkdir(parents=True)
-    with (
-        lmdb.open(str(folder), map_size=1 << 22) as environment,
-        environment.begin(write=True) as out,
-    ):
-        for key, value in records.items():
-            out.put(key.encode(), value)
-    return folder
-
-
-def arrays(seed: int, count: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    fields = {
-        "features": rng.normal(size=(count, WIDTH)),
-        "norm_bb": rng.uniform(size=(count, 6)),
-        "conf": np.sort(rng.uniform(size=count))[::-1],
-        "soft_labels": rng.dirichlet(np.ones(CLASSES), size=count),
-    }
-    return {name: value.astype(np.float16) for name, value in fields.items()}
-
-
-def image_database(folder: Path, kind: str, *, compressed: bool) -> dict[str, dict]:
-    """A database of two images with 12 and 15 boxes stored, of which 11 and 14 count."""
-    records, stored = {"__keys__": json.dumps(NAMES).encode()}, {}
-    for seed, (name, count) in enumerate(zip(NAMES, (12, 15), strict=True)):
-        stored[name] = arrays(seed, count)
-        if compressed:
-            archive = io.BytesIO()
-            np.savez_compressed(archive, allow_pickle=True, **stored[name])
-            records[name] = archive.getvalue()
-        else:
-            plain = {key: packed_array(value) for key, value in stored[name].items()}
-            records[name] = msgpack.packb(plain, use_bin_type=True)
-    store(folder / (f"{kind}_compressed" if compressed else kind), records)
-    counts = dict(zip(NAMES, (11, 14), strict=True))
-    (folder / "nbb_th0.2_max100_min10.json").write_text(json.dumps(counts))
-    return stored
-
-
-def text_database(folder: Path, *, tree: bool = True) -> Path:
-    captions = {  # a dog runs / a red ball / dog
-        "70": (NAMES[0], [5, 6, 7, 8], {"node": [[1]], "relation": [[2, 3]], "attribute": []}),
-        "71": (NAMES[0], [5, 9, 10], {"node": [[2]], "attribute": [[1]], "relation": []}),
-        "12": (NAMES[1], [6], {"node": [[0]], "attribute": [], "relation": [None]}),
-    }
-    records = {}
-    for key, (image, ids, groups) in captions.items():
-        record: dict[str, object] = {"input_ids": ids, "img_fname": image}
-        if tree:
-            record["tree"] = {k: [{"ids": group} for group in v] for k, v in groups.items()}
-        records[key] = lz4.compress(msgpack.packb(record, use_bin_type=True))
-    store(folder, records)
-    (folder / "txt2img.json").write_text(json.dumps({k: v[0] for k, v in captions.items()}))
-    pieces = folder.parent / "pieces"
-    pieces.mkdir(exist_ok=True)
-    (pieces / "vocab.txt").write_text("\n".join(PIECES))
-    plain = {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}
-    (pieces / "tokenizer_config.json").write_text(json.dumps(plain))
-    (folder / "meta.json").write_text(json.dumps({"tokenizer": str(pieces)}))
-    return folder
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -138,8 +65,7 @@ def test_captions_and_regions_make_a_data_set(tmp_path):
 
 def test_scene_graphs_become_phrases_of_the_captions(tmp_path):
     database = text_database(tmp_path / "itm_flickr30k_train.db")
-    assert write_tree_phrases(database, tmp_path / "phrases.json") == 3
-    phrases = PhraseFile(path=str(tmp_path / "phrases.json"))
+    phrases = PhraseFile(path=str(database))
     texts = ["a dog runs", "a red ball", "dog"]
     words = [
         [(phrase.kind, text[slice(*phrase.spans[0])]) for phrase in found]
@@ -159,11 +85,19 @@ def test_tokens_that_are_not_adjacent_make_two_spans():
     assert caption.spans([1, 2, 4]) == [[2, 9], [13, 14]]
 
 
+def test_scene_graphs_of_other_captions_are_refused(tmp_path):
+    phrases = PhraseFile(path=str(text_database(tmp_path / "itm_flickr30k_train.db")))
+    with pytest.raises(ValueError, match="'12' is 'dog' there and 'Dog' in the data; read the"):
+        phrases.phrases(["Dog"], ["12"])
+    with pytest.raises(ValueError, match="has no phrases of caption '13'"):
+        phrases.phrases(["dog"], ["13"])
+
+
 def test_captions_without_scene_graphs_are_refused(tmp_path):
     database = text_database(tmp_path / "itm_flickr30k_test.db", tree=False)
-    with pytest.raises(ValueError, match="has no tree"):
-        write_tree_phrases(database, tmp_path / "phrases.json")
-    assert not (tmp_path / "phrases.json").exists()
+    for folder in (database, tmp_path / "pieces"):
+        with pytest.raises(ValueError, match="has no captions with a tree"):
+            PhraseFile(path=str(folder))
 
 
 def test_arrays_of_objects_are_refused():
@@ -187,46 +121,81 @@ def test_several_environments_are_named(tmp_path):
         open_feature_table(tmp_path)
 
 
-def tsv(path: Path, rows: list[tuple[int, int]], *, lxmert: bool = False) -> list[np.ndarray]:
-    rng, lines, stored = np.random.default_rng(0), [], []
-    for name, count in rows:
-        values = rng.normal(size=(count, WIDTH)).astype(np.float32)
-        corners = rng.uniform(0, 100, size=(count, 4)).astype(np.float32)
-        text = [base64.b64encode(x.tobytes()).decode() for x in (corners, values)]
-        size = ["50", "100"] if lxmert else ["100", "50"]  # height first, there
-        middle = ["", "", "", ""] if lxmert else []
-        lines.append("\t".join([str(name), *size, *middle, str(count), *text]))
-        stored.append(values)
-    path.write_text("\n".join(lines) + "\n")
-    return stored
-
-
 @pytest.mark.parametrize("lxmert", [False, True])
 def test_a_table_of_boxes_becomes_a_feature_folder(tmp_path, lxmert):
     stored = tsv(tmp_path / "trainval.tsv", [(7, 3), (12, 5), (7, 3)], lxmert=lxmert)
-    assert write_tsv_features(tmp_path / "trainval.tsv", tmp_path / "out", kind="float32") == 2
-    table = open_feature_table(tmp_path / "out")
-    assert table.ids == ["7", "12"]
-    items = table.features.take(torch.arange(2))
-    assert items.mask.sum(1).tolist() == [3, 5]
-    for row in range(2):
-        count = len(stored[row])
-        assert torch.equal(items.values[row, :count], torch.from_numpy(stored[row]))
-    assert float(items.boxes[:, :, 0::2].max()) <= 1
-    assert 1 < float(items.boxes[:, :, 1::2].max()) <= 2  # drawn up to 100 in images 50 high
+    convert_features(tmp_path / "trainval.tsv", tmp_path / "out", kind="float32", shard=1)
+    for path in (tmp_path / "trainval.tsv", tmp_path / "out"):
+        table = open_feature_table(path)
+        assert table.ids == ["7", "12"]
+        items = table.features.take(torch.arange(2))
+        assert items.mask.sum(1).tolist() == [3, 5]
+        for row in range(2):
+            count = len(stored[row])
+            assert torch.equal(items.values[row, :count], torch.from_numpy(stored[row]))
+        assert float(items.boxes[:, :, 0::2].max()) <= 1
+        assert 1 < float(items.boxes[:, :, 1::2].max()) <= 2  # drawn up to 100 in images 50 high
+
+
+def test_parts_of_a_table_are_one(tmp_path):
+    first = tsv(tmp_path / "train.tsv.0", [(7, 3), (12, 5)])
+    second = tsv(tmp_path / "train.tsv.1", [(30, 2), (12, 4)])
+    table = open_feature_table(tmp_path)
+    assert table.ids == ["7", "12", "30"]
+    items = table.features.take(torch.tensor([1, 2]))
+    assert torch.equal(items.values[0], torch.from_numpy(first[1]))
+    assert torch.equal(items.values[1, :2], torch.from_numpy(second[0]))
+
+
+def test_a_stopped_conversion_goes_on(tmp_path, monkeypatch):
+    tsv(tmp_path / "trainval.tsv", [(7, 3), (12, 5), (30, 2)])
+    convert_features(tmp_path / "trainval.tsv", tmp_path / "whole", shard=1)
+    write_rows, written = extract._write_rows, []
+
+    def stopped(work, rows, *rest):
+        if rows.start == 2 and 2 not in written:
+            written.append(2)
+            raise KeyboardInterrupt
+        written.append(rows.start)
+        write_rows(work, rows, *rest)
+
+    monkeypatch.setattr(extract, "_write_rows", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        convert_features(tmp_path / "trainval.tsv", tmp_path / "out", shard=1)
+    assert not (tmp_path / "out").exists()
+    convert_features(tmp_path / "trainval.tsv", tmp_path / "out", shard=1)
+    assert written == [0, 1, 2, 2]
+    for file in (tmp_path / "whole").iterdir():
+        assert file.read_bytes() == (tmp_path / "out" / file.name).read_bytes()
+
+
+def test_a_database_becomes_a_feature_folder(tmp_path):
+    image_database(tmp_path / "img_db", "feat_th0.2_max100_min10", compressed=True)
+    copied = convert_features(tmp_path / "img_db", tmp_path / "out", shard=1)
+    original, rows = open_feature_table(tmp_path / "img_db"), torch.arange(2)
+    assert copied.ids == original.ids
+    one, other = original.features.take(rows), copied.features.take(rows)
+    assert torch.equal(one.values, other.values)
+    assert torch.equal(one.mask, other.mask)
+    assert torch.equal(one.boxes, other.boxes)
+    assert torch.equal(original.features.likely(rows), copied.features.likely(rows))
+    np.save(tmp_path / "rows.npy", np.zeros((2, 3, 4), np.float32))
+    with pytest.raises(ValueError, match=r"rows\.npy does not name its images"):
+        convert_features(tmp_path / "rows.npy", tmp_path / "none")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1\t2\t3", "3 fields"),
-        ("1\t2\t3\tmany\tAA==\tAA==", "no number"),
+        ("1\t2\t3\t1\tAAAAAA==\tAAAAAA==\n1\t2\t3", "line 2: 3 fields"),
+        ("1\t2\t3\t1\tAAAAAA==\tAAAAAA==\n1\t2\t3\tmany\tA\tA", "boxes of image '1' is no number"),
         ("1\t2\t3\t1\t!\t!", "damaged"),
         ("1\t2\t3\t1\tAAAAAA==\tAAAAAA==", "1 box values for 1 boxes"),
+        ("1\t2\t3\t0\t\t", "holds no image with boxes"),
     ],
 )
 def test_damaged_tables_are_refused(tmp_path, line, message):
     (tmp_path / "bad.tsv").write_text(line + "\n")
     with pytest.raises(ValueError, match=message):
-        write_tsv_features(tmp_path / "bad.tsv", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        convert_features(tmp_path / "bad.tsv", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.tsv"]

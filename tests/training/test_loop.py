@@ -20,6 +20,7 @@ from counterfoil.evaluation.metrics import ranks_of
 from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.training.config import LinearLR, OptimizerConfig, ParameterGroup, TrainConfig
@@ -195,6 +196,32 @@ def test_a_limit_of_steps(tmp_path: Path) -> None:
     assert fitted.finished
     assert fitted.steps == 3
     assert fitted.best is not None
+
+
+@pytest.mark.parametrize(
+    ("steps", "epoch"),
+    [(0, 1), (4, 1), (5, 2), (6, 2), (10, 3), (15, 1), (99, 1)],  # an epoch has 5 steps
+)
+def test_no_epoch_inside_a_warm_up_is_kept(tmp_path: Path, steps: int, epoch: int) -> None:
+    """Dev falls from epoch to epoch: without the rule the first one would always be kept."""
+    figures = iter((3.0, 2.0, 1.0))
+    warm = SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=steps)
+    fitted, _ = train(
+        tmp_path,
+        objective=WeightedSum(terms={"t": (1.0, warm)}),
+        evaluate=lambda model: {"rsum": next(figures)},
+    )
+    assert fitted.best is not None
+    assert fitted.best.epoch == epoch
+
+
+def test_the_last_epoch_may_be_kept(tmp_path: Path) -> None:
+    figures = iter((3.0, 2.0, 1.0))
+    fitted, _ = train(
+        tmp_path, replace(PLAN, keep_last=True), evaluate=lambda model: {"rsum": next(figures)}
+    )
+    assert fitted.best is not None
+    assert (fitted.best.epoch, fitted.best.value) == (3, 1.0)
 
 
 def test_a_broken_loss_is_said(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from counterfoil.cli.options import (
     CONVERSION,
     Corrections,
     DataArgument,
-    DataName,
     Images,
     data_options,
     example,
+    refuse,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Check a data set before training on it.")
@@ -39,26 +39,60 @@ def check(
 
 @features_app.command(
     rich_help_panel=CONVERSION,
-    epilog=example("counterfoil features my-photos/ features/ --model google/vit-base-patch16-224"),
+    epilog=example(
+        "counterfoil features my-photos/ features/ --model google/vit-base-patch16-224",
+        "counterfoil features my-photos/ regions/ --model PekingU/rtdetr_r50vd --regions 36",
+        "counterfoil features trainval_resnet101_faster_rcnn_genome_36.tsv regions/",
+        "counterfoil features img_db/flickr30k/ regions/",
+    ),
 )
 def features(
-    data: DataName,
+    context: typer.Context,
+    data: Annotated[
+        str,
+        typer.Argument(help="Data set, as `--data` takes; without --model, features to convert."),
+    ],
     folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the features.")],
-    model: Annotated[str, typer.Option(help="HF vision model, its folder, or `timm:NAME`.")],
+    model: Annotated[
+        str | None, typer.Option(help="HF vision model or detector, its folder, or `timm:NAME`.")
+    ] = None,
     images: Images = None,
     corrections: Corrections = None,
     batch: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 32,
     grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
+    regions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most confident regions of a detector of DETR's kind; 36 is usual."
+        ),
+    ] = None,
 ) -> None:
-    """Extract patch or grid features of all images; run it again to continue."""
+    """Extract patch, grid or region features of all images; run it again to continue.
+
+    Without --model, convert region features that exist: a .tsv of bottom-up attention or a folder
+    of its parts, an img_db of UNITER, a precomp folder.
+    """
     from counterfoil.core import distributed
     from counterfoil.core.console import output
     from counterfoil.core.io import ensure_writable_folder
-    from counterfoil.data.extract import extract_features
+    from counterfoil.data.extract import convert_features, extract_features
 
+    if model is None:
+        refuse(context, ("images", "corrections", "batch", "grid", "regions"), "with --model")
+    if regions is not None:
+        refuse(context, ("batch", "grid"), "without --regions")
     ensure_writable_folder(folder)
-    dataset = DataArgument(data, images=images, corrections=corrections).source().open()
-    table = extract_features(
-        dataset, model, folder, grid=grid, batch=batch, device=distributed.device()
-    )
+    if model is None:
+        table = convert_features(Path(data), folder)
+    else:
+        dataset = DataArgument(data, images=images, corrections=corrections).source().open()
+        table = extract_features(
+            dataset,
+            model,
+            folder,
+            grid=grid,
+            regions=regions,
+            batch=batch,
+            device=distributed.device(),
+        )
     output(f"{len(table.features):,} images: {folder}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -45,7 +46,12 @@ Guide = Annotated[
 Encoder = Annotated[
     str | None, typer.Option(help="Sentence encoder that removes captions of the same meaning.")
 ]
-Phrases = Annotated[str, typer.Option(help="Phrase parser: rules, spacy, or a .json file.")]
+Phrases = Annotated[
+    str,
+    typer.Option(
+        help="Phrase parser: rules, spacy, a .json file, or a txt_db of UNITER with scene graphs."
+    ),
+]
 Singles = Annotated[
     str, typer.Option(help="Mask single words: `without phrases`, `always`, or `only`.")
 ]
@@ -113,6 +119,8 @@ def rules(
         "scenes:images=2600,dev=100,test=500,features=regions --output written/",
         "counterfoil write tags runs/mine/tags flickr8k/ --features regions/ --output written/ "
         "--rule captions --rule wordnet --guide runs/chan/online --minutes 60 --resume",
+        "counterfoil write tags runs/tags/tags txt_db/ --features img_db/flickr30k/ "
+        "--phrases txt_db/ --output written/",
     ),
 )
 @data_options
@@ -178,11 +186,11 @@ def _parser(phrases: str) -> Config[PhraseParser]:
     from counterfoil.core.config import config, unknown_name
     from counterfoil.data.phrases import PhraseFile, RulePhraseParser, SpacyPhraseParser
 
-    if phrases.endswith(".json"):
-        return config(PhraseFile, path=phrases)
     if phrases == "spacy":
         return config(SpacyPhraseParser)
-    if phrases != "rules":
-        known = ["rules", "spacy", "a file that ends in .json"]
+    if phrases == "rules":
+        return config(RulePhraseParser)
+    if not phrases.endswith(".json") and not Path(phrases).is_dir():
+        known = ["rules", "spacy", "a file that ends in .json", "a folder of a txt_db"]
         raise ValueError(unknown_name(phrases, known, "a way to find phrases"))
-    return config(RulePhraseParser)
+    return config(PhraseFile, path=phrases)

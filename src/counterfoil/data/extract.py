@@ -1,7 +1,9 @@
-"""Grid features of images from pretrained vision models.
+"""Features of images from pretrained vision models, as feature folders.
 
-The features of an image are (S * S, F): the last map of a convolutional network, row by row, or the
-patch tokens of a transformer without its class and register tokens.
+Grid features of an image are (S * S, F): the last map of a convolutional network, row by row, or
+the patch tokens of a transformer without its class and register tokens. Region features are
+(R, F): the decoder's states of the R most confident queries of a detector of DETR's kind, with
+their boxes and class probabilities. `convert_features` copies stored features into a folder.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ import hashlib
 import math
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 import numpy as np
 import torch
@@ -22,19 +24,23 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import write_json
 from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import (
     FEATURES,
+    Array,
     FeaturesManifest,
     FeatureTable,
     open_features,
     write_feature_array,
 )
 from counterfoil.data.images import Pictures, ResizeSquare
+from counterfoil.data.readers.precomp import open_feature_table
 
 TIMM = "timm:"
+Arrays: TypeAlias = Mapping[str, Array]  # rows of the files of a feature folder
+Prepared = TypeVar("Prepared")
 
 
 class Backbone(ABC):
@@ -79,21 +85,7 @@ class HuggingFaceBackbone(Backbone):
     """
 
     def __init__(self, name: str, *, device: torch.device | str = "cpu") -> None:
-        try:
-            from transformers import AutoImageProcessor, AutoModel
-        except ImportError:
-            raise ValueError(
-                f'the model {name!r} needs transformers: pip install "counterfoil[hf]"'
-            ) from None
-        with _quiet():
-            try:
-                self._processor = AutoImageProcessor.from_pretrained(name, backend="pil")
-                model = AutoModel.from_pretrained(name, dtype=torch.float32)
-            except (OSError, ValueError, KeyError) as error:
-                first = str(error).strip().splitlines()[0]
-                raise ValueError(
-                    f"{name!r} is no vision model that can be read: {first}"
-                ) from error
+        self._processor, model = _from_hub(name, "AutoModel", "vision model")
         self._model = _ready(getattr(model, "vision_model", model), device)
         self._device = device
         self.whole = not getattr(self._processor, "do_center_crop", False)
@@ -193,6 +185,24 @@ def pooled_features(grid: Tensor, side: int | None) -> Tensor:
     return adaptive_avg_pool2d(square, side).flatten(2).transpose(1, 2)
 
 
+def _from_hub(name: str, kind: str, words: str) -> tuple[Any, Any]:
+    """The image processor and the model of this auto class of transformers."""
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(
+            f'the model {name!r} needs transformers: pip install "counterfoil[hf]"'
+        ) from None
+    with _quiet():
+        try:
+            processor = transformers.AutoImageProcessor.from_pretrained(name, backend="pil")
+            model = getattr(transformers, kind).from_pretrained(name, dtype=torch.float32)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ValueError(f"{name!r} is no {words} that can be read: {first}") from error
+    return processor, model
+
+
 def _ready(model: nn.Module, device: torch.device | str) -> Any:
     """Channels last: convolutional networks take 0.6 of the time on a CPU."""
     return model.to(device=device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
@@ -218,7 +228,103 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-# Grid features of all pictures of a data set, as a feature folder; a stopped run can be resumed.
+# Regions.
+
+
+@final
+class Detector:
+    """A frozen detector of DETR's kind: DETR, Conditional and Deformable DETR, RT-DETR, YOLOS, ….
+
+    The vectors of regions are the decoder's states, from which it predicts classes and boxes.
+
+    Args:
+        name: name or folder of Hugging Face.
+        regions: R, most confident queries of an image.
+        device: of the model.
+
+    Raises:
+        ValueError: transformers is not installed, or there is no such detector.
+    """
+
+    def __init__(self, name: str, regions: int, *, device: torch.device | str = "cpu") -> None:
+        self.name, self._count, self._device = name, regions, device
+        self._processor, model = _from_hub(name, "AutoModelForObjectDetection", "detector")
+        self._model = _ready(model, device)
+
+    def prepare(self, pictures: Sequence[Image.Image]) -> list[dict[str, Tensor]]:
+        """Pixels of each image, with the mask of its padding if the detector needs one."""
+        return [
+            dict(self._processor(images=[picture], return_tensors="pt")) for picture in pictures
+        ]
+
+    def regions(self, prepared: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Regions of N images, the most confident first; of equals, the first query.
+
+        Each image is a forward pass of its own: padded to the size of others, convolutions see
+        their padding, and its regions would depend on the images beside it.
+
+        Returns:
+            "features" (N, R, F); "boxes" (N, R, 4), x1, y1, x2, y2 as fractions of the image;
+            "classes" (N, R, 1 + C), the first that there is no object.
+
+        Raises:
+            ValueError: the model predicts no boxes, or has fewer queries.
+        """
+        each = [self._image(values) for values in prepared]
+        return {name: torch.stack([image[name] for image in each]) for name in each[0]}
+
+    def _image(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        out = self._model(**{name: value.to(self._device) for name, value in values.items()})
+        boxes, states = getattr(out, "pred_boxes", None), getattr(out, "last_hidden_state", None)
+        if boxes is None or states is None:
+            raise ValueError(
+                f"{self.name!r} predicts no boxes from queries; use a detector of DETR's kind, "
+                "such as PekingU/rtdetr_r50vd"
+            )
+        queries = boxes.shape[1]
+        if queries < self._count:
+            raise ValueError(
+                f"{self.name!r} has {queries} queries, so an image has at most as many regions, "
+                f"not {self._count}"
+            )
+        classes, confidence = class_probabilities(out.logits[0], self._model.config.num_labels)
+        best = confidence.sort(descending=True, stable=True).indices[: self._count]
+        middle, size = boxes[0, best].split(2, dim=-1)
+        corners = torch.cat([middle - size / 2, middle + size / 2], dim=-1)
+        return {
+            "features": states[0, -queries:][best],  # before YOLOS' queries are its patches
+            "boxes": corners.clamp(0, 1),
+            "classes": classes[best],
+        }
+
+
+def class_probabilities(logits: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Probabilities of no object and of the classes, and the confidence in the likeliest class.
+
+    With a logit for "no object", the last, they are a softmax. Without it the classes are
+    independent sigmoids; then the likeliest class has the confidence, all classes share it in
+    proportion, and the rest is for no object, so that the probabilities sum to 1.
+
+    Args:
+        logits: (Q, C + 1) or (Q, C).
+        classes: C.
+
+    Returns:
+        (Q, 1 + C) and (Q,).
+
+    >>> class_probabilities(torch.tensor([[0.0, 0.0]]), 2)[0]
+    tensor([[0.5000, 0.2500, 0.2500]])
+    """
+    if logits.shape[-1] > classes:
+        likely = logits.softmax(-1).roll(1, -1)
+        return likely, likely[:, 1:].amax(-1)
+    each = logits.sigmoid()
+    confidence = each.amax(-1)
+    shares = each * (confidence / each.sum(-1).clamp(min=1e-30)).unsqueeze(-1)
+    return torch.cat([1 - confidence.unsqueeze(-1), shares], -1), confidence
+
+
+# Features of all images, as a feature folder; a stopped run can be resumed.
 
 
 def extract_features(
@@ -227,23 +333,25 @@ def extract_features(
     out: Path,
     *,
     grid: int | None = None,
+    regions: int | None = None,
     kind: Literal["float16", "float32"] = "float16",
     batch: int = 32,
     device: torch.device | str = "cpu",
     shard: int = 512,
 ) -> FeatureTable:
-    """Compute grid features of all pictures and write a feature folder.
+    """Compute grid or region features of all pictures and write a feature folder.
 
     Shards are stored in a hidden folder beside `out` until all are complete; a run that was killed
     resumes with the missing ones. If `out` is complete already, it is opened. For one process.
 
     Args:
         dataset: the data set.
-        model: ``timm:NAME``, or a Hugging Face name or folder.
+        model: ``timm:NAME``, or a Hugging Face name or folder; a detector for regions.
         out: folder to write.
         grid: average the model's grid to this many cells a side; 1 gives one vector a picture.
+        regions: most confident regions of a picture; None for grid features.
         kind: dtype of the stored numbers.
-        batch: pictures of a forward pass.
+        batch: pictures of a forward pass; of regions it is one.
         device: of the model.
         shard: pictures of a shard.
 
@@ -251,85 +359,179 @@ def extract_features(
         ValueError: there are no pictures, one cannot be read, the model cannot be loaded, or `out`
             or the folder of the shards is of other settings.
     """
-    if dataset.pictures is None:
+    pictures = dataset.pictures
+    if pictures is None:
         raise ValueError(f"{dataset.name} has no pictures to extract features of")
     if batch < 1 or shard < 1 or (grid is not None and grid < 1):
         raise ValueError(f"batch {batch}, shard {shard} and grid {grid} have to be at least 1")
-    images = hashlib.sha256("\x00".join(dataset.image_ids).encode()).hexdigest()[:16]
-    settings = {"model": model, "grid": grid, "kind": kind, "images": images}
+    if regions is not None and (regions < 1 or grid is not None):
+        raise ValueError(f"regions {regions} and grid {grid}: give a number of one of them")
+
+    def computation() -> Callable[[range], Arrays]:
+        if regions is not None:
+            detector = Detector(model, regions, device=device)
+            return lambda rows: _region_arrays(detector, pictures, rows, kind)
+        backbone = open_backbone(model, device)
+        return lambda rows: _grid_arrays(backbone, pictures, rows, batch, grid, kind)
+
+    settings = {"model": model, "grid": grid, "kind": kind}
+    settings |= {} if regions is None else {"regions": regions}
+    return _in_shards(dataset.image_ids, out, settings, computation, shard)
+
+
+def convert_features(
+    source: Path, out: Path, *, kind: Literal["float16", "float32"] = "float16", shard: int = 128
+) -> FeatureTable:
+    """Copy stored features with their boxes and classes into a feature folder.
+
+    It resumes as `extract_features` does.
+
+    Args:
+        source: features that `counterfoil.data.readers.precomp.open_feature_table` opens, such as a
+            table of bottom-up attention or an ``img_db`` of UNITER.
+        out: folder to write.
+        kind: dtype of the stored numbers.
+        shard: images of a shard.
+
+    Raises:
+        ValueError: there are no features or no ids, they are damaged, or `out` or the folder of the
+            shards is of other features.
+    """
+    table = open_feature_table(source)
+    if table.ids is None:
+        raise ValueError(f"{source} does not name its images; a folder of features has to")
+    features = table.features
+
+    def rows_of(rows: range) -> Arrays:
+        here = torch.arange(rows.start, rows.stop)
+        arrays = {"features": write_feature_array(features.take(here).values.numpy(), kind)}
+        for name in ("lengths", "boxes", "classes"):
+            if (part := getattr(features, name)) is not None:
+                arrays[name] = part[features.rows[here].numpy()]
+        return arrays
+
+    settings = {"source": source.resolve().name, "kind": kind}
+    return _in_shards(table.ids, out, settings, lambda: rows_of, shard)
+
+
+def _in_shards(
+    ids: Sequence[str],
+    out: Path,
+    settings: dict[str, Any],
+    computation: Callable[[], Callable[[range], Arrays]],
+    shard: int,
+) -> FeatureTable:
+    """Write a feature folder shard by shard; `computation` is called if a shard is missing."""
+    settings["images"] = hashlib.sha256("\x00".join(ids).encode()).hexdigest()[:16]
     if out.exists():
         if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
             raise ValueError(
                 f"{out} exists and does not hold these features; remove it or write somewhere else"
             )
         return open_features(out)
-    work, pictures = out.with_name(f".{out.name}.part"), dataset.pictures
-    shards = [range(at, min(at + shard, len(dataset))) for at in range(0, len(dataset), shard)]
+    work = out.with_name(f".{out.name}.part")
+    shards = [range(at, min(at + shard, len(ids))) for at in range(0, len(ids), shard)]
     parts = PartsFolder(work / "shards", suffix=".json")
     missing = parts.begin({**settings, "shard": shard}, len(shards))
 
-    def extract_shard(number: int) -> None:
+    def save_shard(number: int) -> None:
         rows = shards[number]
-        blocks = [rows[start : start + batch] for start in range(0, len(rows), batch)]
-        grids = [
-            pooled_features(backbone.grid(values), grid).float().cpu()
-            for values in _prepared(backbone, pictures, blocks)
-        ]
-        _write_rows(work, rows, torch.cat(grids), len(dataset), kind)
-        parts.save(number, lambda path: write_json(path, {"whole": backbone.whole}))
+        _write_rows(work, rows, compute(rows), len(ids))
+        parts.save(number, lambda path: write_json(path, {}))
 
     sizes = [len(rows) for rows in shards]
     try:
         if missing:  # a run that was stopped after its last shard needs no model
-            backbone = open_backbone(model, device)
+            compute = computation()
         with torch.inference_mode():
-            work_through(missing, extract_shard, sizes, description="pictures")
+            work_through(missing, save_shard, sizes, description="images")
     except ValueError:
         if not any(parts.path(number).exists() for number in range(len(shards))):
             shutil.rmtree(work)  # an error before the first shard leaves nothing behind
         raise
-    count, cells = np.load(work / "features.npy", mmap_mode="r").shape[:2]
-    side = math.isqrt(cells)
-    whole = read_json(parts.path(0), "the state of an extraction")["whole"]
-    if whole and side**2 == cells:
-        np.save(work / "boxes.npy", np.broadcast_to(grid_boxes(side), (count, cells, 4)))
-    ids = list(dataset.image_ids)
     FEATURES.write_manifest(
-        work, FeaturesManifest(ids=ids, kind=kind, model=model, settings=settings)
+        work,
+        FeaturesManifest(
+            ids=list(ids),
+            kind=settings["kind"],
+            model=settings.get("model", ""),
+            settings=settings,
+        ),
     )
     work.rename(out)
     shutil.rmtree(out / "shards")
     return open_features(out)
 
 
-def _prepared(backbone: Backbone, pictures: Pictures, blocks: Sequence[range]) -> Iterator[Tensor]:
-    """Pixels of each block; the next block is decoded while the model works."""
+def _grid_arrays(
+    backbone: Backbone,
+    pictures: Pictures,
+    rows: range,
+    batch: int,
+    side: int | None,
+    kind: Literal["float16", "float32"],
+) -> Arrays:
+    grids = [
+        pooled_features(backbone.grid(values), side).float().cpu()
+        for values in _prepared(backbone.prepare, pictures, rows, batch)
+    ]
+    values = write_feature_array(torch.cat(grids).numpy(), kind)
+    count, cells = values.shape[:2]
+    side = math.isqrt(cells)
+    if not backbone.whole or side**2 != cells:
+        return {"features": values}
+    boxes = np.broadcast_to(grid_boxes(side), (count, cells, 4))
+    return {"features": values, "boxes": boxes}
 
-    def prepare(block: range) -> Tensor:
-        return backbone.prepare([pictures.open(row) for row in block])
+
+def _region_arrays(
+    detector: Detector, pictures: Pictures, rows: range, kind: Literal["float16", "float32"]
+) -> Arrays:
+    images = [
+        {name: part.float().cpu() for name, part in detector.regions(values).items()}
+        for values in _prepared(detector.prepare, pictures, rows, 1)
+    ]
+    boxes, classes = (torch.cat([i[name] for i in images]).numpy() for name in ("boxes", "classes"))
+    values = torch.cat([image["features"] for image in images]).numpy()
+    features = write_feature_array(values, kind)
+    return {"features": features, "boxes": boxes, "classes": classes.astype(np.float16)}
+
+
+def _prepared(
+    prepare: Callable[[Sequence[Image.Image]], Prepared],
+    pictures: Pictures,
+    rows: range,
+    batch: int,
+) -> Iterator[Prepared]:
+    """Pixels of each block of pictures; the next is decoded while the model works."""
+    blocks = [rows[start : start + batch] for start in range(0, len(rows), batch)]
+
+    def open_block(block: range) -> Prepared:
+        return prepare([pictures.open(row) for row in block])
 
     with ThreadPoolExecutor(1) as thread:
-        current = thread.submit(prepare, blocks[0])
+        current = thread.submit(open_block, blocks[0])
         for following in [*blocks[1:], None]:
             values = current.result()
             if following is not None:
-                current = thread.submit(prepare, following)
+                current = thread.submit(open_block, following)
             yield values
 
 
-def _write_rows(
-    work: Path, rows: range, values: Tensor, count: int, kind: Literal["float16", "float32"]
-) -> None:
+def _write_rows(work: Path, rows: range, arrays: Arrays, count: int) -> None:
     work.mkdir(parents=True, exist_ok=True)
-    path, shape = work / "features.npy", (count, *values.shape[1:])
-    if rows.start == 0:  # the first shard is always computed first
-        out = np.lib.format.open_memmap(path, "w+", np.dtype(kind), shape)
-    else:
-        out = np.lib.format.open_memmap(path, "r+")
-    if out.shape != shape:
-        raise ValueError(f"{path} has shape {out.shape}, not {shape}; remove {work} to begin anew")
-    out[rows.start : rows.stop] = write_feature_array(values.numpy(), kind)
-    out.flush()
+    for name, values in arrays.items():
+        path, shape = work / f"{name}.npy", (count, *values.shape[1:])
+        if rows.start == 0:  # the first shard is always computed first
+            out = np.lib.format.open_memmap(path, "w+", values.dtype, shape)
+        else:
+            out = np.lib.format.open_memmap(path, "r+")
+        if out.shape != shape:
+            raise ValueError(
+                f"{path} has shape {out.shape}, not {shape}; remove {work} to begin anew"
+            )
+        out[rows.start : rows.stop] = values
+        out.flush()
 
 
 def grid_boxes(side: int) -> np.ndarray[Any, np.dtype[np.float16]]:

@@ -1,7 +1,8 @@
 """Phrases of captions (objects, attributes, relations), their words, and dictionary forms.
 
 Three parsers share the `PhraseParser` protocol: `RulePhraseParser` (no dependencies, the default),
-`SpacyPhraseParser`, and `PhraseFile`, which reads the output of SPICE or another parser.
+`SpacyPhraseParser`, and `PhraseFile`, which reads the output of SPICE or another parser, or the
+scene graphs of TAGS' authors.
 The word lists of the rules are data: ``lexicon.json`` beside this file.
 
 >>> caption = "Two men in red shirts are riding a small wooden boat next to the shore."
@@ -583,20 +584,30 @@ class PhraseFile:
         {"7#0": [["man"], ["man", "tall"], {"tuple": ["man", "ride", "horse"]}]}
 
     SPICE's names are dictionary forms; they are matched with those of the caption's words, and
-    names that do not occur are left out.
+    names that do not occur are left out. The ``txt_db`` of TAGS' authors, with the scene graph
+    ``tree`` of each caption, is read as it is; the data set has to be read from it too.
 
     Args:
-        path: the file.
+        path: the file, or the folder of a ``txt_db``.
 
     Raises:
         ValueError: it is missing or has another form.
     """
 
     def __init__(self, *, path: str) -> None:
+        self.path = path
+        self._texts: Mapping[str, str] = {}  # that spans of a txt_db are positions in
+        if Path(path).is_dir():
+            from counterfoil.data.readers.uniter import read_tree_phrases
+
+            trees = read_tree_phrases(Path(path))
+            self._texts = {name: text for name, (text, _) in trees.items()}
+            self._graphs: Mapping[str, Any] = {name: graph for name, (_, graph) in trees.items()}
+            return
         graphs = read_json(Path(path), "phrases of captions")
         if not isinstance(graphs, dict):
             raise ValueError(f"{path} holds no phrases: a mapping from caption ids is needed")
-        self.path, self._graphs = path, graphs
+        self._graphs = graphs
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
         """The phrases of each caption.
@@ -611,7 +622,12 @@ class PhraseFile:
             raise ValueError(
                 f"{self.path} has no phrases of caption {name!r}; parse all captions of the corpus"
             )
-        graph = self._graphs[name]
+        graph, known = self._graphs[name], self._texts.get(name, text)
+        if known != text:
+            raise ValueError(
+                f"{self.path}: caption {name!r} is {known!r} there and {text!r} in the data; read "
+                "the captions from the same txt_db"
+            )
         try:
             if isinstance(graph, list) and all(isinstance(p, dict) and "kind" in p for p in graph):
                 return tuple(_phrase_of_spans(phrase, len(text)) for phrase in graph)

@@ -15,7 +15,12 @@ class LossSchedule(Loss):
 
     Args:
         losses: they judge one score matrix.
+
+    Attributes:
+        settled: step from which on the schedule no longer changes; before it no epoch is selected.
     """
+
+    settled: int = 0
 
     def __init__(self, *losses: Loss) -> None:
         super().__init__()
@@ -63,6 +68,7 @@ class SwitchAfter(LossSchedule):
             )
         super().__init__(first, second)
         self.first, self.second, self.steps = first, second, steps
+        self.settled = steps
 
     def forward(self, scores: Scores) -> Tensor:
         """Return the loss that counts at this step."""
@@ -96,6 +102,7 @@ class StartAt(LossSchedule):
             raise ValueError(f"{steps} steps of silence were given; use 0 or more")
         super().__init__(term)
         self.term, self.begins = term, max(steps, term.begins)
+        self.settled = self.begins
 
     def forward(self, scores: Scores) -> Tensor:
         """Return the loss; 0 before it begins, also where it is part of another loss."""
@@ -136,6 +143,7 @@ class LinearRamp(LossSchedule):
         super().__init__(term)
         self.begins = term.begins
         self.term, self.steps, self.start = term, steps, start
+        self.settled = start + steps
 
     def forward(self, scores: Scores) -> Tensor:
         """Return the loss times its share at this step."""

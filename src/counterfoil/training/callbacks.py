@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterfoil.core import distributed
 from counterfoil.core.config import parse_choice
 from counterfoil.core.console import warn
+from counterfoil.losses.schedules import LossSchedule
 from counterfoil.models.base import RetrievalModel
 from counterfoil.training.checkpoint import BestEpoch, TrainProgress
 from counterfoil.training.logging import MetricWindow, describe_figures, memory_mb
@@ -185,6 +186,9 @@ class CollapseWarning(Callback):
 class DevEvaluation(Callback):
     """Evaluates the model after each epoch and saves the weights of the best one.
 
+    An epoch inside a warm-up of the loss is the best only until the first one behind it: its model
+    was trained by another loss than the one under test.
+
     Args:
         evaluate: dev figures of a model in evaluation mode; every process calls it.
     """
@@ -196,8 +200,14 @@ class DevEvaluation(Callback):
         began, progress, select = time.monotonic(), loop.progress, loop.config.select
         with loop.evaluation_model() as model:
             dev = {name: float(figure) for name, figure in self.evaluate(model).items()}
-        value = selection_value(dev, select)
-        better = progress.best is None or value > progress.best.value
+        value, best = selection_value(dev, select), progress.best
+        warm_up = warm_up_steps(loop.module, loop.config.accumulate)
+        better = (
+            loop.config.keep_last
+            or best is None
+            or best.step <= warm_up < progress.step
+            or value > best.value
+        )
         if better:
             progress.best = BestEpoch(progress.step, loop.epoch, value, dev)
             loop.checkpoints.save_best(progress.best, loop.evaluation_weights())
@@ -206,6 +216,12 @@ class DevEvaluation(Callback):
         loop.metrics.write(progress.step, {"epoch": loop.epoch, **figures, "dev_seconds": seconds})
         mark = " (best)" if better else ""
         loop.summary += f": dev {select} {value:.2f}{dev_sample_note(dev)}{mark}"
+
+
+def warm_up_steps(module: nn.Module, accumulate: int) -> int:
+    """Return the optimiser steps after which no schedule of the loss changes any more."""
+    settled = (part.settled for part in module.modules() if isinstance(part, LossSchedule))
+    return max(settled, default=0) // accumulate
 
 
 def selection_value(dev: Mapping[str, float], select: str) -> float:

@@ -333,7 +333,7 @@ def _match_names(pattern: str, names: list[str], key: str) -> list[str]:
 Precision = Literal["fp32", "bf16"]
 Tracker = Literal["tensorboard", "wandb"]
 _NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
-_ADDED_LATER = ("all_captions", "dev_images")  # left out of digests at their defaults
+_ADDED_LATER = ("all_captions", "dev_images", "keep_last")  # left out of digests at their defaults
 
 
 @final
@@ -359,7 +359,9 @@ class TrainConfig:
         minutes: stop after so many minutes with a checkpoint to resume from; 0 for no limit.
         save_minutes: between two checkpoints; one is written after each epoch in any case.
         dev_images: measure on so many images of dev, drawn once for all trainings; 0 for all.
-        select: the dev figure, higher is better, by which the best epoch is kept.
+        keep_last: keep the last epoch, whatever its dev figures, as comparisons of methods need.
+        select: the dev figure, higher is better, by which the best epoch is kept. An epoch inside a
+            warm-up of the loss is kept only until one behind it has ended.
         log_every: optimiser steps between two lines of metrics.
         ahead: batches that are read ahead.
         track: where metrics go beside `metrics.jsonl`.
@@ -388,6 +390,7 @@ class TrainConfig:
     track: tuple[Tracker, ...] = ()
     all_captions: bool = False
     dev_images: int = 0
+    keep_last: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "log_every", "ahead"):

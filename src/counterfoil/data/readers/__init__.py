@@ -17,7 +17,11 @@ from counterfoil.data.readers.folder import LISTS, is_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, read_huggingface
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 from counterfoil.data.readers.precomp import features_of, is_precomp, read_precomp
-from counterfoil.data.readers.uniter import is_text_database, read_text_database
+from counterfoil.data.readers.uniter import (
+    is_detector_table,
+    is_text_database,
+    read_text_database,
+)
 
 KNOWN = (
     "a Karpathy JSON (or a folder with dataset_*.json), captions.jsonl, .csv or .tsv, "
@@ -45,8 +49,8 @@ def load_dataset(
         source: a file or folder; "scenes" or "scenes:seed=3,images=2000" for rendered scenes;
             "hf:NAME" for a data set of the Hugging Face hub.
         images: folder of the images, if they are not beside the captions.
-        features: feature folder, precomp folder, ``img_db`` of UNITER or `.npy` file with features
-            of the images.
+        features: of the images: feature folder, precomp folder, ``img_db`` of UNITER, `.tsv` of
+            bottom-up attention, or `.npy` file.
         name: of the data set in tables.
         restval: split of COCO's "restval" images.
         splits: splits of a precomp folder to read; all by default.
@@ -87,6 +91,11 @@ def _read(
         raise ValueError(f"{source} does not exist; give {KNOWN}, or scenes{hub}")
     if is_karpathy(path):
         return read_karpathy(path, images=images, restval=restval, name=name)
+    if is_detector_table(path):
+        raise ValueError(
+            f"{path} holds features of images and no captions; name it as --features of a data "
+            f"set, or convert it first: counterfoil features {path} FOLDER"
+        )
     if path.name in LISTS or path.suffix in (".jsonl", ".csv", ".tsv"):
         return read_folder(path, images=images, name=name)
     if path.is_file():

@@ -1,8 +1,8 @@
 """Precomputed vectors: ``images.npy`` (I, D) and ``texts.npy`` (T, D).
 
 ``owner.npy`` or ``owner.json`` contains the image row of each text, -1 for none. Without it every
-image has the same number of texts, image after image. ``image_ids.json`` and ``captions.txt`` (one
-a line) are optional.
+image has the same number of texts, image after image. ``image_ids.json``, ``captions.txt`` (one a
+line) and ``splits.json`` (the split of each image; without it all are "test") are optional.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_embeddings(folder: Path) -> bool:
 
 
 def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDataset:
-    """Read vectors as a data set, all in the split "test".
+    """Read vectors as a data set.
 
     Raises:
         ValueError: a file is missing, or numbers of images and texts do not fit.
@@ -43,7 +43,7 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
         text_ids=[f"text/{row}" for row in range(len(texts))],
         texts=_captions(folder, len(texts)),
         text_to_image=_text_to_image(folder, images=len(images), texts=len(texts)),
-        splits=["test"] * len(images),
+        splits=_splits(folder, len(images)),
         features=_features(images, folder / "images.npy"),
         text_features=_features(texts, folder / "texts.npy"),
     )
@@ -93,6 +93,20 @@ def _image_ids(folder: Path, count: int) -> list[str]:
     if not isinstance(ids, list) or len(ids) != count or len(set(map(str, ids))) != count:
         raise ValueError(f"{path} needs a list of {count:,} different image ids")
     return [str(name) for name in ids]
+
+
+def _splits(folder: Path, count: int) -> list[str]:
+    path = folder / "splits.json"
+    if not path.exists():
+        return ["test"] * count
+    splits = read_json(path, "the split of each image")
+    if not isinstance(splits, list) or len(splits) != count or not all(map(_is_name, splits)):
+        raise ValueError(f"{path} needs a list with the names of {count:,} splits, one an image")
+    return splits
+
+
+def _is_name(split: object) -> bool:
+    return isinstance(split, str) and bool(split)
 
 
 def _captions(folder: Path, count: int) -> list[str]:

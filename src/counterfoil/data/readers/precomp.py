@@ -41,7 +41,13 @@ from counterfoil.data.features import (
     RowStack,
     open_features,
 )
-from counterfoil.data.readers.uniter import ImageDatabase, is_image_database
+from counterfoil.data.readers.uniter import (
+    DetectorTable,
+    ImageDatabase,
+    is_detector_table,
+    is_image_database,
+    region_table,
+)
 
 PROBES = 64  # images whose repeated rows are compared
 MAX_REPEATS = 64  # of an image; more equal rows are no repetition
@@ -243,9 +249,10 @@ def _lengths(parts: Sequence[_StoredSplit]) -> Array | None:
 
 
 def open_feature_table(path: Path) -> FeatureTable:
-    """Open the features of a feature or precomp folder, an ``img_db`` of UNITER, or a `.npy` file.
+    """Open stored features: a folder of features or precomp, UNITER's ``img_db``, `.tsv` or `.npy`.
 
-    Rows of a `.npy` file are in the order of the data set's images.
+    A `.tsv` is a table of bottom-up attention, or a folder of them. Rows of a `.npy` file are in
+    the order of the data set's images.
 
     Raises:
         ValueError: it is none of these, or damaged.
@@ -256,14 +263,17 @@ def open_feature_table(path: Path) -> FeatureTable:
     if (path / "features.json").exists():
         return open_features(path)
     if is_image_database(path):
-        return ImageDatabase(path).table()
+        return region_table(ImageDatabase(path))
     if is_precomp(path):
         dataset = read_precomp(path)
         assert dataset.features is not None
         return FeatureTable(dataset.image_ids, dataset.features)
+    if is_detector_table(path):
+        return region_table(DetectorTable(path))
     raise ValueError(
         f"{path} holds no image features: looked for features.json beside features.npy, for "
-        "train_ims.npy and the like, for an img_db of UNITER, and for a single .npy file"
+        "train_ims.npy and the like, for an img_db of UNITER, for a .tsv of bottom-up attention, "
+        "and for a single .npy file; `counterfoil features --model MODEL` computes features"
     )
 
 

@@ -21,33 +21,25 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Protocol, TypeAlias, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from counterfoil.core.console import progress
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import read_json
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
-from counterfoil.data.features import (
-    FEATURES,
-    Array,
-    FeatureArray,
-    FeaturesManifest,
-    FeatureTable,
-    Kind,
-    write_feature_array,
-)
+from counterfoil.data.features import Array, FeatureArray, FeatureTable
 
 KEYS = "__keys__"
 CONFIDENCE, FEWEST, MOST = 0.2, 10, 100  # UNITER's rule for the number of regions
 RECORDS_AT_ONCE = 512  # decoded records that are kept
 SPLITS = ("train", "restval", "val", "dev", "test")
-Column = Literal["features", "norm_bb", "soft_labels"]
 TSV_FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 LXMERT_FIELDS = (  # of the derived tables that also hold the detector's classes
     *("image_id", "image_h", "image_w", "objects_id", "objects_conf", "attrs_id", "attrs_conf"),
@@ -56,6 +48,8 @@ LXMERT_FIELDS = (  # of the derived tables that also hold the detector's classes
 
 
 # LMDB environments.
+
+_OPENED: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 @final
@@ -76,11 +70,15 @@ class Environment:
             raise ValueError(
                 f'{folder} is an LMDB database: pip install "counterfoil[uniter]"'
             ) from None
-        self.folder = folder
-        try:
-            self._opened: Any = lmdb.open(str(folder), readonly=True, lock=False, readahead=False)
-        except lmdb.Error as error:
-            raise ValueError(f"{folder} is not a whole LMDB database: {error}") from error
+        self.folder, place = folder, str(folder.resolve())
+        # LMDB refuses to open an environment that this process has open.
+        self._opened: Any = _OPENED.get(place)
+        if self._opened is None:
+            try:
+                self._opened = lmdb.open(place, readonly=True, lock=False, readahead=False)
+            except lmdb.Error as error:
+                raise ValueError(f"{folder} is not a whole LMDB database: {error}") from error
+            _OPENED[place] = self._opened
 
     def read(self, key: str) -> bytes | None:
         """The bytes of a record; None if there is none."""
@@ -126,6 +124,84 @@ def unpack_arrays(value: bytes) -> dict[str, Any]:
 # Images: regions with boxes and classes.
 
 
+class RegionRecords(Protocol):
+    """Regions of images, read from disk as they are needed.
+
+    Attributes:
+        where: their file or folder.
+        names: ids of the images, with or without ``.npz``.
+    """
+
+    where: Path
+    names: list[str]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(N,) number of regions of each image."""
+
+    def record(self, name: str, /) -> Mapping[str, Array]:
+        """Arrays (R, F) of an image: "features", "norm_bb" and perhaps "soft_labels"."""
+        ...
+
+
+def region_table(records: RegionRecords) -> FeatureTable:
+    """The features of all images, with boxes and the detector's class probabilities, if known."""
+    names, lengths, first = records.names, records.lengths, records.record(records.names[0])
+    columns = {
+        name: RecordColumn(records, name, (len(names), int(lengths.max()), first[name].shape[1]))
+        for name in ("features", "norm_bb", "soft_labels")
+        if name in first
+    }
+    boxes = columns["norm_bb"]
+    boxes.shape = (*boxes.shape[:2], 4)  # width and height follow, which boxes do not need
+    features = FeatureArray(
+        values=columns["features"],
+        rows=_arange(len(names)),
+        lengths=lengths,
+        boxes=boxes,
+        where=str(records.where),
+        classes=columns.get("soft_labels"),
+    )
+    return FeatureTable([name.removesuffix(".npz") for name in names], features)
+
+
+@final
+class RecordColumn:
+    """One array of the records of all images, padded to the most regions an image has.
+
+    Attributes:
+        shape: (N, R, F).
+    """
+
+    ndim = 3
+
+    def __init__(self, records: RegionRecords, name: str, shape: tuple[int, int, int]) -> None:
+        self._records, self._name, self.shape = records, name, shape
+        self.dtype = records.record(records.names[0])[name].dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Array) -> Array:
+        out = np.zeros((len(rows), *self.shape[1:]), self.dtype)
+        for place, row in enumerate(np.asarray(rows).tolist()):
+            name = self._records.names[row]
+            values = self._records.record(name).get(self._name)
+            if values is None or values.ndim != 2 or values.shape[1] < self.shape[2]:
+                raise ValueError(
+                    f"{self._records.where}: {self._name} of {name!r} do not have "
+                    f"{self.shape[2]} numbers for each region"
+                )
+            count = int(self._records.lengths[row])
+            if len(values) < count:
+                raise ValueError(
+                    f"{self._records.where}: {name!r} has {len(values)} regions, but {count} are "
+                    "counted"
+                )
+            out[place, :count] = values[:count, : self.shape[2]]
+        return out
+
+
 @final
 class ImageDatabase:
     """UNITER's regions of images, read from disk as they are needed.
@@ -139,37 +215,16 @@ class ImageDatabase:
 
     def __init__(self, folder: Path) -> None:
         self.environment = Environment(_environment(folder))
+        self.where = self.environment.folder
         self.names = self.environment.keys()
         if not self.names:
             raise ValueError(f"{folder} holds no image")
         self.record = lru_cache(RECORDS_AT_ONCE)(self._record)
 
-    def table(self) -> FeatureTable:
-        """The features of all images, with boxes and the detector's class probabilities."""
-        lengths = self.lengths
-        longest = int(lengths.max())
-        first = self.record(self.names[0])
-        columns = {
-            name: DatabaseColumn(self, name, (len(self.names), longest, first[name].shape[1]))
-            for name in ("features", "norm_bb", "soft_labels")
-            if name in first
-        }
-        boxes = columns["norm_bb"]
-        boxes.shape = (*boxes.shape[:2], 4)  # width and height follow, which boxes do not need
-        features = FeatureArray(
-            values=columns["features"],
-            rows=_arange(len(self.names)),
-            lengths=lengths,
-            boxes=boxes,
-            where=str(self.environment.folder),
-            classes=columns.get("soft_labels"),
-        )
-        return FeatureTable([name.removesuffix(".npz") for name in self.names], features)
-
     @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
         """(N,) number of regions of each image."""
-        folder = self.environment.folder
+        folder = self.where
         kind = folder.name.removesuffix("_compressed")
         if fixed := re.fullmatch(r"feat_numbb(\d+)", kind):
             return np.full(len(self.names), int(fixed[1]), np.int64)
@@ -191,7 +246,7 @@ class ImageDatabase:
     def _record(self, name: str) -> Mapping[str, Array]:
         value = self.environment.read(name)
         if value is None:
-            raise ValueError(f"{self.environment.folder} has no regions of {name!r}")
+            raise ValueError(f"{self.where} has no regions of {name!r}")
         try:
             if not value.startswith(b"PK"):
                 return unpack_arrays(value)
@@ -199,44 +254,7 @@ class ImageDatabase:
                 known = ("features", "norm_bb", "soft_labels", "conf")
                 return {key: archive[key] for key in known if key in archive.files}
         except (ValueError, OSError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self.environment.folder}: regions of {name!r}: {error}") from error
-
-
-@final
-class DatabaseColumn:
-    """One array of the records of a database, padded to the most regions an image has.
-
-    Attributes:
-        shape: (N, R, F).
-    """
-
-    ndim = 3
-
-    def __init__(self, database: ImageDatabase, name: str, shape: tuple[int, int, int]) -> None:
-        self._database, self._name, self.shape = database, name, shape
-        self.dtype = database.record(database.names[0])[name].dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Array) -> Array:
-        out = np.zeros((len(rows), *self.shape[1:]), self.dtype)
-        for place, row in enumerate(np.asarray(rows).tolist()):
-            name = self._database.names[row]
-            values = self._database.record(name).get(self._name)
-            if values is None or values.ndim != 2 or values.shape[1] < self.shape[2]:
-                raise ValueError(
-                    f"{self._database.environment.folder}: {self._name} of {name!r} do not have "
-                    f"{self.shape[2]} numbers for each region"
-                )
-            count = int(self._database.lengths[row])
-            if len(values) < count:
-                raise ValueError(
-                    f"{self._database.environment.folder}: {name!r} has {len(values)} regions, but "
-                    f"{count} are counted"
-                )
-            out[place, :count] = values[:count, : self.shape[2]]
-        return out
+            raise ValueError(f"{self.where}: regions of {name!r}: {error}") from error
 
 
 def is_image_database(folder: Path) -> bool:
@@ -381,36 +399,38 @@ def read_stored_captions(folder: Path, *, tokenizer: str | None = None) -> Itera
         yield StoredCaption(str(name), str(record.get("img_fname", image)), tokens, tree)
 
 
-def write_tree_phrases(folder: Path, output: Path, *, tokenizer: str | None = None) -> int:
-    """Write the scene graphs of TAGS' captions as a file for `counterfoil.data.phrases.PhraseFile`.
+def read_tree_phrases(
+    folder: Path, *, tokenizer: str | None = None
+) -> dict[str, tuple[str, list[dict[str, Any]]]]:
+    """Read the scene graphs of TAGS' captions, as `counterfoil.data.phrases.PhraseFile` does.
 
     Args:
         folder: a ``.db`` folder whose records have a ``tree``, or one that holds several.
-        output: the JSON file.
         tokenizer: as for `read_text_database`.
 
     Returns:
-        The number of captions.
+        By id, the text of each caption with a tree, and its phrases: kind, and spans in the text.
 
     Raises:
-        ValueError: a caption has no tree, or a file is damaged.
+        ValueError: no caption has a tree, or a file is damaged.
     """
     kinds = {"node": "object", "attribute": "attribute", "relation": "relation"}
-    phrases: dict[str, list[dict[str, Any]]] = {}
-    for database in _text_databases(folder):
-        for caption in read_stored_captions(database, tokenizer=tokenizer):
-            if not caption.tree:
-                raise ValueError(
-                    f"{database}: caption {caption.id!r} has no tree; the scene graphs are those "
-                    "of TAGS' own txt_db"
-                )
-            phrases[caption.id] = [
+    graphs = {
+        caption.id: (
+            caption.text(),
+            [
                 {"kind": kinds[kind], "spans": caption.spans(group)}
                 for kind, groups in caption.tree.items()
                 for group in groups
-            ]
-    write_json(output, phrases)
-    return len(phrases)
+            ],
+        )
+        for database in _text_databases(folder)
+        for caption in read_stored_captions(database, tokenizer=tokenizer)
+        if caption.tree
+    }
+    if not graphs:
+        raise ValueError(f"{folder} has no captions with a tree, as TAGS' own txt_db has")
+    return graphs
 
 
 def _text_databases(folder: Path) -> list[Path]:
@@ -430,84 +450,117 @@ def _tree(plain: Any, length: int) -> dict[str, list[list[int]]]:
     return tree if plain else {}
 
 
-# Bottom-up attention: a table of boxes and features.
+# Bottom-up attention: tables of boxes and features.
+
+_TABLE = re.compile(r".*\.tsv(\.\d+)?")  # the authors wrote a part for each GPU: .tsv.0, .tsv.1
+_Fields: TypeAlias = dict[str, bytes]
 
 
-def write_tsv_features(path: Path, output: Path, *, kind: Kind = "float16") -> int:
-    """Convert a detector's table to a feature folder with boxes as fractions of the image.
+@final
+class DetectorTable:
+    """Regions in the tables of bottom-up attention, found by their place in the file.
 
-    The table is read twice, so that only one image is in memory: once for the numbers of boxes and
-    once for the values. Of images that stand twice, as in the files of COCO, the first is taken.
+    Opening reads the files once for the places and numbers of boxes, so convert a table that is
+    used more than once. Of images that stand twice, as in the files of COCO, the first is taken.
 
     Args:
-        path: tab-separated, without header: `TSV_FIELDS`, or `LXMERT_FIELDS`.
-        output: the feature folder; it must not exist.
-        kind: dtype of the stored features.
-
-    Returns:
-        The number of images.
+        path: a tab-separated file without header, of `TSV_FIELDS` or `LXMERT_FIELDS`, or a folder
+            of such files.
 
     Raises:
-        ValueError: a line is damaged, or widths differ.
+        ValueError: a line is damaged, or there is no image with boxes.
     """
-    lengths: dict[str, int] = {}
-    width = 0
-    for row in _tsv_rows(path):
-        lengths.setdefault(row["image_id"], _count(row, path))
-        width = width or len(_decode(row, "features", path)) // max(1, _count(row, path))
-    if not lengths or not width:
-        raise ValueError(f"{path} holds no image with boxes")
-    ids = list(lengths)
-    shape = (len(ids), max(lengths.values()))
-    with FEATURES.writing(output) as folder, progress("images converted", len(ids)) as advance:
-        values = np.lib.format.open_memmap(
-            folder / "features.npy", "w+", np.dtype(kind), (*shape, width)
-        )
-        boxes = np.zeros((*shape, 4), np.float32)
-        pending = {name: place for place, name in enumerate(ids)}
-        for row in _tsv_rows(path):
-            place = pending.pop(row["image_id"], None)
-            if place is None:
-                continue
-            count = lengths[row["image_id"]]
-            numbers, corners = (_decode(row, name, path) for name in ("features", "boxes"))
-            if len(numbers) != count * width or len(corners) != count * 4:
-                raise ValueError(
-                    f"{path}: image {row['image_id']!r} has {len(numbers):,} feature values and "
-                    f"{len(corners)} box values for {count} boxes of {width}"
-                )
-            values[place, :count] = write_feature_array(numbers.reshape(count, width), kind)
-            size = np.array([float(row["image_w"]), float(row["image_h"])] * 2, np.float32)
-            boxes[place, :count] = corners.reshape(count, 4) / size
-            advance(1)
-        values.flush()
-        np.save(folder / "boxes.npy", boxes)
-        np.save(folder / "lengths.npy", np.array(list(lengths.values())))
-        manifest = FeaturesManifest(ids=ids, kind=kind, model="bottom-up attention")
-        FEATURES.write_manifest(folder, manifest)
-    return len(ids)
+
+    def __init__(self, path: Path) -> None:
+        self.where, self._width = path, 0
+        self._places: dict[str, tuple[Path, int]] = {}
+        counts: list[int] = []
+        files = _tables(path)
+        with progress(
+            "megabytes read", sum(file.stat().st_size for file in files) >> 20
+        ) as advance:
+            for file in files:
+                for place, fields in _lines(file, advance):
+                    name, count = fields["image_id"].decode(errors="replace"), _count(fields, file)
+                    if name not in self._places:
+                        self._places[name] = file, place
+                        counts.append(count)
+                    if count and not self._width:
+                        self._width = len(_decoded(fields, "features", file)) // count
+        if not self._width:
+            raise ValueError(f"{path} holds no image with boxes")
+        self.names, self.lengths = list(self._places), np.array(counts, np.int64)
+        self.record = lru_cache(RECORDS_AT_ONCE)(self._record)
+
+    def _record(self, name: str) -> Mapping[str, Array]:
+        file, place = self._places[name]
+        with file.open("rb") as lines:
+            lines.seek(place)
+            fields = _fields(lines.readline(), file, name)
+        count = _count(fields, file)
+        numbers, corners = (_decoded(fields, key, file) for key in ("features", "boxes"))
+        if len(numbers) != count * self._width or len(corners) != count * 4:
+            raise ValueError(
+                f"{file}: image {name!r} has {len(numbers):,} feature values and "
+                f"{len(corners)} box values for {count} boxes of {self._width}"
+            )
+        try:
+            size = np.array([float(fields["image_w"]), float(fields["image_h"])] * 2, np.float32)
+        except ValueError as error:
+            raise ValueError(f"{file}: the size of image {name!r}: {error}") from None
+        boxes = corners.reshape(count, 4) / size  # fractions of the image
+        return {"features": numbers.reshape(count, self._width), "norm_bb": boxes}
 
 
-def _tsv_rows(path: Path) -> Iterator[dict[str, str]]:
-    with path.open(encoding="ascii", errors="replace") as lines:
+def is_detector_table(path: Path) -> bool:
+    """Whether a path is a table of bottom-up attention, or a folder of them."""
+    files = _tables(path)
+    if not files:
+        return False
+    with files[0].open("rb") as lines:
+        fields = lines.readline().rstrip(b"\n").split(b"\t")
+    # A list of captions has a header, and fewer columns.
+    return _names(fields) is not None and fields[-3].isdigit()
+
+
+def _tables(path: Path) -> list[Path]:
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [file for file in files if _TABLE.fullmatch(file.name) and file.is_file()]
+
+
+def _lines(file: Path, advance: Callable[[int], None]) -> Iterator[tuple[int, _Fields]]:
+    """The byte at which each line begins, and its fields."""
+    place = 0
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            parts = line.rstrip("\n").split("\t")
-            fields = {len(TSV_FIELDS): TSV_FIELDS, len(LXMERT_FIELDS): LXMERT_FIELDS}
-            if len(parts) not in fields:
-                raise ValueError(
-                    f"{path}, line {number}: {len(parts)} fields; {', '.join(TSV_FIELDS)} are read"
-                )
-            yield dict(zip(fields[len(parts)], parts, strict=True))
+            yield place, _fields(line, file, f"line {number}")
+            advance((place + len(line) >> 20) - (place >> 20))
+            place += len(line)
 
 
-def _count(row: Mapping[str, str], path: Path) -> int:
-    if not row["num_boxes"].isdecimal():
-        raise ValueError(f"{path}: {row['num_boxes']!r} of {row['image_id']!r} is no number")
-    return int(row["num_boxes"])
+def _fields(line: bytes, file: Path, where: str) -> _Fields:
+    parts = line.rstrip(b"\n").split(b"\t")
+    names = _names(parts)
+    if names is None:
+        raise ValueError(f"{file}, {where}: {len(parts)} fields; {', '.join(TSV_FIELDS)} are read")
+    return dict(zip(names, parts, strict=True))
 
 
-def _decode(row: Mapping[str, str], name: str, path: Path) -> npt.NDArray[np.float32]:
+def _names(parts: Sequence[bytes]) -> tuple[str, ...] | None:
+    return next((names for names in (TSV_FIELDS, LXMERT_FIELDS) if len(names) == len(parts)), None)
+
+
+def _count(fields: _Fields, file: Path) -> int:
+    if not fields["num_boxes"].isdigit():
+        image = fields["image_id"].decode(errors="replace")
+        raise ValueError(f"{file}: the number of boxes of image {image!r} is no number")
+    return int(fields["num_boxes"])
+
+
+def _decoded(fields: _Fields, name: str, file: Path) -> npt.NDArray[np.float32]:
     try:
-        return np.frombuffer(base64.b64decode(row[name], validate=True), np.float32)
+        return np.frombuffer(base64.b64decode(fields[name], validate=True), np.float32)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{path}: {name} of {row['image_id']!r} are damaged: {error}") from error
+        raise ValueError(
+            f"{file}: {name} of {fields['image_id']!r} are damaged: {error}"
+        ) from error

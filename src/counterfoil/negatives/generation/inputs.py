@@ -35,6 +35,7 @@ from counterfoil.data.caption_edits import (
 )
 from counterfoil.data.phrases import (
     PHRASE_KINDS,
+    PhraseFile,
     PhraseKind,
     PhraseParser,
     inflection,
@@ -290,7 +291,8 @@ class GeneratorInputs:
 
     Args:
         processor: the generator's inputs from the data set.
-        parser: finds phrases; None to hide single words.
+        parser: finds phrases, or the path of a `counterfoil.data.phrases.PhraseFile`; None to hide
+            single words.
         mask: id of the token that hides a word; None for the generator's own, or the tokenizer's.
 
     Raises:
@@ -301,14 +303,15 @@ class GeneratorInputs:
         self,
         *,
         processor: ProcessedDataset,
-        parser: PhraseParser | None = None,
+        parser: PhraseParser | str | None = None,
         mask: int | None = None,
     ) -> None:
         if processor.processor.tokenizer is None:
             raise ValueError(
                 "a caption generator reads words, and this processor gives it ready-made vectors"
             )
-        self.processor, self.parser = processor, parser
+        self.processor = processor
+        self.parser = PhraseFile(path=parser) if isinstance(parser, str) else parser
         self.tokenizer: Tokenizer = processor.processor.tokenizer
         self.mask = mask
         self._phrases: dict[int, list[tuple[PhraseKind, list[int]]]] = {}

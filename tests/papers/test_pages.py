@@ -1,0 +1,122 @@
+"""Files, commands, recipes, tables, classes and arguments on the pages of the papers exist."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from enum import Enum
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import counterfoil
+from benchmarks.experiments.catalogue import tables
+from counterfoil.recipes import catalogue, grid_search
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
+PLACES = ("", "src/counterfoil/", "docs/")
+PLACEHOLDERS = re.compile(r"(MODEL|HOST|DATA|LOSS|LARGE|COMPARISON|METHOD|…|\.\.\.)")
+FILE = re.compile(r"[\w./-]+\.(py|md|json)")
+RECIPE = re.compile(r"[\w{},/.…-]+")
+CALL = re.compile(r"([A-Z]\w+)(?:\((.*)\))?")
+
+
+def spans(page: Path) -> list[str]:
+    """The inline code of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def expanded(text: str) -> list[str]:
+    """The names behind braces: a-{b,c} is a-b and a-c."""
+    parts = re.split(r"\{([^}]*)\}", text)
+    choices = [part.split(",") if n % 2 else [part] for n, part in enumerate(parts)]
+    return ["".join(chosen) for chosen in product(*choices)]
+
+
+@cache
+def names() -> dict[str, list[Any]]:
+    """All classes and functions of the package, by name."""
+    known: dict[str, list[Any]] = {}
+    for info in pkgutil.walk_packages(counterfoil.__path__, "counterfoil."):
+        if info.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(info.name)
+        for name, value in vars(module).items():
+            known.setdefault(name, []).append(value)
+            if isinstance(value, type) and issubclass(value, Enum):
+                known.update((member, [member]) for member in value.__members__)
+    return known
+
+
+@cache
+def runs() -> tuple[str, ...]:
+    """All recipes, tables of experiments and grids."""
+    evidence = [table.name for table in tables()]
+    return (*catalogue.recipe_names(), *evidence, *grid_search.named_grids())
+
+
+def command_of(words: list[str]) -> bool:
+    import typer
+
+    from counterfoil.cli import app
+
+    group: Any = typer.main.get_command(app)
+    while hasattr(group, "commands"):
+        word = words.pop(0) if words else ""
+        if word not in group.commands:
+            return False
+        group = group.commands[word]
+    return True
+
+
+def exists(span: str) -> bool:
+    """Whether a span names nothing that there is not."""
+    if span.startswith("counterfoil "):
+        return command_of(span.split()[1:])
+    if FILE.fullmatch(span):
+        return any((ROOT / place / span).exists() for place in PLACES)
+    if RECIPE.fullmatch(span) and ("/" in span or ("-" in span and PLACEHOLDERS.search(span))):
+        return all(
+            any(re.fullmatch(pattern, run) for run in runs())
+            for pattern in (
+                ".+".join(map(re.escape, PLACEHOLDERS.split(name)[::2])) for name in expanded(span)
+            )
+        )
+    if call := CALL.fullmatch(span):
+        values = names().get(call[1])
+        if values is None:
+            return False
+        arguments = re.findall(r"(\w+)=", re.sub(r"\(.*\)", "", call[2] or ""))
+        return not arguments or any(
+            set(arguments) <= set(inspect.signature(value).parameters)
+            for value in filter(callable, values)
+        )
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_everything_that_a_page_names_exists(page):
+    assert [span for span in spans(page) if not exists(span)] == []
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        "counterfoil sweeps x",
+        "tests/papers/test_nothing.py",
+        "aoq/nothing/MODEL-DATA",
+        "ndgl/{gpo,nothing}-flickr30k",
+        "evidence/nothing",
+        "NoSuchLoss",
+        "OfflineTriplet(nothing=1)",
+    ],
+)
+def test_what_does_not_exist_is_noticed(span):
+    assert not exists(span)
