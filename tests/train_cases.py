@@ -31,7 +31,7 @@ from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vsrn import VSRN, Captioner
 from counterfoil.negatives.online import OnlineMiner
-from counterfoil.training.step import TrainingStep, cached_backward
+from counterfoil.training.step import TrainingStep
 
 THINGS = ["dog", "cat", "car", "tree", "boat", "kite", "bird", "cup", "ball", "hat", "fish", "lamp"]
 WIDTH = 6
@@ -216,6 +216,16 @@ def hrem(words: int, dropout: float) -> RetrievalModel:
     )
 
 
+def cached_backward(
+    step: TrainingStep, batch: Batch, chunk: int, *, share: float = 1.0
+) -> dict[str, torch.Tensor]:
+    """Losses of a batch that is encoded in pieces; their gradients are added."""
+    step.chunk = chunk
+    losses = step(batch)
+    (share * torch.stack(list(losses.values())).sum()).backward()
+    return losses
+
+
 def stepped(
     step: TrainingStep, batch: Batch, chunk: int = 0, *, unused: bool = False
 ) -> dict[str, Any]:
@@ -227,14 +237,11 @@ def stepped(
         chunk: texts whose graph is held at a time; 0 for all at once.
         unused: whether some parameters may have no share in the loss.
     """
-    if chunk:
-        losses = cached_backward(step, batch, chunk)
-        distributed.mean_gradients(step.parameters())
-    else:
-        several = distributed.size() > 1
-        module = DistributedDataParallel(step, find_unused_parameters=unused) if several else step
-        losses = module(batch)
-        torch.stack(list(losses.values())).sum().backward()
+    step.chunk = chunk
+    several = distributed.size() > 1
+    module = DistributedDataParallel(step, find_unused_parameters=unused) if several else step
+    losses = module(batch)
+    torch.stack(list(losses.values())).sum().backward()
     return {
         "losses": {name: loss.item() for name, loss in losses.items()},
         "gradients": {name: gradient.numpy() for name, gradient in gradients(step).items()},

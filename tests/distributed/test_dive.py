@@ -14,7 +14,7 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.models.layers.towers import GRU, MLPRegions
-from counterfoil.training.step import TrainingStep, cached_backward
+from counterfoil.training.step import TrainingStep
 
 ANCHORS = {
     "odd": [0, 1, 2, 3, 4, 5, 9, 10, 11],  # three images with all of their captions
@@ -121,7 +121,7 @@ def test_dropout_is_the_same_both_times() -> None:
     for _ in range(2):
         step = step_of(processor, dropout=0.5)
         torch.manual_seed(1)
-        cached_backward(step, batch, 2)
+        cases.cached_backward(step, batch, 2)
         found.append(cases.gradients(step))
     for name, value in found[0].items():
         assert torch.equal(found[1][name], value), name

@@ -35,7 +35,7 @@ def train(folder: Path, plan: TrainConfig, dropout: float) -> dict[str, Any]:
             PretrainTasks(mrc=1),
             processor,
             folder=folder,
-            classes=cases.Detector(),
+            classes=cases.Detector().likely,
             dev=processor,
             resume=True,
         )

@@ -24,9 +24,11 @@ def updated(chunk: int) -> dict[str, np.ndarray]:
     """VSRN in training mode after two steps: each process saw images of its own."""
     processor = cases.processor()
     step = TrainingStep(
-        cases.host("vsrn", processor).train(), WeightedSum(terms={"sum": (1.0, SumTripletLoss())})
+        cases.host("vsrn", processor).train(),
+        WeightedSum(terms={"sum": (1.0, SumTripletLoss())}),
+        chunk=chunk,
     )
-    plan = TrainConfig(optimiser=OptimizerConfig(rate=0.01), chunk=chunk)
+    plan = TrainConfig(optimiser=OptimizerConfig(rate=0.01))
     torch.manual_seed(0)
     update = OptimizerStep(plan, step)
     for anchors in ([0, 3, 6, 9, 12, 15], [1, 4, 7, 10, 13, 17]):
@@ -47,12 +49,14 @@ def woken(chunk: int) -> list[dict[str, np.ndarray]]:
     """The weights before training and after each epoch, the image side resting in the first."""
     processor = cases.processor()
     step = TrainingStep(
-        cases.host("global", processor), WeightedSum(terms={"sum": (1.0, SumTripletLoss())})
+        cases.host("global", processor),
+        WeightedSum(terms={"sum": (1.0, SumTripletLoss())}),
+        chunk=chunk,
     )
     optimiser = OptimizerConfig(
         rate=0.01, groups=(ParameterGroup(match="image.*", rate=0.5, begins=1),)
     )
-    update = OptimizerStep(TrainConfig(optimiser=optimiser, chunk=chunk), step)
+    update = OptimizerStep(TrainConfig(optimiser=optimiser), step)
     seen = [{name: p.detach().numpy().copy() for name, p in step.named_parameters()}]
     for epoch in range(3):
         update([cases.batch_of(processor, [0, 3, 6, 9, 12, 15])], 1.0, epoch=epoch)
@@ -79,11 +83,13 @@ def related(chunk: int) -> dict[str, np.ndarray]:
     processor = cases.processor()
     late = StartAt(term=DistanceWeightedTripletLoss(grid=BOTH), steps=1)
     terms = {"plain": (1.0, SumTripletLoss()), "late": (1.0, late)}
-    step = TrainingStep(cases.host("hrem", processor), WeightedSum(terms=terms)).double()
+    step = TrainingStep(
+        cases.host("hrem", processor), WeightedSum(terms=terms), chunk=chunk
+    ).double()
     for module in step.model.graph.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.3  # drawn alike on every process
-    update = OptimizerStep(TrainConfig(optimiser=OptimizerConfig(rate=0.01), chunk=chunk), step)
+    update = OptimizerStep(TrainConfig(optimiser=OptimizerConfig(rate=0.01)), step)
     for number in range(3):
         batch = cases.batch_of(processor, [0, 3, 6, 9, 12, 15, 16], step=number)
         values = batch.images.values.double()

@@ -18,7 +18,7 @@ from counterfoil.models.convert import convert_checkpoint
 from counterfoil.models.esa import ESA, EXPANDED, NAMES, PREFIXES
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
-from counterfoil.training.step import TrainingStep, cached_backward
+from counterfoil.training.step import TrainingStep
 
 WORDS, WIDTH = 40, 8
 ANCHORS = [0, 1, 5, 7, 9, 12, 30]  # captions 0 and 1 share an image
@@ -132,7 +132,7 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole():
     ]
     made = batch()
     steps[0](made)["a"].backward()
-    cached_backward(steps[1], made, 3)
+    train_cases.cached_backward(steps[1], made, 3)
     whole, pieces = (train_cases.gradients(step) for step in steps)
     for name, wanted in whole.items():
         torch.testing.assert_close(pieces[name], wanted, rtol=1e-4, atol=1e-6)

@@ -16,7 +16,7 @@ from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.generation.inputs import CandidateFilter
 from counterfoil.negatives.online import MinedExtras
-from counterfoil.training.step import TrainingStep, cached_backward
+from counterfoil.training.step import TrainingStep
 from papers.released_bugs import StrayTailored
 
 TASKS = ("masked", "doubt", "correct")
@@ -404,7 +404,7 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole() -> None:
         source = cases.writer(seen, words=TASKS)
         step = TrainingStep(model, objective(TASKS), proposer=source)
         if chunk:
-            cached_backward(step, cases.batch_of(seen), chunk)
+            train_cases.cached_backward(step, cases.batch_of(seen), chunk)
         else:
             torch.stack(list(step(cases.batch_of(seen)).values())).sum().backward()
         found.append({name: p.grad for name, p in model.named_parameters()})

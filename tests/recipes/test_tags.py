@@ -19,6 +19,7 @@ from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes import catalogue, tags
 from counterfoil.recipes.models import DATASETS, LARGE
 from counterfoil.recipes.tags import CAPTIONS, PAPER, RELEASED, tags_train_config
+from counterfoil.training.pretrain import REGION_TASKS
 
 TINY = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
 
@@ -204,7 +205,7 @@ def test_recipes_of_vilt_differ_in_model_processor_and_tasks() -> None:
                 assert other.processor.images == "pixels"
                 other = replace(other, model=one.model, processor=one.processor)
             if isinstance(one, Pretrain):
-                assert not other.tasks.hides_regions
+                assert not other.tasks.used(REGION_TASKS)
                 other = replace(other, tasks=one.tasks)
             assert one == other
     with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):

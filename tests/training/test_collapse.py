@@ -1,10 +1,22 @@
 from __future__ import annotations
 
-from counterfoil.training.callbacks import CollapseMonitor
+from counterfoil.training.callbacks import CollapseWarning
+from counterfoil.training.checkpoint import TrainProgress
+
+
+class Watch:
+    """The warnings of one training."""
+
+    def __init__(self, steps: int) -> None:
+        self.monitor, self.progress = CollapseWarning(steps), TrainProgress()
+
+    def warning(self, step: int, loss: float, level: float) -> str | None:
+        self.progress.step = step
+        return self.monitor.warning(self.progress, loss, level)
 
 
 def test_it_must_stay() -> None:
-    watch = CollapseMonitor(steps=100)
+    watch = Watch(steps=100)
     assert watch.warning(0, 51.2, 51.2) is None
     assert watch.warning(90, 51.21, 51.2) is None
     warning = watch.warning(100, 51.2, 51.2)
@@ -15,7 +27,7 @@ def test_it_must_stay() -> None:
 
 
 def test_a_loss_that_moves_is_none() -> None:
-    watch = CollapseMonitor(steps=100)
+    watch = Watch(steps=100)
     watch.warning(0, 51.2, 51.2)
     assert watch.warning(60, 48.0, 51.2) is None
     assert watch.warning(120, 51.2, 51.2) is None, "it has been there since 120 only"
@@ -24,12 +36,12 @@ def test_a_loss_that_moves_is_none() -> None:
 
 
 def test_a_level_of_zero() -> None:
-    watch = CollapseMonitor(steps=1)
+    watch = Watch(steps=1)
     assert watch.warning(0, 0.5, 0.0) is None
     assert watch.warning(5, 0.5, 0.0) is None
 
 
 def test_a_level_that_is_no_number() -> None:
-    watch = CollapseMonitor(steps=1)
+    watch = Watch(steps=1)
     assert watch.warning(0, 0.5, float("nan")) is None
     assert watch.warning(5, 0.5, float("nan")) is None

@@ -64,5 +64,5 @@ def test_a_step_that_writes_is_looked_at_when_that_is_wanted():
 def test_other_roles_are_not_looked_at():
     watch = StepMonitor()
     watch.wanted = True
-    watch.look({INFERENCE: grid(torch.zeros(2))}, {}, {Role.HARD_TEXT: torch.zeros(2, 1)})
+    watch.record({INFERENCE: grid(torch.zeros(2))}, {}, {Role.HARD_TEXT: torch.zeros(2, 1)})
     assert watch.take() == {}

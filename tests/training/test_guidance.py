@@ -90,17 +90,17 @@ def test_terms_of_other_grids_have_their_share():
 def test_nothing_is_looked_at_unless_it_is_wanted():
     grid = block()
     losses, watch = objective()(Scores({"inference": grid})), StepMonitor()
-    watch.look({INFERENCE: grid}, losses)
+    watch.record({INFERENCE: grid}, losses)
     assert watch.take() == {}
     watch.wanted = True
-    watch.look({INFERENCE: grid}, losses)
+    watch.record({INFERENCE: grid}, losses)
     assert set(watch.take()) > {"guide_disagree", "share_triplet"}
     assert watch.take() == {}
 
 
 @pytest.mark.parametrize("chunk", [0, 3])
 def test_looking_changes_no_gradient(chunk):
-    from counterfoil.training.step import cached_backward
+    from train_cases import cached_backward
 
     found = []
     for wanted in (False, True):
@@ -141,7 +141,7 @@ def test_in_words():
     grid = block()
     watch = StepMonitor()
     watch.wanted = True
-    watch.look({INFERENCE: grid}, objective()(Scores({INFERENCE: grid})))
+    watch.record({INFERENCE: grid}, objective()(Scores({INFERENCE: grid})))
     said = describe_figures(watch.take())
     assert "% of hardest negatives differ from the guide's, KL 0.0" in said
     assert "margins" in said

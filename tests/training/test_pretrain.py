@@ -15,17 +15,18 @@ from torch.nn.functional import cross_entropy
 import pretrain_cases as cases
 import processes
 import train_cases
+from counterfoil.data.batching import BatchSampler
 from counterfoil.losses.pretraining import optimal_transport
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.pretrain import (
     TASKS,
-    DevMeasure,
     PretrainBatch,
     PretrainStep,
     PretrainStream,
     PretrainTasks,
     Task,
+    dev_accuracy,
     mask_word,
     pretrain,
     vocabulary_of,
@@ -47,19 +48,21 @@ PLAN = TrainConfig(
 CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
 
 
-def batch(task: Task) -> PretrainBatch:
-    model = cases.model(LENS)
-    found = PretrainStream(
+def stream(tasks: PretrainTasks) -> PretrainStream:
+    return PretrainStream(
         processor=LENS,
-        sampler=DevMeasure(PretrainTasks(), LENS, 8).sampler,
+        sampler=BatchSampler(LENS.dataset.relation, batch=8, seed=0),
         epochs=1,
         seed=3,
-        tasks=PretrainTasks().only(task),
-        mask=mask_word(model),
+        tasks=tasks,
+        mask=mask_word(cases.model(LENS)),
         words=vocabulary_of(LENS),
-        classes=cases.Detector(),
+        classes=cases.Detector().likely,
     )
-    return next(found.batches())
+
+
+def batch(task: Task) -> PretrainBatch:
+    return next(stream(PretrainTasks().only(task)).batches())
 
 
 def run(folder: Path, plan: TrainConfig = PLAN, **more: Any) -> tuple[TrainResult, dict[str, Any]]:
@@ -70,7 +73,7 @@ def run(folder: Path, plan: TrainConfig = PLAN, **more: Any) -> tuple[TrainResul
         more.pop("tasks", PretrainTasks()),
         LENS,
         folder=folder,
-        classes=more.pop("classes", cases.Detector()),
+        classes=more.pop("classes", cases.Detector().likely),
         dev=LENS,
         **more,
     )
@@ -135,7 +138,7 @@ def test_no_transport_where_it_weighs_nothing() -> None:
 def test_it_learns(tmp_path: Path) -> None:
     """Hidden words of captions that name what is in the picture; pairs that match."""
     tasks = PretrainTasks(mlm=1, itm=1, mrfr=0, mrckl=0)
-    before = DevMeasure(tasks, LENS, 8)(cases.model(LENS).eval())
+    before = dev_accuracy(stream(tasks), LENS)(cases.model(LENS).eval())
     plan = replace(PLAN, epochs=40, batch=12, optimiser=replace(RATES, rate=1e-2))
     fitted, _ = run(tmp_path, plan, tasks=tasks)
     assert fitted.best is not None

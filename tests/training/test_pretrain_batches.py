@@ -38,7 +38,7 @@ def stream(tasks: PretrainTasks, *, seed: int = 0, batch: int = 6, **more: Any) 
         tasks=tasks,
         mask=MASK,
         words=vocabulary_of(LENS),
-        classes=cases.Detector(),
+        classes=cases.Detector().likely,
         **more,
     )
 

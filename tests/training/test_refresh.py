@@ -237,7 +237,7 @@ def test_a_store_is_taken_up_and_one_of_other_weights_is_not(tmp_path: Path) -> 
     again.mine("a-2", cases.host("bag", processor, seed=3), lambda: False)
     assert (place / "texts.npy").stat().st_mtime_ns != first
     assert stores(tmp_path)[2].lists.texts.shape == (12, 5)
-    again.tidy("")
+    again.remove_lists()
     assert not list((tmp_path / "lists").iterdir())
 
 

@@ -53,23 +53,20 @@ def evaluate(
 ) -> None:
     """Measure retrieval in both directions; print recalls, protocol and intervals."""
     from dataclasses import asdict
-    from typing import get_args
 
     from counterfoil.core import distributed
-    from counterfoil.core.config import parse_choice, unknown_name
+    from counterfoil.core.config import parse_literal
     from counterfoil.core.console import console
     from counterfoil.core.io import ensure_writable_file, write_json
     from counterfoil.evaluation.cascade import DEPTH
     from counterfoil.evaluation.extended import crisscrossed, eccv_caption, extended_table
-    from counterfoil.evaluation.metrics import TIES, Tie
-    from counterfoil.evaluation.protocols import PROTOCOLS, folds_of
+    from counterfoil.evaluation.metrics import Tie
+    from counterfoil.evaluation.protocols import folds_of, protocol_by_name
     from counterfoil.model import load_model
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation, build_shortlist
 
-    parse_choice(PROTOCOLS, protocol, "a protocol")
-    rule: Tie | None = next((tie for tie in get_args(Tie) if tie == ties), None)
-    if rule is None:
-        raise ValueError(unknown_name(ties, list(TIES), "a tie rule"))
+    settings = protocol_by_name(protocol)
+    rule: Tie = parse_literal(Tie, ties, "a tie rule")
     if not first and (depth is not None or full):
         raise ValueError(
             "--depth and --full are about a shortlist, and no model makes one; name a model with "
@@ -85,7 +82,6 @@ def evaluate(
     distributed.init()
     dataset = data.source().split(split)
     models = [load_model(name) for name in model]
-    settings = PROTOCOLS[protocol]
     folds_of(settings, len(dataset))  # fails before anything is encoded
     embedded = [model.embed(dataset) for model in models]
     shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)

@@ -143,13 +143,3 @@ def broadcast_from_first(tensors: Iterable[Tensor]) -> None:
         return
     for tensor in tensors:
         dist.broadcast(tensor, 0)
-
-
-def mean_gradients(parameters: Iterable[Tensor]) -> None:
-    """Average gradients over processes, for steps that bypass the hooks of DDP."""
-    if size() == 1:
-        return
-    for parameter in parameters:
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= size()

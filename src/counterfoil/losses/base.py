@@ -252,6 +252,14 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
     Args:
         terms: weight and loss, by name.
 
+    Attributes:
+        needs: roles that some loss needs.
+        needs_guide: whether some loss needs a guide.
+        needs_words: word tasks that some loss needs.
+        needs_grids: score matrices that some loss judges.
+        needs_block: whether some loss looks at wrong pairs of the inference matrix.
+        needs_guided: roles whose pairs need a guide for some loss.
+
     Raises:
         ValueError: no losses, a name that is no identifier, or a weight that is not finite.
     """
@@ -267,40 +275,18 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
                 raise ValueError(f"the weight of term {name!r} is {weight}; use a finite number")
         self.terms = nn.ModuleDict({name: term for name, (_, term) in terms.items()})
         self.weights = {name: float(weight) for name, (weight, _) in terms.items()}
-
-    @property
-    def needs(self) -> frozenset[Role]:
-        """Roles that some loss needs."""
-        return frozenset[Role]().union(*(term.needs for term in self._terms()))
-
-    @property
-    def needs_guide(self) -> bool:
-        """Whether some loss needs a guide."""
-        return any(term.needs_guide for term in self._terms())
-
-    @property
-    def needs_words(self) -> frozenset[str]:
-        """Word tasks that some loss needs."""
-        return frozenset[str]().union(*(term.needs_words for term in self._terms()))
-
-    @property
-    def needs_grids(self) -> frozenset[str]:
-        """Score matrices that some loss judges."""
-        return frozenset(term.needs_grid for term in self._terms())
-
-    @property
-    def needs_block(self) -> bool:
-        """Whether some loss looks at wrong pairs of the inference matrix."""
-        return any(term.needs_block and term.needs_grid == INFERENCE for term in self._terms())
-
-    @property
-    def needs_guided(self) -> frozenset[Role]:
-        """Roles whose pairs need a guide for some loss."""
-        return frozenset[Role]().union(*(term.needs_guided for term in self._terms()))
+        losses = [loss for _, loss in terms.values()]
+        self.needs = frozenset[Role]().union(*(loss.needs for loss in losses))
+        self.needs_guide = any(loss.needs_guide for loss in losses)
+        self.needs_words = frozenset[str]().union(*(loss.needs_words for loss in losses))
+        self.needs_grids = frozenset(loss.needs_grid for loss in losses)
+        self.needs_block = any(one.needs_block and one.needs_grid == INFERENCE for one in losses)
+        self.needs_guided = frozenset[Role]().union(*(loss.needs_guided for loss in losses))
 
     def grids_at(self, step: int) -> frozenset[str]:
         """Return the names of the score matrices that are judged at a step."""
-        return frozenset(term.needs_grid for term in self._terms() if step >= term.begins)
+        terms = (cast("Loss", term) for term in self.terms.values())
+        return frozenset(term.needs_grid for term in terms if step >= term.begins)
 
     def forward(self, scores: Scores) -> dict[str, Tensor]:
         """Return weighted losses by name; their sum is what is minimised.
@@ -313,9 +299,6 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
     def _loss(self, name: str, scores: Scores) -> Tensor:
         term = cast("Loss", self.terms[name])
         return zero_loss(scores) if scores.step < term.begins else term(scores)
-
-    def _terms(self) -> list[Loss]:
-        return [cast("Loss", term) for term in self.terms.values()]
 
     def _grid_name(self) -> str:
         if len(names := sorted(self.needs_grids)) > 1:

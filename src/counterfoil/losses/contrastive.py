@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_choice
 from counterfoil.core.types import Role, Scores
 from counterfoil.losses.base import Loss, Reduction, negative_scores, positive_scores
 
@@ -159,10 +159,8 @@ class InfoNCEWithCandidatesLoss(Loss):
         super().__init__(reduction=reduction)
         if not temperature > 0:
             raise ValueError(f"a temperature of {temperature} was given; it must be positive")
-        known = [role.value for role in Role]
         for role in (*texts, *images):
-            if role not in known:
-                raise ValueError(unknown_name(role, known, "a role of a pair"))
+            parse_choice((known.value for known in Role), role, "a role of a pair")
         if not (texts or images):
             raise ValueError("no role joins the block; name one in texts or images, or use InfoNCE")
         self.temperature = temperature

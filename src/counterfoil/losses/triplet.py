@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_choice
 from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
 from counterfoil.losses.base import (
     Loss,
@@ -192,8 +192,7 @@ class MarginRankingLoss(Loss):
 
     def __init__(self, *, role: str, margin: float = 0.2, reduction: Reduction = "sum") -> None:
         super().__init__(reduction=reduction)
-        if role not in (known := [r.value for r in Role]):
-            raise ValueError(unknown_name(role, known, "a role of a pair"))
+        parse_choice((known.value for known in Role), role, "a role of a pair")
         self.role, self.margin = Role(role), margin
         self.needs = frozenset({self.role})
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, final
 
 from counterfoil.core import distributed
 from counterfoil.core.console import output
-from counterfoil.core.io import ensure_absent, ensure_writable_file, write_json, write_text
+from counterfoil.core.io import ensure_absent, ensure_writable_file, write_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Share
 from counterfoil.model import MODEL, Model, load_model
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.state import current_provenance
 from counterfoil.report.figures import ResultPoint
-from counterfoil.report.page import (
-    CardSection,
-    Figure,
-    FigureSection,
-    Page,
-    TableBlock,
-    render_page,
-)
+from counterfoil.report.page import Page, write_page
 from counterfoil.report.tables import format_interval, terminal_table
 from counterfoil.scoring.encode import EmbeddedDataset
 
@@ -32,28 +25,16 @@ MISSING = "–"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Analysis:
-    """Result of an analysis, ready to be published.
+class Analysis(Page):
+    """Result of an analysis: a page with its numbers, ready to be published.
 
     Attributes:
-        title: title of the page.
-        headline: the result in one sentence.
-        protocol: data, protocol, seeds, single model or ensemble; no full stop.
         numbers: JSON-ready numbers.
-        figures: in display order.
-        tables: in display order, also printed.
-        sections: cards and further figures.
         seed: of the sampling, if there was any.
         recipe: name of the recipe, if the analysis is about one.
     """
 
-    title: str
-    headline: str
-    protocol: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    figures: tuple[Figure, ...] = ()
-    tables: tuple[TableBlock, ...] = ()
-    sections: tuple[CardSection | FigureSection, ...] = ()
     seed: int | None = None
     recipe: str = ""
 
@@ -65,17 +46,7 @@ class Analysis:
         if distributed.rank():
             return
         provenance = current_provenance(seed=self.seed, recipe=self.recipe)
-        text = render_page(
-            Page(
-                title=self.title,
-                headline=self.headline,
-                protocol=self.protocol,
-                provenance=provenance,
-                figures=self.figures,
-                tables=self.tables,
-                sections=self.sections,
-            )
-        )
+        page = replace(self, provenance=provenance)
         for table in self.tables:
             console.print(terminal_table(table, self.protocol))
         numbers = {
@@ -85,7 +56,7 @@ class Analysis:
             **self.numbers,
         }
         write_json(out.with_suffix(".json"), numbers)
-        write_text(out, text)
+        write_page(page, out)
         output(self.headline)
         output(f"{out}, {out.with_suffix('.json')}")
 

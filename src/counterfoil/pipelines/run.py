@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -129,16 +130,6 @@ def remove_leftovers(context: RunContext, stage: Stage) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def missing_parents(folder: Path) -> tuple[Path, ...]:
-    """A folder and those above it that do not exist yet, innermost first."""
-    missing = []
-    for path in (folder, *folder.parents):
-        if path.exists():
-            break
-        missing.append(path)
-    return tuple(missing)
-
-
 def forget_stage(context: RunContext, stage: Stage, made: tuple[Path, ...]) -> None:
     """Remove the folder of a stage that failed before it had saved any progress.
 
@@ -225,7 +216,8 @@ def run_pipeline(
     for stage in recipe.stages:  # refuse before anything is done, not halfway
         admit_stage(context, stage, resume=resume)
         stage.check(context)
-    made = missing_parents(folder)
+    # folders that the run makes, innermost first
+    made = tuple(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
     distributed.barrier()  # a process that began early would change what others still check
     for stage in recipe.stages:
         try:

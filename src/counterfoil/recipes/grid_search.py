@@ -206,22 +206,21 @@ class GridSearch:
         settings = [text for axis, value in zip(self.axes, values) for text in axis.settings(value)]
         recipe = apply_overrides(self.recipe, settings)
         recipe = catalogue.smoke_recipe(recipe) if self.smoke else recipe
-        return tuple(_with_seed(recipe, seed) for seed in self.seeds)
+        return tuple(
+            replace(recipe, stages=tuple(_with_seed(stage, seed) for stage in recipe.stages))
+            for seed in self.seeds
+        )
 
     def describe(self, values: Sequence[str]) -> str:
         """Keys and values of a point."""
         return ", ".join(f"{axis.name}={value}" for axis, value in zip(self.axes, values))
 
 
-def _with_seed(recipe: Recipe, seed: int) -> Recipe:
-    """The recipe with a number added to the seed of every training."""
-    stages = (
-        replace(stage, plan=replace(stage.plan, seed=stage.plan.seed + seed))
-        if isinstance(stage, Train)
-        else stage
-        for stage in recipe.stages
-    )
-    return replace(recipe, stages=tuple(stages))
+def _with_seed(stage: Stage, seed: int) -> Stage:
+    """The stage, with a number added to the seed if it is a training."""
+    if not isinstance(stage, Train):
+        return stage
+    return replace(stage, plan=replace(stage.plan, seed=stage.plan.seed + seed))
 
 
 @final
@@ -468,8 +467,6 @@ class _GridRun:
         for number, job in enumerate(self.jobs, 1):
             if job.digests[job.stage] in self.done or self._failure(job):
                 continue
-            if self._late():
-                return False
             done = len(needed & self.done.keys())
             left = _time_left(time.monotonic() - began, done - before, len(needed) - done)
             output(
@@ -489,12 +486,22 @@ class _GridRun:
             if job.values != values:
                 continue
             place = self.folder / job.folder
-            if self._late() or not run_pipeline(
+            if not run_pipeline(
                 job.with_tests(), self.source, place, resume=True, minutes=self._minutes()
             ):
                 return None
             distributed.barrier()
-            tests += [_test_result(stage.name, job.seed, place) for stage in job.tests]
+            for stage in job.tests:
+                report = RetrievalEvaluation.open(place / stage.name).report
+                numbers = zip(METRICS, report.numbers, strict=True)
+                tests.append(
+                    {
+                        "stage": stage.name,
+                        "seed": job.seed,
+                        "protocol": report.setting.line(),
+                        "numbers": {name: round(value, 4) for name, value in numbers},
+                    }
+                )
         return tests
 
     def results(self) -> dict[str, Any]:
@@ -522,7 +529,9 @@ class _GridRun:
 
     def _run(self, job: GridJob, *, resume: bool) -> bool:
         place, finished = self.folder / job.folder, True
-        self._link_shared(job, place)
+        if distributed.rank() == 0:
+            self._link_shared(job, place)
+        distributed.barrier()
         try:
             finished = run_pipeline(
                 job.recipe, self.source, place, resume=resume, minutes=self._minutes()
@@ -538,28 +547,26 @@ class _GridRun:
         return finished
 
     def _link_shared(self, job: GridJob, place: Path) -> None:
-        """Link stages that other points have finished into a point; the first process does.
+        """Link stages that other points have finished into a point.
 
         The record is written before the link: a record without a folder, which a kill in between
         leaves, is removed or linked anew the next time.
         """
-        if distributed.rank() == 0:
-            for stage in job.recipe.stages:
-                made = self.done.get(job.digests[stage.name])
-                here, record = place / stage.name, place / f"{stage.name}.json"
-                if made is None and not here.is_dir():
-                    record.unlink(missing_ok=True)
-                    here.unlink(missing_ok=True)
-                elif made is not None and made != here:
-                    if here.is_dir() and not here.is_symlink():  # stopped here, finished there
-                        shutil.rmtree(here)
-                    here.unlink(missing_ok=True)
-                    _remove_parts(record)
-                    own = read_json(made.with_name(record.name), "the note of a stage")
-                    write_json(record, own)
-                    target = os.path.relpath(made, place)  # the folder of the search may be moved
-                    here.symlink_to(target, target_is_directory=True)
-        distributed.barrier()
+        for stage in job.recipe.stages:
+            made = self.done.get(job.digests[stage.name])
+            here, record = place / stage.name, place / f"{stage.name}.json"
+            if made == here or (made is None and here.is_dir()):
+                continue
+            if here.is_dir() and not here.is_symlink():  # stopped here, finished there
+                shutil.rmtree(here)
+            here.unlink(missing_ok=True)
+            if made is None:
+                record.unlink(missing_ok=True)
+                continue
+            _remove_parts(record)
+            write_json(record, read_json(made.with_name(record.name), "the note of a stage"))
+            target = os.path.relpath(made, place)  # the folder of the search may be moved
+            here.symlink_to(target, target_is_directory=True)
 
     def _failure(self, job: GridJob) -> str:
         """Why a point will not be trained; empty if it may be."""
@@ -586,15 +593,9 @@ class _GridRun:
                 _remove_parts(self.folder / name)
             write_json(self.folder / RESULTS, self.results())
 
-    def _late(self) -> bool:
-        """Whether the time is up for any process: their clocks differ."""
-        late = self.deadline is not None and time.monotonic() >= self.deadline
-        return bool(distributed.all_reduce_max(late))
-
     def _minutes(self) -> float | None:
-        if self.deadline is None:
-            return None
-        return max(0.01, (self.deadline - time.monotonic()) / 60)
+        """Minutes left, or None for no limit."""
+        return None if self.deadline is None else (self.deadline - time.monotonic()) / 60
 
 
 def _finished_stages(point: Path) -> dict[str, Path]:
@@ -630,13 +631,6 @@ def _dev_result(job: GridJob, folder: Path) -> dict[str, Any]:
     card = read_card(folder / job.folder / job.stage / MODEL)
     epoch = float(card.provenance.get("best_epoch", 0))
     return {"seed": job.seed, "folder": job.folder, "epoch": epoch, "dev": dict(card.metrics)}
-
-
-def _test_result(stage: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Protocol and metrics of an evaluation on test."""
-    report = RetrievalEvaluation.open(folder / stage).report
-    numbers = {name: round(v, 4) for name, v in zip(METRICS, report.numbers, strict=True)}
-    return {"stage": stage, "seed": seed, "protocol": report.setting.line(), "numbers": numbers}
 
 
 def axis_labels(axes: Sequence[GridAxis]) -> tuple[str, ...]:

@@ -204,8 +204,7 @@ class FigureSection:
     figures: tuple[Figure, ...]
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Page:
     """The content of a page, in display order.
 

@@ -47,13 +47,8 @@ class BatchStream:
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Batch `start` of the training and those after it."""
-        first, place = divmod(start, len(self.sampler))
-        for epoch in range(first, self.epochs):
-            number = epoch * len(self.sampler) + place
-            for texts in self.sampler.epoch(epoch, start=place):
-                yield self._batch(texts, number)
-                number += 1
-            place = 0
+        for number, texts in numbered_batches(self.sampler, self.epochs, start):
+            yield self._batch(texts, number)
 
     def _batch(self, texts: torch.Tensor, number: int) -> Batch:
         if self.neighbours:
@@ -76,6 +71,16 @@ class BatchStream:
 
     def _rng(self, purpose: str, number: int) -> torch.Generator:
         return torch.Generator().manual_seed(derive_seed(self.seed, purpose, number))
+
+
+def numbered_batches(
+    sampler: BatchSampler, epochs: int, start: int
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Numbers and texts of batch `start` of a training and of those after it."""
+    first, place = divmod(start, len(sampler))
+    for epoch in range(first, epochs):
+        yield from enumerate(sampler.epoch(epoch, start=place), epoch * len(sampler) + place)
+        place = 0
 
 
 _END = object()

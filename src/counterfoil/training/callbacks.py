@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from counterfoil.core.config import parse_choice
 from counterfoil.core.console import warn
 from counterfoil.losses.schedules import LossSchedule
 from counterfoil.models.base import RetrievalModel
-from counterfoil.training.checkpoint import BestEpoch
+from counterfoil.training.checkpoint import BestEpoch, TrainProgress
 from counterfoil.training.logging import MetricWindow, describe_figures, memory_mb
 
 if TYPE_CHECKING:
@@ -129,60 +128,19 @@ def check_finite_losses(losses: Mapping[str, float], step: int) -> None:
 
 
 @final
-@dataclass(slots=True, kw_only=True)
-class CollapseMonitor:
-    """Detects a loss that stays at its value for equal scores.
+class CollapseWarning(Callback):
+    """Warns once when the loss stays at its value for equal scores.
 
     A hinge on the hardest negative collapses to 2·B·margin: with all scores equal, the gradients
     of anchor and hardest negative cancel, and training cannot leave that point.
 
-    Attributes:
+    Args:
         steps: how many steps the loss must stay before the warning.
         tolerance: largest distance from that value, as a share of it.
-        since: first step of the present stay, or -1.
-        told: whether the warning was given.
     """
 
-    steps: int = 200
-    tolerance: float = 0.005
-    since: int = -1
-    told: bool = False
-
-    def warning(self, step: int, loss: float, level: float) -> str | None:
-        """Return the warning when it is due, once in a training.
-
-        Args:
-            step: optimiser steps made.
-            loss: the loss of the last batch.
-            level: the loss of that batch if all scores were equal.
-        """
-        # written as "not <=" so that NaN counts as "not collapsed"
-        if not abs(loss - level) <= self.tolerance * abs(level):
-            self.since = -1
-            return None
-        if self.since < 0:
-            self.since = step
-        if self.told or step - self.since < self.steps:
-            return None
-        self.told = True
-        return (
-            f"the loss has stayed at {loss:.4g} since step {self.since}, which is what it is when "
-            f"all scores are equal ({level:.4g}; 2 x batch x margin for a hinge on the hardest "
-            "negative): the model has stopped telling images and texts apart. Start again with a "
-            "lower learning rate or a warm-up of it, or with all negatives before the hardest one "
-            "(SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=...))"
-        )
-
-
-@final
-class CollapseWarning(Callback):
-    """Warns when the loss stays where it is for equal scores."""
-
-    def __init__(self) -> None:
-        self.monitor = CollapseMonitor()
-
-    def on_train_begin(self, loop: TrainingLoop[Any]) -> None:
-        self.monitor = CollapseMonitor(since=loop.progress.since, told=loop.progress.told)
+    def __init__(self, steps: int = 200, tolerance: float = 0.005) -> None:
+        self.steps, self.tolerance = steps, tolerance
 
     def on_step_end(
         self, loop: TrainingLoop[Any], group: Sequence[Any], losses: Mapping[str, Tensor]
@@ -192,14 +150,36 @@ class CollapseWarning(Callback):
         level = loop.module.level(group[-1])
         if level is None:
             return
-        step = loop.progress.step
-        warning = self.monitor.warning(step, loop.update.last_objective(), float(level))
+        warning = self.warning(loop.progress, loop.update.last_objective(), float(level))
         if warning:
-            loop.metrics.write(step, {"warning": warning})
+            loop.metrics.write(loop.progress.step, {"warning": warning})
             warn(warning)
 
-    def on_checkpoint(self, loop: TrainingLoop[Any]) -> None:
-        loop.progress.since, loop.progress.told = self.monitor.since, self.monitor.told
+    def warning(self, progress: TrainProgress, loss: float, level: float) -> str | None:
+        """Return the warning when it is due.
+
+        Args:
+            progress: of the training; its `since` and `told` are updated.
+            loss: the loss of the last batch.
+            level: the loss of that batch if all scores were equal.
+        """
+        # written as "not <=" so that NaN counts as "not collapsed"
+        if not abs(loss - level) <= self.tolerance * abs(level):
+            progress.since = -1
+            return None
+        if progress.since < 0:
+            progress.since = progress.step
+        if progress.told or progress.step - progress.since < self.steps:
+            return None
+        progress.told = True
+        return (
+            f"the loss has stayed at {loss:.4g} since step {progress.since}, which is what it is "
+            f"when all scores are equal ({level:.4g}; 2 x batch x margin for a hinge on the "
+            "hardest negative): the model has stopped telling images and texts apart. Start again "
+            "with a lower learning rate or a warm-up of it, or with all negatives before the "
+            "hardest one (SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), "
+            "steps=...))"
+        )
 
 
 @final

@@ -212,7 +212,9 @@ class CheckpointFolder:
         for name, tensor in moving.average.items():
             tensor.copy_(saved[name])
         RandomState(with_prefix(tensors, "random"), tuple(about["python"])).restore()
-        progress = _progress(about["progress"])
+        plain = about["progress"]
+        best = plain["best"] and BestEpoch(**plain["best"])
+        progress = TrainProgress(**{**plain, "best": best})
         if distributed.rank() == 0:  # a kill may have come between a checkpoint and its tidying up
             self._remove_best_except(progress.best)
         return progress
@@ -243,11 +245,6 @@ class CheckpointFolder:
         for path in self.folder.glob("best-*.safetensors"):
             if best is None or path != self.best(best):
                 path.unlink()
-
-
-def _progress(plain: Mapping[str, Any]) -> TrainProgress:
-    best = plain["best"] and BestEpoch(**plain["best"])
-    return TrainProgress(**{**plain, "best": best})
 
 
 def _parameter_names(moving: TrainState) -> dict[int, str]:

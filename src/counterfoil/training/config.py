@@ -13,7 +13,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_choice, parse_literal, unknown_name
 
 # Learning rate schedules: factors that are pure functions of the step, so nothing is saved.
 
@@ -203,8 +203,7 @@ class OptimizerConfig:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.rule not in ("adam", "adamw"):
-            raise ValueError(unknown_name(self.rule, ["adam", "adamw"], "a rule of the optimiser"))
+        parse_choice(("adam", "adamw"), self.rule, "a rule of the optimiser")
         if self.rate <= 0:
             raise ValueError(f"rate={self.rate}: a learning rate is above 0, as in 0.0002")
         if self.clip < 0 or self.decay < 0:
@@ -402,11 +401,9 @@ class TrainConfig:
                 raise ValueError(f"{name}={getattr(self, name)}: it may not be below 0")
         if not 0 <= self.average < 1:
             raise ValueError(f"average={self.average}: a decay is at least 0 and below 1")
-        if self.precision not in ("fp32", "bf16"):
-            raise ValueError(unknown_name(self.precision, ["fp32", "bf16"], "a precision"))
+        parse_literal(Precision, self.precision, "a precision")
         for tracker in self.track:
-            if tracker not in ("tensorboard", "wandb"):
-                raise ValueError(unknown_name(tracker, ["tensorboard", "wandb"], "a tracker"))
+            parse_literal(Tracker, tracker, "a tracker")
 
     def steps_per_epoch(self, batches: int) -> int:
         """Optimiser steps in an epoch of so many batches; a last group may be smaller."""

@@ -259,15 +259,16 @@ class StepMonitor:
     """Records figures of the steps that are logged; other steps cost nothing.
 
     Attributes:
-        wanted: whether the next step is to be looked at.
-        seen: figures of the last one that was, by name, see `guided` and `generated_difficulty`.
+        wanted: whether the next step is recorded.
+        figures: of the last recorded step by name, see `guide_figures` and
+            `generated_difficulty`.
     """
 
     def __init__(self) -> None:
         self.wanted = False
-        self.seen: dict[str, Tensor] = {}
+        self.figures: dict[str, Tensor] = {}
 
-    def look(
+    def record(
         self,
         grids: Mapping[str, ScoreMatrix],
         losses: Mapping[str, Tensor],
@@ -277,14 +278,14 @@ class StepMonitor:
         if not self.wanted:
             return
         grid, written = grids[INFERENCE], (pairs or {}).get(Role.WRITTEN)
-        self.seen = {} if grid.guide is None else guide_figures(grids, losses)
+        self.figures = {} if grid.guide is None else guide_figures(grids, losses)
         if written is not None:
-            self.seen |= generated_difficulty(written, grid)
+            self.figures |= generated_difficulty(written, grid)
 
     def take(self) -> dict[str, float]:
         """The figures as numbers, once."""
-        seen, self.seen = self.seen, {}
-        return {name: round(value.item(), 6) for name, value in seen.items()}
+        figures, self.figures = self.figures, {}
+        return {name: round(value.item(), 6) for name, value in figures.items()}
 
 
 def guide_figures(

@@ -6,11 +6,11 @@ matching (ITM) with word-region alignment (WRA). Checkpoints and metrics are as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol, final, get_args, runtime_checkable
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from counterfoil.core import distributed
 from counterfoil.core.config import digest
 from counterfoil.core.console import progress
-from counterfoil.core.types import Embeddings, ModalityBatch, Pairs, WordSlots
+from counterfoil.core.types import ModalityBatch, Pairs, WordSlots
 from counterfoil.data.batching import BatchSampler
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.pretraining import (
@@ -30,8 +30,11 @@ from counterfoil.losses.pretraining import (
     word_region_alignment,
 )
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
+from counterfoil.models.layers.joint_encoder import JointModel, JointTokens
+from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.generation.inputs import choose_spans, mask_spans, with_singles
-from counterfoil.training.callbacks import DevEvaluation
+from counterfoil.training.batches import numbered_batches
+from counterfoil.training.callbacks import DevEvaluation, DevMetrics
 from counterfoil.training.checkpoint import CheckpointFolder, derive_seed
 from counterfoil.training.config import Precision, TrainConfig
 from counterfoil.training.logging import StepMonitor, check_trackers
@@ -45,6 +48,10 @@ Task = Literal["mlm", "mrfr", "mrc", "mrckl", "itm"]
 TASKS: tuple[Task, ...] = get_args(Task)
 REGION_TASKS: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # tasks on masked regions
 CLASS_TASKS: tuple[Task, ...] = ("mrc", "mrckl")  # tasks on the probabilities of a detector
+SCORED_TASKS: tuple[Task, ...] = ("mlm", "itm")  # tasks with an answer that is right or wrong
+
+# from rows of a data set to a detector's (N, R, C) class probabilities of image regions, sum 1
+RegionClasses = Callable[[Tensor], Tensor]
 
 
 @final
@@ -84,17 +91,12 @@ class PretrainTasks:
                 raise ValueError(
                     f"{name}={value}: a number from 0 {'to 1' if most == 1 else 'on'} is needed"
                 )
-        if not any(self.ratios()):
+        if not self.used():
             raise ValueError("no task is left to pre-train with; give one of them a ratio above 0")
 
-    def ratios(self) -> list[float]:
-        """Of each of `TASKS`."""
-        return [getattr(self, task) for task in TASKS]
-
-    @property
-    def hides_regions(self) -> bool:
-        """Whether regions are hidden."""
-        return any(getattr(self, task) for task in REGION_TASKS)
+    def used(self, among: tuple[Task, ...] = TASKS) -> tuple[Task, ...]:
+        """The tasks of a ratio above 0."""
+        return tuple(task for task in among if getattr(self, task))
 
     def without_classes(self) -> PretrainTasks:
         """The tasks that need no class probabilities of regions.
@@ -111,16 +113,8 @@ class PretrainTasks:
     def draw(self, seed: int) -> Task:
         """One of the tasks, by their ratios."""
         rng = torch.Generator().manual_seed(seed)
-        ratios = torch.tensor(self.ratios(), dtype=torch.double)
+        ratios = torch.tensor([getattr(self, task) for task in TASKS], dtype=torch.double)
         return TASKS[int(torch.multinomial(ratios, 1, generator=rng))]
-
-
-class RegionClasses(Protocol):
-    """A detector's class probabilities of image regions."""
-
-    def likely(self, rows: Tensor) -> Tensor:
-        """(N, R, C) of these images of a data set; rows of regions sum to 1."""
-        ...
 
 
 @final
@@ -196,17 +190,13 @@ class PretrainStream:
 
     def batches(self, start: int = 0) -> Iterator[PretrainBatch]:
         """Batch `start` of the training and those after it."""
-        first, place = divmod(start, len(self.sampler))
-        steps = -(-len(self.sampler) // self.accumulate)
-        for epoch in range(first, self.epochs):
-            for at, texts in enumerate(self.sampler.epoch(epoch, start=place), place):
-                step = epoch * steps + at // self.accumulate
-                task = self.tasks.draw(derive_seed(self.seed, "task", step))
-                number = epoch * len(self.sampler) + at
-                yield self._batch(task, texts, number)
-            place = 0
+        for number, texts in numbered_batches(self.sampler, self.epochs, start):
+            yield self._batch(texts, number)
 
-    def _batch(self, task: Task, texts: Tensor, number: int) -> PretrainBatch:
+    def _batch(self, texts: Tensor, number: int) -> PretrainBatch:
+        epoch, place = divmod(number, len(self.sampler))
+        step = epoch * -(-len(self.sampler) // self.accumulate) + place // self.accumulate
+        task = self.tasks.draw(derive_seed(self.seed, "task", step))
         rng = torch.Generator().manual_seed(derive_seed(self.seed, "hide", number))
         images = self.processor.dataset.relation.text_to_image[texts]
         matching = torch.ones(len(texts), dtype=torch.bool)
@@ -237,7 +227,7 @@ class PretrainStream:
             labels=labels[mine],
             hidden_regions=hidden_regions,
             matching=matching[here],
-            classes=classes.likely(images[here]) if classes else None,
+            classes=classes(images[here]) if classes else None,
         )
 
     def _mask_texts(
@@ -302,67 +292,6 @@ def mismatch_pairs(
 # One step of pre-training.
 
 
-class JointStates(Protocol):
-    """States of P texts and images encoded together."""
-
-    @property
-    def texts(self) -> Embeddings:
-        """(P, L, D) last hidden states."""
-        ...
-
-    @property
-    def images(self) -> Embeddings:
-        """(P, R, D) last hidden states."""
-        ...
-
-    @property
-    def pooled(self) -> Tensor:
-        """(P, D) one vector of each pair."""
-        ...
-
-
-@runtime_checkable
-class PretrainableModel(Protocol):
-    """A model that predicts hidden words, as UNITER and ViLT do."""
-
-    def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images."""
-        ...
-
-    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts."""
-        ...
-
-    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointStates:
-        """The last hidden states of P images with P texts."""
-        ...
-
-    def matched(self, pooled: Tensor) -> Tensor:
-        """(P, 2) logits that text and image do not belong together, and that they do."""
-        ...
-
-    def filled(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the hidden word of each state."""
-        ...
-
-
-@runtime_checkable
-class RegionReader(PretrainableModel, Protocol):
-    """A model that also predicts hidden regions, as UNITER does."""
-
-    def embed_images(self, images: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
-        """N images, the features of some regions (N, R) hidden."""
-        ...
-
-    def regressed(self, states: Tensor) -> Tensor:
-        """(M, F) features of the hidden region of each state."""
-        ...
-
-    def classified(self, states: Tensor) -> Tensor:
-        """(M, C) logits of the class of the hidden region of each state."""
-        ...
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class TaskOutputs:
@@ -380,7 +309,7 @@ class TaskOutputs:
 
 
 def task_outputs(
-    model: PretrainableModel, batch: PretrainBatch, *, transport: bool = False
+    model: JointModel, batch: PretrainBatch, *, transport: bool = False
 ) -> TaskOutputs:
     """Run a model on its share of a batch.
 
@@ -390,7 +319,7 @@ def task_outputs(
         transport: whether to compute the cost of moving words onto regions for "itm".
     """
     if batch.task in REGION_TASKS:
-        assert isinstance(model, RegionReader)
+        assert isinstance(model, UNITER)
         return _region_outputs(model, batch)
     joint = model.joint(model.encode_images(batch.images), model.encode_texts(batch.texts))
     if batch.task == "mlm":
@@ -401,7 +330,7 @@ def task_outputs(
     return TaskOutputs(matched[real], batch.matching[real].long(), distance)
 
 
-def _region_outputs(model: RegionReader, batch: PretrainBatch) -> TaskOutputs:
+def _region_outputs(model: UNITER, batch: PretrainBatch) -> TaskOutputs:
     images = model.embed_images(batch.images, batch.hidden_regions)
     joint = model.joint(images, model.encode_texts(batch.texts))
     states = joint.images.tokens[batch.hidden_regions]
@@ -431,13 +360,12 @@ class PretrainStep(TrainableModule[PretrainBatch]):
         self, model: RetrievalModel, tasks: PretrainTasks, *, precision: Precision = "fp32"
     ) -> None:
         super().__init__()
-        can_pretrain(model, tasks)
-        self.model, self.tasks, self.precision = model, tasks, precision
+        self.model: JointModel = check_pretrainable(model, tasks)
+        self.tasks, self.precision = tasks, precision
         self.watch = StepMonitor()
 
     def forward(self, batch: PretrainBatch) -> dict[str, Tensor]:
         """The loss of the task, and for "itm" that of moving words onto regions ("wra")."""
-        assert isinstance(self.model, PretrainableModel)
         with autocast(self.precision, batch.real.device):
             outputs = task_outputs(self.model, batch, transport=self.tasks.transport > 0)
         predictions = outputs.predictions.float()
@@ -461,23 +389,23 @@ class PretrainStep(TrainableModule[PretrainBatch]):
         return None
 
 
-def can_pretrain(model: RetrievalModel, tasks: PretrainTasks) -> None:
-    """Refuse a model without the parts that the tasks need.
+def check_pretrainable(model: RetrievalModel, tasks: PretrainTasks) -> JointModel:
+    """Refuse a model without the parts that the tasks need, and return others.
 
     Raises:
         ValueError: a part is missing.
     """
-    whole: object = model
-    if not isinstance(model, PretrainableModel):
+    if not isinstance(model, JointModel):
         raise ValueError(
             f"{type(model).__name__} cannot be pre-trained: it does not read words and images "
             "together; use UNITER or ViLT"
         )
-    if tasks.hides_regions and not isinstance(whole, RegionReader):
+    if tasks.used(REGION_TASKS) and not isinstance(model, UNITER):
         raise ValueError(
             f"{type(model).__name__} sees no regions that could be hidden; set mrfr, mrc and "
             "mrckl to 0"
         )
+    return model
 
 
 def mask_word(model: RetrievalModel) -> int:
@@ -495,7 +423,7 @@ def mask_word(model: RetrievalModel) -> int:
     return tokens[0]
 
 
-def _transport_distance(joint: JointStates) -> Tensor:
+def _transport_distance(joint: JointTokens) -> Tensor:
     texts, images = joint.texts, joint.images
     return optimal_transport(texts.tokens, images.tokens, texts.mask, images.mask)
 
@@ -507,7 +435,6 @@ def _mean(values: Tensor) -> Tensor:
 
 
 ACCURACY = "accuracy"  # the dev figure that an epoch is chosen by
-SCORED_TASKS: tuple[Task, ...] = ("mlm", "itm")  # tasks with an answer that is right or wrong
 MAX_DEV_PAIRS = 2048  # pairs of dev that are evaluated
 
 
@@ -551,7 +478,6 @@ def pretrain(
             "pre-training does not; set batch to fewer and accumulate to more"
         )
     tasks = tasks if classes is not None else tasks.without_classes()
-    can_pretrain(model, tasks)
     step = PretrainStep(model, tasks, precision=plan.precision).to(distributed.device())
     stream = PretrainStream(
         processor=train,
@@ -567,10 +493,9 @@ def pretrain(
     shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
     numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), shapes]
     saved = CheckpointFolder(folder / "checkpoints", digest(numbers))
-    measure = (
-        None if dev is None or not _scored_tasks(tasks) else DevMeasure(tasks, dev, plan.batch)
-    )
-    callbacks = [] if measure is None else [DevEvaluation(measure)]
+    callbacks = []
+    if dev is not None and tasks.used(SCORED_TASKS):
+        callbacks.append(DevEvaluation(dev_accuracy(stream, dev)))
     loop = TrainingLoop(plan, step, stream, saved, callbacks)
     return loop.run(folder / "metrics.jsonl", resume=resume)
 
@@ -589,54 +514,38 @@ def vocabulary_of(processor: ProcessedDataset) -> Tensor:
     return kept.nonzero().squeeze(1)
 
 
-@final
-class DevMeasure:
-    """Accuracy of a model on dev, in percent, on fixed batches.
+def dev_accuracy(stream: PretrainStream, dev: ProcessedDataset) -> DevMetrics:
+    """Return a function that measures a model on fixed batches of dev.
+
+    Its figures are the accuracy of each task with right and wrong answers, and "accuracy", their
+    mean, in percent.
 
     Args:
-        tasks: of the training; only those with right and wrong answers are measured.
-        processor: dev as the model sees it.
-        batch: pairs read at a time.
+        stream: the batches of the training.
+        dev: the split as the model sees it.
     """
-
-    def __init__(self, tasks: PretrainTasks, processor: ProcessedDataset, batch: int) -> None:
-        self.tasks, self.processor = tasks, processor
-        self.sampler = BatchSampler(processor.dataset.relation, batch=batch, seed=0)
-
-    def __call__(self, model: RetrievalModel) -> Mapping[str, float]:
-        """Accuracy of each task, and "accuracy", their mean."""
-        assert isinstance(model, PretrainableModel)
-        word, words = mask_word(model), vocabulary_of(self.processor)
-        accuracies: dict[str, float] = {}
-        for task in _scored_tasks(self.tasks):
-            only = self.tasks.only(task)
-            stream = PretrainStream(
-                processor=self.processor,
-                sampler=self.sampler,
-                epochs=1,
-                seed=0,
-                tasks=only,
-                mask=word,
-                words=words,
-            )
-            accuracies[task] = self._accuracy(model, stream, task)
-        return {**accuracies, ACCURACY: sum(accuracies.values()) / len(accuracies)}
+    size = stream.sampler.batch
+    sampler = BatchSampler(dev.dataset.relation, batch=size, seed=0)
+    fixed = replace(
+        stream, processor=dev, sampler=sampler, epochs=1, seed=0, accumulate=1, classes=None
+    )
+    count = min(len(sampler), -(-MAX_DEV_PAIRS // size))
 
     @torch.no_grad()
-    def _accuracy(self, model: PretrainableModel, stream: PretrainStream, task: Task) -> float:
-        batches = min(len(self.sampler), -(-MAX_DEV_PAIRS // self.sampler.batch))
-        right = torch.zeros(2, dtype=torch.long, device=distributed.device())
-        with progress(f"batches of {task}", batches) as advance:
-            for batch in islice(stream.batches(), batches):
-                outputs = task_outputs(model, batch.to(distributed.device()))
-                hits = (outputs.predictions.argmax(1) == outputs.targets).sum()
-                right += torch.stack([hits, hits.new_tensor(len(outputs.targets))])
-                advance(1)
-        hit, all_ = distributed.gather(right).sum(0).tolist()
-        return float(100 * hit / max(all_, 1))
+    def measure(model: RetrievalModel) -> Mapping[str, float]:
+        assert isinstance(model, JointModel)
+        accuracies: dict[str, float] = {}
+        for task in stream.tasks.used(SCORED_TASKS):
+            right = torch.zeros(2, dtype=torch.long, device=distributed.device())
+            batches = replace(fixed, tasks=stream.tasks.only(task)).batches()
+            with progress(f"batches of {task}", count) as advance:
+                for batch in islice(batches, count):
+                    outputs = task_outputs(model, batch.to(distributed.device()))
+                    hits = (outputs.predictions.argmax(1) == outputs.targets).sum()
+                    right += torch.stack([hits, hits.new_tensor(len(outputs.targets))])
+                    advance(1)
+            hit, all_ = distributed.gather(right).sum(0).tolist()
+            accuracies[task] = float(100 * hit / max(all_, 1))
+        return {**accuracies, ACCURACY: sum(accuracies.values()) / len(accuracies)}
 
-
-def _scored_tasks(tasks: PretrainTasks) -> tuple[Task, ...]:
-    """The tasks that are drawn and have right and wrong answers."""
-    ratios = dict(zip(TASKS, tasks.ratios(), strict=True))
-    return tuple(task for task in SCORED_TASKS if ratios[task])
+    return measure

@@ -71,8 +71,8 @@ class RemineConfig:
 
 
 @final
-class Reminer:
-    """Mines the training split with the present model and keeps the lists while they are needed.
+class Reminer(Callback):
+    """Mines the training split at the beginning of epochs; batches then draw from the new lists.
 
     Stores are folders named after the run and the epoch they were mined at. All processes call
     every method together; the first one writes.
@@ -97,14 +97,24 @@ class Reminer:
     ) -> None:
         self.plan, self.stream, self.draw, self.needs = plan, stream, draw, needs
         self.folder, self.run = folder, run
+        self._lists: str | None = None  # name of the lists that batches draw from
 
-    def since(self, epoch: int) -> int:
-        """The epoch at which the lists of an epoch were mined; 0 where they are the first."""
-        return epoch // self.plan.every * self.plan.every
+    def on_train_begin(self, loop: TrainingLoop[Any]) -> None:
+        # lists that a kill left half-written, or all when a training begins anew
+        self.remove_lists("." if loop.resumed else "")
 
-    def name(self, epoch: int) -> str:
-        """Folder name of the lists mined at an epoch; "" for the first lists."""
-        return f"{self.run}-{epoch}" if epoch else ""
+    def on_epoch_begin(self, loop: TrainingLoop[Any]) -> None:
+        epoch, place = divmod(loop.progress.step, loop.per_epoch)
+        mined_at = epoch // self.plan.every * self.plan.every  # 0: the first lists
+        name = f"{self.run}-{mined_at}" if mined_at else ""
+        if name and epoch == mined_at and not place:
+            self._mine_epoch(loop, name, epoch)
+        elif name != self._lists:
+            self._draw_from(loop, name, self.open(name))
+
+    def on_checkpoint_saved(self, loop: TrainingLoop[Any]) -> None:
+        # older lists may go only when no checkpoint names them any more
+        self.remove_lists(but=loop.progress.lists)
 
     def open(self, name: str) -> NegativeSampler | None:
         """Return a sampler of the lists with this name; "" names the first lists.
@@ -149,19 +159,12 @@ class Reminer:
         distributed.barrier()
         return self._sampler(store)
 
-    def tidy(self, named: str) -> None:
-        """Remove all lists but those with the name that the last checkpoint holds."""
-        if distributed.rank() == 0 and self.folder.is_dir():
-            for path in self.folder.iterdir():
-                if path.name != named:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-        distributed.barrier()
-
-    def sweep_up(self, *, everything: bool) -> None:
-        """Remove half-written lists after a kill, or all lists when a training begins anew."""
+    def remove_lists(self, prefix: str = "", *, but: str = "") -> None:
+        """Remove lists whose name begins so, all but one."""
         if distributed.rank() == 0:
-            for path in self.folder.glob("*" if everything else ".*"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in self.folder.glob(f"{prefix}*"):
+                if path.name != but:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         distributed.barrier()
 
     def _mine_store(
@@ -207,40 +210,11 @@ class Reminer:
             OfflineNegativeSampler(lists=store.lists, relation=relation, plan=self.draw), self.needs
         )
 
-
-@final
-class RemineCallback(Callback):
-    """Mines at the beginning of the epochs of a plan; batches then draw from the new lists.
-
-    Args:
-        reminer: mines and keeps the lists.
-    """
-
-    def __init__(self, reminer: Reminer) -> None:
-        self.reminer = reminer
-        self._lists: str | None = None  # name of the lists that batches draw from
-
-    def on_train_begin(self, loop: TrainingLoop[Any]) -> None:
-        self.reminer.sweep_up(everything=not loop.resumed)
-
-    def on_epoch_begin(self, loop: TrainingLoop[Any]) -> None:
-        epoch, place = divmod(loop.progress.step, loop.per_epoch)
-        mined_at = self.reminer.since(epoch)
-        name = self.reminer.name(mined_at)
-        if name and epoch == mined_at and not place:
-            self._mine(loop, name, epoch)
-        elif name != self._lists:
-            self._draw_from(loop, name, self.reminer.open(name))
-
-    def on_checkpoint_saved(self, loop: TrainingLoop[Any]) -> None:
-        # older lists may go only when no checkpoint names them any more
-        self.reminer.tidy(loop.progress.lists)
-
-    def _mine(self, loop: TrainingLoop[Any], name: str, epoch: int) -> None:
+    def _mine_epoch(self, loop: TrainingLoop[Any], name: str, epoch: int) -> None:
         began = time.monotonic()
         try:
             with loop.evaluation_model() as model:
-                draws = self.reminer.mine(name, model, loop.stop.wanted)
+                draws = self.mine(name, model, loop.stop.wanted)
         except WorkStopped:
             reason, _ = loop.stop.decide()
             loop.stop.heed()
@@ -254,7 +228,7 @@ class RemineCallback(Callback):
         )
 
     def _draw_from(self, loop: TrainingLoop[Any], name: str, draws: NegativeSampler | None) -> None:
-        loop.stream = replace(self.reminer.stream, draws=draws)
+        loop.stream = replace(self.stream, draws=draws)
         self._lists = name
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Generic, Protocol, Self, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from counterfoil.core import distributed
 from counterfoil.core.types import (
@@ -171,6 +172,12 @@ class TrainingStep(TrainableModule[Batch]):
         provides: roles that are drawn before the batch is encoded.
         precision: "bf16" encodes and scores under autocast; losses are float32 in any case.
         seed: of what the proposer draws.
+        chunk: images and texts encoded at a time, so that memory for encoding does not grow with
+            the batch; 0 for all. Every piece is encoded once more in the backward pass, with the
+            same dropout. Equal to the plain gradient, but running statistics of normalisation move
+            twice and the model's own losses are added up over the pieces. The idea is that of Gao
+            et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
+            (https://arxiv.org/abs/2101.06983).
 
     Raises:
         ValueError: the objective needs pairs, grids or targets that are not provided, a role is
@@ -187,6 +194,7 @@ class TrainingStep(TrainableModule[Batch]):
         provides: frozenset[Role] = frozenset(),
         precision: Precision = "fp32",
         seed: int = 0,
+        chunk: int = 0,
     ) -> None:
         super().__init__()
         proposed = proposer.provides if proposer else frozenset[Role]()
@@ -217,7 +225,7 @@ class TrainingStep(TrainableModule[Batch]):
         self.miner = proposer if isinstance(proposer, nn.Module) else None
         anchors_only = proposer is None or proposer.anchors_only
         self.scores_anchors_only = anchors_only and not objective.needs_block
-        self.precision, self.seed = precision, seed
+        self.precision, self.seed, self.chunk = precision, seed, chunk
         self._copies: dict[str, int] = {}
         self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}
         self.watch = StepMonitor()
@@ -228,6 +236,22 @@ class TrainingStep(TrainableModule[Batch]):
 
     def encode(self, batch: Batch) -> EncodedViews:
         """This process's share of the batch, encoded."""
+        if not self.chunk:
+            return self._encode(batch)
+        # the tensors are given so that `checkpoint` keeps the random state of their device
+        return _concatenate(
+            [
+                checkpoint(
+                    lambda *_, piece=piece: self._encode(piece),
+                    piece.images.values,
+                    piece.texts.values,
+                    use_reentrant=False,
+                )
+                for piece in _pieces(batch, self.chunk)
+            ]
+        )
+
+    def _encode(self, batch: Batch) -> EncodedViews:
         with autocast(self.precision, batch.positive.device):
             views: EncodedViews = self.model(batch)
         return views
@@ -248,7 +272,7 @@ class TrainingStep(TrainableModule[Batch]):
         roles = {*proposal.pairs, *proposal.scores}
         self._proposed = batch.step, {role: pairs[role].isneginf() for role in roles}
         losses = self._losses(batch, grids, pairs, proposal.words)
-        self.watch.look(grids, losses, pairs)
+        self.watch.record(grids, losses, pairs)
         return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
 
     @torch.no_grad()
@@ -411,60 +435,10 @@ def _check_guided(
     _check_provided("guided pairs in the role of", _names(roles), _names(drawn))
 
 
-# Gradients of a large contrastive batch in the memory of a small one.
+# Pieces of a batch, encoded one after another.
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Part of a batch, the random state it was encoded in, and its encodings as leaves.
-
-    Leaves collect the gradient of the loss with respect to the encodings; encoding the piece once
-    more, with a graph, then passes it on to the parameters.
-    """
-
-    batch: Batch
-    cpu: Tensor
-    cuda: Tensor | None
-    views: EncodedViews
-
-
-def cached_backward(
-    step: TrainingStep, batch: Batch, chunk: int, *, share: float = 1.0
-) -> dict[str, Tensor]:
-    """Losses by name, whose gradients are added to the parameters.
-
-    The batch is encoded in pieces without a graph, all scores are judged on what came out, and
-    each piece is encoded once more, with the same dropout, to carry its gradient on: memory for
-    encoding grows with the piece, not with the batch. Equal to the plain gradient; the model's own
-    losses are added up over the pieces, and running statistics of normalisation move twice.
-
-    Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
-    (https://arxiv.org/abs/2101.06983).
-
-    Args:
-        step: the step; not wrapped, so that gradients of several processes are still to be
-            averaged, see `counterfoil.core.distributed.mean_gradients`.
-        batch: the batch.
-        chunk: images and texts encoded at a time.
-        share: multiplier of the gradient.
-    """
-    pieces = [_encode_piece(step, part) for part in _parts(batch, chunk)]
-    losses = step.judge(batch, _concatenate([piece.views for piece in pieces]))
-    torch.autograd.backward(torch.stack(list(losses.values())).sum() * share)
-    for piece in pieces:
-        with _random_state_of(piece):
-            again = step.encode(piece.batch)
-        carried = [
-            (output, leaf.grad)
-            for output, leaf in zip(_flat(again), _flat(piece.views), strict=True)
-            if output.requires_grad and leaf.grad is not None
-        ]
-        torch.autograd.backward([o for o, _ in carried], [g for _, g in carried])
-    return {name: loss.detach() for name, loss in losses.items()}
-
-
-def _parts(batch: Batch, chunk: int) -> Iterator[Batch]:
+def _pieces(batch: Batch, chunk: int) -> Iterator[Batch]:
     """The batch in pieces of about `chunk` images and texts, none of them empty."""
     fewest, most = sorted((len(batch.images), len(batch.texts)))
     count = min(fewest, -(-most // chunk))
@@ -476,54 +450,6 @@ def _parts(batch: Batch, chunk: int) -> Iterator[Batch]:
             images=batch.images.rows(slice(int(some[0]), int(some[-1]) + 1)),
             texts=batch.texts.rows(slice(int(others[0]), int(others[-1]) + 1)),
         )
-
-
-@torch.no_grad()
-def _encode_piece(step: TrainingStep, part: Batch) -> _Piece:
-    device = part.images.values.device
-    cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return _Piece(part, cpu, cuda, _mapped(step.encode(part), _leaf))
-
-
-@contextmanager
-def _random_state_of(piece: _Piece) -> Iterator[None]:
-    """The random state that the piece was first encoded in; afterwards that of now."""
-    device = piece.batch.images.values.device
-    with torch.random.fork_rng([device] if piece.cuda is not None else []):
-        torch.set_rng_state(piece.cpu)
-        if piece.cuda is not None:
-            torch.cuda.set_rng_state(piece.cuda, device)
-        yield
-
-
-def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_()
-
-
-def _mapped(views: EncodedViews, change: Callable[[Tensor], Tensor]) -> EncodedViews:
-    def encoded(e: Embeddings) -> Embeddings:
-        return Embeddings(change(e.tokens), e.mask, None if e.gram is None else change(e.gram))
-
-    return EncodedViews(
-        {
-            n: EncodedBatch(encoded(v.images), encoded(v.texts), v.repeats)
-            for n, v in views.views.items()
-        },
-        {name: change(loss) for name, loss in views.auxiliary.items()},
-    )
-
-
-def _flat(views: EncodedViews) -> list[Tensor]:
-    """Everything in the views that carries a gradient, in a fixed order."""
-    tensors: list[Tensor] = []
-
-    def collect(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return tensor
-
-    _mapped(views, collect)
-    return tensors
 
 
 def _concatenate(parts: Sequence[EncodedViews]) -> EncodedViews:
@@ -564,7 +490,7 @@ class OptimizerStep(Generic[B]):
         self.optimiser = plan.optimiser.build(step)
         self._parameters = [p for p in step.parameters() if p.requires_grad]
         distributed.broadcast_from_first(step.state_dict().values())
-        self._several = None if distributed.size() == 1 or plan.chunk else _parallel(step)
+        self._several = _parallel(step) if distributed.size() > 1 else None
         self._last_objective = torch.zeros(())
         self.rate = 0.0
 
@@ -597,13 +523,6 @@ class OptimizerStep(Generic[B]):
         return self._last_objective.item()
 
     def _backward(self, batch: B, share: float, *, last: bool) -> dict[str, Tensor]:
-        if self.plan.chunk:
-            assert isinstance(self.step, TrainingStep)
-            assert isinstance(batch, Batch)
-            losses = cached_backward(self.step, batch, self.plan.chunk, share=share)
-            if last:
-                distributed.mean_gradients(self._parameters)
-            return losses
         with self._communication(wanted=last):
             losses = (self._several or self.step)(batch)
             torch.autograd.backward(torch.stack(list(losses.values())).sum() * share)

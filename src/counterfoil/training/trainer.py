@@ -62,7 +62,7 @@ from counterfoil.training.checkpoint import (
 )
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig, WeightAverage
 from counterfoil.training.logging import MetricsLog, check_trackers
-from counterfoil.training.remine import RemineCallback, RemineConfig, Reminer, check_remine
+from counterfoil.training.remine import RemineConfig, Reminer, check_remine
 from counterfoil.training.step import B, BatchSource, OptimizerStep, TrainableModule, TrainingStep
 from counterfoil.training.stopping import StopMonitor, StopReason, watch_for_stop
 
@@ -379,6 +379,7 @@ def fit(
         seed=plan.seed,
         provides=needed.provides if needed else remined,
         precision=plan.precision,
+        chunk=plan.chunk,
     ).to(distributed.device())
     if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
         guide.to(distributed.device())
@@ -387,8 +388,7 @@ def fit(
     key = digest([*numbers, asdict(refresh), asdict(draw)] if remined else numbers)
     hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
     if remined:
-        reminer = Reminer(refresh, stream, draw, remined, folder / "lists", key)
-        hooks.append(RemineCallback(reminer))
+        hooks.append(Reminer(refresh, stream, draw, remined, folder / "lists", key))
     checkpoints = CheckpointFolder(folder / "checkpoints", key)
     loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
     return loop.run(folder / "metrics.jsonl", resume=resume)

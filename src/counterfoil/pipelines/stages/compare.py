@@ -97,7 +97,12 @@ class Compare(Stage):
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Print the evaluations side by side and write the report."""
         if distributed.rank() == 0:
-            write_comparison(comparison_page(context, self), context.place(self.name))
+            page, path = comparison_page(context, self), context.place(self.name) / REPORT
+            for table in page.tables:
+                console.print(terminal_table(table, page.protocol))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_page(page, path)
+            output(f"{path}")
 
 
 def comparison_page(context: RunContext, stage: Compare) -> Page:
@@ -107,10 +112,15 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         for name in stage.results
     }
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}
-    trained, forgetting = _trained(context, stage), forgetting_table(context, stage)
+    used = (name for one in stage.results for name in context.stage(one, Evaluate).using)
+    trained, forgetting = dict.fromkeys(used), forgetting_table(context, stage)
     runs = results(reports)
     curves = [learning_curve(name, context.place(name) / "metrics.jsonl") for name in trained]
-    gaps = _hardness(context, stage.negatives) if stage.negatives else ()
+    gaps: tuple[NamedSample, ...] = ()
+    mining = context.stage(stage.negatives, Mine) if stage.negatives else None
+    if mining and not mining.graph:  # no model scored in a graph
+        scorer = " + ".join((*mining.using, *mining.models))
+        gaps = hardness_at(context.place(mining.name), scorer)
     cascades = {
         name: one.shortlists
         for name, one in evaluations.items()
@@ -138,15 +148,6 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
     )
 
 
-def write_comparison(page: Page, folder: Path) -> None:
-    """Print the tables and write ``report.html`` in the stage's folder."""
-    for table in page.tables:
-        console.print(terminal_table(table, page.protocol))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_page(page, folder / REPORT)
-    output(f"{folder / REPORT}")
-
-
 def learning_curve(name: str, path: Path) -> LearningCurve:
     """A learning curve from ``metrics.jsonl``: dev RSum and mean training loss of each epoch."""
     lines = read_metrics(path)
@@ -163,19 +164,6 @@ def learning_curve(name: str, path: Path) -> LearningCurve:
         tuple(dev[epoch] for epoch in epochs if epoch in dev),
         tuple(means[epoch] for epoch in epochs),
     )
-
-
-def _hardness(context: RunContext, mining: str) -> tuple[NamedSample, ...]:
-    stage = context.stage(mining, Mine)
-    if stage.graph:  # no model scored
-        return ()
-    return hardness_at(context.place(mining), " + ".join((*stage.using, *stage.models)))
-
-
-def _trained(context: RunContext, stage: Compare) -> tuple[str, ...]:
-    """Training stages behind the evaluations, each once."""
-    used = (name for one in stage.results for name in context.stage(one, Evaluate).using)
-    return tuple(dict.fromkeys(used))
 
 
 def _galleries(
@@ -219,7 +207,17 @@ def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
     by_data = groupby(stage.others, key=lambda name: context.stage(name, Evaluate).data)
     groups = [stage.results, *(tuple(names) for _, names in by_data)]
     measured = [_results(context, names) for names in groups]
-    rows = [row for where, runs in measured for row in _forgetting_rows(where, runs)]
+    rows = [
+        (
+            f"{where}: {run.name}",
+            *(_format_change(run.against[METRICS.index(metric)]) for metric in RECALLS),
+            figure("RSum", runs[0].numbers[RSUM]),
+            figure("RSum", run.numbers[RSUM]),
+            _format_change(run.against[RSUM]),
+        )
+        for where, runs in measured
+        for run in runs[1:]
+    ]
     sentences = [
         forgetting_sentence(where, runs[0].name, run)
         for where, runs in measured
@@ -250,20 +248,6 @@ def forgetting_sentence(where: str, original: str, run: RunResult) -> str:
     if span.low > 0:
         return f"{where}: {run.name} has forgotten nothing on the whole: {difference}."
     return f"{where}: whether {run.name} has forgotten anything cannot be told: {difference}."
-
-
-def _forgetting_rows(where: str, runs: Sequence[RunResult]) -> list[tuple[str, ...]]:
-    first = runs[0]
-    return [
-        (
-            f"{where}: {run.name}",
-            *(_format_change(run.against[METRICS.index(metric)]) for metric in RECALLS),
-            figure("RSum", first.numbers[RSUM]),
-            figure("RSum", run.numbers[RSUM]),
-            _format_change(run.against[RSUM]),
-        )
-        for run in runs[1:]
-    ]
 
 
 def _format_change(change: Comparison) -> str:

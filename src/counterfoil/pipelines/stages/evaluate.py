@@ -192,23 +192,26 @@ class RetrievalEvaluation:
         Raises:
             ValueError: the protocol does not fit the split.
         """
+        settings: dict[str, Any] = {
+            "tie": tie,
+            "dataset": dataset.name,
+            "split": dataset.split_name,
+            "seed": seed,
+            "extra_positives": dataset.extra_positives,
+            "corrections": dataset.corrections,
+        }
+        matching = dataset.text_to_image, len(dataset), protocol
         if by:
-            return _cascaded(members, by, dataset, protocol, tie, seed)
+            cascade = evaluate_cascade(members, by, *matching, head=TOP, **settings)
+            lists = cascade.texts, cascade.text_scores, cascade.images, cascade.image_scores
+            return RetrievalEvaluation(
+                cascade.report, *lists, dataset.fingerprint, cascade.shortlists
+            )
         texts = TopK("image", len(dataset), min(TOP, len(dataset.texts)))
         images = TopK("text", len(dataset.texts), min(TOP, len(dataset)))
         whole = protocol.folds == 1
         report = evaluate_protocol(
-            members,
-            dataset.text_to_image,
-            len(dataset),
-            protocol,
-            tie=tie,
-            dataset=dataset.name,
-            split=dataset.split_name,
-            seed=seed,
-            also=(texts, images) if whole else (),
-            extra_positives=dataset.extra_positives,
-            corrections=dataset.corrections,
+            members, *matching, also=(texts, images) if whole else (), **settings
         )
         if not whole:  # ranks are within folds, the lists are not
             stream_scores(members, [texts, images])
@@ -312,32 +315,6 @@ def build_shortlist(
         return None
     members = tuple(load_model(find(name)).embed(dataset) for name in names)
     return Shortlister(members, " + ".join(names), depth, full)
-
-
-def _cascaded(
-    members: Sequence[EmbeddedDataset],
-    by: Shortlister,
-    dataset: ImageTextDataset,
-    protocol: Protocol,
-    tie: Tie,
-    seed: int | None,
-) -> RetrievalEvaluation:
-    cascade = evaluate_cascade(
-        members,
-        by,
-        dataset.text_to_image,
-        len(dataset),
-        protocol,
-        head=TOP,
-        tie=tie,
-        dataset=dataset.name,
-        split=dataset.split_name,
-        seed=seed,
-        extra_positives=dataset.extra_positives,
-        corrections=dataset.corrections,
-    )
-    lists = cascade.texts, cascade.text_scores, cascade.images, cascade.image_scores
-    return RetrievalEvaluation(cascade.report, *lists, dataset.fingerprint, cascade.shortlists)
 
 
 def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:

@@ -6,19 +6,18 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast, final, get_args
+from typing import Any, ClassVar, Literal, cast, final
 
 import torch
-from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.config import Config, digest, unknown_name
+from counterfoil.core.config import Config, digest, parse_literal
 from counterfoil.core.console import info
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import PhraseParser
-from counterfoil.model import Model, load_model
-from counterfoil.negatives.diagnose import NegativeHardness, hardness
+from counterfoil.model import load_model
+from counterfoil.negatives.diagnose import hardness
 from counterfoil.negatives.filters import (
     FilterConfig,
     NegativeFilters,
@@ -26,7 +25,7 @@ from counterfoil.negatives.filters import (
 )
 from counterfoil.negatives.graph import graph_negatives
 from counterfoil.negatives.mining import mine_half_precision, mine_lists, rerank_proposals
-from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
 from counterfoil.pipelines.stages.base import LATER, Stage, models_content
 from counterfoil.pipelines.state import RunContext, stop_watch
@@ -86,9 +85,7 @@ class Mine(Stage):
             )
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
-        if self.precision not in get_args(MinePrecision):
-            known = list(get_args(MinePrecision))
-            raise ValueError(unknown_name(self.precision, known, "a precision of mining"))
+        parse_literal(MinePrecision, self.precision, "a precision of mining")
         if self.precision != "fp32" and (self.proposing or self.filters.judges_scores):
             raise ValueError(
                 f"precision={self.precision} goes with all pairs, and with filters of captions and "
@@ -140,7 +137,12 @@ class Mine(Stage):
             measured = hardness(
                 members, dataset.text_to_image, texts, batch=BATCH, samples=SAMPLES, rng=rng
             )
-            save_hardness(measured, place)
+            tensors = {
+                "positive": measured.positive,
+                "online": measured.online,
+                "offline": measured.offline,
+            }
+            write_tensors(place / HARDNESS, tensors, {"batch": measured.batch})
         remove_partial(place)
         info(f"{self.name}: {store.lists.describe()}, {place}")
 
@@ -220,10 +222,39 @@ def run_mining(
         RunStopped: the time was up, or a signal came.
     """
     check_encoder(stage.filters)
-    models = _MiningModels.of(stage, find)
-    members = [model.embed(dataset) for model in models.using]
-    lists, precision = _mine_lists(stage, dataset, models, members, partial_folder(place), left)
-    if models.proposing:
+    using, guides, proposing = (
+        [load_model(find(name)) for name in names]
+        for names in (stage.using, stage.guides, stage.proposing)
+    )
+    using += map(load_model, stage.models)
+    members = [model.embed(dataset) for model in using]
+    filters = NegativeFilters(
+        stage.filters,
+        dataset,
+        guides=[guide.embed(dataset) for guide in guides],
+        device=distributed.device(),
+    )
+    streamed = [model.embed(dataset) for model in proposing] or members
+    scorers = [
+        [model.source().model_dump() for model in some] for some in (proposing or using, guides)
+    ]
+    many, note = stage.proposals if proposing else 1, ""
+    with stop_watch(left(), EVERY / 60) as watch:
+        settings: dict[str, Any] = {
+            "texts_per_image": stage.texts * many,
+            "images_per_text": stage.images * many,
+            "filters": filters,
+            "keep": partial_folder(place),
+            "every": EVERY,
+            "stop": watch.wanted,
+            "run": digest({"corpus": dataset.fingerprint, "scorers": scorers}),
+        }
+        if stage.precision == "bf16":
+            lists, certificate = mine_half_precision(streamed, dataset.text_to_image, **settings)
+            note = f"bfloat16, then float32: {certificate.describe()}"
+        else:
+            lists = mine_lists(streamed, dataset.text_to_image, **settings)
+    if proposing:
         lists = rerank_proposals(
             lists,
             members,
@@ -231,16 +262,16 @@ def run_mining(
             texts_per_image=min(stage.texts, lists.texts.shape[1]),
             images_per_text=min(stage.images, lists.images.shape[1]),
         )
-    guides = tuple(f"guide: {guide.source().matcher}" for guide in models.guides)
+    judges = tuple(f"guide: {guide.source().matcher}" for guide in guides)
     store = NegativeStore.of(
         lists,
         dataset=dataset.fingerprint,
         split=stage.split,
-        sources=tuple(model.source() for model in models.using),
-        filters=(*stage.filters.describe(), *guides),
-        proposing=tuple(model.source() for model in models.proposing),
-        proposals=stage.proposals if models.proposing else 0,
-        precision=precision,
+        sources=tuple(model.source() for model in using),
+        filters=(*stage.filters.describe(), *judges),
+        proposing=tuple(model.source() for model in proposing),
+        proposals=stage.proposals if proposing else 0,
+        precision=note,
     )
     if distributed.rank() == 0:
         store.save(place)
@@ -251,97 +282,6 @@ def remove_partial(place: Path) -> None:
     """Remove the progress of a finished mining."""
     if distributed.rank() == 0:
         shutil.rmtree(partial_folder(place), ignore_errors=True)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _MiningModels:
-    """The opened models of a stage by role."""
-
-    using: tuple[Model, ...]
-    guides: tuple[Model, ...]
-    proposing: tuple[Model, ...]
-
-    @classmethod
-    def of(cls, stage: Mine, find: Callable[[str], str]) -> Self:
-        names = stage.using, stage.guides, stage.proposing
-        using, guides, proposing = (tuple(load_model(find(n)) for n in some) for some in names)
-        return cls((*using, *map(load_model, stage.models)), guides, proposing)
-
-    def digest(self, dataset: ImageTextDataset) -> str:
-        """Digest of what the streamed lists depend on, besides the stage's numbers."""
-        scorers = [
-            [model.source().model_dump() for model in some]
-            for some in (self.proposing or self.using, self.guides)
-        ]
-        return digest({"corpus": dataset.fingerprint, "scorers": scorers})
-
-
-def _mine_lists(
-    stage: Mine,
-    dataset: ImageTextDataset,
-    models: _MiningModels,
-    members: Sequence[EmbeddedDataset],
-    keep: Path,
-    left: Callable[[], float | None],
-) -> tuple[HardNegativeLists, str]:
-    """Mine with the stage's models or the proposing ones; with a note on half precision."""
-    judges = [guide.embed(dataset) for guide in models.guides]
-    filters = NegativeFilters(stage.filters, dataset, guides=judges, device=distributed.device())
-    proposers = [model.embed(dataset) for model in models.proposing]
-    run = models.digest(dataset)
-    with stop_watch(left(), EVERY / 60) as watch:
-        if stage.precision == "bf16":
-            return _mine_half(
-                stage, dataset.text_to_image, members, filters, keep, watch.wanted, run
-            )
-        many = stage.proposals if proposers else 1
-        lists = mine_lists(
-            proposers or members,
-            dataset.text_to_image,
-            texts_per_image=stage.texts * many,
-            images_per_text=stage.images * many,
-            filters=filters,
-            keep=keep,
-            every=EVERY,
-            stop=watch.wanted,
-            run=run,
-        )
-    return lists, ""
-
-
-def _mine_half(
-    stage: Mine,
-    text_to_image: Tensor,
-    members: Sequence[EmbeddedDataset],
-    filters: NegativeFilters,
-    keep: Path,
-    stop: Callable[[], bool],
-    run: str,
-) -> tuple[HardNegativeLists, str]:
-    """Mine in half precision; with the certificate that the lists are exact."""
-    lists, certificate = mine_half_precision(
-        members,
-        text_to_image,
-        texts_per_image=stage.texts,
-        images_per_text=stage.images,
-        filters=filters,
-        keep=keep,
-        every=EVERY,
-        stop=stop,
-        run=run,
-    )
-    return lists, f"bfloat16, then float32: {certificate.describe()}"
-
-
-def save_hardness(measured: NegativeHardness, folder: Path) -> None:
-    """Save the hardness of negatives beside the mined lists."""
-    tensors = {
-        "positive": measured.positive,
-        "online": measured.online,
-        "offline": measured.offline,
-    }
-    write_tensors(folder / HARDNESS, tensors, {"batch": measured.batch})
 
 
 def hardness_at(folder: Path, scorer: str) -> tuple[NamedSample, ...]:

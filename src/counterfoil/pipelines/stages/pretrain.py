@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from counterfoil.core.console import info, warn
@@ -23,7 +23,7 @@ from counterfoil.pipelines.stages.fitting import (
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training import pretrain
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
-from counterfoil.training.pretrain import ACCURACY, CLASS_TASKS, TASKS, PretrainTasks
+from counterfoil.training.pretrain import ACCURACY, CLASS_TASKS, REGION_TASKS, PretrainTasks
 
 # which output of a model a task trains
 HEADS = {"mlm": "fill", "mrfr": "regress", "mrc": "classify", "mrckl": "classify", "itm": "match"}
@@ -51,14 +51,7 @@ def pretrain_config(
         epochs=epochs,
         batch=batch,
         seed=seed,
-        optimiser=OptimizerConfig(
-            rule=ADAMW.rule,
-            rate=rate,
-            decay=ADAMW.decay,
-            betas=ADAMW.betas,
-            epsilon=ADAMW.epsilon,
-            clip=ADAMW.clip,
-        ),
+        optimiser=replace(ADAMW, rate=rate),
         schedule=LinearLR(warmup=WARMUP),
         accumulate=accumulate,
         select=ACCURACY,
@@ -88,9 +81,9 @@ class Pretrain(ModelStage):
     tasks: PretrainTasks = PretrainTasks()
 
     def __post_init__(self) -> None:
-        blind = self.tasks.hides_regions and self.processor.images != "features"
+        blind = self.tasks.used(REGION_TASKS) and self.processor.images != "features"
         if blind or self.processor.texts == "vectors":
-            hides = "regions and words" if self.tasks.hides_regions else "words"
+            hides = "regions and words" if self.tasks.used(REGION_TASKS) else "words"
             raise ValueError(
                 f"{self.name!r} hides {hides}, but its lens shows {self.processor.images} and "
                 f"{self.processor.texts}; set images to 'features' (or mrfr, mrc and mrckl to 0), "
@@ -114,7 +107,7 @@ class Pretrain(ModelStage):
         if self.model.make not in (UNITER, ViLT):
             return
         outputs = self.model.arguments.get("outputs", ("rank",))
-        for task in _used_tasks(tasks):
+        for task in tasks.used():
             if HEADS[task] not in outputs:
                 raise ValueError(
                     f"{self.name!r} draws the task {task!r}, for which its model has no head "
@@ -129,7 +122,8 @@ class Pretrain(ModelStage):
         model = build_for_training(context, self)
         assert model.processor is not None
         regions = _classified_regions(context)
-        if left_out := [t for t in _used_tasks(self.tasks) if t in CLASS_TASKS and regions is None]:
+        left_out = self.tasks.used(CLASS_TASKS)
+        if regions is None and left_out:
             warn(
                 f"{self.name}: the regions of {context.dataset.name} come without class "
                 f"probabilities, so {' and '.join(left_out)} left out"
@@ -141,7 +135,7 @@ class Pretrain(ModelStage):
             self.tasks,
             model.processor.process(context.train),
             folder=context.place(self.name),
-            classes=regions,
+            classes=None if regions is None else regions.likely,
             dev=model.processor.process(dev) if dev else None,
             run=context.digests[self.name],
             resume=resume,
@@ -155,7 +149,3 @@ def _classified_regions(context: RunContext) -> FeatureArray | None:
     """The training split's features if they come with a detector's class probabilities."""
     features = context.train.features
     return features if features is not None and features.classes is not None else None
-
-
-def _used_tasks(tasks: PretrainTasks) -> list[str]:
-    return [task for task, ratio in zip(TASKS, tasks.ratios(), strict=True) if ratio]

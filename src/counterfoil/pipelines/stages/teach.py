@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final
 
 import torch
 
 from counterfoil.core import distributed
-from counterfoil.core.config import parse_literal, unknown_name
+from counterfoil.core.config import parse_literal
 from counterfoil.core.console import info
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.similarity import (
@@ -98,8 +98,7 @@ class ComputeTargets(GuideStage):
             (self.precision, StorePrecision, "a precision of stored encodings"),
             (self.inputs, Inputs, "what teachers see"),
         ):
-            if value not in get_args(known):
-                raise ValueError(unknown_name(value, list(get_args(known)), name))
+            parse_literal(known, value, name)
         if self.inputs == "same" and self.form == "stored":
             raise ValueError(
                 f"{self.name!r} stores what teachers make of clean items, so they cannot see the "
