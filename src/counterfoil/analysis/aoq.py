@@ -802,7 +802,8 @@ def curves(folders: Sequence[Path], out: Path) -> tuple[TrainingCurve, ...]:
         headline=_curves_headline(trainings),
         protocol=(
             f"{f'{data} ' if data else ''}dev, whole split: RSum after each epoch, sum of R@1, R@5 "
-            f"and R@10 both ways, and R@1 each way, any hit; single models{f'; seed {seeds}' if seeds else ''}"
+            "and R@10 both ways, and R@1 each way, any hit; single models"
+            f"{f'; seed {seeds}' if seeds else ''}"
         ),
         numbers={"trainings": [asdict(one) for one in trainings]},
         figures=(
