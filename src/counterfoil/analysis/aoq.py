@@ -852,7 +852,8 @@ def _loss_names(written: Any) -> Iterator[str]:
 def _curves_table(trainings: Sequence[TrainingCurve]) -> TableBlock:
     rows = []
     for one in trainings:
-        rsum, measured = one.curve.dev_rsum, (MISSING,) * 5
+        rsum = one.curve.dev_rsum
+        measured: tuple[str, ...] = (MISSING,) * 5
         if rsum:
             best = max(rsum)
             place = rsum.index(best)
@@ -861,8 +862,8 @@ def _curves_table(trainings: Sequence[TrainingCurve]) -> TableBlock:
             measured = f"{best:.1f}", f"{one.curve.epochs[place]:g}", *recalls, f"{rsum[-1]:.1f}"
         seed = MISSING if one.seed is None else str(one.seed)
         rows.append((one.curve.name, one.losses or MISSING, seed, *measured))
-    ways = "R@1 i2t there", "R@1 t2i there"
-    head = "training", "loss", "seed", "best dev RSum", "at epoch", *ways, "last RSum"
+    there = "R@1 i2t there", "R@1 t2i there"
+    head = "training", "loss", "seed", "best dev RSum", "at epoch", *there, "last RSum"
     return TableBlock("Trainings", head, tuple(rows))
 
 

@@ -147,8 +147,8 @@ def learning_curve(name: str, path: Path) -> LearningCurve:
     epochs = sorted(set(means) & set(dev)) if dev else sorted(means)
 
     def measured(name: str) -> tuple[float, ...]:
-        values = [dev[epoch].get(name) for epoch in epochs if epoch in dev]
-        return () if None in values else tuple(values)
+        shown = [dev[epoch] for epoch in epochs if epoch in dev]
+        return tuple(line[name] for line in shown) if all(name in line for line in shown) else ()
 
     return LearningCurve(
         name,
