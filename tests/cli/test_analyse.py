@@ -72,10 +72,17 @@ def test_curves_of_a_run(models, analysed):
     assert losses == ["SumTriplet then AdaptiveQuintuplet", "SumTriplet then HardestTriplet"]
     assert "scenes dev, whole split: RSum after each epoch" in shown
     assert "single models; seed 0" in shown
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4
+    assert "Development R@1 image to text, % by epoch: adaptive ends at" in page
+    assert "Development R@1 text to image, % by epoch: adaptive ends at" in page
     lines = (models / "run/online/metrics.jsonl").read_text().splitlines()
-    dev = [json.loads(line)["dev_rsum"] for line in lines if "dev_rsum" in line]
-    assert numbers["trainings"][1]["curve"]["dev_rsum"] == dev
+    dev = [json.loads(line) for line in lines if "dev_rsum" in line]
+    curve = numbers["trainings"][1]["curve"]
+    for name in ("dev_rsum", "dev_i2t_r1", "dev_t2i_r1"):
+        assert curve[name] == [line[name] for line in dev]
+    best = max(dev, key=lambda line: line["dev_rsum"])
+    assert f"{best['dev_i2t_r1']:.1f}" in shown
+    assert f"{best['dev_t2i_r1']:.1f}" in shown
 
 
 def test_curves_on_different_data(models, analysed, tmp_path):

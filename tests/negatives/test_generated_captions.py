@@ -13,7 +13,7 @@ import torch
 
 import tailored_cases
 import train_cases
-from counterfoil.core.types import Role
+from counterfoil.core.types import Embeddings, Role
 from counterfoil.data.batching import collate
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import lemma
@@ -25,6 +25,7 @@ from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
 from counterfoil.negatives.generation.store import ROWS, GeneratedCaptions, GeneratedStore
 from counterfoil.negatives.online import MinerChain
+from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.step import TrainingStep
 
 NOUNS = ("dog", "cat", "car", "tree", "boat", "kite", "bird", "apple")
@@ -208,6 +209,48 @@ def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
     loss = WeightedSum(terms={"contrast": (1.0, InfoNCEWithCandidatesLoss())})
     TrainingStep(model, loss, proposer=source)(batch)["contrast"].backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("host", ["global", "bag"])
+def test_the_hardest_of_the_pool_by_a_slow_loop(host: str, shared: bool, tmp_path: Path) -> None:
+    """VSE-C: sum over images of [margin + the pool's highest score - the caption's score]+."""
+    stored(tmp_path / "w")
+    seen = processor()
+    batch = collate(seen, torch.tensor(ANCHORS))
+    model = train_cases.host(host, seen).eval()
+    terms = {"w": (1.0, MarginRankingLoss(role="written", margin=0.2))}
+
+    def source(hardest: bool) -> GeneratedCaptions:
+        folder = str(tmp_path / "w")
+        return GeneratedCaptions(
+            folder=folder, processor=seen, count=2, shared=shared, hardest=hardest
+        )
+
+    step = TrainingStep(model, WeightedSum(terms=terms), proposer=source(hardest=True), seed=3)
+    found = step(batch)["w"]
+    rng = torch.Generator().manual_seed(derive_seed(3, "propose", batch.step))
+    views = model(batch)
+    drawn = source(hardest=False).propose(model, batch, views, torch.empty(0), rng)
+    assert drawn.texts is not None
+    pairs, images = drawn.pairs[Role.WRITTEN], views.inference.images
+    texts = Embeddings.cat([views.inference.texts, model.encode_texts(drawn.texts)])
+    wanted = torch.zeros(())
+    for at in range(len(ANCHORS)):
+        places = [place for place in pairs.text[at].tolist() if place >= 0]
+        image = images.rows(batch.anchors.image[at : at + 1])
+        own = model.score_matrix(image, texts.rows(batch.anchors.text[at : at + 1]))[0, 0]
+        scores = [model.score_matrix(image, texts.rows(torch.tensor([p])))[0, 0] for p in places]
+        if scores:
+            wanted = wanted + (0.2 + max(scores) - own).clamp(min=0)
+    torch.testing.assert_close(found, wanted)
+    gradients = [
+        torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameters in [[p for p in model.parameters() if p.requires_grad]]
+        for loss in (found, wanted)
+    ]
+    for ours, slow in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, slow)
 
 
 def test_only_the_kinds_that_are_wanted(tmp_path: Path) -> None:

@@ -124,14 +124,15 @@ def test_curve_of_metrics(tmp_path):
     lines = [
         {"step": 1, "epoch": 0.5, "loss": 4.0},
         {"step": 2, "epoch": 1.0, "loss": 2.0},
-        {"step": 2, "epoch": 1, "dev_rsum": 100.0},
+        {"step": 2, "epoch": 1, "dev_rsum": 100.0, "dev_i2t_r1": 20.0, "dev_t2i_r1": 10.0},
         {"step": 3, "epoch": 1.5, "loss": 1.0},
-        {"step": 4, "epoch": 2, "dev_rsum": 120.0},
+        {"step": 4, "epoch": 2, "dev_rsum": 120.0, "dev_i2t_r1": 25.0},
     ]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = compare.learning_curve("online", path)
-    assert found == compare.LearningCurve("online", (1.0, 2.0), (100.0, 120.0), (3.0, 1.0))
+    known = (1.0, 2.0), (100.0, 120.0), (3.0, 1.0), (20.0, 25.0)
+    assert found == compare.LearningCurve("online", *known)  # one epoch without R@1: none shown
 
 
 def test_curve_without_dev(tmp_path):

@@ -34,6 +34,7 @@ from counterfoil.report.figures import (
     LearningCurve,
     expected_by_batch,
     learning_curves,
+    recall_curves,
     share_bars,
 )
 from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure, TableBlock
@@ -781,7 +782,7 @@ class TrainingCurve:
 
 
 def curves(folders: Sequence[Path], out: Path) -> tuple[TrainingCurve, ...]:
-    """Draw development RSum and training loss by epoch (Figure 4).
+    """Draw development R@1 both ways (Figure 4), RSum and training loss by epoch.
 
     Args:
         folders: of training stages, or of runs with all their trainings.
@@ -801,10 +802,14 @@ def curves(folders: Sequence[Path], out: Path) -> tuple[TrainingCurve, ...]:
         headline=_curves_headline(trainings),
         protocol=(
             f"{f'{data} ' if data else ''}dev, whole split: RSum after each epoch, sum of R@1, R@5 "
-            f"and R@10 both ways, any hit; single models{f'; seed {seeds}' if seeds else ''}"
+            "and R@10 both ways, and R@1 each way, any hit; single models"
+            f"{f'; seed {seeds}' if seeds else ''}"
         ),
         numbers={"trainings": [asdict(one) for one in trainings]},
-        figures=learning_curves([one.curve for one in trainings]),
+        figures=(
+            *recall_curves([one.curve for one in trainings]),
+            *learning_curves([one.curve for one in trainings]),
+        ),
         tables=(_curves_table(trainings),),
     ).publish(out)
     return trainings
@@ -847,14 +852,18 @@ def _loss_names(written: Any) -> Iterator[str]:
 def _curves_table(trainings: Sequence[TrainingCurve]) -> TableBlock:
     rows = []
     for one in trainings:
-        rsum, measured = one.curve.dev_rsum, (MISSING, MISSING, MISSING)
+        rsum = one.curve.dev_rsum
+        measured: tuple[str, ...] = (MISSING,) * 5
         if rsum:
             best = max(rsum)
-            epoch = one.curve.epochs[rsum.index(best)]
-            measured = f"{best:.1f}", f"{epoch:g}", f"{rsum[-1]:.1f}"
+            place = rsum.index(best)
+            ways = one.curve.dev_i2t_r1, one.curve.dev_t2i_r1
+            recalls = (f"{way[place]:.1f}" if way else MISSING for way in ways)
+            measured = f"{best:.1f}", f"{one.curve.epochs[place]:g}", *recalls, f"{rsum[-1]:.1f}"
         seed = MISSING if one.seed is None else str(one.seed)
         rows.append((one.curve.name, one.losses or MISSING, seed, *measured))
-    head = "training", "loss", "seed", "best dev RSum", "at epoch", "last"
+    there = "R@1 i2t there", "R@1 t2i there"
+    head = "training", "loss", "seed", "best dev RSum", "at epoch", *there, "last RSum"
     return TableBlock("Trainings", head, tuple(rows))
 
 

@@ -12,6 +12,8 @@ from counterfoil.cli.options import DataOptions, Numbers, Split, data_options, e
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.evaluation.foils.attack import CaptionAttack
     from counterfoil.model import Model
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -22,6 +24,7 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil evaluate runs/demo/adaptive --data scenes",
         "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
         "counterfoil evaluate runs/tags/tags --first runs/vsepp/online --depth 50 --data flickr8k/",
+        "counterfoil evaluate runs/demo/adaptive --data scenes --foils questions/",
         "counterfoil evaluate vectors --data embeddings/ --split all",
     )
 )
@@ -49,6 +52,10 @@ def evaluate(
     ] = False,
     eccv: Annotated[Path | None, typer.Option(help="ECCV-Caption annotations, folder.")] = None,
     cxc: Annotated[Path | None, typer.Option(help="CxC annotations, folder.")] = None,
+    foils: Annotated[
+        Path | None,
+        typer.Option(help="Foils of the split, as `write` makes them: attack the images' ranks."),
+    ] = None,
     json: Numbers = None,
 ) -> None:
     """Measure retrieval in both directions; print recalls, protocol and intervals."""
@@ -60,10 +67,12 @@ def evaluate(
     from counterfoil.core.io import ensure_writable_file, write_json
     from counterfoil.evaluation.cascade import DEPTH
     from counterfoil.evaluation.extended import crisscrossed, eccv_caption, extended_table
+    from counterfoil.evaluation.foils.attack import evaluate_attack
     from counterfoil.evaluation.metrics import Tie
     from counterfoil.evaluation.protocols import folds_of, protocol_by_name
     from counterfoil.model import load_model
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation, build_shortlist
+    from counterfoil.report.tables import terminal_table
 
     settings = protocol_by_name(protocol)
     rule: Tie = parse_literal(Tie, ties, "a tie rule")
@@ -72,10 +81,10 @@ def evaluate(
             "--depth and --full are about a shortlist, and no model makes one; name a model with "
             "--first, or leave them out"
         )
-    if first and (eccv or cxc):
+    if first and (eccv or cxc or foils):
         raise ValueError(
-            "--eccv and --cxc need all scores, which a shortlist avoids; leave out --first, or "
-            "leave out --eccv and --cxc"
+            "--eccv, --cxc and --foils need all scores, which a shortlist avoids; leave out "
+            "--first, or leave out --eccv, --cxc and --foils"
         )
     if json is not None:
         ensure_writable_file(json)
@@ -83,15 +92,22 @@ def evaluate(
     dataset = data.source().split(split)
     models = [load_model(name) for name in model]
     folds_of(settings, len(dataset))  # fails before anything is encoded
-    embedded = [model.embed(dataset) for model in models]
+    attack = _open_attack(foils, dataset) if foils else None
+    attacked = [model.embed(attack.dataset) for model in models] if attack else []
+    embedded = (
+        attack.captions_only(attacked) if attack else [model.embed(dataset) for model in models]
+    )
     shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
     evaluation = RetrievalEvaluation.of(
         embedded, dataset, settings, tie=rule, seed=_common_seed(models), by=shortlist
     )
     eccv_scores = eccv_caption(embedded, dataset, eccv) if eccv else ()
     cxc_scores = crisscrossed(embedded, dataset, cxc) if cxc else ()
+    attacks = evaluate_attack(attacked, attack, evaluation.report) if attack else None
     if distributed.rank() == 0:
         evaluation.show(" + ".join(model))
+        if attacks:
+            console().print(terminal_table(attacks.table(), attacks.protocol()))
         for table in extended_table(eccv_scores, cxc_scores):
             console().print(table)
         if json is not None:
@@ -99,7 +115,17 @@ def evaluate(
                 "eccv": [asdict(score) for score in eccv_scores],
                 "cxc": [asdict(score) for score in cxc_scores],
             }
-            write_json(json, {"models": model, **evaluation.to_dict(), **extended})
+            more = extended | ({"foils": attacks.to_dict()} if attacks else {})
+            write_json(json, {"models": model, **evaluation.to_dict(), **more})
+
+
+def _open_attack(folder: Path, dataset: ImageTextDataset) -> CaptionAttack:
+    """A split with the foils that were written of it."""
+    from counterfoil.evaluation.foils.attack import CaptionAttack
+    from counterfoil.negatives.generation.store import GeneratedStore
+
+    store = GeneratedStore.open(folder, fingerprint=dataset.fingerprint)
+    return CaptionAttack.of(dataset, ((foil.text, foil.kind, foil.foil) for foil in store.foils()))
 
 
 def _common_seed(models: Sequence[Model]) -> int | None:

@@ -16,9 +16,10 @@ from rich.table import Column, Table
 
 from counterfoil.core.config import Config
 from counterfoil.core.console import console, output
+from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.pipelines.pipeline import Generate, Pretrain, Recipe, Stage, Train
-from counterfoil.recipes import aoq, clip, models, ndgl, ndgl_models, photos, tags
+from counterfoil.recipes import aoq, clip, models, ndgl, ndgl_models, photos, tags, vsec
 from counterfoil.recipes.models import DATASETS, LARGE, NAMES
 
 SMOKE_STEPS = 20
@@ -103,6 +104,7 @@ def _listed_families() -> list[_Family]:
         _Family("{}", photos.photo_recipe, photos.NAMES),
         _Family("negclip/{}", clip.negclip_recipe, ("vsepp",)),
         _Family("cascade/{}", tags.cascade_recipe, ("vsepp", "gpo")),
+        _Family("vse-c/{}", vsec.vsec_recipe, ("vsepp",)),
     ]
     return families + _tags_families(tags.KINDS, "uniter", "vilt")
 
@@ -113,6 +115,9 @@ def _other_families() -> list[_Family]:
         _Family(f"aoq/ablations/{loss}/{{}}", partial(aoq.ablation_variant, loss), NAMES)
         for loss in aoq.LOSSES
     ]
+    for rule in RULE_KINDS:
+        make_one = partial(vsec.vsec_recipe, kinds=(rule,))
+        families.append(_Family(f"vse-c/{rule}/{{}}", make_one, ("vsepp",)))
     for kind, (make, names) in ndgl.VARIANTS.items():
         families.append(_Family(f"ndgl/{kind}/{{}}", make, names))
     families += _tags_families(tags.LARGE_KINDS, "uniter-large")
@@ -163,6 +168,7 @@ def print_catalogue() -> None:
         "are one model",
         f"aoq/ablations/LOSS/MODEL-DATA is one ablation alone; LOSS: {' '.join(aoq.LOSSES)}",
         f"ndgl/COMPARISON/MODEL-DATA, of gpo or chan; COMPARISON: {' '.join(ndgl.VARIANTS)}",
+        f"vse-c/KIND/vsepp-DATA trains on foils of one kind; KIND: {' '.join(RULE_KINDS)}",
         f"METHOD/MODEL-DATA compares ways to generate captions; METHOD: {ways}",
         f"UNITER-large, with the paper's numbers for it: {large}",
         f"METHOD/MODEL-DATA trains other models on captions of TAGS; METHOD (MODEL): {foils}",

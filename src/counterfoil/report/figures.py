@@ -48,12 +48,16 @@ class LearningCurve:
         epochs: epoch numbers.
         dev_rsum: RSum on the development split after each epoch; empty if not measured.
         train_loss: mean training loss of each epoch.
+        dev_i2t_r1: R@1 image to text on the development split, as `dev_rsum`.
+        dev_t2i_r1: R@1 text to image.
     """
 
     name: str
     epochs: tuple[float, ...]
     dev_rsum: tuple[float, ...]
     train_loss: tuple[float, ...]
+    dev_i2t_r1: tuple[float, ...] = ()
+    dev_t2i_r1: tuple[float, ...] = ()
 
 
 @final
@@ -139,13 +143,7 @@ class MapPoints:
 
 def learning_curves(curves: Sequence[LearningCurve]) -> tuple[Figure, ...]:
     """Draw development RSum and training loss by epoch, as far as they were measured."""
-    figures = []
-    rsum = [(c.name, c.epochs, c.dev_rsum) for c in curves if c.dev_rsum]
-    if rsum:
-        ends = "; ".join(f"{n} ends at {y[-1]:.1f}, best {max(y):.1f}" for n, _, y in rsum)
-        caption = ("RSum on the development split after each epoch.",)
-        alt = f"Development RSum by epoch: {ends}."
-        figures.append(Figure(_epochs(rsum, "dev RSum", "rsum"), alt, caption))
+    figures = _dev_curves([(c.name, c.epochs, c.dev_rsum) for c in curves], "RSum", "rsum")
     loss = [(c.name, c.epochs, c.train_loss) for c in curves if c.train_loss]
     if loss:
         ends = "; ".join(f"{n} goes from {y[0]:.3g} to {y[-1]:.3g}" for n, _, y in loss)
@@ -153,6 +151,16 @@ def learning_curves(curves: Sequence[LearningCurve]) -> tuple[Figure, ...]:
         alt = f"Training loss by epoch: {ends}."
         figures.append(Figure(_epochs(loss, "training loss", "loss"), alt, caption))
     return tuple(figures)
+
+
+def recall_curves(curves: Sequence[LearningCurve]) -> tuple[Figure, ...]:
+    """Draw development R@1 by epoch, image to text and text to image, where measured."""
+    i2t = [(c.name, c.epochs, c.dev_i2t_r1) for c in curves]
+    t2i = [(c.name, c.epochs, c.dev_t2i_r1) for c in curves]
+    return (
+        *_dev_curves(i2t, "R@1 image to text, %", "i2t-r1"),
+        *_dev_curves(t2i, "R@1 text to image, %", "t2i-r1"),
+    )
 
 
 def gap_histograms(samples: Sequence[NamedSample], margin: float | None = None) -> Figure:
@@ -689,6 +697,19 @@ def _line(number: int, name: str) -> dict[str, Any]:
         "linestyle": LINE_STYLES[number % SERIES],
         "label": literal(name),
     }
+
+
+def _dev_curves(
+    series: Sequence[tuple[str, Sequence[float], Sequence[float]]], measure: str, key: str
+) -> list[Figure]:
+    """The figure of a measure on the development split, or none."""
+    measured = [(name, x, y) for name, x, y in series if y]
+    if not measured:
+        return []
+    ends = "; ".join(f"{n} ends at {y[-1]:.1f}, best {max(y):.1f}" for n, _, y in measured)
+    caption = (f"{measure} on the development split after each epoch.",)
+    alt = f"Development {measure} by epoch: {ends}."
+    return [Figure(_epochs(measured, f"dev {measure}", key), alt, caption)]
 
 
 def _epochs(

@@ -17,11 +17,17 @@ from torch import Tensor
 from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.io import ensure_absent
-from counterfoil.core.types import Batch, EncodedViews, Pairs, Role
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.scoring.encode import (
+    evaluation_mode,
+    gather_parts,
+    gather_shards,
+    shard_index,
+)
 
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 
@@ -247,8 +253,9 @@ class GeneratedCaptions(OnlineMiner):
     negatives on those of a frozen model. Each visit of an anchor draws anew, without replacement.
     Roles: "written".
 
-    Departs from VSE-C's code in: an anchor's candidates are foils of its own caption, not the
-    hardest of those of the whole batch.
+    VSE-C trains each image on one foil, the hardest of the batch's pool, which ``shared=True`` and
+    ``hardest=True`` draw with 5 foils of each caption: the model scores the pool without a graph,
+    and encodes the chosen foils again for training.
     """
 
     provides = frozenset({Role.WRITTEN})
@@ -262,6 +269,7 @@ class GeneratedCaptions(OnlineMiner):
         count: int = 5,
         kinds: tuple[str, ...] = (),
         shared: bool = False,
+        hardest: bool = False,
     ) -> None:
         """Read the captions.
 
@@ -272,6 +280,8 @@ class GeneratedCaptions(OnlineMiner):
             kinds: kinds of foils to use, as in ("noun", "numeral"); () for all.
             shared: score every anchor's image with the foils of all anchors, as NegCLIP
                 (https://arxiv.org/abs/2210.01936) appends them to the texts of a batch.
+            hardest: of an anchor's foils, keep the one that the model scores highest with its
+                image; of equal scores the first.
 
         Raises:
             ValueError: no such folder, damaged or of another data set, a model that reads no words,
@@ -284,7 +294,8 @@ class GeneratedCaptions(OnlineMiner):
                 "this model compares ready-made vectors and cannot read generated captions"
             )
         store = GeneratedStore.open(Path(folder), fingerprint=processor.dataset.fingerprint)
-        self.processor, self.count, self.shared = processor, count, shared
+        self.processor, self.count = processor, count
+        self.shared, self.hardest = shared, hardest
         self._foils: dict[int, list[str]] = {}
         rows = {name: row for row, name in enumerate(processor.dataset.text_ids)}
         for foil in store.foils():
@@ -316,12 +327,34 @@ class GeneratedCaptions(OnlineMiner):
         for anchor, row in enumerate(batch.text_rows[batch.anchors.text.cpu()].tolist()):
             foils = self._foils.get(row, [])
             places = torch.randperm(len(foils), generator=rng)[: self.count].tolist()
-            first = len(batch.text_rows) + len(strings)
-            text[anchor, : len(places)] = torch.arange(first, first + len(places))
+            text[anchor, : len(places)] = torch.arange(len(strings), len(strings) + len(places))
             strings += [foils[place] for place in places]
         if self.shared and strings:
             text = text[text >= 0].expand(len(anchors), -1)
-        pairs = Pairs(anchors.expand(text.shape), text.to(anchors.device))
+        text = text.to(anchors.device)
         process = self.processor.processor.process_texts
         texts = process(strings).to(anchors.device) if strings else None
+        if self.hardest and texts is not None:
+            text = _hardest_texts(model, views.inference.images.rows(anchors[:, 0]), texts, text)
+            kept = text[text >= 0].unique()  # type: ignore[no-untyped-call]
+            texts = texts.rows(kept)
+            text = torch.searchsorted(kept, text).masked_fill(text < 0, -1)
+        text = text.where(text < 0, text + len(batch.text_rows))
+        pairs = Pairs(anchors.expand(text.shape), text)
         return MinedExtras(texts=texts, pairs={Role.WRITTEN: pairs})
+
+
+def _hardest_texts(
+    model: RetrievalModel, images: Embeddings, texts: ModalityBatch, candidates: Tensor
+) -> Tensor:
+    """(B, 1) the highest-scoring of the (B, N) candidates of each image; -1 for none."""
+    device = candidates.device
+    with evaluation_mode([model]):
+        share = model.encode_texts(texts.rows(shard_index(len(texts), device)))
+        pool = gather_parts(share, len(texts))
+        scores = gather_shards(
+            len(images), lambda rows: model.score_matrix(images.rows(rows), pool), device
+        )
+    none = candidates < 0
+    own = scores.gather(1, candidates.clamp(min=0)).masked_fill(none, -torch.inf)
+    return candidates.gather(1, own.argmax(1, keepdim=True))

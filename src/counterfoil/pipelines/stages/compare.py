@@ -149,20 +149,27 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
 
 
 def learning_curve(name: str, path: Path) -> LearningCurve:
-    """A learning curve from ``metrics.jsonl``: dev RSum and mean training loss of each epoch."""
+    """A learning curve from ``metrics.jsonl``: dev figures and mean training loss by epoch."""
     lines = read_metrics(path)
-    dev = {line["epoch"]: line["dev_rsum"] for line in lines if "dev_rsum" in line}
+    dev = {line["epoch"]: line for line in lines if "dev_rsum" in line}
     losses = ((-(-line["epoch"] // 1), line["loss"]) for line in lines if "loss" in line)
     means: dict[float, float] = {}
     for epoch, group in groupby(losses, key=lambda pair: pair[0]):
         values = [loss for _, loss in group]
         means[epoch] = sum(values) / len(values)
     epochs = sorted(set(means) & set(dev)) if dev else sorted(means)
+
+    def measured(name: str) -> tuple[float, ...]:
+        shown = [dev[epoch] for epoch in epochs if epoch in dev]
+        return tuple(line[name] for line in shown) if all(name in line for line in shown) else ()
+
     return LearningCurve(
         name,
         tuple(float(epoch) for epoch in epochs),
-        tuple(dev[epoch] for epoch in epochs if epoch in dev),
+        measured("dev_rsum"),
         tuple(means[epoch] for epoch in epochs),
+        measured("dev_i2t_r1"),
+        measured("dev_t2i_r1"),
     )
 
 

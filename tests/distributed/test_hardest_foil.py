@@ -1,0 +1,38 @@
+"""Several processes choose the same hardest foil of the pool, and learn the same from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import processes
+import train_cases
+from counterfoil.data.batching import collate
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import MarginRankingLoss
+from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.training.step import TrainingStep
+from negatives.test_generated_captions import ANCHORS, processor, stored
+
+
+def worker(folder: str) -> dict[str, Any]:
+    seen = processor()
+    terms = {"written": (1.0, MarginRankingLoss(role="written"))}
+    source = GeneratedCaptions(folder=folder, processor=seen, count=2, shared=True, hardest=True)
+    model = train_cases.host("global", seen)
+    step = TrainingStep(model, WeightedSum(terms=terms), proposer=source)
+    told: dict[str, Any] = train_cases.stepped(step, collate(seen, torch.tensor(ANCHORS)))
+    return told
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_equal_one(size: int, tmp_path: Any) -> None:
+    stored(tmp_path / "w")
+    one = worker(str(tmp_path / "w"))
+    assert one["losses"]["written"] > 0
+    for several in processes.run(worker, size, str(tmp_path / "w")):
+        assert several["losses"] == pytest.approx(one["losses"], rel=1e-5)
+        for name, value in one["gradients"].items():
+            assert abs(several["gradients"][name] - value).max() < 1e-5, name
