@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 from counterfoil.recipes import ndgl_models
@@ -38,6 +39,32 @@ def test_rates_and_epochs(name, dataset):
     rates = {group.match: (group.rate, group.begins) for group in plan.optimiser.groups}
     slow = {"text.body.*": (0.1, 0)} if ndgl_models.MODELS[name].bert else {}
     assert rates == slow | ({"image.body.*": (0.01, 1)} if name == "gpo-grid" else {})
+
+
+@pytest.mark.parametrize("dataset", LARGE)
+def test_gpo_on_a_grid_raises_its_loss_while_the_backbone_is_new(dataset):
+    """As its authors: epoch 0 counts in full, step i of the n of epoch 1 by i / n."""
+    stage, plain = (
+        ndgl_models.modern_recipe(name, dataset).stages[0] for name in ("gpo-grid", "gpo-bert")
+    )
+    steps = CAPTIONS[dataset] // stage.plan.batch
+    ramped, whole = (one.objective.build() for one in (stage, plain))
+    block = torch.tensor([[0.5, 0.4, 0.2], [0.4, 0.3, 0.3], [0.1, 0.2, 0.6]])
+    positives = torch.eye(3, dtype=torch.bool)
+    for step, share in (
+        (0, 1),
+        (steps - 1, 1),
+        (steps, 0),
+        (steps + 1, 1 / steps),
+        (steps + steps // 2, (steps // 2) / steps),
+        (2 * steps - 1, (steps - 1) / steps),
+        (2 * steps, 1),
+    ):
+        got, full = (
+            loss(block, positives, step=step)["triplet"].item() for loss in (ramped, whole)
+        )
+        assert full > 0.1
+        assert got == pytest.approx(share * full, rel=1e-5)
 
 
 @pytest.mark.parametrize("dataset", LARGE)

@@ -28,6 +28,8 @@ from typing import (
 )
 
 from counterfoil.core.config import Config, FromData, unknown_name
+from counterfoil.pipelines.stages.base import KINDS as STAGE_KINDS
+from counterfoil.pipelines.stages.base import is_stage_name
 
 if TYPE_CHECKING:
     from counterfoil.pipelines.pipeline import Recipe, Stage
@@ -45,13 +47,30 @@ class _UnknownKeyError(ValueError):
 def apply_overrides(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with these settings, applied in order.
 
+    Where a stage now starts from a model folder, or generates with it, the trainings that nothing
+    reads any more are left out.
+
     Raises:
         ValueError: not ``stage.key=value``, an unknown stage or key (the nearest is named), or a
             value of another type.
     """
+    changed = recipe
     for setting in settings:
-        recipe = _apply(recipe, setting)
-    return recipe
+        changed = _apply(changed, setting)
+    return _without_replaced(recipe, changed)
+
+
+def _without_replaced(before: Recipe, after: Recipe) -> Recipe:
+    """Leave out trainings that were read, and whose place models from elsewhere have taken."""
+    if not any(not is_stage_name(name) for each in after.stages for name in each.initial_models):
+        return after
+    once_read = {name for stage in before.stages for name in stage.reads}
+    stages: list[Stage] = []
+    for stage in reversed(after.stages):  # readers stand behind what they read
+        is_read = any(stage.name in later.reads for later in stages)
+        if is_read or stage.kind not in STAGE_KINDS["train"] or stage.name not in once_read:
+            stages.append(stage)
+    return replace(after, stages=tuple(reversed(stages)))
 
 
 def changed_settings(holder: T, setting: str) -> T:

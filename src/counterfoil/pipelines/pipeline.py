@@ -6,14 +6,13 @@ A recipe is data: `counterfoil.pipelines.run` runs it. The stages stand in
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from counterfoil.core.config import digest, parse_choice
 from counterfoil.pipelines.contents import data_contents
-from counterfoil.pipelines.stages.base import KINDS, Stage, recipe_to_dict
+from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name, recipe_to_dict
 from counterfoil.pipelines.stages.compare import Compare
 from counterfoil.pipelines.stages.evaluate import Evaluate, ProtocolName, evaluation_title
 from counterfoil.pipelines.stages.generate import Generate, RewriteByRule, RuleConfig
@@ -75,7 +74,7 @@ class Recipe:
             known[stage.name] = stage.kind
 
     def _check(self, stage: Stage, known: Mapping[str, str]) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", stage.name):
+        if not is_stage_name(stage.name):
             raise ValueError(
                 f"{self.name}: {stage.name!r} cannot name a stage; letters, digits and - are needed"
             )
@@ -85,8 +84,10 @@ class Recipe:
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
         for name, kind in stage.wants:
             if name not in known:
+                models = [one for one, made in known.items() if made in KINDS["train"]]
                 raise ValueError(
                     f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
+                    + (_other_models(name, models) if name in stage.initial_models else "")
                 )
             if known[name] not in KINDS.get(kind, (kind,)):
                 raise ValueError(
@@ -124,6 +125,16 @@ def stage_digests(recipe: Recipe, data: str) -> dict[str, str]:
             }
         )
     return known
+
+
+def _other_models(name: str, stages: list[str]) -> str:
+    """The models that may be named in place of this one, as the end of a sentence."""
+    earlier = (
+        f"an earlier stage ({', '.join(stages)})" if stages else "no earlier stage, as none is"
+    )
+    return (
+        f"; name {earlier}, or a model folder, as in './{name}', or a hub name, as in 'user/{name}'"
+    )
 
 
 def _with_article(kind: str) -> str:

@@ -19,7 +19,7 @@ import torch
 from counterfoil import __version__
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.pipelines.stages.base import Stage
+from counterfoil.pipelines.stages.base import Stage, is_stage_name
 from counterfoil.report.page import Provenance
 from counterfoil.training.stopping import StopMonitor, watch_for_stop
 
@@ -105,6 +105,10 @@ class RunContext:
     def place(self, stage: str) -> Path:
         """Folder of a stage."""
         return self.folder / stage
+
+    def model_path(self, name: str) -> str:
+        """Name that `load_model` opens, of a stage's model or of one from elsewhere."""
+        return str(self.place(name)) if is_stage_name(name) else name
 
     def note(self, stage: str) -> Path:
         """File that records the settings and digest of a stage's folder."""

@@ -18,7 +18,7 @@ from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.base import Loss, Reduction, weighted_sum
 from counterfoil.losses.baselines import DistanceWeightedTripletLoss, SelfExpandingLoss
 from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
-from counterfoil.losses.schedules import StartAt, SwitchAfter
+from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumTripletLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.chan import CHAN
@@ -411,9 +411,10 @@ def loss_terms(
     else:
         first = lazy(all_negatives_loss(dataset), margin=preset.margin, reduction=preset.reduction)
     steps = round(longer * warmup_steps(name, dataset))
-    terms: Terms = {
-        "triplet": (1.0, switch_after(first, instead or _own_loss(name, dataset), steps))
-    }
+    triplet = switch_after(first, instead or _own_loss(name, dataset), steps)
+    if preset.grid:  # the backbone is unfrozen after the warm-up, and the loss rises for an epoch
+        triplet = lazy(LinearRamp, term=triplet, steps=steps, start=steps)
+    terms: Terms = {"triplet": (1.0, triplet)}
     if preset.paper == "hrem":  # once the plain embeddings have been learnt for a while
         steps = round(longer * GRAPH_AFTER[dataset])
         for grid in ENHANCED:

@@ -3,12 +3,12 @@
 Stages: "pretrained" in the domain; "hard", UNITER's hard negatives; "tags", which also ranks the
 captions it generates (step 1, Eq. 7); "tags-dc", which continues from there and doubts and corrects
 their words (step 2, Eqs. 8 and 9). Table 2 compares "wm", which hides single words in place of
-phrases, and "static", where the pre-trained model generates all the time.
+phrases, and "static", where a frozen model generates all the time: the pre-trained one, or in
+"static-tuned" one that is fine-tuned with hard negatives and masked words (§3.2).
 
 Departs from the authors' code in: a model pre-trained in the domain (on the small sets after pairs
-were matched) takes the place of their weights, which are not at hand; it is the generator of
-"static" too; step 2 starts from step 1's best epoch on dev, not from its step 2,000; both
-directions of a pair are screened.
+were matched) takes the place of their weights, unless ``start`` names these; step 2 starts from
+step 1's best epoch on dev, not from its step 2,000; both directions of a pair are screened.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ from counterfoil.training.pretrain import PretrainTasks
 CLIP = 2.0
 WARMUP = 0.1  # of all steps
 AT_ONCE = 8  # pairs of which a batch of the large sets is made
+# COCO's dev has 5,000 images: its 125 million pairs cost as much as 800 steps of training. A sample
+# of 1,000 costs a 25th and is as large as Flickr30k's dev and a fold of COCO's 1K test.
+DEV_IMAGES = {"coco": 1000}
 CAPTIONS = {"scenes": 10_000, "flickr8k": 30_000, "flickr30k": 145_000, "coco": 566_435}
 
 
@@ -178,6 +181,7 @@ def tags_train_config(numbers: TagsNumbers, dataset: str) -> TrainConfig:
         accumulate=numbers.batch // batch,
         optimiser=replace(ADAMW, rate=numbers.rate, clip=CLIP),
         schedule=LinearLR(warmup=WARMUP),
+        dev_images=DEV_IMAGES.get(dataset, 0),
     )
 
 
@@ -356,15 +360,17 @@ def pretraining_stages(
 # The trainings: UNITER's hard negatives (step 0) and the two steps of TAGS.
 
 
-Way = Literal["tags", "wm", "static", "released"]
+Way = Literal["tags", "wm", "static", "mlm", "static-tuned", "released"]
 Step = Literal[0, 1, 2]
 HARD, STEP_1, STEP_2 = STEP_NAMES = ("hard", "tags", "tags-dc")
+WRITER = "writer"  # fine-tuned with hard negatives and MLM, to generate for "static-tuned"
+FILLERS: dict[Way, str] = {"static": BEFORE, "static-tuned": WRITER}
 OUTPUTS = (("rank",), ("rank", "match", "fill"), ("rank", "fill", "doubt", "correct"))
 DOUBT_WEIGHTS = (1.0, 0.11)  # of wrong words, of right ones
 ALL_TASKS: tuple[Task, ...] = ("masked", "doubt", "correct")
 
 
-def tags_loss(numbers: TagsNumbers, step: Step) -> Config[WeightedSum]:
+def tags_loss(numbers: TagsNumbers, step: Step, way: Way = "tags") -> Config[WeightedSum]:
     """The loss of a step (Eq. 10): UNITER's hinges of hard wrong texts and images, and more."""
 
     def hinge(role: str) -> Loss:
@@ -373,7 +379,8 @@ def tags_loss(numbers: TagsNumbers, step: Step) -> Config[WeightedSum]:
     terms = {"texts": (1.0, hinge("hard text")), "images": (1.0, hinge("hard image"))}
     if step >= 1:
         terms["masked"] = (numbers.masked, lazy(WordLoss, task="masked", reduction="mean"))
-        terms["written"] = (numbers.written, hinge("written"))
+        if way != "mlm":
+            terms["written"] = (numbers.written, hinge("written"))
     if step == 2:
         doubt: Loss = lazy(WordLoss, task="doubt", weights=DOUBT_WEIGHTS, reduction="mean")
         terms["doubt"] = (numbers.words, doubt)
@@ -396,7 +403,8 @@ def tags_stage(
     Args:
         step: 0 for hard negatives alone.
         dataset: the data set.
-        way: how captions are generated, as Table 2 has it or as the authors' code.
+        way: how captions are generated, as Table 2 has it or as the authors' code; "mlm" trains
+            on hard negatives and masked words and ranks no generated captions.
         name: of the stage; by default "hard", "tags" or "tags-dc".
         start: stage to start from; by default the pre-training, for step 2 step 1.
         numbers: of the step; by default the paper's, or the scripts' for "released".
@@ -409,13 +417,13 @@ def tags_stage(
     return Train(
         name=name or STEP_NAMES[step],
         model=tags_model(dataset, *OUTPUTS[step], name=model),
-        objective=tags_loss(numbers, step),
+        objective=tags_loss(numbers, step, way),
         processor=tags_processor(dataset, model),
         plan=tags_train_config(numbers, dataset),
         start=start or (STEP_1 if step == 2 else BEFORE),
         proposer=_generator(numbers, way, step) if step else screening,
         candidates=CandidateConfig(texts=numbers.offered, images=numbers.offered),
-        filler=BEFORE if way == "static" else None,
+        filler=FILLERS.get(way),
     )
 
 
@@ -433,9 +441,9 @@ def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner
     generator = lazy(
         TagsGenerator,
         desk=inputs,
-        filler=from_data("filler") if way == "static" else None,
+        filler=from_data("filler") if way in FILLERS else None,
         masks=numbers.masks,
-        refills=numbers.refills,
+        refills=1 if way == "mlm" else numbers.refills,  # only its masks are trained on
         keep=numbers.keep,
         temperature=numbers.temperature,
         singles="only" if way == "wm" else "without phrases",
@@ -474,6 +482,14 @@ RECIPES: dict[str, tuple[str, tuple[TagsTraining, ...]]] = {  # begin of the nam
         "a frozen writer",
         (TagsTraining(1), TagsTraining(1, "static", "static")),
     ),
+    "tags/ablations/static-tuned/": (
+        "a fine-tuned, frozen writer",
+        (
+            TagsTraining(1),
+            TagsTraining(1, "mlm", WRITER),
+            TagsTraining(1, "static-tuned", "static"),
+        ),
+    ),
     # the authors' scripts' numbers and their code's rules, without T1 and U1
     "tags-dc/released/": (
         "the authors' code",
@@ -484,7 +500,12 @@ RECIPES: dict[str, tuple[str, tuple[TagsTraining, ...]]] = {  # begin of the nam
     ),
 }
 KINDS = ("", "tags/", "tags-dc/")  # for every model
-VARIANTS = ("tags/ablations/wm/", "tags/ablations/static/", "tags-dc/released/")  # for UNITER
+VARIANTS = (  # for UNITER
+    "tags/ablations/wm/",
+    "tags/ablations/static/",
+    "tags/ablations/static-tuned/",
+    "tags-dc/released/",
+)
 LARGE_KINDS = (*KINDS, "tags-dc/released/")  # for UNITER-large
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
@@ -23,6 +24,16 @@ KINDS = {
     "train": ("train", "pretrain"),
     "write": ("write", "rewrite"),
 }
+_STAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+def is_stage_name(name: str) -> bool:
+    """Whether a stage can have this name.
+
+    Other names, which have ``/``, ``.`` or ``:``, are model folders or names that `load_model`
+    opens; a folder beside the caller is ``./folder``.
+    """
+    return _STAGE_NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +56,11 @@ class Stage(ABC):
     def reads(self) -> tuple[str, ...]:
         """Names of the stages whose results this one reads."""
         return tuple(name for name, _ in self.wants)
+
+    @property
+    def initial_models(self) -> tuple[str, ...]:
+        """Names of models in its fields that are those of stages, or of `load_model`."""
+        return ()
 
     @property
     def lacks_inputs(self) -> bool:

@@ -17,14 +17,14 @@ from counterfoil.data.images import PictureFiles
 from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.tokenizers import WordTokenizer
 from counterfoil.data.word_vectors import word_vectors as read_word_vectors
-from counterfoil.model import CARD, MODEL, Model, load_model, read_card, save_model
+from counterfoil.model import CARD, MODEL, Model, load_model, model_identity, read_card, save_model
 from counterfoil.models.base import (
     AcceptsOtherWeights,
     PretrainedPart,
     RetrievalModel,
 )
 from counterfoil.models.layers.pooling import WordTower
-from counterfoil.pipelines.stages.base import Stage
+from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
 from counterfoil.pipelines.state import RunContext, RunStopped
 from counterfoil.training.callbacks import DevMetrics
 from counterfoil.training.config import TrainConfig
@@ -48,7 +48,8 @@ class ModelStage(Stage):
             ``from_data("classes")`` and ``from_data("mask")`` are filled in from the data.
         plan: batches, epochs, optimiser, schedule, seed.
         processor: the model's view of images and texts.
-        start: stage whose weights and processor to begin from, instead of random ones.
+        start: model whose weights and processor to begin from, instead of random ones: a stage, or
+            a model folder or name that `counterfoil.model.load_model` opens.
     """
 
     model: Config[RetrievalModel]
@@ -62,8 +63,18 @@ class ModelStage(Stage):
         return self.plan.seed
 
     def digest_content(self) -> dict[str, Any]:
-        """The plan without the settings that change no number."""
-        return {"plan": self.plan.numbers()}
+        """The plan without the settings that change no number, and the weights it starts from."""
+        return {"plan": self.plan.numbers(), **weights_content("start", self.start)}
+
+    @property
+    def initial_models(self) -> tuple[str, ...]:
+        """The model it starts from."""
+        return (self.start,) if self.start else ()
+
+
+def weights_content(key: str, name: str | None) -> dict[str, Any]:
+    """Digest content of a model that no stage writes: its weights, not its path."""
+    return {} if name is None or is_stage_name(name) else {key: model_identity(name)}
 
 
 def build_for_training(
@@ -83,7 +94,7 @@ def build_for_training(
     Raises:
         ValueError: weights, word vectors or data do not fit the model.
     """
-    start = load_model(str(context.place(stage.start))) if stage.start else None
+    start = load_model(context.model_path(stage.start)) if stage.start else None
     processor = start.processor if start else stage.processor.fit(context.train)
     assert processor is not None
     known: dict[str, object] = {
@@ -104,13 +115,43 @@ def build_for_training(
     return Model(model, processor, stage.name, stage.model.fill(known))
 
 
+def check_start(context: RunContext, stage: ModelStage) -> None:
+    """Refuse a model from elsewhere that a stage cannot start from, before earlier stages run.
+
+    Raises:
+        ValueError: it cannot be opened, or is another model.
+    """
+    if stage.start and not is_stage_name(stage.start):
+        open_initial_model(context, stage, stage.start)
+        build_for_training(context, stage)
+
+
+def open_initial_model(context: RunContext, stage: ModelStage, name: str) -> Model:
+    """Open a model that a stage names and no stage writes; it needs a processor.
+
+    Raises:
+        ValueError: it cannot be opened, or has no processor.
+    """
+    try:
+        model = load_model(name)
+        if model.processor is None:
+            raise ValueError("it reads ready-made vectors")
+    except ValueError as error:
+        stages = ", ".join(s.name for s in context.recipe.stages if s.kind in KINDS["train"])
+        raise ValueError(
+            f"{stage.name!r} names {name!r}, which is neither a stage of {context.recipe.name} "
+            f"({stages}) nor a model folder or hub name that opens: {error}"
+        ) from error
+    return model
+
+
 def check_pictures(context: RunContext, stage: ModelStage) -> None:
     """Refuse a training on pixels whose pictures are missing.
 
     Raises:
         ValueError: there are no pictures, or some files are missing.
     """
-    if stage.processor.images == "pixels" and not stage.start:
+    if stage.processor.images == "pixels" and not (stage.start and is_stage_name(stage.start)):
         for dataset in (context.train, *([context.dev] if context.dev else [])):
             _check_picture_files(dataset)
 

@@ -9,11 +9,13 @@ from counterfoil.core.console import info, warn
 from counterfoil.data.features import FeatureArray
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vilt import ViLT
+from counterfoil.pipelines.stages.base import is_stage_name
 from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
     build_for_training,
     check_pictures,
+    check_start,
     is_finished,
     limit_minutes,
     remove_checkpoints,
@@ -71,7 +73,7 @@ class Pretrain(ModelStage):
         tasks: the tasks and how often each is drawn; where the features come without
             ``classes.npy``, "mrc" and "mrckl" are left out with a warning.
         processor: stored features, or pixels where no regions are hidden, and words or wordpieces.
-        start: stage whose weights and processor to begin from, instead of random ones.
+        start: as that of a training, see `counterfoil.pipelines.stages.fitting.ModelStage`.
 
     Raises:
         ValueError: regions are hidden and the model sees pixels, or it reads vectors.
@@ -93,7 +95,7 @@ class Pretrain(ModelStage):
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
         """The stage it starts from."""
-        return ((self.start, "train"),) if self.start else ()
+        return tuple((name, "train") for name in self.initial_models if is_stage_name(name))
 
     def check(self, context: RunContext) -> None:
         """Refuse missing pictures and a model without the output that some task trains.
@@ -102,6 +104,7 @@ class Pretrain(ModelStage):
             ValueError: pictures or an output are missing, or no task is left.
         """
         check_pictures(context, self)
+        check_start(context, self)
         has_classes = _classified_regions(context) is not None
         tasks = self.tasks if has_classes else self.tasks.without_classes()
         if self.model.make not in (UNITER, ViLT):

@@ -8,16 +8,16 @@ from typing import Any, ClassVar, final
 
 from counterfoil.core.config import Config, FromData
 from counterfoil.core.console import info
-from counterfoil.core.types import Role
+from counterfoil.core.types import Role, WordHead
 from counterfoil.data.batching import Positives
-from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
+from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
 from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.negatives.generation.store import GeneratedCaptions, generated_digest
-from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.negatives.generation.tags import TagsGenerator, check_heads
 from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import (
@@ -31,17 +31,20 @@ from counterfoil.negatives.sampling import (
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import TargetSource
 from counterfoil.pipelines.overrides import named_values
-from counterfoil.pipelines.stages.base import LATER
+from counterfoil.pipelines.stages.base import LATER, is_stage_name
 from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
     build_for_training,
     check_pictures,
+    check_start,
     dev_measure,
     is_finished,
     limit_minutes,
+    open_initial_model,
     remove_checkpoints,
     save_result,
+    weights_content,
 )
 from counterfoil.pipelines.stages.generate import CaptionStage
 from counterfoil.pipelines.stages.mine import Mine
@@ -83,7 +86,8 @@ class Train(ModelStage):
             ``from_data("reader")`` the frozen model of `filler` and, where that has a processor of
             its own, the training split as the model in training sees it.
         candidates: negatives that are offered to a proposer that screens.
-        filler: stage whose model, frozen, generates in place of the one in training.
+        filler: model that, frozen, generates in place of the one in training: a stage, or a model
+            folder or name that `counterfoil.model.load_model` opens.
         written: stage whose stored captions are sampled; ``from_data("written")`` in the proposer
             is their folder.
         neighbours: stage whose mined images join the batch of an anchor, each with a caption of its
@@ -125,18 +129,23 @@ class Train(ModelStage):
     def wants(self) -> tuple[tuple[str, str], ...]:
         """The stages of weights, lists, targets and captions that it reads."""
         wanted = (
-            (self.start, "train"),
+            (_stage_or_none(self.start), "train"),
             (self.negatives, "mine"),
             (self.guide, "guide"),
-            (self.filler, "train"),
+            (_stage_or_none(self.filler), "train"),
             (self.written, "write"),
             (self.neighbours, "mine"),
         )
         return tuple((name, kind) for name, kind in wanted if name)
 
+    @property
+    def initial_models(self) -> tuple[str, ...]:
+        """The models it starts from and generates with."""
+        return tuple(name for name in (self.start, self.filler) if name)
+
     def digest_content(self) -> dict[str, Any]:
-        """Also the content of folders of captions that the proposer reads."""
-        content = super().digest_content()
+        """Also the filler's weights, and the content of folders of captions that are read."""
+        content = super().digest_content() | weights_content("filler", self.filler)
         if folders := _caption_digests(self.proposer):
             content["foils"] = folders
         return content
@@ -146,6 +155,7 @@ class Train(ModelStage):
         _check_guide(context, self)
         check_miner(context, self)
         check_pictures(context, self)
+        check_start(context, self)
         check_word_vectors(self)
         if self.refresh.every:
             check_remine(
@@ -191,6 +201,11 @@ class Train(ModelStage):
         info(f"{self.name}: {best_epoch_note(fitted, 'RSum')}, {fitted.seconds:,.0f} s, {place}")
 
 
+def _stage_or_none(name: str | None) -> str | None:
+    """The name, where it is that of a stage."""
+    return name if name and is_stage_name(name) else None
+
+
 def build_guide(context: RunContext, stage: Train, scale: float) -> TargetSource | None:
     """Open a training's targets of similarity; None where it names none.
 
@@ -215,7 +230,7 @@ def build_miner(context: RunContext, stage: Train, data: ProcessedDataset) -> On
     # the generator is the model in training, or the frozen filler, which may see other inputs
     filler, generator_data = None, data
     if stage.filler:
-        model = load_model(str(context.place(stage.filler)))
+        model = load_model(context.model_path(stage.filler))
         filler = model.model.requires_grad_(False)
         if _other_processor(context, stage):
             generator_data = model.process(context.train)
@@ -287,6 +302,9 @@ def _check_generated(context: RunContext, stage: Train) -> None:
             f"{stage.name!r} names the filler {stage.filler!r}, and nothing that it could write "
             "for; set its proposer to Tailored"
         )
+    if stage.filler and not is_stage_name(stage.filler):
+        filler = open_initial_model(context, stage, stage.filler).model
+        check_heads(filler, {WordHead.FILL}, f"the filler of {stage.name!r},", "name a UNITER")
     if tasks and _other_processor(context, stage):
         raise ValueError(
             f"{stage.name!r} reads with another lens than its filler {stage.filler!r}, so it "
@@ -330,15 +348,28 @@ def _other_processor(context: RunContext, stage: Train) -> bool:
     """Whether a stage and its filler see their inputs with different processors."""
     if stage.filler is None:
         return False
-    filler = context.stage(stage.filler, ModelStage)
-    return _processor_config(context, filler) != _processor_config(context, stage)
+    filler, own = _processor(context, stage, stage.filler), _processor(context, stage, stage.start)
+    if not isinstance(filler, Processor) and not isinstance(own, Processor):
+        return filler != own
+    one, other = (p if isinstance(p, Processor) else p.fit(context.train) for p in (filler, own))
+    return (one.image_processor, one.tokenizer and one.tokenizer.digest) != (
+        other.image_processor,
+        other.tokenizer and other.tokenizer.digest,
+    )
 
 
-def _processor_config(context: RunContext, stage: ModelStage) -> ProcessorConfig:
-    """The processor of a stage, or of the stage that it starts from."""
-    while stage.start:
-        stage = context.stage(stage.start, ModelStage)
-    return stage.processor
+def _processor(
+    context: RunContext, stage: ModelStage, model: str | None
+) -> ProcessorConfig | Processor:
+    """The processor of a model that a stage names, or of the stage where it names none."""
+    while model and is_stage_name(model):
+        stage = context.stage(model, ModelStage)
+        model = stage.start
+    if model is None:
+        return stage.processor
+    processor = open_initial_model(context, stage, model).processor
+    assert processor is not None
+    return processor
 
 
 def _image_inputs(context: RunContext, stage: Train) -> str:
