@@ -7,6 +7,12 @@ from typing import final, get_args
 from torch import Tensor
 
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    convert_towers,
+    gru_tower_names,
+)
 from counterfoil.models.layers.cross_attention import (
     CrossAttention,
     PackedTexts,
@@ -124,3 +130,16 @@ class BFAN(TwoTowerModel):
             word_cosine, lambda block: aggregate("Mean", block, 1, None, 0.0)
         )
         return by_words + aggregate("Mean", region_cosine, -1, region_mask(images), 0.0)
+
+
+NAMES = gru_tower_names("a BFAN")
+OPTIONS = {"focal_type": "focus", "lambda_softmax": "lambda_softmax"}
+
+
+def bfan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
+    """Convert a checkpoint of BFAN; without its options, "equal".
+
+    Raises:
+        ValueError: it is not a BFAN checkpoint.
+    """
+    return convert_towers(BFAN, checkpoint, NAMES.renamed(checkpoint.state), options=OPTIONS)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from counterfoil.models.checkpoints import (
     TEXTS,
     Checkpoint,
     ConvertedModel,
-    State,
     TensorNames,
     convert_towers,
 )
@@ -303,23 +301,28 @@ def _nonempty(images: Embeddings) -> Embeddings:
 # The authors' checkpoints: their tensor names and ours.
 
 
-PREFIXES = {
-    "img_enc.fc.": "image.fc.",
-    "img_enc.feedforward.ln.": "block.norm.",
-    "img_enc.feedforward.ln_1.": "block.norm.",
-    "img_enc.feedforward.attn.": "block.attention.",
-    "img_enc.feedforward.ln_2.": "block.perceptron.norm.",
-    "img_enc.feedforward.mlp.c_fc.": "block.perceptron.wide.",
-    "img_enc.feedforward.mlp.c_proj.": "block.perceptron.narrow.",
-    **TEXTS,
-}
 NAMES = TensorNames(
     system="a CHAN",
-    prefixes=PREFIXES,
+    prefixes={
+        "img_enc.fc.": "image.fc.",
+        "img_enc.feedforward.ln.": "block.norm.",
+        "img_enc.feedforward.ln_1.": "block.norm.",
+        "img_enc.feedforward.attn.": "block.attention.",
+        "img_enc.feedforward.ln_2.": "block.perceptron.norm.",
+        "img_enc.feedforward.mlp.c_fc.": "block.perceptron.wide.",
+        "img_enc.feedforward.mlp.c_proj.": "block.perceptron.narrow.",
+        **TEXTS,
+    },
     unused=("txt_enc.fc.", POSITIONS),
     needed=("image.fc.weight",),
     either=("text.fc.weight", "text.embed.weight"),
 )
+OPTIONS = {  # "belta" is theirs
+    "coding_type": "coding",
+    "pooling_type": "pooling",
+    "alpha": "alpha",
+    "belta": "beta",
+}
 
 
 def chan_from_checkpoint(
@@ -336,30 +339,23 @@ def chan_from_checkpoint(
     Raises:
         ValueError: it is not a CHAN checkpoint.
     """
-    state, options = NAMES.renamed(checkpoint.state), checkpoint.options
-    block = _block_kind(state)
-    published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"
+    state = NAMES.renamed(checkpoint.state)
+    block: RegionBlock = "selfattention" if "block.norm.weight" in state else "basic"
+    if "block.perceptron.norm.weight" in state:
+        block = "transformer"
+    options = {
+        "pooling_type": "LSE" if "text.embed.weight" in state else "Mean",
+        **{name: value for name, value in checkpoint.options.items() if value},
+    }
+    for name, ending in {"coding_type": "Coding", "pooling_type": "Pooling"}.items():
+        if name in options:
+            options[name] = str(options[name]).removesuffix(ending)
     return convert_towers(
         CHAN,
-        checkpoint,
+        Checkpoint(state, options),
         state,
-        bert,
+        options=OPTIONS,
+        bert=bert,
         block=block,
-        coding=_option(options, "coding_type", "Coding") or "VHA",
-        pooling=_option(options, "pooling_type", "Pooling") or published,
-        alpha=float(options.get("alpha") or 0.1),
-        beta=float(options.get("belta") or 0.1),
         sees=sees or ("batch" if block == "transformer" else "regions"),
     )
-
-
-def _option(options: Mapping[str, Any], name: str, ending: str) -> Any:
-    """Return one of their options without its ending, if it is given."""
-    given = options.get(name)
-    return given and str(given).removesuffix(ending)
-
-
-def _block_kind(state: State) -> RegionBlock:
-    if "block.perceptron.norm.weight" in state:
-        return "transformer"
-    return "selfattention" if "block.norm.weight" in state else "basic"

@@ -8,6 +8,12 @@ from typing import final, get_args
 from torch import Tensor
 
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    convert_towers,
+    gru_tower_names,
+)
 from counterfoil.models.layers.cross_attention import (
     Aggregate,
     CrossAttention,
@@ -136,3 +142,26 @@ class SCAN(TwoTowerModel):
 
     def _aggregate(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)
+
+
+NAMES = gru_tower_names("a SCAN")
+OPTIONS = {
+    "cross_attn": "direction",
+    "raw_feature_norm": "raw_norm",
+    "agg_func": "aggregate",
+    "lambda_softmax": "lambda_softmax",
+    "lambda_lse": "lambda_lse",
+}
+
+
+def scan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
+    """Convert a checkpoint of SCAN; without its options, t2i LogSumExp as published.
+
+    Raises:
+        ValueError: it is not a SCAN checkpoint.
+    """
+    options = dict(checkpoint.options)
+    if options.get("cross_attn") == "i2t":
+        options = {"lambda_softmax": 4.0, "lambda_lse": 5.0, **options}
+    state = NAMES.renamed(checkpoint.state)
+    return convert_towers(SCAN, Checkpoint(state, options), state, options=OPTIONS)
