@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     POSITIONS,
     TEXTS,
@@ -17,33 +17,23 @@ from counterfoil.models.checkpoints import (
     TensorNames,
     convert_towers,
 )
+from counterfoil.models.layers.attention_model import AttentionModel, nonempty
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
     AttentionBlock,
     AttentionHead,
     CrossAttention,
     Direction,
-    PackedTexts,
     Pooling,
     pool_queries,
-    score_tiles,
 )
-from counterfoil.models.layers.fused import (
-    AlignedPairs,
-    align_listed,
-    align_pairs,
-    apply_heads,
-    prepare_context,
-    region_mask,
-)
+from counterfoil.models.layers.fused import align_pairs
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
     check_choice,
     check_heads,
-    ensure_nonempty,
 )
-from counterfoil.models.layers.towers import TwoTowerModel
 
 # Hard assignment: each query takes the most similar vector of its context.
 
@@ -167,7 +157,7 @@ RegionBlock = Literal["basic", "selfattention", "transformer"]
 
 
 @final
-class CHAN(TwoTowerModel):
+class CHAN(AttentionModel):
     """Hard alignment: each word is matched with its most similar region, and these are pooled.
 
     No affinity of padding is ever looked at: captions are packed, regions masked with -inf.
@@ -233,7 +223,10 @@ class CHAN(TwoTowerModel):
                 width=image.width, heads=heads, perceptron=block == "transformer", sees=sees
             )
         )
-        self.coding = _head(coding, alpha)
+        self.coding: AttentionHead = HardAssignment("t2i" if coding == "VHA" else "i2t")
+        if coding == "VSA":
+            self.coding = CrossAttention("i2t", "no_norm", 1 / alpha)
+        self.heads = (self.coding,)
         self.pooling: Pooling = pooling
         self.beta = beta
         self.score_scale = 1 / beta if pooling == "LSE" else 1.0
@@ -243,59 +236,24 @@ class CHAN(TwoTowerModel):
         regions: Embeddings = self.image(images)
         return self.scale_images(regions if self.block is None else self.block(regions))
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        return self._score(align_pairs((self.coding,), _nonempty(images), texts))
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """Return the (P,) scores of listed pairs of rows."""
-        return self._score(align_listed((self.coding,), _nonempty(images), texts, pairs))
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores of every image with every text."""
-        return score_tiles(prepare_context(_nonempty(images), gram=False), texts, self._tile)
-
     def similarities(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P, L) of the words of aligned pairs, or (P, R) of the regions, before they are pooled.
+        """Return the similarities of image p with text p before they are pooled.
 
-        What stands at padding is arbitrary.
+        They are (P, L), of words, or (P, R), of regions; arbitrary at padding.
         """
-        return self._similarity(
-            align_pairs((self.coding,), _nonempty(images), texts).attend(self.coding)
-        )
+        results = align_pairs(self.heads, nonempty(images), texts).attend(self.coding)
+        return self.similarity(results, None)
 
-    def _score(self, pairs: AlignedPairs) -> Tensor:
-        similarity = self._similarity(pairs.attend(self.coding))
-        return self._pooled(similarity, 1, pairs.queries(self.coding).mask)
-
-    def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """Return the (T, I) scores of a tile."""
-        (results,) = apply_heads(images, texts, (self.coding,))
-        similarity = self._similarity(results)
-        if self.coding.direction == "t2i":
-            return texts.reduce_words(similarity, lambda block: self._pooled(block, 1, None))
-        return self._pooled(similarity, -1, region_mask(images))
-
-    def _similarity(self, results: tuple[Tensor, ...]) -> Tensor:
+    def similarity(self, results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
         """Return the similarity of each query with its assigned or attended vector."""
         if isinstance(self.coding, CrossAttention):
             # queries have length 1
             return AttendedProducts(*results).cosine(torch.ones((), device=results[0].device))
         return results[0]
 
-    def _pooled(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+        """Pool the similarities of all queries to one score."""
         return pool_queries(self.pooling, similarity, dim, mask, self.beta)
-
-
-def _head(coding: Coding, alpha: float) -> AttentionHead:
-    if coding == "VSA":
-        return CrossAttention("i2t", "no_norm", 1 / alpha)
-    return HardAssignment("t2i" if coding == "VHA" else "i2t")
-
-
-def _nonempty(images: Embeddings) -> Embeddings:
-    """The same; an image without regions has one, which is zero."""
-    return images if bool(images.mask.any(1).all()) else ensure_nonempty(images)
 
 
 # The authors' checkpoints: their tensor names and ours.
