@@ -23,7 +23,14 @@ from counterfoil.recipes import catalogue
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
     "RetrievalModel",
+    "SingleVectorModel",
+    "TwoTowerModel",
+    "AttentionModel",
+    "PairModel",
     "JointModel",
+    "LoRADualEncoder",
+    "PretrainedTower",
+    "StatesTower",
     "Loss",
     "ScoresModule",
     "TripletLoss",

@@ -32,8 +32,8 @@ class AttentionModel(TwoTowerModel, ABC):
     """A model whose score pools the similarities of queries with what they attend to.
 
     Queries are words that attend to regions ("t2i"), or regions that attend to words ("i2t"). The
-    scores of several attention heads are added; an image without regions has one, which is zero. A
-    subclass sets `heads` and implements `pool`.
+    scores of several attention heads are added. An image without regions counts as a single zero
+    region. A subclass sets `heads` and implements `pool`.
 
     The score is exact, although no attended vector is ever formed: see
     `counterfoil.models.layers.cross_attention`.
