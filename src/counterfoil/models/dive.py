@@ -519,7 +519,13 @@ class DivE(RetrievalModel):
             ValueError: an option that is not known, or towers of different widths.
         """
         super().__init__()
-        _check(image, text, similarity, diversity_of)
+        check_choice("similarity", similarity, get_args(SetSimilarity))
+        check_choice("diversity_of", diversity_of, get_args(Diversity))
+        if image.width != text.width:
+            raise ValueError(
+                f"the image tower gives {image.width} numbers for a whole and the text tower "
+                f"{text.width}; give both the same width"
+            )
         self.image, self.text = image, text
         several = partial(
             SlotAttention,
@@ -613,16 +619,6 @@ def set_elements(whole: Tensor, slots: Tensor) -> Embeddings:
     """Add (N, D) wholes to (N, K, D) slots and scale to length 1."""
     tokens = normalize(whole.unsqueeze(1) + slots, dim=2)
     return Embeddings(tokens, full_mask(tokens))
-
-
-def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: str) -> None:
-    check_choice("similarity", similarity, get_args(SetSimilarity))
-    check_choice("diversity_of", diversity_of, get_args(Diversity))
-    if image.width != text.width:
-        raise ValueError(
-            f"the image tower gives {image.width} numbers for a whole and the text tower "
-            f"{text.width}; give both the same width"
-        )
 
 
 # The authors' checkpoints: their tensor names and ours.

@@ -94,7 +94,10 @@ class ResidualPool(nn.Module):
     def forward(self, bag: Embeddings) -> Tensor:
         """Pool each item to one vector, (N, D), in at least single precision."""
         bag = Embeddings(zero_padded(bag.tokens, bag.mask), bag.mask)
-        states = full_precision(self.layer(bag.tokens, src_key_padding_mask=_hidden_keys(bag)))
+        # an empty item attends to its padding, which is zero
+        padding = ~bag.mask & bag.mask.any(1, keepdim=True)
+        hidden = padding if bool(padding.any()) else None
+        states = full_precision(self.layer(bag.tokens, src_key_padding_mask=hidden))
         mean = pool_vectors("mean", Embeddings(states, bag.mask))
         top = top_mean(
             Embeddings(full_precision(bag.tokens), bag.mask), HIGHEST, shrinking=self.shrinking
@@ -127,12 +130,6 @@ def top_mean(bag: Embeddings, highest: int, *, shrinking: bool = False) -> Tenso
         if rank + 1 < highest:
             left = left.scatter(1, place.unsqueeze(1), -torch.inf)
     return total / count.clamp(min=1).unsqueeze(-1)
-
-
-def _hidden_keys(bag: Embeddings) -> Tensor | None:
-    """Return the padding to mask, or None; an empty item attends to its padding, which is zero."""
-    padding = ~bag.mask & bag.mask.any(1, keepdim=True)
-    return padding if bool(padding.any()) else None
 
 
 # Matches of words with regions and of regions with words, for all images with all texts.
