@@ -40,7 +40,7 @@ from counterfoil.data.processor import (
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models import open_clip
 from counterfoil.models.base import FrozenTower, RetrievalModel
-from counterfoil.models.clip import DualEncoder, longest_text, vector_width
+from counterfoil.models.clip import DualEncoder, max_text_length, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import (
@@ -405,7 +405,7 @@ class TimmPretrainedPair:
             mean=form.mean,
             deviation=form.deviation,
             texts=text,
-            longest=min(MAX_TOKENS, longest_text(text)),
+            longest=min(MAX_TOKENS, max_text_length(text)),
         )
 
     @property
@@ -494,7 +494,7 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
         width = open_clip.open_clip_width(config)
     else:
         form, texts = picture_format(name), name
-        longest, width = longest_text(name), vector_width(name)
+        longest, width = max_text_length(name), vector_width(name)
     processor = ProcessorConfig(
         images="pixels",
         size=form.size,
@@ -857,18 +857,18 @@ def _load_pretrained(name: str) -> Model:
     kind = "" if is_open_clip(name) else config_of(name).model_type
     if kind not in ("vilt", "blip"):
         return _load_pair(name)
-    tokenizer, form = WordPieceTokenizer(name, longest=longest_text(name)), picture_format(name)
+    tokenizer, form = WordPieceTokenizer(name, longest=max_text_length(name)), picture_format(name)
     if kind == "vilt":
-        from counterfoil.models.vilt import public_vilt
+        from counterfoil.models.vilt import vilt_from_pretrained
 
-        converted = public_vilt(name, mask=tokenizer.mask)
+        converted = vilt_from_pretrained(name, mask=tokenizer.mask)
         # its images keep their shape, and their sides are multiples of a patch
         patch = converted.model.arguments["patch"]
         images = PixelProcessor(form.size, form.mean, form.deviation, divisor=patch)
     else:
-        from counterfoil.models.blip import public_blip
+        from counterfoil.models.blip import blip_from_pretrained
 
-        converted = public_blip(name, mask=tokenizer.mask)
+        converted = blip_from_pretrained(name, mask=tokenizer.mask)
         images = PixelProcessor(form.size, form.mean, form.deviation, form.crop)
     model = converted.build().to(distributed.device())
     return Model(model, Processor(images, tokenizer), name, converted.model)

@@ -20,7 +20,7 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.folder import write_folder
 from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.blip import BLIP, public_blip
+from counterfoil.models.blip import BLIP, blip_from_pretrained
 from counterfoil.models.layers import joint_encoder
 from counterfoil.negatives.counterfactual import (
     check_word_gradients,
@@ -74,7 +74,7 @@ def alone(own: nn.Module, image: int, text: int) -> Tensor:
 def test_scores_are_those_of_transformers(folder, monkeypatch, most):
     """However many pairs are read together."""
     monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
-    found = public_blip(folder, mask=3)
+    found = blip_from_pretrained(folder, mask=3)
     ours = found.build()
     grid = ours.score_matrix(*encoded(ours))
     own = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
@@ -90,7 +90,7 @@ def test_scores_are_those_of_transformers(folder, monkeypatch, most):
 
 @torch.no_grad()
 def test_a_score_does_not_depend_on_the_batch(folder):
-    host, (images, texts) = public_blip(folder, mask=None).build(), items()
+    host, (images, texts) = blip_from_pretrained(folder, mask=None).build(), items()
     grid = host.score_matrix(*encoded(host))
     for i in range(3):
         for t, long in enumerate(LENGTHS):
@@ -101,7 +101,7 @@ def test_a_score_does_not_depend_on_the_batch(folder):
 
 
 def test_nothing_with_nothing(folder):
-    host = public_blip(folder, mask=None).build()
+    host = blip_from_pretrained(folder, mask=None).build()
     images, texts = encoded(host)
     none = slice(0)
     assert host.score_matrix(images.rows(none), texts).shape == (0, 4)
@@ -110,7 +110,7 @@ def test_nothing_with_nothing(folder):
 
 
 def test_opened_anew_it_is_the_same(folder):
-    one, two = (public_blip(folder, mask=3) for _ in range(2))
+    one, two = (blip_from_pretrained(folder, mask=3) for _ in range(2))
     assert one.model == two.model
     assert all(torch.equal(value, two.state[name]) for name, value in one.state.items())
 
@@ -121,7 +121,10 @@ def test_weights_in_the_older_form_of_a_file(folder, tmp_path):
     state["text_encoder.embeddings.position_ids"] = torch.arange(12).unsqueeze(0)
     transformers.BlipConfig.from_pretrained(folder).save_pretrained(tmp_path)
     torch.save(state, tmp_path / "pytorch_model.bin")
-    newer, older = public_blip(folder, mask=3).build(), public_blip(str(tmp_path), mask=3).build()
+    newer, older = (
+        blip_from_pretrained(folder, mask=3).build(),
+        blip_from_pretrained(str(tmp_path), mask=3).build(),
+    )
     assert torch.equal(older.score_matrix(*encoded(older)), newer.score_matrix(*encoded(newer)))
 
 
@@ -145,7 +148,7 @@ def test_words_can_be_asked_for_their_share():
 
 
 def test_dropout_is_drawn_in_training_alone(folder):
-    spec = public_blip(folder, mask=None).model.replace(dropout=0.2)
+    spec = blip_from_pretrained(folder, mask=None).model.replace(dropout=0.2)
     host = spec.build().eval()
     pools = encoded(host)
     assert torch.equal(host.score_matrix(*pools), host.score_matrix(*pools))
@@ -192,11 +195,11 @@ def test_another_kind_of_blip_is_told(folder, tmp_path):
     config.save_pretrained(tmp_path)
     save_file(writes, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match="holds no BLIP that matches images and texts"):
-        public_blip(str(tmp_path), mask=3)
+        blip_from_pretrained(str(tmp_path), mask=3)
     config.vision_config.hidden_act = "relu"
     config.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"BLIP of another kind .* relu and gelu"):
-        public_blip(str(tmp_path), mask=3)
+        blip_from_pretrained(str(tmp_path), mask=3)
 
 
 def test_without_transformers(monkeypatch):

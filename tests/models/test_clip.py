@@ -8,7 +8,7 @@ import hub_cases
 import matcher_cases
 from counterfoil.core.config import config as config_
 from counterfoil.core.types import ModalityBatch
-from counterfoil.models.clip import DualEncoder, _unfolded, longest_text
+from counterfoil.models.clip import DualEncoder, _unfolded, max_text_length
 from counterfoil.models.layers.pretrained import load_hf_model
 from matcher_promises import PROMISES
 
@@ -103,6 +103,6 @@ def test_a_model_of_one_kind_only_is_refused(tmp_path):
 
 
 def test_longest_text(folders, tmp_path):
-    assert longest_text(folders["clip"]) == 12
+    assert max_text_length(folders["clip"]) == 12
     with pytest.raises(ValueError, match="how long its texts may be"):
-        longest_text(hub_cases.vit(tmp_path))
+        max_text_length(hub_cases.vit(tmp_path))

@@ -9,7 +9,7 @@ import hub_cases
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import convert_checkpoint
 from counterfoil.models.dive import (
-    PREFIXES,
+    NAMES,
     DivE,
     PartsTower,
     PooledParts,
@@ -39,7 +39,7 @@ def bigru() -> WordsAndStates:
 
 def authors(host: DivE) -> State:
     """The model's tensors under the authors' names, the shared layers once for every round."""
-    theirs = {ours: name for name, ours in PREFIXES.items()}
+    theirs = {ours: name for name, ours in NAMES.prefixes.items()}
     state: State = {}
     for name, value in host.state_dict().items():
         ours = max((prefix for prefix in theirs if name.startswith(prefix)), key=len)

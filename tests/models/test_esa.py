@@ -15,7 +15,7 @@ from counterfoil.losses.baselines import SelfExpandingLoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.checkpoints import UNUSED
 from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.esa import ESA, EXPANDED, NAMES, PREFIXES
+from counterfoil.models.esa import ESA, EXPANDED, NAMES
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.training.step import TrainingStep
@@ -190,7 +190,7 @@ def authors(host: ESA) -> list[dict[str, torch.Tensor]]:
     """Two state dicts under the authors' names."""
     sides: dict[str, dict[str, torch.Tensor]] = {"img_enc": {}, "txt_enc": {}}
     for name, value in host.state_dict().items():
-        for theirs, ours in PREFIXES.items():
+        for theirs, ours in NAMES.prefixes.items():
             if name.startswith(ours):
                 side, _, rest = theirs.partition(".")
                 sides[side][rest + name.removeprefix(ours)] = value

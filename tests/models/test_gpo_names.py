@@ -9,11 +9,11 @@ from torch import Tensor
 import hub_cases
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.gpo import GPO, NAMES, PREFIXES, gpo_from_checkpoint
+from counterfoil.models.gpo import GPO, NAMES, gpo_from_checkpoint
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 
-THEIRS = {ours: theirs for theirs, ours in PREFIXES.items()}
+THEIRS = {ours: theirs for theirs, ours in NAMES.prefixes.items()}
 
 
 def host(*, bert: str | None = None, grid: bool = False) -> GPO:

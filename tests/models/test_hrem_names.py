@@ -11,7 +11,7 @@ from torch import Tensor
 from counterfoil.core.config import config_from_dict
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import SYSTEMS, convert_checkpoint
-from counterfoil.models.hrem import HREM, NAMES, PREFIXES, BatchGraph, hrem_from_checkpoint
+from counterfoil.models.hrem import HREM, NAMES, BatchGraph, hrem_from_checkpoint
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import MLPRegions
 
@@ -38,8 +38,8 @@ def authors(bert: str, *, graph: bool) -> dict[str, Tensor]:
     )
     state = {}
     for name, value in host.state_dict().items():
-        theirs = next(t for t, ours in PREFIXES.items() if name.startswith(ours))
-        state[theirs + name.removeprefix(PREFIXES[theirs])] = value
+        theirs = next(t for t, ours in NAMES.prefixes.items() if name.startswith(ours))
+        state[theirs + name.removeprefix(NAMES.prefixes[theirs])] = value
     state["img_enc.fc.mlp.bns.1.running_mean"] = torch.zeros(WIDTH)
     return state
 

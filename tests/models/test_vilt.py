@@ -15,7 +15,7 @@ import hub_cases
 from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel, WordSlots
 from counterfoil.models.checkpoints import ConvertedModel
 from counterfoil.models.layers import joint_encoder
-from counterfoil.models.vilt import ViLT, public_vilt
+from counterfoil.models.vilt import ViLT, vilt_from_pretrained
 from counterfoil.negatives.counterfactual import word_embeddings_of
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "inner": 16, "positions": 12}
@@ -83,7 +83,7 @@ def theirs(folders: dict[str, str], kind: str) -> nn.Module:
 @pytest.mark.parametrize("most", [1, 30, 10**6])
 def test_scores_are_those_of_transformers(folders, monkeypatch, most):
     monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
-    found = public_vilt(folders["ImageAndTextRetrieval"], mask=3)
+    found = vilt_from_pretrained(folders["ImageAndTextRetrieval"], mask=3)
     assert found.model.arguments["outputs"] == ("rank",)
     ours = replace(found, model=found.model.replace(score="logit")).build()
     grid = ours.score_matrix(*encoded(ours))
@@ -100,7 +100,10 @@ def test_scores_are_those_of_transformers(folders, monkeypatch, most):
 
 @torch.no_grad()
 def test_words_are_those_of_transformers(folders):
-    ours, own = public_vilt(folders["MaskedLM"], mask=3).build(), theirs(folders, "MaskedLM")
+    ours, own = (
+        vilt_from_pretrained(folders["MaskedLM"], mask=3).build(),
+        theirs(folders, "MaskedLM"),
+    )
     slots = WordSlots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
     found = ours.read(*encoded(ours), frozenset({WordHead.FILL}), slots).fill
     for row, pair, place in zip(found, slots.pair.tolist(), slots.place.tolist(), strict=True):
@@ -112,7 +115,7 @@ def test_words_are_those_of_transformers(folders):
 def test_a_batch_of_many_shapes_is_read_as_transformers_reads_it(folders):
     """Whatever it draws, shuffles and fills up with."""
     own = theirs(folders, "Model")
-    ours = public_vilt(folders["Model"], mask=3).build()
+    ours = vilt_from_pretrained(folders["Model"], mask=3).build()
     images, texts = items()
     wide = images.mask.view(4, 3, 2).repeat_interleave(8, 1).repeat_interleave(8, 2)
     for seed in range(3):
@@ -233,7 +236,7 @@ def test_a_match_in_public_weights_becomes_the_rank(folders, tmp_path):
     file = tmp_path / "both" / "model.safetensors"
     match = {"itm_score.fc.weight": torch.randn(2, 16), "itm_score.fc.bias": torch.randn(2)}
     save_file(load_file(file) | match, file, {"format": "pt"})
-    found = public_vilt(folder, mask=3)
+    found = vilt_from_pretrained(folder, mask=3)
     assert found.model.arguments["outputs"] == ("rank", "match", "fill")
     assert torch.equal(found.state["says.rank.weight"], match["itm_score.fc.weight"][1:])
     host = ViLT(**SIZES, outputs=("rank", "doubt"), mask=3, weights=folder, pretrained=True)
@@ -244,7 +247,7 @@ def test_a_match_in_public_weights_becomes_the_rank(folders, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_begun_with_only_where_that_is_asked(folders, kind):
-    before = public_vilt(folders[kind], mask=3).state
+    before = vilt_from_pretrained(folders[kind], mask=3).state
     begun = ViLT(**SIZES, weights=folders[kind], pretrained=True).state_dict()
     fresh = ViLT(**SIZES, weights="nobody/nothing").state_dict()
     words = "vilt.embeddings.text_embeddings.word_embeddings.weight"
@@ -256,7 +259,7 @@ def test_weights_are_begun_with_only_where_that_is_asked(folders, kind):
 
 def test_public_weights_are_built_the_same_every_time(folders):
     """Also a head that is not in them."""
-    one, two = (public_vilt(folders["MaskedLM"], mask=3) for _ in range(2))
+    one, two = (vilt_from_pretrained(folders["MaskedLM"], mask=3) for _ in range(2))
     assert one.model == two.model
     assert isinstance(one, ConvertedModel)
     assert all(torch.equal(value, two.state[name]) for name, value in one.state.items())
@@ -267,9 +270,10 @@ def test_weights_in_the_older_form_of_a_file(folders, tmp_path):
     state = theirs(folders, "MaskedLM").state_dict()
     transformers.ViltConfig.from_pretrained(folders["MaskedLM"]).save_pretrained(folder)
     torch.save(state, folder / "pytorch_model.bin")
-    newer = public_vilt(folders["MaskedLM"], mask=3).state
+    newer = vilt_from_pretrained(folders["MaskedLM"], mask=3).state
     assert all(
-        torch.equal(v, newer[name]) for name, v in public_vilt(str(folder), mask=3).state.items()
+        torch.equal(v, newer[name])
+        for name, v in vilt_from_pretrained(str(folder), mask=3).state.items()
     )
 
 
@@ -313,7 +317,7 @@ def test_another_kind_of_vilt_is_told(tmp_path):
     config.hidden_act = "relu"
     config.save_pretrained(folder)
     with pytest.raises(ValueError, match=r"ViLT of another kind than the public ones: .*'relu'"):
-        public_vilt(folder, mask=3)
+        vilt_from_pretrained(folder, mask=3)
 
 
 def test_without_transformers(monkeypatch):

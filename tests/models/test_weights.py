@@ -9,11 +9,13 @@ from safetensors.torch import save_file
 
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.checkpoints import read_checkpoint
-from counterfoil.models.convert import convert_checkpoint, rename_gru_model
+from counterfoil.models.convert import convert_checkpoint
 from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.scan import NAMES as SCAN_NAMES
 from counterfoil.models.scan import SCAN
+from counterfoil.models.vsepp import NAMES as VSEPP_NAMES
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.models.vsrn import PREFIXES, VSRN, Captioner, convert_vsrn
+from counterfoil.models.vsrn import NAMES, VSRN, Captioner, convert_vsrn
 
 
 def authors(bidirectional: bool) -> list[dict[str, torch.Tensor]]:
@@ -109,19 +111,19 @@ def test_weight_normalisation_is_written_out(whole):
     flat = {"img_enc.fc.weight_g": length, "img_enc.fc.weight_v": 3 * weight}
     flat |= {"img_enc.fc.bias": image["fc.bias"]}
     flat |= {f"txt_enc.{k}": v for k, v in text.items()}
-    torch.testing.assert_close(rename_gru_model(flat, "SCAN")["image.fc.weight"], weight)
+    torch.testing.assert_close(SCAN_NAMES.renamed(flat)["image.fc.weight"], weight)
 
 
 def test_a_fine_tuned_network_is_refused():
     with pytest.raises(ValueError, match="trained on pixels: extract features"):
-        rename_gru_model({"img_enc.cnn.0.weight": torch.zeros(1)}, "VSE++")
+        VSEPP_NAMES.renamed({"img_enc.cnn.0.weight": torch.zeros(1)})
 
 
 def test_another_systems_tensors_are_refused():
     with pytest.raises(ValueError, match=r"'img_enc.Rs_GCN_1.g.weight' is no tensor of a SCAN"):
-        rename_gru_model({"img_enc.Rs_GCN_1.g.weight": torch.zeros(1)}, "SCAN")
+        SCAN_NAMES.renamed({"img_enc.Rs_GCN_1.g.weight": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'"):
-        rename_gru_model({"txt_enc.embed.weight": torch.zeros(1)}, "SCAN")
+        SCAN_NAMES.renamed({"txt_enc.embed.weight": torch.zeros(1)})
 
 
 def vsrn_authors(*, f30k: bool = True) -> tuple[VSRN, list[dict[str, torch.Tensor]]]:
@@ -138,7 +140,7 @@ def vsrn_authors(*, f30k: bool = True) -> tuple[VSRN, list[dict[str, torch.Tenso
     for tensor in model.state_dict().values():
         tensor.copy_(torch.rand(tensor.shape))
     parts: list[dict[str, torch.Tensor]] = [{}, {}, {}]
-    theirs = {ours: name for name, ours in PREFIXES.items()}
+    theirs = {ours: name for name, ours in NAMES.prefixes.items()}
     for name, value in model.state_dict().items():
         ours = max((prefix for prefix in theirs if name.startswith(prefix)), key=len)
         full = theirs[ours] + name.removeprefix(ours)

@@ -13,7 +13,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.convert import bfan_from_checkpoint
+from counterfoil.models.bfan import bfan_from_checkpoint
 from counterfoil.models.layers import fused
 from counterfoil.models.layers.fused import align_pairs
 

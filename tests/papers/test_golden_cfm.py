@@ -25,7 +25,7 @@ from counterfoil.core.types import (
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.gpo import PREFIXES, gpo_from_checkpoint
+from counterfoil.models.gpo import NAMES, gpo_from_checkpoint
 from counterfoil.negatives.counterfactual import CounterfactualSampler, violated_triplets
 from counterfoil.negatives.online import existing_extras
 from counterfoil.training.step import TrainingStep
@@ -171,8 +171,10 @@ def parameter(name: str) -> Tensor:
     made = Case()
     step = TrainingStep(made.model, made.terms(), proposer=made.source)
     torch.stack(list(step(made.batch).values())).sum().backward()
-    prefix = next(theirs for theirs in PREFIXES if name.startswith(theirs))
-    return dict(made.model.named_parameters())[PREFIXES[prefix] + name.removeprefix(prefix)].grad
+    prefix = next(theirs for theirs in NAMES.prefixes if name.startswith(theirs))
+    return dict(made.model.named_parameters())[
+        NAMES.prefixes[prefix] + name.removeprefix(prefix)
+    ].grad
 
 
 def ours(key: str) -> Tensor:

@@ -15,7 +15,7 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
 from counterfoil.losses.baselines import SelfExpandingLoss
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.esa import ESA, PREFIXES, esa_from_checkpoint
+from counterfoil.models.esa import ESA, NAMES, esa_from_checkpoint
 
 SYSTEM = "esa"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -109,8 +109,8 @@ def judged(scores: Tensor, copies: int, kind: str) -> tuple[Tensor, Tensor]:
 def parameter(name: str) -> str:
     """Our name of one of theirs."""
     name = re.sub("^txt_enc_(bigru|bert)", "txt_enc", name)
-    prefix = next(theirs for theirs in PREFIXES if name.startswith(theirs))
-    return PREFIXES[prefix] + name.removeprefix(prefix)
+    prefix = next(theirs for theirs in NAMES.prefixes if name.startswith(theirs))
+    return NAMES.prefixes[prefix] + name.removeprefix(prefix)
 
 
 def trained(text: str, kind: str | None, what: str) -> Tensor:

@@ -12,7 +12,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.convert import vsepp_from_checkpoint
+from counterfoil.models.vsepp import vsepp_from_checkpoint
 
 SYSTEM = "vsepp"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

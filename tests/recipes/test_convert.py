@@ -51,7 +51,7 @@ def bert(folder: Path) -> Path:
 
 def saved(host: RetrievalModel, path: Path) -> Path:
     """Its weights under the authors' names."""
-    theirs = {ours: name for name, ours in gpo.PREFIXES.items()}
+    theirs = {ours: name for name, ours in gpo.NAMES.prefixes.items()}
     state: dict[str, Tensor] = {}
     for name, value in host.state_dict().items():
         ours = next(prefix for prefix in theirs if name.startswith(prefix))

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from counterfoil.core.console import progress
 from counterfoil.data.tokenizers import END, START, split_words
 from counterfoil.evaluation.bootstrap import Counted, Interval, Share, shares
-from counterfoil.models.layers.pretrained import hf_library
+from counterfoil.models.layers.pretrained import import_transformers
 
 Gram: TypeAlias = tuple[str, ...]
 ORDER = 3
@@ -264,7 +264,7 @@ class CausalLM:
         Raises:
             ValueError: transformers is not installed, or there is no such language model.
         """
-        transformers = hf_library()
+        transformers = import_transformers()
         quiet = transformers.utils.logging.get_verbosity()
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()

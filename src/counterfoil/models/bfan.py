@@ -6,40 +6,26 @@ from typing import final, get_args
 
 from torch import Tensor
 
-from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
-from counterfoil.models.layers.cross_attention import (
-    CrossAttention,
-    PackedTexts,
-    Rule,
-    aggregate,
-    score_tiles,
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    convert_towers,
+    gru_tower_names,
 )
-from counterfoil.models.layers.fused import (
-    AlignedPairs,
-    align_listed,
-    align_pairs,
-    attend_all,
-    prepare_context,
-    region_mask,
-    squared_lengths,
-)
-from counterfoil.models.layers.pooling import (
-    ImageTower,
-    TextTower,
-    check_choice,
-    squared_norms,
-)
-from counterfoil.models.layers.towers import TwoTowerModel
+from counterfoil.models.layers.attention_model import AttentionModel
+from counterfoil.models.layers.cross_attention import CrossAttention, Rule, aggregate
+from counterfoil.models.layers.fused import align_pairs, prepare_context
+from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
 
 
 @final
-class BFAN(TwoTowerModel):
+class BFAN(AttentionModel):
     """Focal attention in both directions: words to regions and regions to words.
 
     Focal attention drops the part of the context that matters little to a query. The score is the
-    mean cosine of words and their attended vectors plus that of regions, in [-2, 2]. It is exact,
-    although no attended vector is ever formed, and one product serves both directions: see
-    `counterfoil.models.layers.cross_attention`.
+    mean cosine of words and their attended vectors plus that of regions, in [-2, 2]. One product
+    serves both directions.
 
     Departs from the authors' code in: a uniform context stays uniform instead of giving NaN (B1);
     shapes are kept with one image, one word or one region (S2); images may have different numbers
@@ -78,7 +64,7 @@ class BFAN(TwoTowerModel):
         """
         super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         check_choice("focus", focus, get_args(Rule))
-        self.heads = (
+        self.heads: tuple[CrossAttention, ...] = (
             CrossAttention("t2i", "clipped_l2norm", lambda_softmax, focus=focus),
             CrossAttention("i2t", "clipped_l2norm", lambda_softmax, focus=focus),
         )
@@ -87,17 +73,9 @@ class BFAN(TwoTowerModel):
         """Encode N images as region vectors, with their Gram matrices."""
         return prepare_context(self.scale_images(self.image(images)))
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        return self._score(align_pairs(self.heads, images, texts))
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """Return the (P,) scores of listed pairs of rows."""
-        return self._score(align_listed(self.heads, images, texts, pairs))
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
-        return score_tiles(prepare_context(images), texts, self._score_tile)
+    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+        """Return the mean cosine of all queries."""
+        return aggregate("Mean", similarity, dim, mask, 0.0)
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> tuple[Tensor, Tensor]:
         """Return two (P, L, R) attentions of image p and text p.
@@ -108,19 +86,15 @@ class BFAN(TwoTowerModel):
         by_words, by_regions = (pairs.weights(head) for head in self.heads)
         return by_words, by_regions
 
-    def _score(self, pairs: AlignedPairs) -> Tensor:
-        by_words, by_regions = (
-            aggregate("Mean", pairs.cosine(head), 1, pairs.queries(head).mask, 0.0)
-            for head in self.heads
-        )
-        return by_words + by_regions
 
-    def _score_tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """Return the (T, I) scores of a tile."""
-        words, regions = attend_all(images, texts, self.heads)
-        word_cosine = words.cosine(squared_norms(texts.words).unsqueeze(1))  # (W, I)
-        region_cosine = regions.cosine(squared_lengths(images))  # (T, I, R)
-        by_words = texts.reduce_words(
-            word_cosine, lambda block: aggregate("Mean", block, 1, None, 0.0)
-        )
-        return by_words + aggregate("Mean", region_cosine, -1, region_mask(images), 0.0)
+NAMES = gru_tower_names("a BFAN")
+OPTIONS = {"focal_type": "focus", "lambda_softmax": "lambda_softmax"}
+
+
+def bfan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
+    """Convert a checkpoint of BFAN; without its options, "equal".
+
+    Raises:
+        ValueError: it is not a BFAN checkpoint.
+    """
+    return convert_towers(BFAN, checkpoint, NAMES.renamed(checkpoint.state), options=OPTIONS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final, get_args
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from counterfoil.core.config import config as make_config
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
-from counterfoil.models.base import RetrievalModel
 from counterfoil.models.checkpoints import ConvertedModel, read_checkpoint
-from counterfoil.models.layers.joint_encoder import LOGIT_SCALE, TOKENS_AT_ONCE, Score
+from counterfoil.models.layers.joint_encoder import PairModel, Score, tokens_at_once
 from counterfoil.models.layers.pooling import (
-    check_choice,
     check_heads,
     check_patch,
     check_positive,
@@ -23,7 +21,7 @@ from counterfoil.models.layers.pooling import (
     valid_ids,
     zero_padded,
 )
-from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
+from counterfoil.models.layers.pretrained import config_of, import_transformers, weights_file
 
 # The encoders of Hugging Face transformers: vision transformer, text encoder.
 
@@ -111,7 +109,7 @@ def _keys(mask: Tensor) -> Tensor | None:
 
 
 @final
-class BLIP(RetrievalModel):
+class BLIP(PairModel):
     """Image-text matching by a text encoder with cross-attention to the image.
 
     Images are encoded by the vision transformer and texts by the embedding layer alone; the text
@@ -171,16 +169,13 @@ class BLIP(RetrievalModel):
         Raises:
             ValueError: sizes that are not possible, or transformers is not installed.
         """
-        super().__init__()
-        check_choice("score", score, get_args(Score))
-        self.score = score
-        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+        super().__init__(score)
         check_positive(layers=layers, inner=inner, vocabulary=vocabulary, positions=positions)
         check_positive(image_layers=image_layers, image_inner=image_inner, size=size, patch=patch)
         check_heads(heads, width)
         check_heads(image_heads, image_width)
         check_patch(size, patch)
-        transformers = hf_library()
+        transformers = import_transformers()
         vision = transformers.BlipVisionConfig(
             hidden_size=image_width,
             intermediate_size=image_inner,
@@ -220,11 +215,6 @@ class BLIP(RetrievalModel):
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """Embed the tokens of N texts."""
         return embed_words(self.text_encoder, texts)
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        rows = torch.arange(len(images))
-        return self.score_indices(images, texts, Pairs(rows, rows))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """Return the (P,) scores of listed pairs, a bounded number at a time."""
@@ -269,14 +259,12 @@ class BLIP(RetrievalModel):
         first = run_blip_text_encoder(self.text_encoder, images, texts, mask)
         with torch.autocast(first.device.type, enabled=False):
             no, yes = self.itm_head(full_precision(first)).unbind(2)
-            logit: Tensor = yes - no
-        return logit.sigmoid() if self.score == "probability" else logit
+        return self.score_of_logit(yes - no)
 
 
 def _sequences_at_once(bag: Embeddings, tokens: int) -> int:
     """Return how many sequences of `tokens` tokens fit in one pass."""
-    most = TOKENS_AT_ONCE.get(bag.tokens.device.type, TOKENS_AT_ONCE["cuda"])
-    return max(1, most // max(1, tokens))
+    return max(1, tokens_at_once(bag.tokens.device) // max(1, tokens))
 
 
 # A public BLIP for retrieval by folder or name.
@@ -287,7 +275,7 @@ UNUSED = "position_ids"  # constants, not weights
 HEAD = "itm_head.weight"
 
 
-def public_blip(name: str, *, mask: int | None) -> ConvertedModel:
+def blip_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:
     """Convert the BLIP of a folder or name, such as "Salesforce/blip-itm-base-coco".
 
     Args:

@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import ClassVar, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     POSITIONS,
     TEXTS,
     Checkpoint,
     ConvertedModel,
-    State,
     TensorNames,
     convert_towers,
 )
+from counterfoil.models.layers.attention_model import AttentionModel, nonempty
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
     AttentionBlock,
     AttentionHead,
     CrossAttention,
     Direction,
-    PackedTexts,
     Pooling,
     pool_queries,
-    score_tiles,
 )
-from counterfoil.models.layers.fused import (
-    AlignedPairs,
-    align_listed,
-    align_pairs,
-    apply_heads,
-    prepare_context,
-    region_mask,
-)
+from counterfoil.models.layers.fused import align_pairs
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
     check_choice,
     check_heads,
-    ensure_nonempty,
 )
-from counterfoil.models.layers.towers import TwoTowerModel
 
 # Hard assignment: each query takes the most similar vector of its context.
 
@@ -169,7 +157,7 @@ RegionBlock = Literal["basic", "selfattention", "transformer"]
 
 
 @final
-class CHAN(TwoTowerModel):
+class CHAN(AttentionModel):
     """Hard alignment: each word is matched with its most similar region, and these are pooled.
 
     No affinity of padding is ever looked at: captions are packed, regions masked with -inf.
@@ -235,7 +223,10 @@ class CHAN(TwoTowerModel):
                 width=image.width, heads=heads, perceptron=block == "transformer", sees=sees
             )
         )
-        self.coding = _head(coding, alpha)
+        self.coding: AttentionHead = HardAssignment("t2i" if coding == "VHA" else "i2t")
+        if coding == "VSA":
+            self.coding = CrossAttention("i2t", "no_norm", 1 / alpha)
+        self.heads = (self.coding,)
         self.pooling: Pooling = pooling
         self.beta = beta
         self.score_scale = 1 / beta if pooling == "LSE" else 1.0
@@ -245,81 +236,51 @@ class CHAN(TwoTowerModel):
         regions: Embeddings = self.image(images)
         return self.scale_images(regions if self.block is None else self.block(regions))
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        return self._score(align_pairs((self.coding,), _nonempty(images), texts))
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """Return the (P,) scores of listed pairs of rows."""
-        return self._score(align_listed((self.coding,), _nonempty(images), texts, pairs))
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores of every image with every text."""
-        return score_tiles(prepare_context(_nonempty(images), gram=False), texts, self._tile)
-
     def similarities(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P, L) of the words of aligned pairs, or (P, R) of the regions, before they are pooled.
+        """Return the similarities of image p with text p before they are pooled.
 
-        What stands at padding is arbitrary.
+        They are (P, L), of words, or (P, R), of regions; arbitrary at padding.
         """
-        return self._similarity(
-            align_pairs((self.coding,), _nonempty(images), texts).attend(self.coding)
-        )
+        results = align_pairs(self.heads, nonempty(images), texts).attend(self.coding)
+        return self.similarity(results, None)
 
-    def _score(self, pairs: AlignedPairs) -> Tensor:
-        similarity = self._similarity(pairs.attend(self.coding))
-        return self._pooled(similarity, 1, pairs.queries(self.coding).mask)
-
-    def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """Return the (T, I) scores of a tile."""
-        (results,) = apply_heads(images, texts, (self.coding,))
-        similarity = self._similarity(results)
-        if self.coding.direction == "t2i":
-            return texts.reduce_words(similarity, lambda block: self._pooled(block, 1, None))
-        return self._pooled(similarity, -1, region_mask(images))
-
-    def _similarity(self, results: tuple[Tensor, ...]) -> Tensor:
+    def similarity(self, results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
         """Return the similarity of each query with its assigned or attended vector."""
         if isinstance(self.coding, CrossAttention):
             # queries have length 1
             return AttendedProducts(*results).cosine(torch.ones((), device=results[0].device))
         return results[0]
 
-    def _pooled(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+        """Pool the similarities of all queries to one score."""
         return pool_queries(self.pooling, similarity, dim, mask, self.beta)
-
-
-def _head(coding: Coding, alpha: float) -> AttentionHead:
-    if coding == "VSA":
-        return CrossAttention("i2t", "no_norm", 1 / alpha)
-    return HardAssignment("t2i" if coding == "VHA" else "i2t")
-
-
-def _nonempty(images: Embeddings) -> Embeddings:
-    """The same; an image without regions has one, which is zero."""
-    return images if bool(images.mask.any(1).all()) else ensure_nonempty(images)
 
 
 # The authors' checkpoints: their tensor names and ours.
 
 
-PREFIXES = {
-    "img_enc.fc.": "image.fc.",
-    "img_enc.feedforward.ln.": "block.norm.",
-    "img_enc.feedforward.ln_1.": "block.norm.",
-    "img_enc.feedforward.attn.": "block.attention.",
-    "img_enc.feedforward.ln_2.": "block.perceptron.norm.",
-    "img_enc.feedforward.mlp.c_fc.": "block.perceptron.wide.",
-    "img_enc.feedforward.mlp.c_proj.": "block.perceptron.narrow.",
-    **TEXTS,
-}
 NAMES = TensorNames(
     system="a CHAN",
-    prefixes=PREFIXES,
+    prefixes={
+        "img_enc.fc.": "image.fc.",
+        "img_enc.feedforward.ln.": "block.norm.",
+        "img_enc.feedforward.ln_1.": "block.norm.",
+        "img_enc.feedforward.attn.": "block.attention.",
+        "img_enc.feedforward.ln_2.": "block.perceptron.norm.",
+        "img_enc.feedforward.mlp.c_fc.": "block.perceptron.wide.",
+        "img_enc.feedforward.mlp.c_proj.": "block.perceptron.narrow.",
+        **TEXTS,
+    },
     unused=("txt_enc.fc.", POSITIONS),
     needed=("image.fc.weight",),
     either=("text.fc.weight", "text.embed.weight"),
 )
+OPTIONS = {  # "belta" is theirs
+    "coding_type": "coding",
+    "pooling_type": "pooling",
+    "alpha": "alpha",
+    "belta": "beta",
+}
 
 
 def chan_from_checkpoint(
@@ -336,30 +297,23 @@ def chan_from_checkpoint(
     Raises:
         ValueError: it is not a CHAN checkpoint.
     """
-    state, options = NAMES.renamed(checkpoint.state), checkpoint.options
-    block = _block_kind(state)
-    published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"
+    state = NAMES.renamed(checkpoint.state)
+    block: RegionBlock = "selfattention" if "block.norm.weight" in state else "basic"
+    if "block.perceptron.norm.weight" in state:
+        block = "transformer"
+    options = {
+        "pooling_type": "LSE" if "text.embed.weight" in state else "Mean",
+        **{name: value for name, value in checkpoint.options.items() if value},
+    }
+    for name, ending in {"coding_type": "Coding", "pooling_type": "Pooling"}.items():
+        if name in options:
+            options[name] = str(options[name]).removesuffix(ending)
     return convert_towers(
         CHAN,
-        checkpoint,
+        Checkpoint(state, options),
         state,
-        bert,
+        options=OPTIONS,
+        bert=bert,
         block=block,
-        coding=_option(options, "coding_type", "Coding") or "VHA",
-        pooling=_option(options, "pooling_type", "Pooling") or published,
-        alpha=float(options.get("alpha") or 0.1),
-        beta=float(options.get("belta") or 0.1),
         sees=sees or ("batch" if block == "transformer" else "regions"),
     )
-
-
-def _option(options: Mapping[str, Any], name: str, ending: str) -> Any:
-    """Return one of their options without its ending, if it is given."""
-    given = options.get(name)
-    return given and str(given).removesuffix(ending)
-
-
-def _block_kind(state: State) -> RegionBlock:
-    if "block.perceptron.norm.weight" in state:
-        return "transformer"
-    return "selfattention" if "block.norm.weight" in state else "basic"

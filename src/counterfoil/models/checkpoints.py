@@ -8,9 +8,10 @@ are ever read from a file. The key maps themselves stand in the files of the mod
 from __future__ import annotations
 
 import argparse
+import inspect
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -22,7 +23,7 @@ from counterfoil.core.config import Config, config, lazy
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.pretrained import BertTextTower
-from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions, TwoTowerModel
 
 State = dict[str, Tensor]
 THIRD = "caption_model."  # a third state dict: VSRN's captioner, or a module that scores
@@ -95,46 +96,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return _parts(path, saved)
 
 
-def image_tower_config(state: State) -> ImageTower:
-    """Return the config of the image tower that fits renamed tensors."""
-    if "image.enter.weight" not in state:
-        return regions_config(state)
-    width, features = state["image.fc.weight"].shape
-    return lazy(MLPRegions, features=features, width=width, inner=len(state["image.enter.weight"]))
-
-
-def text_tower_config(state: State, bert: str) -> TextTower:
-    """Return the config of the text tower that fits renamed tensors.
-
-    Args:
-        state: the tensors.
-        bert: folder or name of the text model that was trained, for its configuration.
-    """
-    if "text.fc.weight" not in state:
-        return gru_config(state)
-    return lazy(BertTextTower, name=bert, width=len(state["text.fc.weight"]), pretrained=False)
-
-
-def regions_config(state: State) -> Regions:
-    """Return the config of the linear layer over regions that fits renamed tensors."""
-    width, features = state["image.fc.weight"].shape
-    return lazy(Regions, features=features, width=width)
-
-
-def gru_config(state: State) -> GRU:
-    """Return the config of the recurrent text tower that fits renamed tensors."""
-    words, word_width = state["text.embed.weight"].shape
-    return lazy(
-        GRU,
-        words=words,
-        word_width=word_width,
-        width=state["text.rnn.weight_hh_l0"].shape[1],
-        layers=sum(name.startswith("text.rnn.weight_ih_l") for name in state)
-        // (2 if "text.rnn.weight_ih_l0_reverse" in state else 1),
-        bidirectional="text.rnn.weight_ih_l0_reverse" in state,
-    )
-
-
 def _safetensors(path: Path) -> State:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -165,10 +126,15 @@ def _parts(path: Path, saved: object) -> Checkpoint:
     return Checkpoint(saved, options)
 
 
-# Renaming of tensors by prefix, and the prefixes that several models share.
+# Tensor names: the prefixes that several models share, and the mapping of a model's names.
 
 
 PIXELS = ("img_enc.backbone.", "img_enc.image_encoder.", "img_enc.cnn.")
+GRU_TOWERS = {  # of VSE++, SCAN and their successors
+    "img_enc.fc.": "image.fc.",
+    "txt_enc.embed.": "text.embed.",
+    "txt_enc.rnn.": "text.rnn.",
+}
 TEXTS = {  # a BiGRU or BERT, as most systems of this family name them
     "txt_enc.embed.": "text.embed.",
     "txt_enc.rnn.": "text.rnn.",
@@ -184,29 +150,6 @@ REGIONS = {  # a linear map beside two more with a norm between them
 POSITIONS = "txt_enc.bert.embeddings.position_ids"  # that older versions of BERT saved
 UNUSED = ("img_enc.mlp.bns.1.", POSITIONS)  # of `REGIONS`, of BERT
 WRAPPER = re.compile(r"(?<!\w)module\.")  # of `nn.DataParallel`
-
-
-def convert_towers(
-    model: type[RetrievalModel], checkpoint: Checkpoint, state: State, bert: str, **options: Any
-) -> ConvertedModel:
-    """Convert a checkpoint of a model of two towers on ready-made features (GPO, CHAN, ESA).
-
-    Args:
-        model: class of the model.
-        checkpoint: as the authors saved it.
-        state: its tensors under our names.
-        bert: folder or name of the text model that was trained, for its configuration.
-        options: constructor arguments beside the towers and the normalisation of vectors.
-    """
-    written = config(
-        model,
-        image=image_tower_config(state),
-        text=text_tower_config(state, bert),
-        **options,
-        normalise_images=not checkpoint.options.get("no_imgnorm", False),
-        normalise_texts=not checkpoint.options.get("no_txtnorm", False),
-    )
-    return ConvertedModel(written, state)
 
 
 @final
@@ -252,7 +195,8 @@ class TensorNames:
         Raises:
             ValueError: a tensor is missing or unknown.
         """
-        new = {ours: value for name, value in state.items() if (ours := self.ours(name))}
+        plain = _without_weight_norm(state)
+        new = {ours: value for name, value in plain.items() if (ours := self.ours(name))}
         either = () if any(name in new for name in self.either) else self.either[-1:]
         if missing := [name for name in (*self.needed, *either) if name not in new]:
             raise ValueError(
@@ -260,3 +204,111 @@ class TensorNames:
                 "another system's?"
             )
         return new
+
+
+def gru_tower_names(system: str) -> TensorNames:
+    """Return the tensor names of a model of a linear layer over regions and a GRU."""
+    return TensorNames(
+        system=system,
+        prefixes=GRU_TOWERS,
+        needed=("image.fc.weight", "image.fc.bias", "text.embed.weight", "text.rnn.weight_ih_l0"),
+    )
+
+
+def _without_weight_norm(state: Mapping[str, Tensor]) -> State:
+    """Multiply out weight normalisation: SCAN and NAAF may save fc as direction and length."""
+    new = dict(state)
+    for name in [n for n in state if n.endswith("fc.weight_g")]:
+        length, direction = new.pop(name), new.pop(name[:-1] + "v")
+        norm = direction.norm() if length.numel() == 1 else direction.norm(dim=1, keepdim=True)
+        new[name.removesuffix("_g")] = direction * (length / norm)
+    return new
+
+
+# Configurations that fit the tensors and the options of a checkpoint.
+
+
+def convert_towers(
+    model: type[TwoTowerModel],
+    checkpoint: Checkpoint,
+    state: State,
+    *,
+    options: Mapping[str, str] = {},
+    bert: str = "",
+    **arguments: Any,
+) -> ConvertedModel:
+    """Convert a checkpoint of a model of two towers on ready-made features.
+
+    Args:
+        model: class of the model.
+        checkpoint: as the authors saved it.
+        state: its tensors under our names.
+        options: constructor arguments that their options set, by the name of the option; where a
+            checkpoint lacks one, the default of the constructor holds.
+        bert: folder or name of the text model that was trained, for its configuration.
+        arguments: other constructor arguments beside the towers.
+    """
+    known = inspect.signature(model).parameters
+    for theirs, ours in {"no_imgnorm": "normalise_images", "no_txtnorm": "normalise_texts"}.items():
+        if ours in known:
+            arguments[ours] = not checkpoint.options.get(theirs, False)
+    written = config(
+        model,
+        image=image_tower_config(state),
+        text=text_tower_config(state, bert),
+        **arguments,
+        **given_options(model, checkpoint, options),
+    )
+    return ConvertedModel(written, state)
+
+
+def given_options(
+    make: Callable[..., object], checkpoint: Checkpoint, names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the arguments of a constructor that the options of a checkpoint set.
+
+    Args:
+        make: the constructor; an option gets the type of the default.
+        checkpoint: with the authors' options.
+        names: arguments by the name of the option.
+    """
+    known, given = inspect.signature(make).parameters, checkpoint.options
+    return {
+        ours: type(known[ours].default)(given[theirs])
+        for theirs, ours in names.items()
+        if given.get(theirs) is not None
+    }
+
+
+def image_tower_config(state: State) -> ImageTower:
+    """Return the config of the image tower that fits renamed tensors."""
+    width, features = state["image.fc.weight"].shape
+    if "image.enter.weight" not in state:
+        return lazy(Regions, features=features, width=width)
+    return lazy(MLPRegions, features=features, width=width, inner=len(state["image.enter.weight"]))
+
+
+def text_tower_config(state: State, bert: str) -> TextTower:
+    """Return the config of the text tower that fits renamed tensors.
+
+    Args:
+        state: the tensors.
+        bert: folder or name of the text model that was trained, for its configuration.
+    """
+    if "text.fc.weight" not in state:
+        return gru_config(state)
+    return lazy(BertTextTower, name=bert, width=len(state["text.fc.weight"]), pretrained=False)
+
+
+def gru_config(state: State) -> GRU:
+    """Return the config of the recurrent text tower that fits renamed tensors."""
+    words, word_width = state["text.embed.weight"].shape
+    return lazy(
+        GRU,
+        words=words,
+        word_width=word_width,
+        width=state["text.rnn.weight_hh_l0"].shape[1],
+        layers=sum(name.startswith("text.rnn.weight_ih_l") for name in state)
+        // (2 if "text.rnn.weight_ih_l0_reverse" in state else 1),
+        bidirectional="text.rnn.weight_ih_l0_reverse" in state,
+    )

@@ -108,7 +108,7 @@ class DualEncoder(LoRADualEncoder):
         return str(self._config.model_type)
 
 
-def longest_text(name: str) -> int:
+def max_text_length(name: str) -> int:
     """Return the maximum text length in tokens of the model of this folder or name.
 
     Raises:

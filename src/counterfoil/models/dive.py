@@ -29,6 +29,7 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
+    given_options,
     gru_config,
 )
 from counterfoil.models.layers.pooling import (
@@ -518,7 +519,13 @@ class DivE(RetrievalModel):
             ValueError: an option that is not known, or towers of different widths.
         """
         super().__init__()
-        _check(image, text, similarity, diversity_of)
+        check_choice("similarity", similarity, get_args(SetSimilarity))
+        check_choice("diversity_of", diversity_of, get_args(Diversity))
+        if image.width != text.width:
+            raise ValueError(
+                f"the image tower gives {image.width} numbers for a whole and the text tower "
+                f"{text.width}; give both the same width"
+            )
         self.image, self.text = image, text
         several = partial(
             SlotAttention,
@@ -614,20 +621,12 @@ def set_elements(whole: Tensor, slots: Tensor) -> Embeddings:
     return Embeddings(tokens, full_mask(tokens))
 
 
-def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: str) -> None:
-    check_choice("similarity", similarity, get_args(SetSimilarity))
-    check_choice("diversity_of", diversity_of, get_args(Diversity))
-    if image.width != text.width:
-        raise ValueError(
-            f"the image tower gives {image.width} numbers for a whole and the text tower "
-            f"{text.width}; give both the same width"
-        )
-
-
 # The authors' checkpoints: their tensor names and ours.
 
 
-WEIGHTS = {  # of the model's own losses, in their options and here
+OPTIONS = {
+    "dropout": "dropout",
+    "temperature": "alpha",
     "mmd_weight": "mmd_weight",
     "unif_weight": "diversity_weight",
     "div_weight": "correlation_weight",
@@ -651,24 +650,21 @@ BLOCK = {
     "agg_block.last_layer.0.": "_slots.last_norm.",
     **{f"agg_block.layers.0.{theirs}.": f"_slots.{ours}." for theirs, ours in LAYER.items()},
 }
-SIDES = {"img_enc.spm.": "image", "txt_enc.spm.": "text"}
-PREFIXES = {
-    "img_enc.fc.": "image.tower.fc.",
-    "img_enc.mlp.fc1.": "image.tower.enter.",
-    "img_enc.mlp.fc2.": "image.tower.leave.",
-    "img_enc.mlp.bn.bn.": "image.tower.norm.",
-    "txt_enc.embed.": "text.gru.embed.",
-    "txt_enc.rnn.": "text.gru.rnn.",
-    "txt_enc.bert.": "text.tower.body.",
-    "txt_enc.linear.": "text.tower.fc.",
-    "txt_enc.linear2.": "whole.",
-    **{
-        side + theirs: name + ours for side, name in SIDES.items() for theirs, ours in BLOCK.items()
-    },
-}
 NAMES = TensorNames(
     system="a DivE",
-    prefixes=PREFIXES,
+    prefixes={
+        "img_enc.fc.": "image.tower.fc.",
+        "img_enc.mlp.fc1.": "image.tower.enter.",
+        "img_enc.mlp.fc2.": "image.tower.leave.",
+        "img_enc.mlp.bn.bn.": "image.tower.norm.",
+        "txt_enc.embed.": "text.gru.embed.",
+        "txt_enc.rnn.": "text.gru.rnn.",
+        "txt_enc.bert.": "text.tower.body.",
+        "txt_enc.linear.": "text.tower.fc.",
+        "txt_enc.linear2.": "whole.",
+        **{f"img_enc.spm.{theirs}": f"image{ours}" for theirs, ours in BLOCK.items()},
+        **{f"txt_enc.spm.{theirs}": f"text{ours}" for theirs, ours in BLOCK.items()},
+    },
     unused=(POSITIONS,),
     needed=("image.tower.fc.weight", "image_slots.latents", "text_slots.latents"),
 )
@@ -682,7 +678,7 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
     """
     once: State = {}
     for name, value in state.items():
-        first = _of_the_first_round(name)
+        first = name.replace(f"{LAYERS}{_round(name)}.", f"{LAYERS}0.")
         if first == name:
             once[name] = value
         elif first not in state or not torch.equal(value, state[first]):
@@ -690,7 +686,11 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
                 f"{name!r} differs from that of the first round; only rounds that share their "
                 "layers are read"
             )
-    return _side_by_side(NAMES.renamed(once))
+    new = NAMES.renamed(once)
+    for kind in ("weight", "bias"):  # BERT may have two layers: that of the parts, of the whole
+        if (whole := new.pop(f"whole.{kind}", None)) is not None:
+            new[f"text.tower.fc.{kind}"] = torch.cat([new[f"text.tower.fc.{kind}"], whole])
+    return new
 
 
 def dive_from_checkpoint(
@@ -708,7 +708,6 @@ def dive_from_checkpoint(
     options, state = checkpoint.options, convert_dive(checkpoint.state)
     rounds = {_round(name) for name in checkpoint.state if LAYERS in name}
     width, features = state["image.tower.fc.weight"].shape
-    weights = {ours: options.get(theirs) for theirs, ours in WEIGHTS.items()}
     image = lazy(
         MLPRegions,
         features=features,
@@ -726,11 +725,9 @@ def dive_from_checkpoint(
         head_width=len(state["image_slots.query.weight"]) // HEADS,
         rounds=len(rounds),
         inner=len(state["image_slots.enter.weight"]) // width,
-        dropout=options.get("dropout", 0.1),
-        alpha=float(options.get("temperature", 16.0)),
-        **{name: value for name, value in weights.items() if value is not None},
         diversity_of="slots" if options.get("unif_residual", True) else "elements",
         released_padding=True,
+        **given_options(DivE, checkpoint, OPTIONS),
     )
     return ConvertedModel(spec, state)
 
@@ -740,28 +737,15 @@ def _text(state: State, pooling: str, bert: str) -> PartsTower:
     if "text.gru.embed.weight" in state:
         plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
         return lazy(WordsAndStates, gru=gru_config(plain))
-    apart = state["text.tower.fc.weight"].shape[0] > state["text_norm.weight"].shape[0]
-    pool: Pool = "first" if pooling == "cls" else "max"
-    tower = lazy(
-        BertTextTower, name=bert, width=len(state["text.tower.fc.weight"]), pretrained=False
+    width = len(state["text.tower.fc.weight"])
+    return lazy(
+        PooledParts,
+        tower=lazy(BertTextTower, name=bert, width=width, pretrained=False),
+        pool="first" if pooling == "cls" else "max",
+        apart=width > len(state["text_norm.weight"]),
     )
-    return lazy(PooledParts, tower=tower, pool=pool, apart=apart)
-
-
-def _of_the_first_round(name: str) -> str:
-    return name.replace(f"{LAYERS}{_round(name)}.", f"{LAYERS}0.") if LAYERS in name else name
 
 
 def _round(name: str) -> str:
     """Return the number of the round that a tensor of the slots belongs to."""
     return name.partition(LAYERS)[2].partition(".")[0]
-
-
-def _side_by_side(state: State) -> State:
-    """Stack the layer of the whole below that of the parts, where BERT has two."""
-    for kind in ("weight", "bias"):
-        below = state.pop(f"whole.{kind}", None)
-        if below is not None:
-            name = f"text.tower.fc.{kind}"
-            state[name] = torch.cat([state[name], below])
-    return state

@@ -183,15 +183,14 @@ class ESA(TwoTowerModel, SingleVectorModel):
 # The authors' checkpoints: their tensor names and ours.
 
 
-PREFIXES = {
-    **REGIONS,
-    "img_enc.linear1.": "image_pool.fc.",
-    **TEXTS,
-    "txt_enc.linear1.": "text_pool.fc.",
-}
 NAMES = TensorNames(
     system="an ESA",
-    prefixes=PREFIXES,
+    prefixes={
+        **REGIONS,
+        "img_enc.linear1.": "image_pool.fc.",
+        **TEXTS,
+        "txt_enc.linear1.": "text_pool.fc.",
+    },
     unused=UNUSED,
     needed=("image.fc.weight", "image_pool.fc.weight", "text_pool.fc.weight"),
     either=("text.fc.weight", "text.embed.weight"),
@@ -210,4 +209,4 @@ def esa_from_checkpoint(
     Raises:
         ValueError: it is not an ESA checkpoint on features.
     """
-    return convert_towers(ESA, checkpoint, NAMES.renamed(checkpoint.state), bert)
+    return convert_towers(ESA, checkpoint, NAMES.renamed(checkpoint.state), bert=bert)

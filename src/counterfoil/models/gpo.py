@@ -190,17 +190,16 @@ class GPO(TwoTowerModel, SingleVectorModel):
 # The authors' checkpoints: their tensor names and ours.
 
 
-PREFIXES = {
-    **REGIONS,
-    "img_enc.gpool.gru.": "image_pool.rnn.",
-    "img_enc.gpool.linear.": "image_pool.score.",
-    **TEXTS,
-    "txt_enc.gpool.gru.": "text_pool.rnn.",
-    "txt_enc.gpool.linear.": "text_pool.score.",
-}
 NAMES = TensorNames(
     system="a GPO",
-    prefixes=PREFIXES,
+    prefixes={
+        **REGIONS,
+        "img_enc.gpool.gru.": "image_pool.rnn.",
+        "img_enc.gpool.linear.": "image_pool.score.",
+        **TEXTS,
+        "txt_enc.gpool.gru.": "text_pool.rnn.",
+        "txt_enc.gpool.linear.": "text_pool.score.",
+    },
     unused=UNUSED,
     needed=("image.fc.weight", "image_pool.score.weight", "text_pool.score.weight"),
     either=("text.fc.weight", "text.embed.weight"),
@@ -221,4 +220,4 @@ def gpo_from_checkpoint(
     """
     state = NAMES.renamed(checkpoint.state)
     gates, positions = state["image_pool.rnn.weight_ih_l0"].shape  # a GRU stacks three gates
-    return convert_towers(GPO, checkpoint, state, bert, positions=positions, hidden=gates // 3)
+    return convert_towers(GPO, checkpoint, state, bert=bert, positions=positions, hidden=gates // 3)

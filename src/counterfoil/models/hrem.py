@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, normalize, pad
 
-from counterfoil.core.config import config, lazy
+from counterfoil.core.config import lazy
 from counterfoil.core.types import (
     INFERENCE,
     Batch,
@@ -22,12 +22,12 @@ from counterfoil.core.types import (
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
     POSITIONS,
+    REGIONS,
     Checkpoint,
     ConvertedModel,
-    State,
     TensorNames,
-    image_tower_config,
-    text_tower_config,
+    convert_towers,
+    given_options,
 )
 from counterfoil.models.layers.cross_attention import (
     CELLS_AT_ONCE,
@@ -94,7 +94,10 @@ class ResidualPool(nn.Module):
     def forward(self, bag: Embeddings) -> Tensor:
         """Pool each item to one vector, (N, D), in at least single precision."""
         bag = Embeddings(zero_padded(bag.tokens, bag.mask), bag.mask)
-        states = full_precision(self.layer(bag.tokens, src_key_padding_mask=_hidden_keys(bag)))
+        # an empty item attends to its padding, which is zero
+        padding = ~bag.mask & bag.mask.any(1, keepdim=True)
+        hidden = padding if bool(padding.any()) else None
+        states = full_precision(self.layer(bag.tokens, src_key_padding_mask=hidden))
         mean = pool_vectors("mean", Embeddings(states, bag.mask))
         top = top_mean(
             Embeddings(full_precision(bag.tokens), bag.mask), HIGHEST, shrinking=self.shrinking
@@ -127,12 +130,6 @@ def top_mean(bag: Embeddings, highest: int, *, shrinking: bool = False) -> Tenso
         if rank + 1 < highest:
             left = left.scatter(1, place.unsqueeze(1), -torch.inf)
     return total / count.clamp(min=1).unsqueeze(-1)
-
-
-def _hidden_keys(bag: Embeddings) -> Tensor | None:
-    """Return the padding to mask, or None; an empty item attends to its padding, which is zero."""
-    padding = ~bag.mask & bag.mask.any(1, keepdim=True)
-    return padding if bool(padding.any()) else None
 
 
 # Matches of words with regions and of regions with words, for all images with all texts.
@@ -599,37 +596,41 @@ def _anchors(batch: Batch, view: EncodedBatch) -> EncodedBatch:
 # The authors' checkpoints: their tensor names and ours.
 
 
-JUDGES = {"mlp_i2t": "by_images", "mlp_t2i": "by_texts"}
-PREFIXES = {
-    "img_enc.fc.fc.": "image.fc.",
-    "img_enc.fc.mlp.layers.0.": "image.enter.",
-    "img_enc.fc.mlp.layers.1.": "image.leave.",
-    "img_enc.fc.mlp.bns.0.": "image.norm.",
-    "img_enc.aggr.layers.0.": "image_pool.layer.",
-    "txt_enc.bert.": "text.body.",
-    "txt_enc.linear.": "text.fc.",
-    "txt_enc.aggr.layers.0.": "text_pool.layer.",
-    "graph.gnn.layers.0.": "graph.layer.",
-    **{
-        f"graph.adj_model.adj_learning.{theirs}.{place}.": f"graph.{ours}.{own}."
-        for theirs, ours in JUDGES.items()
-        for place, own in ((0, 0), (3, 2))  # a dropout of 0 stood between
-    },
-}
-NEEDED = (
-    "image.fc.weight",
-    "image.norm.running_mean",
-    "image_pool.layer.linear1.weight",
-    "text.body.embeddings.word_embeddings.weight",
-    "text.fc.weight",
-    "text_pool.layer.linear1.weight",
-)
 NAMES = TensorNames(
     system="an HREM",
-    prefixes=PREFIXES,
+    prefixes={
+        **{theirs.replace("img_enc.", "img_enc.fc."): ours for theirs, ours in REGIONS.items()},
+        "img_enc.aggr.layers.0.": "image_pool.layer.",
+        "txt_enc.bert.": "text.body.",
+        "txt_enc.linear.": "text.fc.",
+        "txt_enc.aggr.layers.0.": "text_pool.layer.",
+        "graph.gnn.layers.0.": "graph.layer.",
+        **{
+            f"graph.adj_model.adj_learning.{theirs}.{place}.": f"graph.{ours}.{own}."
+            for theirs, ours in (("mlp_i2t", "by_images"), ("mlp_t2i", "by_texts"))
+            for place, own in ((0, 0), (3, 2))  # a dropout of 0 stood between
+        },
+    },
     unused=("img_enc.fc.mlp.bns.1.", POSITIONS),
-    needed=NEEDED,
+    needed=(
+        "image.fc.weight",
+        "image.norm.running_mean",
+        "image_pool.layer.linear1.weight",
+        "text.body.embeddings.word_embeddings.weight",
+        "text.fc.weight",
+        "text_pool.layer.linear1.weight",
+    ),
 )
+OPTIONS = {"nhead": "heads", "dropout": "dropout", "residual_weight": "residual"}
+GRAPH_OPTIONS = {
+    "nhead": "heads",
+    "dropout": "dropout",
+    "threshold": "share",
+    "mask_weight": "mask_weight",
+    "reg_loss_weight": "penalty",
+    "sigma": "sigma",
+    "T": "temperature",
+}
 
 
 def hrem_from_checkpoint(
@@ -648,36 +649,15 @@ def hrem_from_checkpoint(
     Raises:
         ValueError: it is not an HREM checkpoint.
     """
-    state, options = NAMES.renamed(checkpoint.state), checkpoint.options
-    heads, dropout = int(options.get("nhead", 16)), float(options.get("dropout", 0.1))
-    spec = config(
-        HREM,
-        image=image_tower_config(state),
-        text=text_tower_config(state, bert),
-        graph=_graph(state, options, heads, dropout),
-        heads=heads,
-        dropout=dropout,
-        residual=float(options.get("residual_weight", 0.8)),
-    )
-    return ConvertedModel(spec, state)
-
-
-def _graph(
-    state: State, options: Mapping[str, Any], heads: int, dropout: float
-) -> BatchGraph | None:
-    if "graph.by_texts.0.weight" not in state:
-        return None
-    return lazy(
-        BatchGraph,
-        width=len(state["image.fc.weight"]),
-        heads=heads,
-        dropout=dropout,
-        share=float(options.get("threshold", 0.5)),
-        best=len(state["graph.by_texts.0.weight"]),
-        mask_weight=float(options.get("mask_weight", 1.0)),
-        penalty=float(options.get("reg_loss_weight", 10.0)),
-        divergence="reverse",
-        padding="borrowed",
-        sigma=float(options.get("sigma", 1.0)),
-        temperature=float(options.get("T", 1.0)),
-    )
+    state = NAMES.renamed(checkpoint.state)
+    graph = None
+    if "graph.by_texts.0.weight" in state:
+        graph = lazy(
+            BatchGraph,
+            width=len(state["image.fc.weight"]),
+            best=len(state["graph.by_texts.0.weight"]),
+            divergence="reverse",
+            padding="borrowed",
+            **given_options(BatchGraph, checkpoint, GRAPH_OPTIONS),
+        )
+    return convert_towers(HREM, checkpoint, state, options=OPTIONS, bert=bert, graph=graph)

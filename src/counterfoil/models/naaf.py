@@ -8,7 +8,6 @@ from typing import ClassVar, Literal, NamedTuple, final, get_args
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import config
 from counterfoil.core.types import (
     Batch,
     Embeddings,
@@ -17,12 +16,11 @@ from counterfoil.core.types import (
     Pairs,
 )
 from counterfoil.models.checkpoints import (
+    GRU_TOWERS,
     Checkpoint,
     ConvertedModel,
-    State,
     TensorNames,
-    gru_config,
-    regions_config,
+    convert_towers,
 )
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
@@ -383,47 +381,20 @@ def mine_by_caption(model: NAAF, images: Embeddings, texts: Embeddings) -> Capti
 
 NAMES = TensorNames(
     system="a NAAF",
-    prefixes={
-        "img_enc.fc.": "image.fc.",
-        "txt_enc.embed.glove.": "text.embed.",
-        "txt_enc.embed.": "text.embed.",
-        "txt_enc.rnn.": "text.rnn.",
-    },
+    prefixes={"txt_enc.embed.glove.": "text.embed.", **GRU_TOWERS},
     needed=("image.fc.bias", "text.embed.weight"),
 )
-
-
-def convert_naaf(checkpoint: Checkpoint) -> State:
-    """Return the tensors of a checkpoint under our names, with the thresholds of its options.
-
-    Raises:
-        ValueError: a tensor is missing or unknown.
-    """
-    state = NAMES.renamed(checkpoint.state)
-    if "image.fc.weight_v" in state:  # one length for the whole matrix: W = g v / |v|
-        direction = state.pop("image.fc.weight_v")
-        state["image.fc.weight"] = state.pop("image.fc.weight_g") * direction / direction.norm()
-    named = (checkpoint.options.get(name, 0.0) for name in ("thres", "thres_safe"))
-    state["thresholds"] = torch.tensor([float(value) for value in named])
-    state["mined"] = state["thresholds"].clone()
-    return state
+OPTIONS = {"lambda_softmax": "lambda_softmax", "alpha": "alpha"}
 
 
 def naaf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of NAAF; its thresholds are read from its options (N9).
 
-    Args:
-        checkpoint: the authors'.
-
     Raises:
         ValueError: it is not a NAAF checkpoint.
     """
-    state, options = convert_naaf(checkpoint), checkpoint.options
-    written = config(
-        NAAF,
-        image=regions_config(state),
-        text=gru_config(state),
-        lambda_softmax=float(options.get("lambda_softmax", 20.0)),
-        alpha=float(options.get("alpha", 2.0)),
-    )
-    return ConvertedModel(written, state)
+    state = NAMES.renamed(checkpoint.state)
+    thresholds = (checkpoint.options.get(name, 0.0) for name in ("thres", "thres_safe"))
+    state["thresholds"] = torch.tensor([float(value) for value in thresholds])
+    state["mined"] = state["thresholds"].clone()
+    return convert_towers(NAAF, checkpoint, state, options=OPTIONS)

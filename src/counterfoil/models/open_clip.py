@@ -265,7 +265,7 @@ def _pad(text: Mapping[str, Any], folder: Path | None) -> int:
     if not name:
         return 0
     try:
-        tokenizer = pretrained_layers.hf_library().AutoTokenizer.from_pretrained(
+        tokenizer = pretrained_layers.import_transformers().AutoTokenizer.from_pretrained(
             str(folder or name)
         )
     except (OSError, ValueError) as error:

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from counterfoil.core.config import config
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     THIRD,
     Checkpoint,
     ConvertedModel,
     TensorNames,
-    gru_config,
-    regions_config,
+    convert_towers,
 )
 from counterfoil.models.layers.cross_attention import (
     IMAGES_AT_ONCE,
@@ -385,19 +383,15 @@ NAMES = TensorNames(
 def sgraf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of SGR or SAF.
 
-    Args:
-        checkpoint: the authors'.
-
     Raises:
         ValueError: it is not an SGRAF checkpoint.
     """
     state = NAMES.renamed(checkpoint.state)
-    written = config(
+    return convert_towers(
         SGRAF,
-        image=regions_config(state),
-        text=gru_config(state),
+        checkpoint,
+        state,
         module="SAF" if "filtration.norm.weight" in state else "SGR",
         regions=len(state["image_pool.local_norm.weight"]),
         similarity_width=state["rank.weight"].shape[1],
     )
-    return ConvertedModel(written, state)

@@ -17,14 +17,16 @@ from counterfoil.core.types import (
 from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State
 from counterfoil.models.layers.joint_encoder import (
     EPSILON,
-    OUTPUTS,
     SPREAD,
     JointEncoder,
     JointModel,
     Score,
     TokenPacking,
     UniterHeads,
+    build_seeded,
+    head_names,
     initialize_weights,
+    mask_token,
     require_head,
     with_derived_heads,
 )
@@ -68,18 +70,13 @@ class WordPieceEmbedding(TextTower):
         """
         super().__init__()
         check_positive(vocabulary=vocabulary, positions=positions, width=width)
-        if mask is not None and not 0 <= mask < vocabulary:
-            raise ValueError(
-                f"mask={mask} is not an id of a vocabulary of {vocabulary}; give the id of the "
-                "tokenizer's mask token, or None"
-            )
+        self._mask, words = mask_token(mask, vocabulary)
         self.width = width
-        self.word_embeddings = nn.Embedding(vocabulary + (mask is None), width)
+        self.word_embeddings = nn.Embedding(words, width)
         self.position_embeddings = nn.Embedding(positions, width)
         self.kind = nn.Parameter(torch.empty(width))
         self.norm = nn.LayerNorm(width, eps=EPSILON)
         self.dropout = nn.Dropout(dropout)
-        self._mask = vocabulary if mask is None else mask
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Embed token ids (N, L).
@@ -420,10 +417,6 @@ def uniter_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         ValueError: it is not a UNITER checkpoint.
     """
     state = convert_uniter(checkpoint.state)
-    heads = {name.split(".")[1] for name in state if name.startswith("says.")}
-    begin = with_derived_heads(state) if "match" in heads else state
-    state |= {name: value for name, value in begin.items() if name.startswith("says.rank.")}
-    outputs = tuple(name for name in OUTPUTS if name in heads | {"rank"})
     vocabulary, width = state["text.word_embeddings.weight"].shape
     options = checkpoint.options
     spec = config(
@@ -437,11 +430,10 @@ def uniter_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
         features=state["image.fc.weight"].shape[1],
         classes=_rows(state, "says.classify.out.weight", 1601),
         mask=int(options.get("mask", MASK if vocabulary > MASK else 0)),
-        outputs=outputs,
+        outputs=head_names(state),
     )
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        own = spec.build().state_dict()
+    state = with_derived_heads(state)
+    own = build_seeded(spec).state_dict()
     return ConvertedModel(spec, {name: state.get(name, value) for name, value in own.items()})
 
 

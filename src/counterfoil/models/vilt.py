@@ -21,7 +21,10 @@ from counterfoil.models.layers.joint_encoder import (
     Score,
     TokenPacking,
     UniterHeads,
+    build_seeded,
+    head_names,
     initialize_weights,
+    mask_token,
     with_derived_heads,
 )
 from counterfoil.models.layers.pooling import (
@@ -31,7 +34,7 @@ from counterfoil.models.layers.pooling import (
     check_positive,
     valid_ids,
 )
-from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
+from counterfoil.models.layers.pretrained import config_of, import_transformers, weights_file
 
 # The embedding layers and the transformer of a `transformers.ViltModel`.
 
@@ -270,15 +273,10 @@ class ViLT(JointModel):
         check_positive(vocabulary=vocabulary, size=size, patch=patch)
         check_heads(heads, width)
         check_patch(size, patch)
-        if mask is not None and not 0 <= mask < vocabulary:
-            raise ValueError(
-                f"mask={mask} is not an id of a vocabulary of {vocabulary}; give the id of the "
-                "tokenizer's mask token, or None"
-            )
+        self._mask, words = mask_token(mask, vocabulary)
         for output in outputs:
             check_choice("outputs", output, OUTPUTS)
-        words = vocabulary + (mask is None)
-        transformers = hf_library()
+        transformers = import_transformers()
         config = transformers.ViltConfig(
             vocab_size=words,
             max_position_embeddings=positions,
@@ -295,7 +293,6 @@ class ViLT(JointModel):
         self.vilt: nn.Module = transformers.ViltModel(config)
         self.says = UniterHeads(outputs=outputs, width=width, words=words, features=1, classes=1)
         initialize_weights(self.says, spread)
-        self._mask = vocabulary if mask is None else mask
         if weights is not None and pretrained:
             self.load_state_dict(self.adopted(read_vilt_state(weights, words=words)))
 
@@ -356,7 +353,7 @@ class ViLT(JointModel):
 KIND = ("gelu", True, 3, 1e-12)
 
 
-def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
+def vilt_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:
     """Convert the ViLT of a folder or name, with the heads that are in it and a rank.
 
     A rank that was not fine-tuned is the yes of the pre-trained match; without that either, as in
@@ -379,7 +376,6 @@ def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
             f"num_channels and layer_norm_eps are {kind}, not {KIND}"
         )
     state = read_vilt_state(name, words=config.vocab_size + (mask is None))
-    heads = {name.split(".")[1] for name in state if name.startswith("says.")}
     spec = make_config(
         ViLT,
         layers=config.num_hidden_layers,
@@ -392,9 +388,6 @@ def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
         patch=config.patch_size,
         dropout=float(config.hidden_dropout_prob),
         mask=mask,
-        outputs=tuple(name for name in OUTPUTS if name in heads | {"rank"}),
+        outputs=head_names(state),
     )
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        model = spec.build()
-    return ConvertedModel(spec, model.adopted(with_derived_heads(state)))
+    return ConvertedModel(spec, build_seeded(spec).adopted(with_derived_heads(state)))

@@ -9,6 +9,12 @@ from torch import Tensor
 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import SingleVectorModel
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    convert_towers,
+    gru_tower_names,
+)
 from counterfoil.models.layers.pooling import (
     POOLS,
     ImageTower,
@@ -105,3 +111,17 @@ def order_similarity(image: Tensor, text: Tensor) -> Tensor:
     """Return -||max(0, text - image)||: 0 where the image is larger in every coordinate (eq. 8)."""
     violation: Tensor = torch.linalg.vector_norm((text - image).clamp(min=0), dim=-1)
     return -violation
+
+
+NAMES = gru_tower_names("a VSE++")
+
+
+def vsepp_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
+    """Convert a checkpoint of VSE++.
+
+    Raises:
+        ValueError: it is not a VSE++ checkpoint on ready-made features.
+    """
+    options = {"measure": "measure", "use_abs": "absolute"}
+    state = NAMES.renamed(checkpoint.state)
+    return convert_towers(VSEPP, checkpoint, state, options=options)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final, get_args
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, pad
 
-from counterfoil.core.config import config, lazy
+from counterfoil.core.config import lazy
 from counterfoil.core.types import (
     INFERENCE,
     Batch,
@@ -21,12 +21,14 @@ from counterfoil.core.types import (
 )
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
+    GRU_TOWERS,
+    THIRD,
     Checkpoint,
     ConvertedModel,
     State,
     TensorNames,
-    gru_config,
-    regions_config,
+    convert_towers,
+    given_options,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -400,7 +402,7 @@ class VSRN(TwoTowerModel, SingleVectorModel):
 
 
 RELATION = {"g": "value", "theta": "theta", "phi": "phi", "W.0": "out", "W.1": "norm"}
-BRANCH = {
+CAPTIONER = {
     "encoder.vid2hid.": "fc.",
     "encoder.rnn.": "reader.",
     "decoder.embedding.": "embed.",
@@ -409,22 +411,19 @@ BRANCH = {
     "decoder.rnn.": "writer.",
     "decoder.out.": "out.",
 }
-PREFIXES = {
-    "img_enc.fc.": "image.fc.",
-    "img_enc.img_rnn.": "reader.",
-    "img_enc.bn.": "norm.",
-    "txt_enc.embed.": "text.embed.",
-    "txt_enc.rnn.": "text.rnn.",
-    **{
-        f"img_enc.Rs_GCN_{n + 1}.{theirs}.": f"relations.{n}.{ours}."
-        for n in range(4)
-        for theirs, ours in RELATION.items()
-    },
-    **{f"caption_model.{theirs}": f"captioner.{ours}" for theirs, ours in BRANCH.items()},
-}
 NAMES = TensorNames(
     system="a VSRN",
-    prefixes=PREFIXES,
+    prefixes={
+        **GRU_TOWERS,
+        "img_enc.img_rnn.": "reader.",
+        "img_enc.bn.": "norm.",
+        **{
+            f"img_enc.Rs_GCN_{n + 1}.{theirs}.": f"relations.{n}.{ours}."
+            for n in range(4)
+            for theirs, ours in RELATION.items()
+        },
+        **{f"{THIRD}{theirs}": f"captioner.{ours}" for theirs, ours in CAPTIONER.items()},
+    },
     needed=(
         "image.fc.weight",
         "reader.weight_ih_l0",
@@ -433,7 +432,6 @@ NAMES = TensorNames(
         "text.rnn.weight_ih_l0",
     ),
 )
-CAPTIONER = ("captioner.fc.weight", "captioner.embed.weight")  # needed where there is a captioner
 
 
 def convert_vsrn(state: Mapping[str, Tensor]) -> State:
@@ -442,38 +440,17 @@ def convert_vsrn(state: Mapping[str, Tensor]) -> State:
     Raises:
         ValueError: a tensor is missing or unknown.
     """
-    captioner = any("caption_model." in name for name in state)
-    names = replace(NAMES, needed=(*NAMES.needed, *CAPTIONER)) if captioner else NAMES
-    return {_own(name): _flat(name, value) for name, value in names.renamed(state).items()}
-
-
-def _own(name: str) -> str:
-    """Drop the layer suffix from names of a GRU cell."""
-    return name.removesuffix("_l0") if name.startswith("captioner.writer.") else name
-
-
-def _flat(name: str, value: Tensor) -> Tensor:
-    """Flatten their region projections, which are convolutions of width 1."""
-    return value.squeeze(-1) if name.startswith("relations.") else value
-
-
-def captioner_config(state: Mapping[str, Tensor], options: Mapping[str, Any]) -> Captioner:
-    """Return the config of the captioner that fits renamed tensors.
-
-    Args:
-        state: under our names.
-        options: the authors', where known.
-    """
-    hidden, width = state["captioner.fc.weight"].shape
-    words, word_width = state["captioner.embed.weight"].shape
-    return lazy(
-        Captioner,
-        words=words,
-        width=width,
-        hidden=hidden,
-        word_width=word_width,
-        longest=options.get("max_len", 60),
-    )
+    names = NAMES
+    if any(THIRD in name for name in state):
+        captioner = ("captioner.fc.weight", "captioner.embed.weight")
+        names = replace(NAMES, needed=(*NAMES.needed, *captioner))
+    new: State = {}
+    for name, value in names.renamed(state).items():
+        if name.startswith("captioner.writer."):  # a cell here, a network of one layer theirs
+            new[name.removesuffix("_l0")] = value
+        else:  # their region projections are convolutions of width 1
+            new[name] = value.squeeze(-1) if name.startswith("relations.") else value
+    return new
 
 
 def vsrn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
@@ -482,19 +459,30 @@ def vsrn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     Raises:
         ValueError: it is not a VSRN checkpoint.
     """
-    state, options = convert_vsrn(checkpoint.state), checkpoint.options
+    state = convert_vsrn(checkpoint.state)
     batch_norm = "norm.weight" in state
-    if "data_name" in options:
-        batch_norm = batch_norm and options["data_name"].startswith("f30k")
+    if "data_name" in checkpoint.options:
+        batch_norm = batch_norm and checkpoint.options["data_name"].startswith("f30k")
     if not batch_norm:
         state = {name: value for name, value in state.items() if not name.startswith("norm.")}
-    spec = config(
+    captioner = None
+    if "captioner.fc.weight" in state:
+        hidden, width = state["captioner.fc.weight"].shape
+        words, word_width = state["captioner.embed.weight"].shape
+        captioner = lazy(
+            Captioner,
+            words=words,
+            width=width,
+            hidden=hidden,
+            word_width=word_width,
+            **given_options(Captioner, checkpoint, {"max_len": "longest"}),
+        )
+    return convert_towers(
         VSRN,
-        image=regions_config(state),
-        text=gru_config(state),
-        captioner=captioner_config(state, options) if "captioner.fc.weight" in state else None,
+        checkpoint,
+        state,
+        captioner=captioner,
         region_norm="channel",
         normalise_regions=not batch_norm,
         batch_norm=batch_norm,
     )
-    return ConvertedModel(spec, state)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from counterfoil.core.config import config
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
     POSITIONS,
@@ -20,8 +19,7 @@ from counterfoil.models.checkpoints import (
     Checkpoint,
     ConvertedModel,
     TensorNames,
-    image_tower_config,
-    text_tower_config,
+    convert_towers,
 )
 from counterfoil.models.layers.cross_attention import (
     CrossAttention,
@@ -197,5 +195,4 @@ def xdim_from_checkpoint(
     state["dependencies.deviations"] = state["dependencies.deviations"].flatten()
     for name in ("dependencies.sharpness", "temperature"):
         state[name] = state[name].reshape(())
-    written = config(XDim, image=image_tower_config(state), text=text_tower_config(state, bert))
-    return ConvertedModel(written, state)
+    return convert_towers(XDim, checkpoint, state, bert=bert)

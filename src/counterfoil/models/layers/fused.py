@@ -50,7 +50,6 @@ from torch.autograd.function import once_differentiable
 
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.layers.cross_attention import (
-    AttendedProducts,
     AttentionBlock,
     AttentionHead,
     CrossAttention,
@@ -353,13 +352,6 @@ def region_mask(images: Embeddings | AttentionSide) -> Tensor | None:
     return None if bool(images.mask.all()) else images.mask
 
 
-def attend_all(
-    images: Embeddings, texts: PackedTexts, heads: tuple[CrossAttention, ...]
-) -> tuple[AttendedProducts, ...]:
-    """Attend between every image and every caption, in one or both directions."""
-    return tuple(AttendedProducts(*results) for results in apply_heads(images, texts, heads))
-
-
 def apply_heads(
     images: Embeddings, texts: PackedTexts, heads: tuple[AttentionHead, ...]
 ) -> tuple[tuple[Tensor, ...], ...]:
@@ -473,12 +465,6 @@ class AlignedPairs:
         if head.direction == "t2i":
             return tuple(result[0].T for result in results)
         return tuple(result[:, 0] for result in results)
-
-    def cosine(self, head: CrossAttention) -> Tensor:
-        """Return cosines of words (P, L), or regions (P, R), with their attended vectors."""
-        square = self.queries(head).square
-        assert square is not None
-        return AttendedProducts(*self.attend(head)).cosine(square)
 
     def weights(self, head: CrossAttention) -> Tensor:
         """Return the attention (P, L, R)."""

@@ -1,9 +1,10 @@
-"""One transformer over the words and the image of a pair: what UNITER and ViLT share.
+"""Encoders that read a text and an image together: what UNITER, ViLT and BLIP share.
 
-`JointModel` is the base class of both. Items are encoded by embedding layers alone; the transformer
-reads the tokens of a text, then those of an image, as one sequence. Sequences are packed without
-padding, so linear layers and norms compute real tokens only, and a score depends neither on padding
-nor on the batch. `JointEncoder` is UNITER's transformer, `UniterHeads` are the output layers.
+`PairModel` is the base class of all three, `JointModel` that of UNITER and ViLT. In these two,
+items are encoded by embedding layers alone; the transformer reads the tokens of a text, then those
+of an image, as one sequence. Sequences are packed without padding, so linear layers and norms
+compute real tokens only, and a score depends neither on padding nor on the batch. `JointEncoder` is
+UNITER's transformer, `UniterHeads` are the output layers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
+from counterfoil.core.config import Config
 from counterfoil.core.types import (
     Embeddings,
     Pairs,
@@ -201,6 +203,11 @@ class JointEncoder(nn.Module):
 TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 2**17}  # in one pass of the transformer, when scoring
 
 
+def tokens_at_once(device: torch.device) -> int:
+    """Return how many tokens a device reads in one pass when scoring."""
+    return TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cuda"])
+
+
 def pack_pairs(images: Embeddings, texts: Embeddings) -> tuple[TokenPacking, Tensor]:
     """Pack P texts, each followed by its image; returns the packing and the tokens (S, D)."""
     packing = TokenPacking.of(torch.cat([texts.mask, images.mask], 1))
@@ -242,7 +249,7 @@ def length_batches(
     """
     lengths = texts.mask.sum(1)[pairs.text] + images.mask.sum(1)[pairs.image]
     lengths, order = lengths.sort(stable=True)
-    most = TOKENS_AT_ONCE.get(lengths.device.type, TOKENS_AT_ONCE["cuda"])
+    most = tokens_at_once(lengths.device)
     sizes = [size for size in (lengths.cumsum(0) // most).bincount().tolist() if size]
     batches = (Pairs(pairs.image[rows], pairs.text[rows]) for rows in torch.split(order, sizes))
     return order, batches
@@ -376,12 +383,39 @@ def require_head(head: Head | None, name: str) -> Head:
     return head
 
 
-# The base class of models with a joint transformer.
+# The base classes.
 
 
 LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit
 
 Score = Literal["probability", "logit"]
+
+
+class PairModel(RetrievalModel, ABC):
+    """A model that reads a text and an image together, and scores them by one logit.
+
+    A subclass implements `score_indices`.
+
+    Attributes:
+        score: "probability" or "logit".
+    """
+
+    score: Score
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        check_choice("score", score, get_args(Score))
+        self.score = score
+        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """Return the (P,) scores of image p with text p."""
+        rows = torch.arange(len(images), device=texts.tokens.device)
+        return self.score_indices(images, texts, Pairs(rows, rows))
+
+    def score_of_logit(self, logit: Tensor) -> Tensor:
+        """Return the score: the logit, or its sigmoid in at least single precision."""
+        return full_precision(logit).sigmoid() if self.score == "probability" else logit
 
 
 @final
@@ -400,25 +434,17 @@ class JointTokens:
     pooled: Tensor
 
 
-class JointModel(RetrievalModel, ABC):
+class JointModel(PairModel):
     """A model whose score is read off the first token of a transformer over words and image.
 
     It implements `counterfoil.core.types.WordHeadModel`: one pass gives the score, and predictions
-    for words. Subclasses say how tokens are embedded, run and pooled.
+    for words. Subclasses implement the embedding of tokens, the transformer and the pooling.
 
     Attributes:
-        score: "probability" or "logit".
         says: output layers.
     """
 
-    score: Score
     says: UniterHeads
-
-    def __init__(self, score: Score) -> None:
-        super().__init__()
-        check_choice("score", score, get_args(Score))
-        self.score = score
-        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
 
     @abstractmethod
     def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
@@ -432,11 +458,6 @@ class JointModel(RetrievalModel, ABC):
     @abstractmethod
     def word_vectors(self) -> Tensor:
         """(V, D) word embeddings, which are the output matrix of heads that predict words."""
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        rows = torch.arange(len(images), device=texts.tokens.device)
-        return self.score_indices(images, texts, Pairs(rows, rows))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """Return the (P,) scores of listed pairs of rows, those of like length together."""
@@ -549,8 +570,7 @@ class JointModel(RetrievalModel, ABC):
 
     def _score_first(self, first: Tensor) -> Tensor:
         """Return (P,) scores from the states of the first tokens."""
-        logit = self.says.logit(self.pool_first(first))
-        return full_precision(logit).sigmoid() if self.score == "probability" else logit
+        return self.score_of_logit(self.says.logit(self.pool_first(first)))
 
 
 def _slot_rows(packing: TokenPacking, want: frozenset[WordHead], slots: WordSlots | None) -> Tensor:
@@ -562,6 +582,26 @@ def _slot_rows(packing: TokenPacking, want: frozenset[WordHead], slots: WordSlot
     rows = packing.rows(slots.pair, slots.place)
     assert bool((rows >= 0).all()), "a slot stands at padding"
     return rows
+
+
+def mask_token(mask: int | None, vocabulary: int) -> tuple[int, int]:
+    """Return the id of the token that hides a word, and the number of embeddings.
+
+    Args:
+        mask: id of the tokenizer's mask token; None for one more embedding behind the vocabulary.
+        vocabulary: number of token ids.
+
+    Raises:
+        ValueError: the id is outside the vocabulary.
+    """
+    if mask is None:
+        return vocabulary, vocabulary + 1
+    if not 0 <= mask < vocabulary:
+        raise ValueError(
+            f"mask={mask} is not an id of a vocabulary of {vocabulary}; give the id of the "
+            "tokenizer's mask token, or None"
+        )
+    return mask, vocabulary
 
 
 # Initial weights: fresh ones, or those of a model with other heads.
@@ -603,6 +643,19 @@ def with_derived_heads(state: Mapping[str, Tensor]) -> State:
         for name, value in pretrained.items():
             new.setdefault(f"says.{head}.{name.removeprefix(prefix)}", value.clone())
     return new
+
+
+def head_names(state: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return the `outputs` of a model that starts from weights: the heads in them and a rank."""
+    given = {name.split(".")[1] for name in state if name.startswith("says.")}
+    return tuple(name for name in OUTPUTS if name in given | {"rank"})
+
+
+def build_seeded(spec: Config[Head]) -> Head:
+    """Build a model whose fresh weights are the same in every run."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        return spec.build()
 
 
 def match_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:

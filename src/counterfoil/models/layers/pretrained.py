@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -79,7 +80,7 @@ def picture_format(name: str) -> PictureFormat:
     Raises:
         ValueError: it has no configuration of an image processor.
     """
-    transformers = hf_library()
+    transformers = import_transformers()
     try:
         plain, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
     except (OSError, ValueError) as error:
@@ -103,7 +104,7 @@ def config_of(name: str) -> Any:
         ValueError: transformers is not installed, or there is no such model.
     """
     try:
-        return hf_library().AutoConfig.from_pretrained(name)
+        return import_transformers().AutoConfig.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(_missing(name, error)) from error
 
@@ -131,7 +132,7 @@ def weights_file(name: str) -> Path:
     reason = ""
     for file in FILES:
         try:
-            path = hf_library().utils.cached_file(name, file)
+            path = import_transformers().utils.cached_file(name, file)
         except (OSError, ValueError) as error:
             reason = reason or (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
             continue
@@ -151,7 +152,7 @@ def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> 
     Raises:
         ValueError: transformers is not installed, or there is no such model.
     """
-    transformers = hf_library()
+    transformers = import_transformers()
     quiet = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -183,7 +184,7 @@ def freeze_unused(module: nn.Module, output: Tensor) -> None:
         parameter.requires_grad_(grad is not None)
 
 
-def hf_library() -> Any:
+def import_transformers() -> Any:
     """Import Hugging Face transformers.
 
     Raises:
@@ -200,7 +201,7 @@ def hf_library() -> Any:
 
 def _read_config(written: str) -> Any:
     plain = json.loads(written)
-    return hf_library().AutoConfig.for_model(plain.pop("model_type"), **plain)
+    return import_transformers().AutoConfig.for_model(plain.pop("model_type"), **plain)
 
 
 def _missing(name: str, error: Exception) -> str:
@@ -226,11 +227,61 @@ def _side(name: str, size: object) -> int:
     return int(lengths.pop())
 
 
+# What towers of pretrained models share.
+
+
+class PretrainedTower(nn.Module):
+    """A tower around a pretrained model, which may be frozen.
+
+    Attributes:
+        body: the pretrained model.
+        trained: train it too.
+        fixed_norms: keep the model in evaluation mode, so that batch norms keep their statistics,
+            even where it is trained.
+    """
+
+    body: nn.Module
+    trained: bool
+    fixed_norms: bool = False
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training; a model that is not trained stays in evaluation."""
+        super().train(mode)
+        if self.fixed_norms or not self.trained:
+            self.body.eval()
+        return self
+
+
+class StatesTower(PretrainedTower, ImageTower):
+    """A projection of a pretrained model's outputs, its `states`.
+
+    Where the model is not trained, the states of a picture stay the same: they may be cached and
+    passed in place of the picture.
+    """
+
+    fc: nn.Linear
+
+    @abstractmethod
+    def states(self, images: ModalityBatch) -> Tensor:
+        """Return the model's outputs (N, L, F) for pixels (N, C, H, W), before the projection."""
+
+    def forward(self, items: ModalityBatch) -> Embeddings:
+        """Project the outputs for pixels, or cached `states`."""
+        cached = items.values.dim() == 3
+        tokens = items.values.to(self.fc.weight.dtype) if cached else self.states(items)
+        if tokens.shape[-1] != self.fc.in_features:
+            raise ValueError(
+                f"stored states of shape {tuple(tokens.shape)} do not fit a model that reads "
+                f"(images, cells, {self.fc.in_features}); make them with this model"
+            )
+        return Embeddings(self.fc(tokens), full_mask(tokens))
+
+
 # Wordpieces through BERT.
 
 
 @final
-class BertTextTower(TextTower):
+class BertTextTower(PretrainedTower, TextTower):
     """Last hidden states of a Hugging Face text model, projected."""
 
     def __init__(
@@ -277,7 +328,7 @@ class BertTextTower(TextTower):
         freeze_unused(self.body, states)
         self.fc = projection(states.shape[-1], width)
         self.dropout = nn.Dropout(dropout)
-        tokens = _vocabulary(self.body) if word_drop else 1
+        tokens = int(self.word_table().num_embeddings) if word_drop else 1  # type: ignore[arg-type]
         self.augment = WordDrop(share=word_drop, mask=mask or 0, vocabulary=tokens, ends=False)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
@@ -286,13 +337,6 @@ class BertTextTower(TextTower):
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             states = self._states(masked_ids(items), items.mask)
         return Embeddings(self.dropout(self.fc(states)), items.mask)
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch to training; a model that is not trained stays in evaluation."""
-        super().train(mode)
-        if not self.trained:
-            self.body.eval()
-        return self
 
     @property
     def written(self) -> str:
@@ -314,20 +358,14 @@ class BertTextTower(TextTower):
         return states
 
 
-def _vocabulary(body: nn.Module) -> int:
-    """How many tokens the model knows."""
-    return int(body.get_input_embeddings().num_embeddings)  # type: ignore[operator]
-
-
 # Pixels through a pretrained vision model.
 
 
 @final
-class HFVisionTower(ImageTower):
+class HFVisionTower(StatesTower):
     """Grid features of a Hugging Face vision model (ViT, CLIP, MobileNetV2, ...), projected.
 
-    A transformer's class token is one of the tokens. Where the model is not trained, its `states`
-    of a picture stay the same: they may be cached and passed in place of the picture.
+    A transformer's class token is one of the tokens.
 
     Attributes:
         written: the model's configuration, as the argument `config` takes it.
@@ -381,24 +419,6 @@ class HFVisionTower(ImageTower):
         """Return the model's outputs (N, L, F) for pixels (N, C, H, W), before the projection."""
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             return self._states(images.values.to(self.fc.weight.dtype))
-
-    def forward(self, items: ModalityBatch) -> Embeddings:
-        """Project every cell of the grid, of pixels or of their `states`."""
-        cached = items.values.dim() == 3
-        tokens = items.values.to(self.fc.weight.dtype) if cached else self.states(items)
-        if tokens.shape[-1] != self.fc.in_features:
-            raise ValueError(
-                f"stored states of shape {tuple(tokens.shape)} do not fit a model that reads "
-                f"(images, cells, {self.fc.in_features}); make them with this model"
-            )
-        return Embeddings(self.fc(tokens), full_mask(tokens))
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch to training; a model that is not trained stays in evaluation."""
-        super().train(mode)
-        if not self.trained:
-            self.body.eval()
-        return self
 
     def _states(self, pixels: Tensor) -> Tensor:
         """Return last hidden states; a convolutional map cell by cell."""
@@ -471,12 +491,13 @@ def timm_network(name: str, *, pretrained: bool) -> nn.Module:
 
 
 @final
-class TimmTower(ImageTower):
+class TimmTower(StatesTower):
     """Pooled features of an image model of timm, the input of its classifier, projected.
 
-    The model stays in evaluation mode, so its batch norms keep their statistics. Where it is not
-    trained, its `states` of a picture stay the same: they may be cached and passed in place of it.
+    The model stays in evaluation mode, so its batch norms keep their statistics.
     """
+
+    fixed_norms = True
 
     def __init__(
         self, *, name: str, width: int = 512, trained: bool = True, pretrained: bool = True
@@ -518,19 +539,6 @@ class TimmTower(ImageTower):
             features: Tensor = self.body(pixels)
         return features.unsqueeze(1)
 
-    def forward(self, items: ModalityBatch) -> Embeddings:
-        """Encode pictures, or their cached `states`, as one vector each."""
-        cached = items.values.dim() == 3
-        states = items.values.to(self.fc.weight.dtype) if cached else self.states(items)
-        tokens = self.fc(states)
-        return Embeddings(tokens, full_mask(tokens))
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch to training; the model itself stays in evaluation."""
-        super().train(mode)
-        self.body.eval()
-        return self
-
 
 def timm_format(name: str) -> PictureFormat:
     """Return the picture format of a model of timm: the whole picture, squeezed to a square.
@@ -539,7 +547,9 @@ def timm_format(name: str) -> PictureFormat:
         ValueError: timm is not installed, or does not know the model; similar names are listed.
     """
     timm = timm_library()
-    _check(name)
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.3)
+        raise ValueError(f"{name!r} is no model of timm; near are: {', '.join(near) or 'none'}")
     try:
         settings = timm.models.get_pretrained_cfg(name)
     except (RuntimeError, ValueError) as error:
@@ -555,19 +565,11 @@ def timm_format(name: str) -> PictureFormat:
     )
 
 
-def _check(name: str) -> None:
-    timm = timm_library()
-    if timm.is_model(name):
-        return
-    near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.3)
-    raise ValueError(f"{name!r} is no model of timm; near are: {', '.join(near) or 'none'}")
-
-
 # Pixels through a convolutional network of timm, as one vector for each cell of its last map.
 
 
 @final
-class TimmGridTower(ImageTower):
+class TimmGridTower(PretrainedTower, ImageTower):
     """Grid features of a convolutional network that is fine-tuned (GPO, section 4.1), projected.
 
     The network stays in evaluation mode, so its batch norms keep their statistics. To freeze it at
@@ -579,6 +581,8 @@ class TimmGridTower(ImageTower):
     Departs from the authors' code in: pictures are cropped after they have been resized, which
     the processor does by cubic instead of linear interpolation.
     """
+
+    fixed_norms = True
 
     def __init__(
         self,
@@ -634,12 +638,6 @@ class TimmGridTower(ImageTower):
         tokens = self.fc(features.flatten(2).transpose(1, 2))
         bag = Embeddings(tokens, full_mask(tokens))
         return drop_cells(bag, self.cell_drop) if self.training else bag
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch to training; the network itself stays in evaluation."""
-        super().train(mode)
-        self.body.eval()
-        return self
 
     def _map(self, pixels: Tensor) -> Tensor:
         """Return the last feature map (N, F, H, W)."""
