@@ -27,8 +27,8 @@ class BFAN(AttentionModel):
     mean cosine of words and their attended vectors plus that of regions, in [-2, 2]. One product
     serves both directions.
 
-    Departs from the authors' code in: a uniform context stays uniform instead of giving NaN (B1);
-    shapes are kept with one image, one word or one region (S2); images may have different numbers
+    Departs from the authors' code in: a uniform context stays uniform instead of giving NaN;
+    shapes are kept with one image, one word or one region; images may have different numbers
     of regions; "prob" needs no context x context product.
 
     Attributes:

@@ -125,8 +125,8 @@ class NAAF(TwoTowerModel):
     Gaussians are fitted to them, and t solves p_matched(t) = alpha p_mismatched(t).
 
     Departs from the authors' code in: one threshold a batch, mined from that batch and used in the
-    next (N1; `mining="caption"` is their loop); the root is computed without cancellation (N7);
-    images may have different numbers of regions, and texts one word (N12).
+    next (`mining="caption"` is their loop); the root is computed without cancellation;
+    images may have different numbers of regions, and texts one word.
 
     Attributes:
         score_scale: 2.0, the largest positive effect of a word. The authors' margin of 0.2 is in
@@ -161,7 +161,7 @@ class NAAF(TwoTowerModel):
                 it; higher values raise the threshold.
             intra_lambda: inverse temperature of the propagation between words at inference.
             mining: "batch": one threshold for a batch; "caption": as released, it changes from
-                caption to caption and starts at 0 in every batch (N1); slow, and captions must be
+                caption to caption and starts at 0 in every batch; slow, and captions must be
                 aligned with the images.
 
         Raises:
@@ -271,7 +271,7 @@ class NAAF(TwoTowerModel):
             if mask is not None:
                 logits = logits.masked_fill(~mask.unsqueeze(1), -torch.inf)
             mismatch = torch.bmm(logits.softmax(2).to(margin.dtype), margin.detach()) < 0
-        # as released, the effect is the word's own margin, which may be positive (N2)
+        # as released, the effect is the word's own margin, which may be positive
         return margin.masked_fill(~mismatch, 0)
 
 
@@ -293,7 +293,7 @@ def mined_thresholds(
 
     With Gaussians fitted to both, the threshold of training solves p_matched(t) = alpha
     p_mismatched(t), where matched words begin to prevail; that of inference is the mean of the
-    matched words minus three deviations. Values outside [0, 1] become 0 (N8), and both are smoothed
+    matched words minus three deviations. Values outside [0, 1] become 0, and both are smoothed
     with the carried ones.
 
     Args:
@@ -313,7 +313,7 @@ def mined_thresholds(
     new = carried
     if discriminant > 0:
         root = discriminant.sqrt()
-        # the same root twice: the first form has no cancellation, and no division by a = 0 (N7)
+        # the same root twice: the first form has no cancellation, and no division by a = 0
         crossing = -2 * c / (b + root) if b > 0 else (root - b) / (2 * a + 1e-10)
         new = torch.stack([crossing, mean_p - 3 * std_p])
     new = torch.where((new < 0) | (new > 1), 0, new)
@@ -340,7 +340,7 @@ class CaptionTrace(NamedTuple):
 
 
 def mine_by_caption(model: NAAF, images: Embeddings, texts: Embeddings) -> CaptionTrace:
-    """Score a batch as released: a threshold per caption, mined from the captions before it (N1).
+    """Score a batch as released: a threshold per caption, mined from the captions before it.
 
     Args:
         model: gives the score and the thresholds in force for the first caption.
@@ -388,7 +388,7 @@ OPTIONS = {"lambda_softmax": "lambda_softmax", "alpha": "alpha"}
 
 
 def naaf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of NAAF; its thresholds are read from its options (N9).
+    """Convert a checkpoint of NAAF; its thresholds are read from its options.
 
     Raises:
         ValueError: it is not a NAAF checkpoint.

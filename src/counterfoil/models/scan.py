@@ -36,8 +36,8 @@ class SCAN(AttentionModel):
 
     The score aggregates the cosines of queries and attended vectors.
 
-    Departs from the authors' code in: shapes are kept with one image, one word or one region (S2);
-    images may have different numbers of regions; unknown norms are refused when built (S1).
+    Departs from the authors' code in: shapes are kept with one image, one word or one region;
+    images may have different numbers of regions; unknown norms are refused when built.
     """
 
     def __init__(

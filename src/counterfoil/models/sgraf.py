@@ -49,7 +49,7 @@ class GlobalPool(nn.Module):
     With tokens v_j and their mean m: l_j = tanh(norm(A v_j)), g = tanh(norm(B m)), and weights
     softmax_j(c . (l_j * g)). Images have batch norms, texts have none.
 
-    Departs from the authors' code in: padding takes no part, in the batch statistics either (S2).
+    Departs from the authors' code in: padding takes no part, in the batch statistics either.
     """
 
     def __init__(self, *, width: int, regions: int | None = None, dropout: float = 0.4) -> None:
@@ -154,7 +154,7 @@ class GraphReasoning(nn.Module):
 
 @final
 class AttentionFiltration(nn.Module):
-    """Weights of similarity vectors (section 3.2.2), normalised per caption in training (S1)."""
+    """Weights of similarity vectors (section 3.2.2), normalised per caption in training."""
 
     def __init__(self, *, width: int) -> None:
         """Keyword arguments.
@@ -214,7 +214,7 @@ class SGRAF(TwoTowerModel):
     A similarity vector needs the whole attended vector, not its cosine, so these are formed, a few
     captions at a time: the fast score of `counterfoil.models.scan.SCAN` does not apply.
 
-    Departs from the authors' code in: images may have fewer regions (S2); aligned and listed pairs
+    Departs from the authors' code in: images may have fewer regions; aligned and listed pairs
     are normalised by the running statistics of "SAF" in training too, because a caption has only
     one image there.
     """
@@ -310,7 +310,7 @@ class SGRAF(TwoTowerModel):
         back = order.argsort()
         if moments and self.filtration is not None:
             means, variances = (torch.cat(parts)[back] for parts in zip(*moments, strict=True))
-            # the authors sort a batch by length, so the shortest caption comes last (S1)
+            # the authors sort a batch by length, so the shortest caption comes last
             longest_first = texts.mask.sum(1).argsort(descending=True, stable=True)
             self.filtration.track(means[longest_first], variances[longest_first])
         return torch.cat(columns, 1)[:, back]

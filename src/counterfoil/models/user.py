@@ -22,7 +22,7 @@ class EnhancedRegions(ImageTower):
     length 1 over the regions, and the tower reads x_j + a_j g. With `counterfoil.models.gpo.GPO` on
     top it is the released USER.
 
-    Departs from the authors' code in: images may have fewer regions (U7).
+    Departs from the authors' code in: images may have fewer regions.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ def user_from_checkpoint(
     """Convert a checkpoint of USER: GPO behind `EnhancedRegions`.
 
     Args:
-        checkpoint: the authors'; its momentum encoders and queues are not in it (U4).
+        checkpoint: the authors'; its momentum encoders and queues are not in it.
         bert: folder or name of the text model that was trained, for its configuration.
 
     Raises:

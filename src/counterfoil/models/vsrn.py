@@ -55,7 +55,7 @@ class RegionRelation(nn.Module):
     """v + norm(W (R v)) with R = theta(v) phi(v)^T / number of regions (eq. 2 to 4).
 
     It starts as the identity: scale and shift of the normalisation start at 0. The added term is
-    cubic in v, so regions far from unit scale may overflow (V4).
+    cubic in v, so regions far from unit scale may overflow.
 
     Departs from the authors' code in: padding takes part neither in R nor in the statistics, and
     a single region is normalised by the running statistics.
@@ -90,7 +90,7 @@ def normalise_by(kind: RegionNorm, tokens: Tensor) -> Tensor:
 
     Args:
         kind: "vector": every region; "channel": every feature over the regions of an image, as in
-            the authors' code (V1).
+            the authors' code.
         tokens: regions, zero at padding.
     """
     length = torch.linalg.vector_norm(tokens, dim=1 if kind == "channel" else 2, keepdim=True)
@@ -287,8 +287,8 @@ class VSRN(TwoTowerModel, SingleVectorModel):
     of each process.
 
     Departs from the authors' code in: zero vectors give no NaN; regions may be padded; captioner
-    parameters are updated and clipped once (V2); anchors and offline negatives may be encoded
-    together; and `region_norm="vector"` is what the paper says, "channel" what they trained (V1).
+    parameters are updated and clipped once; anchors and offline negatives may be encoded
+    together; and `region_norm="vector"` is what the paper says, "channel" what they trained.
     """
 
     def __init__(

@@ -50,8 +50,8 @@ class Dependencies(nn.Module):
     With P = sigmoid(table), row i is tanh(exp(e^a (P_i - t_i))) * P_i at length 1, where the
     threshold t_i is the row's mean plus c_i of its standard deviations.
 
-    Departs from the authors' code in: any width (X1, X4); the exponent is cut where tanh is 1, so
-    that nothing overflows (X6).
+    Departs from the authors' code in: any width; the exponent is cut where tanh is 1, so
+    that nothing overflows.
     """
 
     def __init__(self, *, width: int) -> None:
@@ -103,7 +103,7 @@ class XDim(TwoTowerModel):
         Args:
             image: encoder of images.
             text: encoder of texts; every token counts as a word, BERT's special ones too.
-            attend_padding: let padded regions, embedded zeros, be attended to, as released (X2).
+            attend_padding: let padded regions, embedded zeros, be attended to, as released.
 
         Raises:
             ValueError: towers of different widths.

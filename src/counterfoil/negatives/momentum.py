@@ -90,9 +90,9 @@ class MomentumQueue(OnlineMiner, nn.Module):
     judged. It provides the anchors' own keys too, which `counterfoil.losses.queue` reads as
     positives. Keys carry no gradient.
 
-    Departs from the authors' code in: texts of the anchor's image in the queue are no negatives
-    (U2); the copy encodes in evaluation mode, with the model's own running statistics (U3); the
-    queue is empty at first instead of random; copy and queue are saved with the training (U4).
+    Departs from the authors' code in: texts of the anchor's image in the queue are no negatives;
+    the copy encodes in evaluation mode, with the model's own running statistics; the
+    queue is empty at first instead of random; copy and queue are saved with the training.
 
     Args:
         size: K, places of the queue, for each modality; USER has 2,048 on Flickr30K and 4,096 on

@@ -196,7 +196,7 @@ def vsrn_config(
 
 
 def naaf_config(*, width: int = 1024, sees: Sees = "features") -> Config[RetrievalModel]:
-    """NAAF: one mined threshold a batch; the released code has one a caption (N1)."""
+    """NAAF: one mined threshold a batch; the released code has one a caption."""
     return config(
         NAAF,
         image=_image(sees, width),

@@ -428,7 +428,7 @@ def tags_stage(
 
 
 def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner]:
-    """Screening and generation: as Table 2 has it, or the authors' code (T2 to T4)."""
+    """Screening and generation: as Table 2 has it, or the authors' code."""
     released = way == "released"
     choice: Literal["lowered logits", "lowered scores"]
     choice = "lowered logits" if step == 1 else "lowered scores"

@@ -107,7 +107,7 @@ def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | Non
     and the choice is not differentiated.
 
     Departs from the authors' code in: the largest weight is always kept, so a uniform context
-    stays uniform instead of giving NaN (B1).
+    stays uniform instead of giving NaN.
 
     Args:
         focus: the rule.
@@ -337,7 +337,7 @@ class CrossAttention:
         dot    = sum_k p_k s_k
         square = sum_k p_k (G p)_k
 
-    Departs from the authors' code in: shapes are kept with one image, one word or one region (S2).
+    Departs from the authors' code in: shapes are kept with one image, one word or one region.
 
     Attributes:
         direction: "t2i": words attend to regions; "i2t": regions attend to words.

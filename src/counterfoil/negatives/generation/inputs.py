@@ -177,7 +177,7 @@ def with_tokens(texts: ModalityBatch, values: Tensor) -> ModalityBatch:
 # repeated captions are removed before anything is scored.
 #
 # Departs from the authors' code in: theirs has no such rule in its first step and crashes on it in
-# the second (T2), and only lowers the scores of copies, so that they may still be chosen (T3); see
+# the second, and only lowers the scores of copies, so that they may still be chosen; see
 # `penalise_copies` for that form.
 
 
@@ -541,7 +541,7 @@ class CandidateFilter:
             has another inflection than the old one ("inflection").
         choice: "exact" leaves copies out; "lowered logits" and "lowered scores" are the authors'
             first and second step, which leave nothing out and lower the scores of copies, before
-            the sigmoid or after it (T3). They have no rules (T2).
+            the sigmoid or after it. They have no rules.
         opinion: a model that judges the hardest.
 
     Raises:

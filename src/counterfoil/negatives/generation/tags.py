@@ -125,7 +125,7 @@ class MaskRefill:
         temperature: of the softmax over words.
         share: approximate share of the tokens that are hidden.
         singles: "only" hides single words (UNITER's way) instead of phrases; "always" hides both.
-        specials: special tokens may be generated, as in the authors' code (T4).
+        specials: special tokens may be generated, as in the authors' code.
 
     Raises:
         ValueError: a number out of range, or an unknown way to hide single words.
@@ -336,9 +336,9 @@ class TagsGenerator(OnlineMiner):
     the hidden words themselves; "doubt", whether each token of a chosen caption is the original's;
     "correct", the original's words in its slots.
 
-    Departs from the authors' code in: the positive is scored as itself (T1); captions that the
-    image's captions make true are left out (T2); so are copies and repetitions (T3); special tokens
-    are never generated (T4); if fewer than `keep` are left, the other places are empty.
+    Departs from the authors' code in: the positive is scored as itself; captions that the
+    image's captions make true are left out; so are copies and repetitions; special tokens
+    are never generated; if fewer than `keep` are left, the other places are empty.
     """
 
     provides = frozenset({Role.WRITTEN})
@@ -375,7 +375,7 @@ class TagsGenerator(OnlineMiner):
                 both.
             words: word tasks to compute as well: "masked", "doubt", "correct".
             sieve: filter of the captions; None for the paper's rule.
-            specials: special tokens may be generated, as in the authors' code (T4).
+            specials: special tokens may be generated, as in the authors' code.
 
         Raises:
             ValueError: a number out of range, an unknown word task, or tasks for a model that has
