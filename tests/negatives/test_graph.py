@@ -189,7 +189,7 @@ def test_the_command_line_writes_a_store(tmp_path, capsys):
     assert "denotation graph of" in store.manifest.filters[0]
     assert run(*command) == 2
     assert run(*command[:-1], tmp_path / "other", "--phrases", "sp") == 2
-    assert "way to find phrases" in capsys.readouterr().err
+    assert "is not a phrase parser" in capsys.readouterr().err
 
 
 def test_bad_input():
