@@ -116,7 +116,7 @@ def test_every_recipe_of_scenes(name, tmp_path):
     mines = "aoq" in name or "mining" in name
     small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
     small = [*UNITER, *VILT] if "vilt" in name else small
-    reads = "uniter" in name or name.startswith(tuple(tags.OTHER_VARIANTS))
+    reads = "uniter" in name or name.startswith(("cascade", *tags.OTHER_VARIANTS))
     small += UNITER if reads else []
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
     small += [more for host, more in MORE.items() if host in name]

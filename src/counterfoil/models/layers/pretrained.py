@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -230,7 +230,7 @@ def _side(name: str, size: object) -> int:
 # What towers of pretrained models share.
 
 
-class PretrainedTower(nn.Module):
+class PretrainedTower(nn.Module, ABC):
     """A tower around a pretrained model, which may be frozen.
 
     Attributes:
@@ -250,6 +250,10 @@ class PretrainedTower(nn.Module):
         if self.fixed_norms or not self.trained:
             self.body.eval()
         return self
+
+    @abstractmethod
+    def forward(self, items: ModalityBatch) -> Embeddings:
+        """Encode images or texts."""
 
 
 class StatesTower(PretrainedTower, ImageTower):
