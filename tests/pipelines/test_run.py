@@ -94,10 +94,15 @@ UNITER = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8"
 DIVE = ("*.model.image.tower.width=16", "*.model.text.gru.width=16", "*.batch=4")
 
 
+# variants and ensembles of models that a quicker recipe runs too
+LONG = ("ablations", "/bfan-", "/scan-t2i-avg", "/scan-scenes", "/bfan-scenes", "/vsrn-scenes")
+LONG += ("naaf-scenes", "sgraf-scenes", "sgraf-saf", "bfan-prob", "scan-t2i-avg")
+
+
 def of_scenes():
-    """All of them; tables of many trainings only where there is time."""
+    """All of them; tables of many trainings, ensembles and variants only where there is time."""
     for recipe in catalogue.all_recipes():
-        long = "ablations" in recipe.name and "vsepp" not in recipe.name
+        long = any(part in recipe.name for part in LONG)
         if "scenes" in recipe.name:
             yield pytest.param(recipe.name, marks=[pytest.mark.slow] if long else [])
     for kind in ndgl.VARIANTS:
