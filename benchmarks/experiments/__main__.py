@@ -20,15 +20,15 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", required=True)
 
     plan = verbs.add_parser("plan", help="list all tables, or the experiments of one")
-    plan.add_argument("table", nargs="?", help="as aoq-flickr8k; default: list all")
+    plan.add_argument("table", nargs="?", help="as aoq-batch; default: list all")
 
     go = verbs.add_parser("run", help="run the missing experiments of a table")
-    go.add_argument("table", help="as aoq-flickr8k")
+    go.add_argument("table", help="as aoq-batch")
     go.add_argument("--budget", default="cpu", help="cpu, gpu or smoke; default cpu")
     go.add_argument("--data", help="as `counterfoil run` has it")
     for name in ("features", "images", "decisions"):
         go.add_argument(f"--{name}", type=Path, help="as `counterfoil run` has it")
-    go.add_argument("--folder", type=Path, help="of the runs; default runs/evidence/TABLE/BUDGET")
+    go.add_argument("--folder", type=Path, help="of the runs; default runs/TABLE/BUDGET")
     go.add_argument("--ledger", type=Path, help="raw results, JSONL; default in the folder")
     go.add_argument(
         "--only", action="append", default=[], help="experiments whose names begin so; many times"

@@ -1,273 +1,337 @@
-"""AOQ on Flickr8k: four losses on four models, and its ablations (Table 3).
+"""AOQ: offline negatives by the size of the batch, with exactly false lists, and on VSE++.
 
-A model trains on lists that its own round one mined, or, as in the paper, on those of another.
-Widths and epochs are the same for every row of a budget. The rate and the warm-up with the sum of
-hinges were chosen on dev with VSE++ and the online loss, and hold for all that learn with them.
+The offline losses are compared with the online loss of equal epochs and of three times the batch
+(about equal cost), and with random lists, which show whether the mining or the loss does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Literal, final
+from dataclasses import dataclass, replace
+from typing import final
 
-from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Table
-from counterfoil.core.config import Config, config, from_data, lazy
-from counterfoil.losses.aoq import (
-    AdaptiveQuintuplet,
-    OfflineQuintuplet,
-    OfflineTriplet,
-    OnlineQuintuplet,
-)
+from benchmarks.experiments.lists import RandomLists, TrueShareLists
+from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
+from counterfoil.core.config import config, from_data, lazy
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.losses.aoq import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.base import RetrievalModel
+from counterfoil.models.frozen import FrozenAdapters
 from counterfoil.models.layers.towers import GRU
-from counterfoil.negatives.filters import FilterConfig
-from counterfoil.negatives.sampling import SamplingConfig
-from counterfoil.pipelines.pipeline import Evaluate, Mine, Train
-from counterfoil.recipes.models import (
-    MARGIN,
-    PROFILES,
-    bfan_config,
-    scan_config,
-    vsepp_config,
-    vsrn_config,
-    with_warmup,
-)
+from counterfoil.pipelines.pipeline import Mine, Stage, Train
+from counterfoil.recipes.models import MARGIN, PROFILES, vsepp_config, with_warmup
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
-ModelName = Literal["vsepp", "scan-t2i", "bfan", "vsrn"]
+CCA, ONLINE, LARGER, FINAL, RANDOM = (
+    "CCA, closed form",
+    "online",
+    "online, three times the batch",
+    "AdapOffQuin",
+    "AdapOffQuin, random lists",
+)
+ADAPTERS, VSEPP = "adapters on CCA", "VSE++"
+HARDEST: Loss = lazy(HardestTripletLoss, margin=MARGIN, reduction="mean")
+OFFLINE: dict[str, Loss] = {
+    FINAL: lazy(AdaptiveQuintuplet, reduction="mean"),
+    "OffTri": lazy(OfflineTriplet, reduction="mean"),
+    "OffQuin": lazy(OfflineQuintuplet, reduction="mean"),
+    # a weight of 1.5 whatever the scores: the score difference is divided by a huge alpha
+    "OffQuin, online hinges weighted 1.5": lazy(AdaptiveQuintuplet, alpha=1e9, reduction="mean"),
+}
+TEXTS, IMAGES = 300, 60  # of the lists, as in the paper
+SHARES = (0.0, 0.05, 0.1, 0.2, 0.4)
+LONGEST = 4  # times the list, mined for lists with a chosen share of true pairs
+FLICKR = "flickr8k"
+SCENES = "scenes:images=24000,dev=1000,test=1000,features=regions"
 
-DATA = "flickr8k"
-TEST = Evaluate(name="test", using=(), protocol="flickr-1k")
-ONLINE, LISTS, FINAL = "online", "lists", "AdapOffQuin"
-TITLES: dict[ModelName, str] = {
-    "vsepp": "VSE++",
-    "scan-t2i": "SCAN t-i",
-    "bfan": "BFAN equal",
-    "vsrn": "VSRN",
-}
-HARDEST: Loss = lazy(HardestTripletLoss, margin=MARGIN)
-LOSSES: dict[str, Loss] = {
-    FINAL: lazy(AdaptiveQuintuplet),
-    "OffQuin": lazy(OfflineQuintuplet),
-    "OffTri": lazy(OfflineTriplet),
-}
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """Training of a model at one batch, tuned on dev with the online loss on seeds 0 and 1.
+
+    Attributes:
+        batch: anchor captions.
+        rate: of the optimiser.
+        epochs: of each round.
+    """
+
+    batch: int
+    rate: float
+    epochs: int
+
+    @property
+    def setting(self) -> str:
+        """As in "batch 8"."""
+        return f"batch {self.batch}"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class AoqSize:
-    """Settings of a budget, the same for every row.
+    """Settings of a budget.
 
     Attributes:
-        width: of the joint space.
-        word_width: of a word embedding.
-        epochs: of each round.
-        rate: of the optimiser, falling along a half cosine.
-        warmup: steps with the sum of hinges first.
-        texts: length of an image's list; a text's is a fifth of it.
-        seeds: number of seeds of each model that mines for itself.
-        miner: model that also mines for others; VSRN in the paper.
-        others: models that train on its lists, and with which losses.
-        shared: number of the miner's seeds whose lists others use.
-        own: rate and warm-up of models that do not learn with the others'.
-        once: models whose first seed mines for all; the others mine for each seed.
-        steps: of each round at most; 0 for all epochs.
+        seeds: the first two explored; the others confirm.
+        regimes: of the adapters, the most important first.
+        vsepp: of VSE++.
+        width: of VSE++.
+        steps: of each training at most; 0 for all.
+        texts: length of an image's list.
+        images: length of a text's list.
     """
 
+    seeds: tuple[int, ...]
+    regimes: tuple[Regime, ...]
+    vsepp: Regime
     width: int
-    word_width: int
-    epochs: int
-    rate: float
-    warmup: int
-    seeds: dict[ModelName, int]
-    others: dict[ModelName, tuple[str, ...]]
-    miner: ModelName = "vsepp"
-    texts: int = 100
-    shared: int = 1
-    own: dict[ModelName, tuple[float, int]] = field(default_factory=dict)
-    once: tuple[ModelName, ...] = ()
     steps: int = 0
+    texts: int = TEXTS
+    images: int = IMAGES
 
 
+SEEDS = tuple(range(2, 10))  # confirm; 0 and 1 explored
+REGIMES = (
+    Regime(batch=8, rate=2e-4, epochs=4),
+    Regime(batch=128, rate=3e-4, epochs=8),
+    Regime(batch=32, rate=2e-4, epochs=6),
+    Regime(batch=16, rate=2e-4, epochs=5),
+)
 SIZES: dict[Budget, AoqSize] = {
     "cpu": AoqSize(
-        width=128,
-        word_width=128,
-        epochs=5,
-        rate=3e-3,
-        warmup=235,
-        seeds={"vsepp": 3, "scan-t2i": 3, "vsrn": 1},
-        others={"bfan": tuple(LOSSES)},
-        own={"vsrn": (3e-3, 705)},
-        once=("scan-t2i",),
+        seeds=SEEDS,
+        regimes=REGIMES,
+        vsepp=Regime(batch=8, rate=2e-4, epochs=8),
+        width=256,
     ),
     "gpu": AoqSize(
+        seeds=SEEDS,
+        regimes=REGIMES,
+        vsepp=Regime(batch=8, rate=2e-4, epochs=15),
         width=1024,
-        word_width=300,
-        epochs=10,
-        rate=5e-4,
-        warmup=235,
-        seeds={"vsepp": 3, "scan-t2i": 3, "bfan": 3, "vsrn": 3},
-        miner="vsrn",
-        others={"scan-t2i": (FINAL,)},
-        shared=3,
     ),
     "smoke": AoqSize(
+        seeds=(2,),
+        regimes=(Regime(batch=8, rate=1e-3, epochs=1),),
+        vsepp=Regime(batch=8, rate=1e-3, epochs=1),
         width=16,
-        word_width=16,
-        epochs=1,
-        rate=1e-3,
-        warmup=2,
+        steps=5,
         texts=20,
-        steps=20,
-        seeds={"vsepp": 1, "scan-t2i": 1, "vsrn": 1},
-        others={"bfan": tuple(LOSSES)},
+        images=4,
     ),
 }
 
-# Of the ablations.
-FILTERS = FilterConfig(captions=0.5, below_positive=0.0)
-LENGTHS = (1000, 300, 20)  # of an image's list, beside the usual one
-DECIDING = ("h300", "longer-online", "longer-AdapOffQuin", FINAL)  # the rows of further seeds
-
 
 def tables() -> tuple[Table, ...]:
-    """AOQ's two tables."""
+    """AOQ's tables."""
+    small = f"batch {REGIMES[0].batch}"
     return (
         Table(
-            name="evidence/aoq-flickr8k",
-            about="AOQ: four losses on four models",
-            data=DATA,
-            first=ONLINE,
-            experiments=_losses,
+            name="aoq-batch",
+            question="Do mined negatives help, and does it depend on the batch?",
+            data=FLICKR,
+            base=ONLINE,
+            vectors=True,
+            experiments=_by_batch,
+            contrasts=(
+                _contrast("AdapOffQuin is better than the online loss at batch 8.", small),
+                _contrast(
+                    "AdapOffQuin at batch 8 is better than the online loss at batch 24.",
+                    small,
+                    base=LARGER,
+                ),
+                _contrast("Mined lists are better than random ones.", small, base=RANDOM),
+                _contrast("AdapOffQuin is better than the online loss at batch 128.", "batch 128"),
+            ),
         ),
         Table(
-            name="evidence/aoq-ablations-flickr8k",
-            about="AOQ's ablations, list lengths, filters and a longer training",
-            data=DATA,
-            first=ONLINE,
-            experiments=_ablations,
+            name="aoq-truth",
+            question="What do false negatives in the lists cost, where truth is exact?",
+            data=SCENES,
+            base=ONLINE,
+            vectors=True,
+            experiments=_by_truth,
+            contrasts=(
+                _contrast(
+                    "AdapOffQuin with exactly false lists is better than the online loss.",
+                    small,
+                    method=_share_title(0.0),
+                ),
+                _contrast(
+                    "Exactly false lists are better than the mined ones.",
+                    small,
+                    method=_share_title(0.0),
+                    base=FINAL,
+                ),
+            ),
+        ),
+        Table(
+            name="aoq-vsepp",
+            question="Does the gain at small batches hold for VSE++ trained on regions?",
+            data=FLICKR,
+            base=ONLINE,
+            experiments=_vsepp,
+            contrasts=(
+                _contrast(
+                    "AdapOffQuin is better than the online loss on VSE++ at batch 8.",
+                    small,
+                    model=VSEPP,
+                ),
+            ),
         ),
     )
 
 
-def train(
-    name: str, model: ModelName, loss: Loss, seed: int, size: AoqSize, negatives: str | None = None
+def _contrast(
+    claim: str, setting: str, *, model: str = ADAPTERS, method: str = FINAL, base: str = ONLINE
+) -> Contrast:
+    return Contrast(
+        claim=claim, model=model, setting=setting, method=method, base=base, seeds=SEEDS
+    )
+
+
+def adapter_training(
+    name: str, loss: Loss, seed: int, regime: Regime, steps: int, lists: str | None = None
 ) -> Train:
-    """A training of either round."""
-    rate, warmup = size.own.get(model, (size.rate, size.warmup))
+    """A training of adapters on CCA vectors."""
     return Train(
         name=name,
-        model=_model(model, size),
-        objective=with_warmup(loss, warmup, "loss"),
-        processor=PROFILES[DATA].processor,
+        model=config(FrozenAdapters, width=256, hidden=512, dropout=0.5),
+        objective=weighted_sum(loss=loss),
+        processor=ProcessorConfig(texts="vectors"),
         plan=TrainConfig(
-            epochs=size.epochs,
+            epochs=regime.epochs,
+            batch=regime.batch,
+            seed=seed,
+            steps=steps,
+            optimiser=OptimizerConfig(rate=regime.rate),
+            schedule=CosineLR(warmup=50),
+            keep_last=True,
+            log_every=1000,
+        ),
+        negatives=lists,
+    )
+
+
+def cca_row(builder: ExperimentBuilder, setting: str) -> None:
+    """Add the row of the vectors themselves."""
+    # adapters begin as the identity, and this rate moves nothing
+    untrained = Regime(batch=128, rate=1e-12, epochs=1)
+    builder.compare(
+        CCA, adapter_training("cca", HARDEST, builder.seed, untrained, 1), setting=setting
+    )
+
+
+def _by_batch(budget: Budget) -> Iterator[Experiment]:
+    """All seeds of a batch, then the next batch."""
+    size = SIZES[budget]
+    for regime in size.regimes:
+        for seed in size.seeds:
+            builder = ExperimentBuilder(ADAPTERS, seed)
+            if seed == size.seeds[0]:
+                cca_row(builder, regime.setting)
+            _two_rounds(builder, regime, size)
+            yield builder.build("aoq-batch", f"batch-{regime.batch}-{seed}", FLICKR)
+
+
+def _two_rounds(builder: ExperimentBuilder, regime: Regime, size: AoqSize) -> None:
+    """The online loss, its lists, and round two with each loss."""
+    seed, setting = builder.seed, regime.setting
+
+    def compare(name: str, method: str, loss: Loss, lists: str | None = None) -> None:
+        stage = adapter_training(name, loss, seed, regime, size.steps, lists)
+        builder.compare(method, stage, setting=setting)
+
+    compare("online", ONLINE, HARDEST)
+    builder.add(_mined(size))
+    builder.add(RandomLists(name="random", texts=size.texts, images=size.images, seed=seed))
+    compare("adaptive", FINAL, OFFLINE[FINAL], "lists")
+    larger = replace(regime, batch=3 * regime.batch)
+    wide = adapter_training("larger", HARDEST, seed, larger, size.steps)
+    builder.compare(LARGER, wide, setting=setting)
+    compare("adaptive-random", RANDOM, OFFLINE[FINAL], "random")
+    for place, (method, loss) in enumerate(list(OFFLINE.items())[1:]):
+        compare(f"offline-{place}", method, loss, "lists")
+
+
+def _mined(size: AoqSize, times: int = 1, name: str = "lists") -> Stage:
+    return Mine(name=name, using=("online",), texts=times * size.texts, images=times * size.images)
+
+
+def _share_title(share: float) -> str:
+    return f"AdapOffQuin, {100 * share:.0f} % of the lists true"
+
+
+def _by_truth(budget: Budget) -> Iterator[Experiment]:
+    """Lists as mined, and with each share of true pairs, at the smallest batch."""
+    size = SIZES[budget]
+    regime = replace(size.regimes[0], epochs=min(3, size.regimes[0].epochs))
+    for seed in size.seeds:
+        builder = ExperimentBuilder(ADAPTERS, seed)
+        if seed == size.seeds[0]:
+            cca_row(builder, regime.setting)
+        online = adapter_training("online", HARDEST, seed, regime, size.steps)
+        builder.compare(ONLINE, online, setting=regime.setting)
+        builder.add(_mined(size), _mined(size, LONGEST, "longer"))
+        mined = adapter_training("adaptive", OFFLINE[FINAL], seed, regime, size.steps, "lists")
+        builder.compare(FINAL, mined, setting=regime.setting)
+        for share in SHARES:
+            name = f"true-{100 * share:.0f}"
+            lists = TrueShareLists(
+                name=name,
+                lists="longer",
+                share=share,
+                texts=size.texts,
+                images=size.images,
+                seed=seed,
+            )
+            builder.add(lists)
+            stage = adapter_training(
+                f"adaptive-{name}", OFFLINE[FINAL], seed, regime, size.steps, name
+            )
+            builder.compare(_share_title(share), stage, setting=regime.setting)
+        yield builder.build("aoq-truth", f"seed-{seed}", SCENES)
+
+
+def _vsepp(budget: Budget) -> Iterator[Experiment]:
+    size = SIZES[budget]
+    for seed in size.seeds:
+        builder = ExperimentBuilder(VSEPP, seed)
+        setting = size.vsepp.setting
+        builder.compare(ONLINE, _vsepp_training("online", HARDEST, seed, size), setting=setting)
+        builder.add(_mined(size))
+        builder.add(RandomLists(name="random", texts=size.texts, images=size.images, seed=seed))
+        for name, method, lists in (
+            ("adaptive", FINAL, "lists"),
+            ("adaptive-random", RANDOM, "random"),
+        ):
+            stage = _vsepp_training(name, OFFLINE[FINAL], seed, size, lists)
+            builder.compare(method, stage, setting=setting)
+        yield builder.build("aoq-vsepp", f"seed-{seed}", FLICKR)
+
+
+def _vsepp_training(
+    name: str, loss: Loss, seed: int, size: AoqSize, lists: str | None = None
+) -> Train:
+    """A training of VSE++; the sum of hinges comes first, for a fourth of an epoch."""
+    width, regime = size.width, size.vsepp
+    text = config(GRU, words=from_data("words"), word_width=width, width=width, dropout=0.3)
+    warmup = 1000 if not size.steps else 2
+    return Train(
+        name=name,
+        model=vsepp_config(width=width, image_pool="mean+max", two_way=True).replace(text=text),
+        objective=with_warmup(loss, warmup, "loss"),
+        processor=PROFILES[FLICKR].processor,
+        plan=TrainConfig(
+            epochs=regime.epochs,
+            batch=regime.batch,
             seed=seed,
             steps=size.steps,
-            optimiser=OptimizerConfig(rate=rate),
+            optimiser=OptimizerConfig(rate=regime.rate),
             schedule=CosineLR(warmup=50),
+            keep_last=True,
+            log_every=1000,
         ),
-        negatives=negatives,
+        negatives=lists,
     )
-
-
-def _model(model: ModelName, size: AoqSize) -> Config[RetrievalModel]:
-    width, words = size.width, size.word_width
-    text = config(GRU, words=from_data("words"), word_width=words, width=width, dropout=0.2)
-    match model:
-        case "vsepp":
-            made = vsepp_config(width=width, image_pool="mean+max", two_way=True)
-        case "scan-t2i":
-            made = scan_config(width=width)
-        case "bfan":
-            made = bfan_config(width=width)
-        case "vsrn":
-            made = vsrn_config(width=width, word_width=words)
-            text = text.replace(bidirectional=False)
-    return made.replace(text=text)
-
-
-def _losses(budget: Budget) -> Iterator[Experiment]:
-    """First one seed of every model, then the next; a model that mines once has one experiment."""
-    size = SIZES[budget]
-    groups: list[tuple[ModelName, tuple[int, ...]]] = []
-    for model, count in size.seeds.items():
-        every = tuple(range(count))
-        groups += [(model, every)] if model in size.once else [(model, (seed,)) for seed in every]
-    for model, seeds in sorted(groups, key=lambda group: group[1][0]):
-        yield _rounds(model, seeds, size)
-
-
-def _rounds(model: ModelName, seeds: tuple[int, ...], size: AoqSize) -> Experiment:
-    """Round one, its lists, and round two with each loss; then the others."""
-    builder = ExperimentBuilder(TEST)
-
-    def compare(name: str, trained: ModelName, method: str, seed: int) -> None:
-        online = method == ONLINE
-        loss = HARDEST if online else LOSSES[method]
-        stage = train(name, trained, loss, seed, size, None if online else LISTS)
-        builder.compare(TITLES[trained], method, stage, lists=TITLES[model])
-        builder.add(lists)  # behind the first training
-
-    images = max(1, size.texts // 5)
-    lists = Mine(name=LISTS, using=(ONLINE,), texts=size.texts, images=images)
-    for method in (ONLINE, *LOSSES):
-        for seed in seeds:
-            compare(method if seed == seeds[0] else f"{method}-{seed}", model, method, seed)
-    if model == size.miner and seeds[0] < size.shared:
-        for other, losses in size.others.items():
-            for method in losses if other in size.seeds else (ONLINE, *losses):
-                compare(f"{other}-{method}", other, method, seeds[0])
-    key = model if model in size.once else f"{model}-{seeds[0]}"
-    return builder.build("evidence/aoq-flickr8k", key, DATA)
-
-
-def _ablations(budget: Budget) -> Iterator[Experiment]:
-    """One model: VSRN as in the paper where it can be afforded, else VSE++."""
-    model: ModelName = "vsrn" if budget == "gpu" else "vsepp"
-    size = SIZES[budget]
-    longest = 2 * size.texts if budget == "smoke" else LENGTHS[0]
-    mine = Mine(name=LISTS, using=(ONLINE,), texts=longest, images=longest // 5)
-    filtered = replace(
-        mine, name="filtered", texts=size.texts, images=size.texts // 5, filters=FILTERS
-    )
-    for seed in range(1 if budget == "smoke" else 3):
-        deciding = bool(seed) and budget == "cpu"
-        builder = ExperimentBuilder(TEST)
-        first = train(ONLINE, model, HARDEST, seed, size)
-        builder.compare(TITLES[model], ONLINE, first)
-        builder.add(mine, *([] if deciding else [filtered]))
-        for stage in _second_rounds(model, seed, size, longest):
-            if stage.name in DECIDING or not deciding:
-                builder.compare(TITLES[model], stage.name, stage)
-        yield builder.build("evidence/aoq-ablations-flickr8k", f"{model}-{seed}", DATA)
-
-
-def _second_rounds(model: ModelName, seed: int, size: AoqSize, longest: int) -> list[Train]:
-    """Round two in all its variants, the most important first."""
-
-    def variant(name: str, loss: Loss = LOSSES[FINAL], *, texts: int = size.texts) -> Train:
-        drawn = SamplingConfig(texts=texts, images=max(1, texts // 5))
-        return replace(train(name, model, loss, seed, size, LISTS), draw=drawn)
-
-    def longer(stage: Train, name: str) -> Train:
-        return replace(stage, name=name, plan=replace(stage.plan, epochs=2 * size.epochs))
-
-    usual = variant(FINAL)
-    offline = lazy(OfflineQuintuplet, online=None)
-    return [
-        replace(variant("filtered-lists"), negatives="filtered"),
-        *(variant(f"h{n}", texts=n) for n in LENGTHS if n <= longest),
-        replace(variant("fine-tuned"), start=ONLINE, objective=weighted_sum(loss=LOSSES[FINAL])),
-        longer(train(ONLINE, model, HARDEST, seed, size), "longer-online"),
-        longer(usual, "longer-AdapOffQuin"),
-        variant("OnlineQuin", lazy(OnlineQuintuplet)),
-        variant("no-OfflineAdap", lazy(AdaptiveQuintuplet, reference="positive")),
-        variant("squared", lazy(OfflineQuintuplet, squared=True)),
-        replace(variant("OnlyOffline", offline), objective=weighted_sum(loss=offline)),
-        usual,
-    ]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from benchmarks.experiments import aoq, ndgl, tags
-from benchmarks.experiments.table import PREFIX, Table
+from benchmarks.experiments import aoq, ndgl
+from benchmarks.experiments.table import Table
 from counterfoil.core.config import unknown_name
 
 
 def tables() -> tuple[Table, ...]:
     """Every table."""
-    return (*aoq.tables(), *ndgl.tables(), *tags.tables())
+    return (*aoq.tables(), *ndgl.tables())
 
 
 def find(name: str) -> Table:
-    """The table of this name, with or without the "evidence/" that ledgers put before it.
+    """The table of this name.
 
     Raises:
         ValueError: there is none; the message names the nearest.
     """
-    known = {table.name.removeprefix(PREFIX): table for table in tables()}
-    short = name.removeprefix(PREFIX)
-    if short not in known:
-        raise ValueError(unknown_name(short, list(known), "a table of experiments"))
-    return known[short]
+    known = {table.name: table for table in tables()}
+    if name not in known:
+        raise ValueError(unknown_name(name, list(known), "a table of experiments"))
+    return known[name]

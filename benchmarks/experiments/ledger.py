@@ -1,8 +1,4 @@
-"""Raw results of experiments as lines of JSON, and the run that fills them.
-
-A line holds one evaluation: its numbers, and for every query whether its best true counterpart was
-first, in the first 5, in the first 10 or further back, so that paired tests can be made later.
-"""
+"""Results of experiments as lines of JSON, and the run that adds what is missing."""
 
 from __future__ import annotations
 
@@ -16,88 +12,61 @@ from pathlib import Path
 from typing import final
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from benchmarks.experiments.cca import write_cca_vectors
 from benchmarks.experiments.table import Experiment, Row, Table
 from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.console import output
 from counterfoil.core.io import ensure_writable_file, read_json, write_text
-from counterfoil.evaluation.metrics import CUTOFFS, METRICS, RankedQueries
+from counterfoil.evaluation.metrics import METRICS, without_models
 from counterfoil.pipelines.pipeline import Recipe, data_contents, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.recipes.grid_search import dependencies
 from counterfoil.training.logging import read_metrics
 
-BANDS = "0123"  # hit at 1, at 5, at 10, none
+SPLITS = ("dev", "test")
 
 
 @final
 class Entry(BaseModel):
-    """One evaluation.
+    """One training of one seed, measured on both splits.
 
     Attributes:
-        table: as in "evidence/aoq-flickr8k".
+        table: as in "aoq-batch".
         budget: as in "cpu".
-        host: title of the model.
+        model: title of the model.
+        setting: what several methods are compared under, as in "batch 8".
         method: how it was trained.
-        lists: the model whose scores mined its negatives; empty for none.
         seed: of the training.
-        protocol: the evaluation in one sentence.
-        digest: of everything the evaluation depends on.
+        protocol: the evaluation on test in one sentence.
+        digest: of everything that the evaluation on test depends on.
         data: fingerprint of the data set.
-        numbers: metrics by name.
-        training: from the training log, by name: epochs, best_epoch, dev_rsum, seconds.
+        numbers: metrics by split and name.
+        training: from the training log, by name: epochs, seconds.
         versions: of counterfoil and torch.
-        images: for every image a digit: 0, 1 or 2 where its best text is among the first 1, 5 or
-            10, and else 3.
-        texts: the same for every text, those of one image together, images apart by a blank.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     table: str
     budget: str
-    host: str
+    model: str
+    setting: str = ""
     method: str
-    lists: str = ""
     seed: int
     protocol: str
     digest: str
     data: str
-    numbers: dict[str, float]
+    numbers: dict[str, dict[str, float]]
     training: dict[str, float] = {}
     versions: dict[str, str] = {}
-    images: str = Field(pattern="^[0-3]+$")
-    texts: str = Field(pattern="^[0-3 ]+$")
 
     @property
     def place(self) -> tuple[str, str, str, str, str, int]:
         """Key of the row; a later entry with the same key replaces an earlier one."""
-        return self.table, self.budget, self.host, self.method, self.lists, self.seed
-
-    def shares(self) -> Tensor:
-        """(I,) contribution of each image, with all its texts, to RSum."""
-
-        def hits(digit: str) -> int:  # how many of R@1, R@5 and R@10 a query counts for
-            return len(CUTOFFS) - BANDS.index(digit)
-
-        groups = self.texts.split(" ")
-        each = torch.tensor([float(sum(map(hits, group))) for group in groups])
-        own = torch.tensor([float(hits(digit)) for digit in self.images])
-        texts = sum(map(len, groups))
-        return 100 * (own.double() / len(own) + each.double() / texts)
-
-
-def bands(ranked: RankedQueries) -> tuple[str, ...]:
-    """For every image a digit for each of its queries, see `Entry`; images as in the split."""
-    counted = ranked.counted
-    misses = torch.stack([ranked.ranks[counted] >= k for k in CUTOFFS]).sum(0)
-    digits: dict[int, list[str]] = {}
-    for image, band in zip(ranked.images[counted].tolist(), misses.tolist()):
-        digits.setdefault(image, []).append(BANDS[band])
-    return tuple("".join(digits[image]) for image in sorted(digits))
+        return self.table, self.budget, self.model, self.setting, self.method, self.seed
 
 
 def read(path: Path) -> tuple[Entry, ...]:
@@ -189,71 +158,86 @@ def run(
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     todo = table.of(budget, only)
-    data = data_contents(source.open())
+    contents = data_contents(source.open())
+    opened = _with_vectors(source, folder.parent / "vectors") if table.vectors else source
     for number, experiment in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
         output(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
-        names = stage_digests(experiment.recipe, data)
+        names = stage_digests(experiment.recipe, contents)
         recipe, place = _missing(experiment, names, ledger), folder / experiment.key
         if recipe is None:
-            output(f"{experiment.key}: kept, {ledger}")
+            output(f"{experiment.key}: in {ledger}")
             continue
-        done = run_pipeline(recipe, source, place, resume=resume, minutes=left)
+        done = run_pipeline(recipe, opened, place, resume=resume, minutes=left)
         if distributed.rank() == 0:
-            finished = [row for row in experiment.rows if _done(place, row.test, names[row.test])]
-            add(ledger, [_entry(table, budget, row, names[row.test], place) for row in finished])
+            rows = [row for row in experiment.rows if _is_done(place, row)]
+            add(ledger, [_entry(table, budget, row, names[_test(row)], place) for row in rows])
         distributed.barrier()
         if not done:
             return False
     return True
 
 
+def _with_vectors(source: DataSource, folder: Path) -> DataSource:
+    """The CCA vectors of a data set, computed once."""
+    if not folder.exists() and distributed.rank() == 0:
+        write_cca_vectors(source.open(), folder)
+    distributed.barrier()
+    return DataSource(str(folder))
+
+
+def _test(row: Row) -> str:
+    return f"test-{row.name}"
+
+
 def _missing(experiment: Experiment, names: Mapping[str, str], ledger: Path) -> Recipe | None:
     """The stages behind the rows that the ledger does not hold yet; None where it holds all."""
     have = {entry.digest for entry in read(ledger)} if ledger.exists() else set()
     recipe = experiment.recipe
-    wanted = [row.test for row in experiment.rows if names[row.test] not in have]
+    wanted = [
+        f"{split}-{row.name}"
+        for row in experiment.rows
+        if names[_test(row)] not in have
+        for split in SPLITS
+    ]
     return replace(recipe, stages=dependencies(recipe, *wanted)) if wanted else None
 
 
-def _done(folder: Path, stage: str, digest: str) -> bool:
-    note = folder / f"{stage}.json"
-    if not note.exists():
+def _is_done(folder: Path, row: Row) -> bool:
+    """Whether both evaluations of a row are there."""
+    notes = [folder / f"{split}-{row.name}.json" for split in SPLITS]
+    if not all(note.exists() for note in notes):
         return False
-    noted = read_json(note, "the note of a stage")
-    return bool(noted.get("state") == "done" and noted.get("digest") == digest)
+    return all(read_json(note, "the note of a stage").get("state") == "done" for note in notes)
 
 
 def _entry(table: Table, budget: str, row: Row, digest: str, folder: Path) -> Entry:
-    measured = RetrievalEvaluation.open(folder / row.test)
-    i2t, t2i = measured.report.ranked
+    measured = {s: RetrievalEvaluation.open(folder / f"{s}-{row.name}") for s in SPLITS}
     return Entry(
         table=table.name,
         budget=budget,
-        host=row.host,
+        model=row.model,
+        setting=row.setting,
         method=row.method,
-        lists=row.lists,
         seed=row.seed,
-        protocol=measured.report.setting.line(),
+        protocol=without_models(measured["test"].report.setting.line()),
         digest=digest,
-        data=measured.dataset,
-        numbers={n: round(v, 4) for n, v in zip(METRICS, measured.report.numbers, strict=True)},
-        training=_training([folder / name for name in row.models]),
+        data=measured["test"].dataset,
+        numbers={
+            split: {
+                name: round(value, 4)
+                for name, value in zip(METRICS, evaluation.report.numbers, strict=True)
+            }
+            for split, evaluation in measured.items()
+        },
+        training=_training([folder / name for name in row.trained]),
         versions={"counterfoil": __version__, "torch": torch.__version__},
-        images="".join(bands(i2t)),
-        texts=" ".join(bands(t2i)),
     )
 
 
 def _training(folders: Sequence[Path]) -> dict[str, float]:
-    """Epochs, the best one, its dev RSum and the seconds; means and sums over several models."""
+    """Epochs and seconds of a training, sums over several."""
     logs = [read_metrics(folder / "metrics.jsonl") for folder in folders]
-    dev = [[line for line in log if "dev_rsum" in line] for log in logs]
-    best = [max(lines, key=lambda line: line["dev_rsum"]) for lines in dev if lines]
-    numbers: dict[str, float] = {}
-    if best:
-        numbers["epochs"] = max(float(lines[-1]["epoch"]) for lines in dev if lines)
-        numbers["best_epoch"] = sum(float(line["epoch"]) for line in best) / len(best)
-        numbers["dev_rsum"] = round(sum(float(line["dev_rsum"]) for line in best) / len(best), 4)
+    epochs = [max((float(line.get("epoch", 0)) for line in log), default=0.0) for log in logs]
     seconds = [max((float(line.get("seconds", 0)) for line in log), default=0.0) for log in logs]
-    return numbers | {"seconds": round(sum(seconds), 1)}
+    return {"epochs": sum(epochs), "seconds": round(sum(seconds), 1)}

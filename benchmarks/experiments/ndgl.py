@@ -1,235 +1,202 @@
-"""NDGL on Flickr8k: its models with their own loss, with baselines, and with NDGL.
+"""NDGL: a student of two teachers against its own loss at three times the epochs.
 
-A student of seed s learns from the two models that its own loss makes of the next two seeds;
-the row "ensemble of 2" of seed s is those two. AdapOffQuin and LSEH take the place of the model's
-triplet on the plain grid; lists are those of the first seed. Widths, epochs and rates are the same
-for every row of a budget. Further tables: readings of Eq. 4 and the parts of NDGL (Table 4), and
-the number of teachers and the batch (Table 3, Fig. 4).
+The teachers of a student are two trainings of other seeds, which no other student shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import final
 
-from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Table
-from counterfoil.pipelines.pipeline import CaptionSpaceStage, ComputeTargets, Evaluate, Mine, Train
-from counterfoil.recipes import ndgl
-from counterfoil.recipes.models import PROFILES, DatasetProfile
-from counterfoil.recipes.ndgl import LISTS, SEMANTICS
+from benchmarks.experiments.aoq import ADAPTERS, FLICKR, Regime, adapter_training, cca_row
+from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
+from counterfoil.core.config import lazy
+from counterfoil.losses.base import Loss, Reduction, weighted_sum
+from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.pipelines.pipeline import ComputeTargets, Train
+from counterfoil.recipes.models import MARGIN, PROFILES, DatasetProfile
+from counterfoil.recipes.ndgl import GAMMA, HNR_WEIGHT, MR_WEIGHT
 from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms
 from counterfoil.training.config import CosineLR, OptimizerConfig
 
-DATA = "flickr8k"
-TEST = Evaluate(name="test", using=(), protocol="flickr-1k")
-OWN = "own loss"
-SEEDS = 3  # of a model's own loss: two teach the third
+OWN, LONGER, ENSEMBLE = "own loss", "own loss, three times the epochs", "ensemble of 2"
+NDGL, AVERAGED = "NDGL", "NDGL, MR and HNR averaged over the batch"
+LIGHTER, HEAVIER = "NDGL, λ of MR 30", "NDGL, λ of MR 300"
+COSINE = "NDGL, margins in units of cosine"
+TARGETS = "targets"
+SEEDS = tuple(range(2, 10))  # confirm; 0 and 1 explored
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NdglSize:
-    """Settings of a budget, the same for every row.
+    """Settings of a budget.
 
     Attributes:
-        profile: widths.
-        epochs: of each training.
-        rate: of the optimiser, falling along a half cosine.
-        seeds: by model, of everything but its own loss.
-        edited: models that CFM is tried on.
-        texts: length of an image's list; a text's is a fifth of it.
-        steps: of each training at most; 0 for all epochs.
-        most_teachers: of the students in the curves.
-        batches: sizes in the curves.
-        curves: model and seeds of the readings and curves.
+        seeds: of the students.
+        adapters: training of the adapters on CCA vectors.
+        towers: training of GPO and CHAN on regions.
+        profile: widths of GPO and CHAN.
+        steps: of each training at most; 0 for all.
     """
 
+    seeds: tuple[int, ...]
+    adapters: Regime
+    towers: Regime
     profile: DatasetProfile
-    epochs: int
-    rate: float
-    seeds: dict[str, int]
-    edited: tuple[str, ...] = ()
-    texts: int = 100
     steps: int = 0
-    most_teachers: int
-    batches: tuple[int, ...]
-    curves: tuple[str, int] = ("gpo", 1)
-
-    def setting(self, name: str, seed: int, batch: int | None = None) -> ModelSetting:
-        """A model at the width of the budget."""
-        return ModelSetting(name=name, dataset=DATA, seed=seed, profile=self.profile, batch=batch)
-
-    def shorten(self, stage: Train) -> Train:
-        """A training with the epochs and the rate of the budget."""
-        plan = replace(
-            stage.plan,
-            epochs=self.epochs,
-            steps=self.steps,
-            optimiser=OptimizerConfig(rate=self.rate),
-            schedule=CosineLR(warmup=50),
-        )
-        return replace(stage, plan=plan)
-
-    def own(self, title: str, name: str, seed: int, batch: int | None = None) -> Train:
-        """A training with the model's own loss."""
-        return self.shorten(self.setting(name, seed, batch).setup().stage(title))
-
-    def lists(self, using: str) -> Mine:
-        """Mining by a training."""
-        return Mine(name=LISTS, using=(using,), texts=self.texts, images=self.texts // 5)
 
 
-_HERE = PROFILES[DATA]
-_ALL = ("chan", "gpo", "esa", "hrem", "dive", "vsrn")
-_ONCE = {"gpo": 1, "chan": 1, "esa": 1, "hrem": 1, "dive": 1, "vsrn": 1}
+WIDE = replace(PROFILES[FLICKR], width=256, word_width=256)
+ADAPTERS_REGIME = Regime(batch=128, rate=3e-4, epochs=8)
 SIZES: dict[Budget, NdglSize] = {
     "cpu": NdglSize(
-        profile=_HERE,
-        epochs=5,
-        rate=3e-3,
-        seeds={**_ONCE, "gpo": 3, "chan": 3},
-        most_teachers=3,
-        batches=(32, 128, 512),
+        seeds=SEEDS,
+        adapters=ADAPTERS_REGIME,
+        towers=Regime(batch=128, rate=1e-3, epochs=10),
+        profile=WIDE,
     ),
     "gpu": NdglSize(
-        profile=replace(_HERE, width=1024, word_width=300),
-        epochs=10,
-        rate=5e-4,
-        seeds=dict.fromkeys(_ALL, 3),
-        edited=_ALL,
-        most_teachers=5,
-        batches=(32, 64, 128, 256, 512),
-        curves=("chan", 3),  # as in the paper
+        seeds=SEEDS,
+        adapters=ADAPTERS_REGIME,
+        towers=Regime(batch=128, rate=5e-4, epochs=15),
+        profile=replace(PROFILES[FLICKR], width=1024, word_width=300),
     ),
     "smoke": NdglSize(
-        profile=replace(_HERE, width=16, word_width=16),
-        epochs=1,
-        rate=1e-3,
-        seeds=_ONCE,
-        edited=("gpo",),
-        texts=20,
-        steps=20,
-        most_teachers=2,
-        batches=(16, 32),
+        seeds=(2,),
+        adapters=Regime(batch=32, rate=1e-3, epochs=1),
+        towers=Regime(batch=16, rate=1e-3, epochs=1),
+        profile=replace(PROFILES[FLICKR], width=16, word_width=16),
+        steps=5,
     ),
 }
 
 
 def tables() -> tuple[Table, ...]:
-    """NDGL's three tables."""
-    rows = (
-        ("", "NDGL and other ways to use negatives, on six models", _methods),
-        (
-            "-readings",
-            "NDGL: readings of its Eq. 4, its parts, and mined negatives inside it",
-            _readings,
-        ),
-        ("-curves", "NDGL by the number of teachers and by the batch", _curves),
+    """NDGL's tables."""
+    made = [
+        Table(
+            name="ndgl-adapters",
+            question="Does a student of two teachers beat its own loss at equal cost?",
+            data=FLICKR,
+            base=OWN,
+            vectors=True,
+            experiments=_adapters,
+            contrasts=_contrasts(ADAPTERS),
+        )
+    ]
+    for name in ("gpo", "chan"):
+        title = MODELS[name].title
+        made.append(
+            Table(
+                name=f"ndgl-{name}",
+                question=f"Does NDGL help {title} trained on regions?",
+                data=FLICKR,
+                base=OWN,
+                experiments=lambda budget, name=name: _towers(budget, name),
+                contrasts=_contrasts(title),
+            )
+        )
+    return tuple(made)
+
+
+def _contrasts(model: str) -> tuple[Contrast, ...]:
+    declared = (
+        ("The student is better than its own loss at three times the epochs.", NDGL, LONGER),
+        ("The student is better than its own loss.", NDGL, OWN),
+        ("The student with averaged terms is better than its own loss.", AVERAGED, OWN),
     )
     return tuple(
-        Table(
-            name=f"evidence/ndgl{kind}-flickr8k",
-            about=about,
-            data=DATA,
-            first=OWN,
-            experiments=experiments,
-        )
-        for kind, about, experiments in rows
+        Contrast(claim=claim, model=model, method=method, base=base, seeds=SEEDS)
+        for claim, method, base in declared
     )
 
 
-def _methods(budget: Budget) -> Iterator[Experiment]:
-    """One for each model: own losses first, since others need them; then each seed."""
-    size = SIZES[budget]
-    for name, count in size.seeds.items():
-        title, builder = MODELS[name].title, ExperimentBuilder(TEST)
-        own = [size.own(f"own-{seed}", name, seed) for seed in range(SEEDS)]
-        builder.add(*own, size.lists("own-0"), CaptionSpaceStage(name=SEMANTICS))
-        for stage in own:
-            builder.compare(title, OWN, stage)
-        for seed in range(count):
-            teachers = _teachers(seed)
-            builder.measure(title, "ensemble of 2", teachers, f"ensemble-{seed}", seed)
-            builder.add(ComputeTargets(name=f"targets-{seed}", using=teachers))
-            for method, stage in _compared_methods(name, seed, size):
-                builder.compare(title, method, size.shorten(stage))
-        yield builder.build("evidence/ndgl-flickr8k", name, DATA)
+def student_terms(own: Reduction) -> dict[str, Terms]:
+    """MR and HNR with their weights by row, beside an own loss of this reduction."""
 
-
-def _compared_methods(name: str, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
-    """Method and training, the most important first."""
-    setting, targets = size.setting(name, seed), f"targets-{seed}"
-    yield "NDGL, K = 2", ndgl.student_stage(f"ndgl-{seed}", setting.setup(), targets=targets)
-    yield "AdapOffQuin", ndgl.offline_stage(f"aoq-{seed}", setting)
-    yield "LSEH", ndgl.lseh_stage(f"lseh-{seed}", setting)
-    if MODELS[name].reduction == "sum":  # MR and HNR over the batch, beside a summed triplet
-        losses: Terms = {
-            "mr": (ndgl.MR_WEIGHT, ndgl.margin_distillation("mean")),
-            "hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification("mean")),
+    def terms(mr: float = MR_WEIGHT, *, reduction: Reduction = own, **units: str) -> Terms:
+        return {
+            "mr": (mr, lazy(MarginDistillationLoss, reduction=reduction, **units)),
+            "hnr": (
+                HNR_WEIGHT,
+                lazy(HardNegativeRectificationLoss, gamma=GAMMA, reduction=reduction, **units),
+            ),
         }
-        stage = ndgl.guided_stage(f"ndgl-mean-{seed}", setting.setup(), losses, targets=targets)
-        yield "NDGL, K = 2, averaged", stage
-    if name in size.edited:
-        yield "CFM", ndgl.cfm_stage(f"cfm-{seed}", setting)
+
+    rows = {NDGL: terms(), LIGHTER: terms(0.3 * MR_WEIGHT), HEAVIER: terms(3 * MR_WEIGHT)}
+    return rows | ({AVERAGED: terms(reduction="mean")} if own == "sum" else {})
 
 
-def _readings(budget: Budget) -> Iterator[Experiment]:
-    """Readings of Eq. 4, NDGL's parts, and combinations that its authors did not try."""
+def teacher_seeds(seed: int) -> tuple[int, int]:
+    """Seeds of a student's two teachers; no other student has them."""
+    return 1000 + 2 * seed, 1001 + 2 * seed
+
+
+def _adapters(budget: Budget) -> Iterator[Experiment]:
     size = SIZES[budget]
-    name, seeds = size.curves
-    for seed in range(seeds):
-        builder, others = ExperimentBuilder(TEST), _teacher_seeds(seed)
-        own = [size.own(f"own-{one}", name, one) for one in (seed, *others)]
-        targets = ComputeTargets(name=ndgl.TARGETS, using=_teachers(seed))
-        builder.add(*own, size.lists(own[0].name), targets)
-        builder.compare(MODELS[name].title, OWN, own[0])
-        for method, stage in _compared_readings(size.setting(name, seed)):
-            builder.compare(MODELS[name].title, method, size.shorten(stage))
-        yield builder.build("evidence/ndgl-readings-flickr8k", f"{name}-{seed}", DATA)
+    own: Loss = lazy(HardestTripletLoss, margin=MARGIN, reduction="sum")
+
+    def train(name: str, seed: int, times: int, more: Terms) -> Train:
+        regime = replace(size.adapters, epochs=times * size.adapters.epochs)
+        stage = adapter_training(name, own, seed, regime, size.steps)
+        return replace(stage, objective=weighted_sum(own=own, **more))
+
+    for seed in size.seeds:
+        builder = ExperimentBuilder(ADAPTERS, seed)
+        if seed == size.seeds[0]:
+            cca_row(builder, "")
+        _compare(builder, train, student_terms("sum"))
+        yield builder.build("ndgl-adapters", f"seed-{seed}", FLICKR)
 
 
-def _compared_readings(setting: ModelSetting) -> Iterator[tuple[str, Train]]:
-    """Method and training, the most important first."""
-    setup, reduction = setting.setup(), setting.preset.reduction
-    yield "MR + HNR", ndgl.student_stage("ndgl", setup)
-    for name, loss in ndgl.distillation_readings(reduction, setup.plan.batch).items():
-        yield f"MR, {name}", ndgl.guided_stage(f"mr-{name}", setup, {"mr": loss})
-    hnr: Terms = {"hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification(reduction))}
-    yield "HNR", ndgl.guided_stage("hnr", setup, hnr)
-    yield "MR (with mined) + HNR + AdapOffQuin", ndgl.offline_student_stage("ndgl-aoq", setting)
-    yield "MR + HNR of mined", ndgl.offline_hnr_stage("hnr-offline", setting)
-    yield "AdapOffQuin", ndgl.offline_stage("aoq", setting)
+def _towers(budget: Budget, name: str) -> Iterator[Experiment]:
+    size, preset = SIZES[budget], MODELS[name]
+
+    def train(stage: str, seed: int, times: int, more: Terms) -> Train:
+        setup = ModelSetting(name=name, dataset=FLICKR, seed=seed, profile=size.profile).setup()
+        made = setup.stage(stage, more)
+        regime = size.towers
+        plan = replace(
+            made.plan,
+            epochs=times * regime.epochs,
+            batch=regime.batch,
+            steps=size.steps,
+            optimiser=OptimizerConfig(rate=regime.rate),
+            schedule=CosineLR(warmup=50),
+            keep_last=True,
+            log_every=1000,
+        )
+        return replace(made, plan=plan)
+
+    rows = student_terms(preset.reduction)
+    if name == "chan":  # its scores are ten times a cosine
+        rows[COSINE] = {
+            key: (weight, lazy(loss.make, **{**loss.arguments, "units": "cosine"}))
+            for key, (weight, loss) in rows[NDGL].items()
+        }
+    for seed in size.seeds:
+        builder = ExperimentBuilder(preset.title, seed)
+        _compare(builder, train, rows)
+        yield builder.build(f"ndgl-{name}", f"seed-{seed}", FLICKR)
 
 
-def _curves(budget: Budget) -> Iterator[Experiment]:
-    """By the number of teachers, then by the batch with two of them."""
-    size = SIZES[budget]
-    (name, seeds), most = size.curves, size.most_teachers
-    for seed in range(seeds):
-        builder, title = ExperimentBuilder(TEST), MODELS[name].title
-        teachers = [size.own(f"teacher-{k}", name, seed + k) for k in range(1, most + 1)]
-        names = tuple(one.name for one in teachers)
-        targets = [ComputeTargets(name=f"targets-{k}", using=names[:k]) for k in range(1, most + 1)]
-        builder.add(*teachers, *targets)
-        builder.compare(title, OWN, size.own("own", name, seed))
-        for k in range(1, most + 1):
-            setup = size.setting(name, seed).setup()
-            student = ndgl.student_stage(f"student-of-{k}", setup, targets=f"targets-{k}")
-            builder.compare(title, f"NDGL, K = {k}", size.shorten(student))
-        for batch in size.batches:
-            own = size.own(f"own-{batch}", name, seed, batch)
-            setup = size.setting(name, seed, batch).setup()
-            student = ndgl.student_stage(f"ndgl-{batch}", setup, targets=f"targets-{min(2, most)}")
-            builder.compare(title, f"{OWN}, batch {batch}", own)
-            builder.compare(title, f"NDGL, K = 2, batch {batch}", size.shorten(student))
-        yield builder.build("evidence/ndgl-curves-flickr8k", f"{name}-{seed}", DATA)
-
-
-def _teacher_seeds(seed: int) -> tuple[int, ...]:
-    return tuple((seed + k) % SEEDS for k in range(1, SEEDS))
-
-
-def _teachers(seed: int) -> tuple[str, ...]:
-    """The trainings that teach the student of a seed."""
-    return tuple(f"own-{one}" for one in _teacher_seeds(seed))
+def _compare(
+    builder: ExperimentBuilder,
+    train: Callable[[str, int, int, Terms], Train],
+    rows: dict[str, Terms],
+) -> None:
+    """The own loss, two teachers and their ensemble, the students, the own loss for longer."""
+    seed = builder.seed
+    builder.compare(OWN, train("own", seed, 1, {}))
+    teachers = [train(f"teacher-{one}", one, 1, {}) for one in teacher_seeds(seed)]
+    builder.compare(ENSEMBLE, *teachers)
+    names = tuple(teacher.name for teacher in teachers)
+    builder.add(ComputeTargets(name=TARGETS, using=names))
+    builder.compare(NDGL, replace(train("student", seed, 1, rows[NDGL]), guide=TARGETS))
+    builder.compare(LONGER, train("longer", seed, 3, {}))
+    for place, method in enumerate(row for row in rows if row != NDGL):
+        stage = train(f"student-{place}", seed, 1, rows[method])
+        builder.compare(method, replace(stage, guide=TARGETS))

@@ -1,108 +1,136 @@
-"""The table of experiments, made from their raw results: as Markdown and as SVG."""
+"""Tables and figures of experiments, made from their ledgers: Markdown and SVG.
+
+Differences are between trainings of equal seeds; their interval is Student's over seeds.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final, get_args
 
-import torch
 from rich.table import Table as RichTable
 from rich.tree import Tree
-from torch import Tensor
 
-from benchmarks.experiments.catalogue import tables
-from benchmarks.experiments.ledger import Entry, read
-from benchmarks.experiments.table import Budget, Row, Table
+from benchmarks.experiments.catalogue import find
+from benchmarks.experiments.ledger import SPLITS, Entry, read
+from benchmarks.experiments.table import Budget, Contrast, Table
 from counterfoil.core.io import ensure_writable_file, write_text
-from counterfoil.evaluation.metrics import METRICS, without_models
+from counterfoil.evaluation.metrics import METRICS
 from counterfoil.pipelines.plan import console
 
-ONLINE = "online"
 RSUM = METRICS[-1]
-RECALLS = tuple(metric for metric in METRICS if "R@" in metric)
-RESAMPLES, FLIPS, LEVEL = 2000, 10_000, 0.95
-AT_ONCE = 250
-HEAD = ("model", "loss", "seeds", *RECALLS, RSUM, "against {first} (95 %)", "p", "better in")
+LEVEL = 0.95
 NOTE = (
-    "Mean over seeds; RSum ± standard deviation between seeds. The interval resamples seeds and "
-    "images with all their captions; p permutes the two methods' results image by image and does "
-    "not extend to other seeds; neither is corrected for the number of rows. Single models, "
-    "except in rows named ensemble."
+    "Mean over seeds ± standard deviation between seeds. Differences are from the row “{base}” of "
+    "the same model and setting, on equal seeds, with Student's 95 % interval over seeds; not "
+    "corrected for the number of rows. Last epoch, nothing selected; single models, except in rows "
+    "named ensemble."
 )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Distance of RSum from that of the first method, on the same model, seeds and queries.
+    """Mean difference of a metric between two methods on equal seeds.
 
     Attributes:
         mean: over seeds.
-        low: of the interval that draws seeds, and images with all their queries, anew.
+        low: of Student's interval; -inf for a single seed.
         high: of the same.
-        p: two-sided, of a test that exchanges the two methods' answers image by image, for all
-            seeds together; it says nothing about other seeds.
-        better: number of seeds with a higher RSum, and number of seeds.
+        better: seeds with a higher value.
+        count: seeds.
     """
 
     mean: float
     low: float
     high: float
-    p: float
-    better: tuple[int, int]
+    better: int
+    count: int
+
+    def __str__(self) -> str:
+        if self.count == 1:
+            return f"{self.mean:+.1f} (one seed)"
+        return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One method on one model, over its seeds.
+    """One method under one setting, over its seeds.
 
     Attributes:
-        host: title of the model.
+        model: title of the model.
+        setting: see `Entry`.
         method: how it was trained.
-        lists: the model whose scores mined its negatives.
-        seeds: in order.
-        means: of every metric, by name.
-        deviation: of RSum between seeds (n - 1); None for a single one.
-        against: the first method, or None for itself.
+        entries: by seed.
+        against: difference from the base by split; empty for the base and where no seed is shared.
     """
 
-    host: str
+    model: str
+    setting: str
     method: str
-    lists: str
-    seeds: tuple[int, ...]
-    means: dict[str, float]
-    deviation: float | None
-    against: Difference | None
+    entries: dict[int, Entry]
+    against: dict[str, Difference]
+
+    def values(self, split: str, metric: str = RSUM) -> list[float]:
+        """Values of a metric, by seed."""
+        return [entry.numbers[split][metric] for entry in self.entries.values()]
 
 
-def lines(entries: Sequence[Entry], first: str = ONLINE) -> tuple[Line, ...]:
-    """A line for each model and method, in the order of the entries.
+def difference(
+    treated: dict[int, Entry], base: dict[int, Entry], split: str, metric: str = RSUM
+) -> Difference | None:
+    """Difference on the seeds that both have; None where they share none."""
+    changes = [
+        entry.numbers[split][metric] - base[seed].numbers[split][metric]
+        for seed, entry in treated.items()
+        if seed in base
+    ]
+    if not changes:
+        return None
+    mean, reach = sum(changes) / len(changes), math.inf
+    if len(changes) > 1:
+        from scipy.stats import t
 
-    Args:
-        entries: of one table and budget.
-        first: method that the others are compared with.
+        reach = _deviation(changes) / math.sqrt(len(changes))
+        reach *= float(t.ppf((1 + LEVEL) / 2, len(changes) - 1))
+    return Difference(
+        mean=mean,
+        low=mean - reach,
+        high=mean + reach,
+        better=sum(change > 0 for change in changes),
+        count=len(changes),
+    )
+
+
+def lines(table: Table, entries: Sequence[Entry]) -> tuple[Line, ...]:
+    """A line for each model, setting and method, in the order of the entries, the base first.
 
     Raises:
-        ValueError: nothing, or results of different protocols or data.
+        ValueError: no entry, or entries of several tables, budgets, protocols or data sets.
     """
     _check_same(entries)
-    rows: dict[tuple[str, str, str], list[Entry]] = {}
-    for entry in entries:
-        rows.setdefault((entry.host, entry.method, entry.lists), []).append(entry)
-    base = {(entry.host, entry.seed): entry for entry in entries if entry.method == first}
-    hosts = list(dict.fromkeys(entry.host for entry in entries))
-    order = sorted(rows, key=lambda row: (hosts.index(row[0]), row[1] != first))
-    return tuple(_line(sorted(rows[row], key=lambda e: e.seed), base, first) for row in order)
+    rows: dict[tuple[str, str, str], dict[int, Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.seed):
+        rows.setdefault((entry.model, entry.setting, entry.method), {})[entry.seed] = entry
+    groups = list(dict.fromkeys((entry.model, entry.setting) for entry in entries))
+    methods = list(dict.fromkeys((table.base, *(entry.method for entry in entries))))
+    order = sorted(rows, key=lambda row: (groups.index(row[:2]), methods.index(row[2])))
+    return tuple(_line(row, rows, table.base) for row in order)
 
 
-def first_of(entries: Sequence[Entry]) -> str:
-    """The method that others are compared with in the entries' table."""
-    known = {table.name: table.first for table in tables()}
-    return known.get(entries[0].table, ONLINE) if entries else ONLINE
+def _line(
+    row: tuple[str, str, str], rows: dict[tuple[str, str, str], dict[int, Entry]], base: str
+) -> Line:
+    model, setting, method = row
+    others = rows.get((model, setting, base), {}) if method != base else {}
+    found = {split: difference(rows[row], others, split) for split in SPLITS}
+    against = {split: change for split, change in found.items() if change}
+    return Line(model, setting, method, rows[row], against)
 
 
 def _check_same(entries: Sequence[Entry]) -> None:
@@ -110,7 +138,7 @@ def _check_same(entries: Sequence[Entry]) -> None:
         raise ValueError("there is no result yet; run the table first")
     for kind, given in (
         ("tables", {(e.table, e.budget) for e in entries}),
-        ("protocols", {without_models(e.protocol) for e in entries}),
+        ("protocols", {e.protocol for e in entries}),
         ("data sets", {e.data for e in entries}),
     ):
         if len(given) > 1:
@@ -118,59 +146,70 @@ def _check_same(entries: Sequence[Entry]) -> None:
             raise ValueError(f"results of different {kind} cannot stand in one table: {names}")
 
 
-def _line(runs: Sequence[Entry], base: dict[tuple[str, int], Entry], first: str) -> Line:
-    rsums = torch.tensor([run.numbers[RSUM] for run in runs], dtype=torch.float64)
-    pairs = [(base[run.host, run.seed], run) for run in runs if (run.host, run.seed) in base]
-    compared = runs[0].method != first and pairs
-    return Line(
-        host=runs[0].host,
-        method=runs[0].method,
-        lists=runs[0].lists,
-        seeds=tuple(run.seed for run in runs),
-        means={m: sum(run.numbers[m] for run in runs) / len(runs) for m in METRICS},
-        deviation=float(rsums.std()) if len(runs) > 1 else None,
-        against=_difference(pairs) if compared else None,
+def _deviation(values: Sequence[float]) -> float:
+    """Standard deviation (n - 1)."""
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def verdict(contrast: Contrast, entries: Sequence[Entry]) -> str:
+    """The declared comparison on its seeds, in a sentence."""
+    rows: dict[str, dict[int, Entry]] = {contrast.method: {}, contrast.base: {}}
+    for entry in entries:
+        if (entry.model, entry.setting) != (contrast.model, contrast.setting):
+            continue
+        if entry.method in rows and entry.seed in contrast.seeds:
+            rows[entry.method][entry.seed] = entry
+    changes = [
+        difference(rows[contrast.method], rows[contrast.base], split, contrast.metric)
+        for split in SPLITS
+    ]
+    dev, test = changes
+    if dev is None or test is None:
+        return f"**Not run yet**: {contrast.claim}"
+    if test.count < len(contrast.seeds):
+        state = f"Open, {test.count} of {len(contrast.seeds)} seeds"
+    elif dev.low > 0 and test.low > 0:
+        state = "Confirmed"
+    elif dev.high < 0 and test.high < 0:
+        state = "Refuted, the opposite holds"
+    elif dev.high < contrast.least and test.high < contrast.least:
+        state = f"Refuted, any gain is below {contrast.least:g}"
+    elif (dev.low > 0) != (test.low > 0):
+        state = "Open, dev and test disagree"
+    else:
+        state = "Open"
+    return (
+        f"**{state}**: {contrast.claim} {contrast.metric} dev {dev}, test {test}, "
+        f"{contrast.method} against {contrast.base}, {test.count} seeds, higher in {dev.better} "
+        f"and {test.better}."
     )
 
 
-def _difference(pairs: Sequence[tuple[Entry, Entry]]) -> Difference:
-    """Of the second of each pair from the first."""
-    changes = torch.stack([second.shares() - first.shares() for first, second in pairs])
-    rng = torch.Generator().manual_seed(0)
-    counts = (min(AT_ONCE, RESAMPLES - n) for n in range(0, RESAMPLES, AT_ONCE))
-    resampled = torch.cat([_resampled(changes, count, rng) for count in counts])
-    edge = (1 - LEVEL) / 2
-    low, high = resampled.quantile(torch.tensor([edge, 1 - edge], dtype=torch.float64)).tolist()
-    each = changes.sum(1)
-    return Difference(
-        mean=float(each.mean()),
-        low=low,
-        high=high,
-        p=_p_value(changes.mean(0), rng),
-        better=(int((each > 0).sum()), len(each)),
-    )
+def seeds_needed(deviation: float, gain: float, *, power: float = 0.8) -> int:
+    """Seeds at which a paired t-test at 5 % detects a gain with this power.
 
+    Args:
+        deviation: between seeds, of the difference of two trainings of equal seeds.
+        gain: true difference.
+        power: probability of detecting it.
 
-def _resampled(changes: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """(count,) mean changes of RSum, seeds and images drawn with replacement."""
-    seeds, images = changes.shape
-    picked = changes[torch.randint(seeds, (count, seeds), generator=rng)].mean(1)
-    return picked.gather(1, torch.randint(images, (count, images), generator=rng)).sum(1)
+    Raises:
+        ValueError: no gain or no deviation.
+    """
+    from scipy.stats import nct, t
 
-
-def _p_value(changes: Tensor, rng: torch.Generator) -> float:
-    """Share of random sign flips whose sum is at least as far from 0 as the real one."""
-    real, changes = changes.sum().abs() - 1e-9, changes[changes != 0]
-    extreme = 0
-    for start in range(0, FLIPS, AT_ONCE):
-        shape = (min(AT_ONCE, FLIPS - start), len(changes))
-        signs = torch.randint(2, shape, generator=rng).double() * 2 - 1
-        extreme += int(((signs @ changes).abs() >= real).sum())
-    return (extreme + 1) / (FLIPS + 1)
+    if gain == 0 or deviation <= 0:
+        raise ValueError(f"gain {gain} and deviation {deviation}: both must differ from 0")
+    for count in range(2, 10_000):
+        limit, shift = t.ppf(0.975, count - 1), math.sqrt(count) * abs(gain) / deviation
+        if 1 - nct.cdf(limit, count - 1, shift) >= power:
+            return count
+    raise ValueError(f"a gain of {gain} is too small to be seen with 10,000 seeds")
 
 
 def show(ledgers: Sequence[Path], figure: Path | None = None) -> None:
-    """Print the table of one or more files of raw results as Markdown, and draw its differences.
+    """Print the table of one or more ledgers as Markdown, and draw its differences.
 
     Raises:
         ValueError: a file is missing or damaged, or results do not belong into one table.
@@ -178,87 +217,111 @@ def show(ledgers: Sequence[Path], figure: Path | None = None) -> None:
     if figure is not None:
         ensure_writable_file(figure)
     entries = [entry for path in ledgers for entry in read(path)]
-    rows = lines(entries, first_of(entries))
-    console.print(as_markdown(entries, rows), markup=False, highlight=False, soft_wrap=True)
+    _check_same(entries)
+    table = find(entries[0].table)
+    console.print(as_markdown(table, entries), markup=False, highlight=False, soft_wrap=True)
+    for line in lines(table, entries):
+        if line.against.get("test") and len(line.entries) > 1:
+            console.print(_power(table, line, entries), markup=False, highlight=False)
     if figure is not None:
-        write_text(figure, figure_svg(rows, first_of(entries)))
+        write_text(figure, figure_svg(table, entries))
+
+
+def _power(table: Table, line: Line, entries: Sequence[Entry]) -> str:
+    """Seeds that a difference of 1, 2 and 4 points would need, from the deviation measured."""
+    base = {
+        entry.seed: entry.numbers["test"][RSUM]
+        for entry in entries
+        if (entry.model, entry.setting, entry.method) == (line.model, line.setting, table.base)
+    }
+    changes = [e.numbers["test"][RSUM] - base[s] for s, e in line.entries.items() if s in base]
+    deviation = max(_deviation(changes), 1e-3)
+    needed = ", ".join(f"{seeds_needed(deviation, gain)} for {gain}" for gain in (1, 2, 4))
+    name = ", ".join(part for part in (line.model, line.setting, line.method) if part)
+    return f"{name}: differences deviate by {deviation:.1f} between seeds; seeds needed: {needed}"
 
 
 def show_tables(tables: Iterable[Table]) -> None:
     """Print all tables, a line each."""
-    shown = RichTable("table of experiments", "about")
+    shown = RichTable("table of experiments", "question")
     for table in tables:
-        shown.add_row(table.name, table.about)
+        shown.add_row(table.name, table.question)
     console.print(shown)
 
 
 def show_plan(table: Table) -> None:
     """Print the experiments of a table by budget, in the order of running."""
     for budget in get_args(Budget):
-        tree = Tree(f"[bold]{table.name} --budget {budget}[/bold]  {table.about}")
+        tree = Tree(f"[bold]{table.name} --budget {budget}[/bold]  {table.question}")
         for one in table.of(budget):
             branch = tree.add(f"[bold]{one.key}[/bold]")
             methods: dict[str, list[str]] = {}
             for row in one.rows:
-                methods.setdefault(f"{row.host}, seed {row.seed}", []).append(_method(row))
-            for host, trained in methods.items():
-                branch.add(f"{host}: {', '.join(trained)}")
+                group = ", ".join(part for part in (row.model, row.setting) if part)
+                methods.setdefault(f"{group}, seed {row.seed}", []).append(row.method)
+            for group, trained in methods.items():
+                branch.add(f"{group}: {', '.join(trained)}")
+        for contrast in table.contrasts:
+            seeds = f"{contrast.seeds[0]} to {contrast.seeds[-1]}"
+            tree.add(f"declared: {contrast.claim} (seeds {seeds})")
         console.print(tree)
 
 
-def as_markdown(entries: Sequence[Entry], rows: Sequence[Line]) -> str:
-    """A Markdown table with its protocol."""
-    head = [
-        f"| {' | '.join(HEAD).format(first=first_of(entries))} |",
-        f"|{'---|' * len(HEAD)}",
-    ]
-    body = [f"| {' | '.join(_cells(line))} |" for line in rows]
-    return "\n".join([f"{_protocol(entries)}.", "", *head, *body, "", NOTE])
-
-
-def figure_svg(rows: Sequence[Line], first: str = ONLINE) -> str:
-    """Differences of RSum with their intervals, a line of the figure each, as SVG."""
-    from matplotlib.figure import Figure
-
-    differences = [(line, line.against) for line in rows if line.against]
-    canvas = Figure(figsize=(7.2, 0.9 + 0.32 * len(differences)), layout="constrained")
-    axes = canvas.subplots()
-    for place, (_, against) in enumerate(differences):
-        axes.plot([against.low, against.high], [place, place], color="#4a6fa5", linewidth=2)
-        axes.plot(against.mean, place, "o", color="#4a6fa5")
-    axes.axvline(0, color="#888888", linewidth=0.8)
-    names = [f"{line.host}, {_method(line)}" for line, _ in differences]
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"RSum against {first}, 95 % interval")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    svg = io.StringIO()
-    canvas.savefig(svg, format="svg", metadata={"Date": None})
-    return svg.getvalue()
+def as_markdown(table: Table, entries: Sequence[Entry]) -> str:
+    """Question, protocol, the declared contrasts with their verdicts, and the table."""
+    verdicts = [f"- {verdict(contrast, entries)}" for contrast in table.contrasts]
+    head = ("model", "setting", "method", "seeds", "dev RSum", "test RSum", "dev", "test")
+    first = entries[0]
+    body = [f"| {' | '.join(_cells(line))} |" for line in lines(table, entries)]
+    return "\n".join(
+        [
+            f"{table.question}",
+            "",
+            *verdicts,
+            "",
+            f"{first.table}, budget {first.budget}: {first.protocol}.",
+            "",
+            f"| {' | '.join(head)} |",
+            f"|{'---|' * len(head)}",
+            *body,
+            "",
+            NOTE.format(base=table.base),
+        ]
+    )
 
 
 def _cells(line: Line) -> list[str]:
-    spread = "" if line.deviation is None else f" ± {line.deviation:.1f}"
-    numbers = [f"{line.means[metric]:.1f}" for metric in RECALLS]
-    cells = [line.host, _method(line), str(len(line.seeds)), *numbers]
-    cells.append(f"{line.means[RSUM]:.1f}{spread}")
-    if line.against is None:
-        return [*cells, "", "", ""]
-    a = line.against
-    return [
-        *cells,
-        f"{a.mean:+.1f} ({a.low:+.1f} to {a.high:+.1f})",
-        f"{a.p:.3f}" if a.p >= 0.001 else "< 0.001",
-        f"{a.better[0]} of {a.better[1]}",
-    ]
+    numbers = [_mean_deviation(line.values(split)) for split in SPLITS]
+    changes = [str(line.against.get(split, "")) for split in SPLITS]
+    return [line.model, line.setting, line.method, str(len(line.entries)), *numbers, *changes]
 
 
-def _method(row: Line | Row) -> str:
-    """A method, with the model behind its lists if that is another one."""
-    own = row.lists in ("", row.host)
-    return row.method if own else f"{row.method} (lists of {row.lists})"
+def _mean_deviation(values: Sequence[float]) -> str:
+    spread = f" ± {_deviation(values):.1f}" if len(values) > 1 else ""
+    return f"{sum(values) / len(values):.1f}{spread}"
 
 
-def _protocol(entries: Sequence[Entry]) -> str:
-    protocol = without_models(entries[0].protocol)
-    return f"{entries[0].table}, budget {entries[0].budget}: {protocol}"
+def figure_svg(table: Table, entries: Sequence[Entry]) -> str:
+    """Differences on test and dev with their intervals, a line of the figure each, as SVG."""
+    from matplotlib.figure import Figure
+
+    shown = [line for line in lines(table, entries) if line.against]
+    canvas = Figure(figsize=(7.2, 1.1 + 0.36 * len(shown)), layout="constrained")
+    axes = canvas.subplots()
+    for place, line in enumerate(shown):
+        for split, shift, color in (("dev", -0.14, "#b08a4a"), ("test", 0.14, "#4a6fa5")):
+            change = line.against[split]
+            at, name = place + shift, split if place == 0 else None
+            if change.count > 1:
+                axes.plot([change.low, change.high], [at, at], color=color, linewidth=2)
+            axes.plot(change.mean, at, "o", color=color, markersize=4, label=name)
+    axes.axvline(0, color="#888888", linewidth=0.8)
+    names = [", ".join(p for p in (line.model, line.setting, line.method) if p) for line in shown]
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"RSum against {table.base}, 95 % interval over seeds")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.legend(frameon=False, loc="best")
+    svg = io.StringIO()
+    canvas.savefig(svg, format="svg", metadata={"Date": None})
+    return svg.getvalue()

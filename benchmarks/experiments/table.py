@@ -3,36 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, final
+from dataclasses import dataclass, field
+from typing import Literal, cast, final
 
 from counterfoil.core.config import parse_literal, unknown_name
 from counterfoil.pipelines.pipeline import Evaluate, Recipe, Stage, Train
+from counterfoil.pipelines.stages.evaluate import ProtocolName
 
 Budget = Literal["cpu", "gpu", "smoke"]
-PREFIX = "evidence/"  # of the names in ledgers
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One evaluation of one seed.
+    """One training of one seed, measured on dev and on test.
 
     Attributes:
-        host: the model, as in "VSE++".
+        model: title of the model, as in "VSE++".
+        setting: what several methods are compared under, as in "batch 8"; empty for none.
         method: how it was trained, as in "AdapOffQuin".
-        lists: the model whose scores mined its negatives; empty for none.
         seed: of the training.
-        test: evaluation stage of the recipe.
-        models: training stages behind it.
+        name: its evaluations are the stages ``dev-NAME`` and ``test-NAME``.
+        trained: training stages behind it; several are an ensemble.
     """
 
-    host: str
+    model: str
+    setting: str = ""
     method: str
-    lists: str = ""
     seed: int
-    test: str
-    models: tuple[str, ...]
+    name: str
+    trained: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """A comparison that was declared before its seeds were run.
+
+    Attributes:
+        claim: one sentence.
+        model: title of the model.
+        setting: see `Row`.
+        method: the treatment.
+        base: the method that it is compared with, on equal seeds.
+        seeds: that confirm or refute; those of the exploration are not among them.
+        metric: compared on dev and on test.
+        least: a difference below this is of no use: a contrast whose upper bounds lie below it on
+            both splits is refuted.
+    """
+
+    claim: str
+    model: str
+    setting: str = ""
+    method: str
+    base: str
+    seeds: tuple[int, ...]
+    metric: str = "RSum"
+    least: float = 1.0
 
 
 @final
@@ -54,21 +81,25 @@ class Experiment:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Experiments under one protocol.
+    """Experiments that answer one question.
 
     Attributes:
-        name: as in "evidence/aoq-flickr8k".
-        about: one sentence.
+        name: as in "aoq-batch".
+        question: one sentence.
         data: the data set opened by default.
-        first: method that the others are compared with, on the same model and seed.
+        base: method that the others are compared with, on the same model, setting and seeds.
         experiments: the experiments of a budget, the most important first.
+        contrasts: declared comparisons.
+        vectors: whether models train on closed-form CCA vectors of the data, see `cca`.
     """
 
     name: str
-    about: str
+    question: str
     data: str
-    first: str
+    base: str
     experiments: Callable[[Budget], Iterable[Experiment]]
+    contrasts: tuple[Contrast, ...] = ()
+    vectors: bool = False
 
     def of(self, budget: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
         """The experiments of a budget; with `only`, those whose key begins with one of these.
@@ -91,12 +122,16 @@ class ExperimentBuilder:
     """An experiment while it is put together.
 
     Attributes:
-        test: the evaluation that follows each training; its name and models are filled in.
+        model: title of the model of its rows.
+        seed: of its trainings.
+        protocol: of the evaluations on test; dev is ranked whole.
         stages: so far.
         rows: so far.
     """
 
-    test: Evaluate
+    model: str
+    seed: int
+    protocol: ProtocolName = "whole"
     stages: list[Stage] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
@@ -104,26 +139,30 @@ class ExperimentBuilder:
         """Add stages, each once."""
         self.stages += [stage for stage in stages if stage not in self.stages]
 
-    def compare(self, host: str, method: str, train: Train, *, lists: str | None = None) -> None:
-        """Add a training, its evaluation and the row.
+    def compare(self, method: str, *trained: Train, setting: str = "") -> None:
+        """Add trainings, the evaluations of all of them together, and the row."""
+        self.add(*trained)
+        self.measure(method, tuple(stage.name for stage in trained), setting=setting)
 
-        Args:
-            host: title of the model.
-            method: of the row.
-            train: the training; added unless it is there.
-            lists: title of the model that mined its negatives, if not the model itself.
-        """
-        self.add(train)
-        mined = (host if lists is None else lists) if train.negatives else ""
-        self.measure(host, method, (train.name,), train.name, train.plan.seed, lists=mined)
-
-    def measure(
-        self, host: str, method: str, models: tuple[str, ...], name: str, seed: int, lists: str = ""
-    ) -> None:
-        """Add an evaluation of trainings and its row."""
-        test = replace(self.test, name=f"test-{name}", using=models)
-        self.stages.append(test)
-        row = Row(host=host, method=method, lists=lists, seed=seed, test=test.name, models=models)
+    def measure(self, method: str, trained: tuple[str, ...], *, setting: str = "") -> None:
+        """Add the evaluations of trainings that are there, and the row."""
+        name = "-".join(trained)
+        for split, protocol in (("dev", "whole"), ("test", self.protocol)):
+            stage = Evaluate(
+                name=f"{split}-{name}",
+                using=trained,
+                split=split,
+                protocol=cast(ProtocolName, protocol),
+            )
+            self.add(stage)
+        row = Row(
+            model=self.model,
+            setting=setting,
+            method=method,
+            seed=self.seed,
+            name=name,
+            trained=trained,
+        )
         self.rows.append(row)
 
     def build(self, table: str, key: str, data: str) -> Experiment:

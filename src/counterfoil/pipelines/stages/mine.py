@@ -39,7 +39,6 @@ HARDNESS = "hardness.safetensors"
 MinePrecision = Literal["fp32", "bf16"]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Mine(Stage):
     """List the hardest negatives of a split, both ways. Writes a store.
