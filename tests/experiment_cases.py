@@ -1,39 +1,56 @@
-"""Evaluations and ledger entries for the tests of tables of experiments."""
+"""Ledger entries for the tests of tables of experiments."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
-from benchmarks.experiments.ledger import Entry, bands
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport
-from counterfoil.evaluation.protocols import evaluate_scores
+from benchmarks.experiments.ledger import Entry
+from benchmarks.experiments.table import Contrast, Table
 
-IMAGES, CAPTIONS = 40, 3
-
-
-def report(seed: int, gain: float = 0.5) -> EvaluationReport:
-    """An evaluation of random scores whose true pairs score higher by `gain`."""
-    text_to_image = torch.arange(IMAGES * CAPTIONS) // CAPTIONS
-    scores = torch.rand(IMAGES, IMAGES * CAPTIONS, generator=torch.Generator().manual_seed(seed))
-    scores[text_to_image, torch.arange(len(text_to_image))] += gain
-    return evaluate_scores(scores, text_to_image, dataset="toy", split="test")
+CONTRAST = Contrast(
+    claim="Mined lists help.",
+    model="VSE++",
+    setting="batch 8",
+    method="AdapOffQuin",
+    base="online",
+    seeds=(2, 3, 4, 5),
+)
 
 
-def entry(
-    measured: EvaluationReport, method: str = "online", seed: int = 0, host: str = "VSE++"
-) -> Entry:
-    """What is kept of an evaluation."""
-    i2t, t2i = measured.ranked
+def entry(method: str = "online", seed: int = 2, dev: float = 200.0, test: float = 210.0) -> Entry:
+    """A row with these values of RSum."""
     return Entry(
-        table="evidence/toy",
+        table="toy",
         budget="cpu",
-        host=host,
+        model="VSE++",
+        setting="batch 8",
         method=method,
         seed=seed,
-        protocol=f"{measured.setting.line()}; seed {seed}",
-        digest="0",
+        protocol="toy test; whole split",
+        digest=f"{method}-{seed}",
         data="toy",
-        numbers=dict(zip(METRICS, measured.numbers, strict=True)),
-        images="".join(bands(i2t)),
-        texts=" ".join(bands(t2i)),
+        numbers={"dev": {"RSum": dev}, "test": {"RSum": test}},
+    )
+
+
+def pairs(dev: Sequence[float], test: Sequence[float], method: str = "AdapOffQuin") -> list[Entry]:
+    """The base and a method that differs from it by these amounts, for seeds from 2 on."""
+    entries = []
+    for seed, (one, other) in enumerate(zip(dev, test, strict=True), 2):
+        entries += [
+            entry("online", seed, 200.0 + seed, 210.0 - seed),
+            entry(method, seed, 200.0 + seed + one, 210.0 - seed + other),
+        ]
+    return entries
+
+
+def toy_table() -> Table:
+    """A table with the declared comparison, and no experiments."""
+    return Table(
+        name="toy",
+        question="Do mined negatives help?",
+        data="scenes:images=36",
+        base="online",
+        experiments=lambda budget: (),
+        contrasts=(CONTRAST,),
     )

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.experiments plan | run | table``: run and show the tables."""
+"""``python -m benchmarks.experiments plan | run | table | pages``: run and show the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.experiments.catalogue import find, tables
 from benchmarks.experiments.ledger import run
-from benchmarks.experiments.summary import show, show_plan, show_tables
+from benchmarks.experiments.summary import show, show_plan, show_tables, write_pages
 from counterfoil.pipelines.run import DataSource
 
 STOPPED = 3  # exit code of a run that can go on with --resume
@@ -35,6 +35,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     go.add_argument("--resume", action="store_true", help="go on with a stopped run")
     go.add_argument("--minutes", type=float, help="stop after this long; --resume goes on")
+
+    pages = verbs.add_parser("pages", help="write all tables and figures into docs/results")
+    pages.add_argument("docs", nargs="?", type=Path, default=Path("docs"), help="default docs")
 
     table = verbs.add_parser("table", help="make the table again from raw results")
     table.add_argument("ledger", nargs="+", type=Path, help="raw results, JSONL")
@@ -65,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             show_tables(tables())
         elif given.verb == "plan":
             show_plan(find(given.table))
+        elif given.verb == "pages":
+            write_pages(given.docs)
         elif given.verb == "table":
             show(given.ledger, given.figure)
         elif not _run(given):

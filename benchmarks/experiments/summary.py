@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,6 +240,29 @@ def _power(table: Table, line: Line, entries: Sequence[Entry]) -> str:
     needed = ", ".join(f"{seeds_needed(deviation, gain)} for {gain}" for gain in (1, 2, 4))
     name = ", ".join(part for part in (line.model, line.setting, line.method) if part)
     return f"{name}: differences deviate by {deviation:.1f} between seeds; seeds needed: {needed}"
+
+
+BLOCK = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def write_pages(docs: Path) -> None:
+    """Write the tables of ``docs/evidence/TABLE.jsonl`` into the pages of results, with figures.
+
+    A page has a place ``<!-- table: TABLE --> … <!-- end -->``; the figure is
+    ``docs/images/TABLE.svg``.
+    """
+    for page in sorted((docs / "results").glob("*.md")):
+        text = page.read_text("utf-8")
+        made = BLOCK.sub(lambda block: _block(docs, block), text)
+        if made != text:
+            write_text(page, made)
+
+
+def _block(docs: Path, block: re.Match[str]) -> str:
+    head, name, end = block.groups()
+    entries, table = read(docs / "evidence" / f"{name}.jsonl"), find(name)
+    write_text(docs / "images" / f"{name}.svg", figure_svg(table, entries))
+    return f"{head}{as_markdown(table, entries)}\n{end}"
 
 
 def show_tables(tables: Iterable[Table]) -> None:

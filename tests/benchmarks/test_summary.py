@@ -1,88 +1,114 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from scipy.stats import ttest_1samp, ttest_rel
 
+from benchmarks.experiments import catalogue
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.ledger import add
-from benchmarks.experiments.summary import as_markdown, figure_svg, lines, show
-from counterfoil.evaluation.bootstrap import compare
-from experiment_cases import entry, report
+from benchmarks.experiments.summary import (
+    as_markdown,
+    difference,
+    figure_svg,
+    lines,
+    seeds_needed,
+    show,
+    verdict,
+)
+from experiment_cases import CONTRAST, entry, pairs, toy_table
+
+CHANGES = [1.0, 2.5, 3.0, 5.5]
 
 
-def _entries(better: float = 0.6):
-    return [
-        *(entry(report(seed), seed=seed) for seed in (0, 1, 2)),
-        *(entry(report(seed, better), "AdapOffQuin", seed) for seed in (0, 1, 2)),
-    ]
+def test_the_interval_is_that_of_a_paired_t_test() -> None:
+    _, line = lines(toy_table(), pairs(CHANGES, CHANGES[::-1]))
+    want = ttest_1samp(CHANGES, 0).confidence_interval(0.95)
+    for split in ("dev", "test"):
+        against = line.against[split]
+        assert (against.low, against.high) == pytest.approx((want.low, want.high))
+        assert (against.mean, against.better, against.count) == (pytest.approx(3.0), 4, 4)
+    assert line.values("dev") == [203.0, 205.5, 207.0, 210.5]
 
 
-def test_means_and_deviation_over_seeds() -> None:
-    online, adaptive = lines(_entries())
-    rsums = torch.tensor([report(seed).rsum for seed in (0, 1, 2)], dtype=torch.float64)
-    assert online.means["RSum"] == pytest.approx(rsums.mean().item())
-    assert online.deviation == pytest.approx(rsums.std().item())
-    assert online.against is None
-    assert (online.seeds, adaptive.method) == ((0, 1, 2), "AdapOffQuin")
+def test_only_equal_seeds_are_compared() -> None:
+    entries = [*pairs(CHANGES, CHANGES), entry("AdapOffQuin", 99, 500.0, 500.0)]
+    base, line = lines(toy_table(), entries)
+    assert (list(line.entries), list(base.entries)) == ([2, 3, 4, 5, 99], [2, 3, 4, 5])
+    assert line.against["test"].mean == pytest.approx(3.0)
+    assert difference(line.entries, {}, "test") is None
 
 
-def test_one_seed_agrees_with_the_paired_test_of_two_reports() -> None:
-    first, second = report(0), report(0, 0.55)
-    (_, line) = lines([entry(first), entry(second, "OffTri")])
-    (want,) = [c for c in compare(first, second) if c.metric == "RSum"]
-    assert line.against is not None
-    assert line.deviation is None
-    assert line.against.mean == pytest.approx(want.difference, abs=1e-6)
-    assert line.against.p == pytest.approx(want.p, abs=0.03)
-    assert line.against.low == pytest.approx(want.interval.low, abs=3)
-    assert line.against.high == pytest.approx(want.interval.high, abs=3)
+@pytest.mark.parametrize(
+    ("dev", "test", "state"),
+    [
+        ([2.0, 2.5, 3.0, 2.2], [2.0, 2.5, 3.0, 2.2], "Confirmed"),
+        ([2.0, 2.5, 3.0, 2.2], [-9.0, 9.0, -4.0, 4.0], "Open, dev and test disagree"),
+        ([-0.1, 0.1, 0.0, 0.2], [0.1, -0.1, 0.2, 0.0], "Refuted, any gain is below 1"),
+        ([-2.0, -2.5, -3.0, -2.2], [-2.0, -2.5, -3.0, -2.2], "Refuted, the opposite holds"),
+        ([-9.0, 9.0, -4.0, 4.0], [-9.0, 9.0, -4.0, 4.0], "Open:"),
+        ([2.0, 2.5, 3.0], [2.0, 2.5, 3.0], "Open, 3 of 4 seeds"),
+    ],
+)
+def test_a_contrast_is_judged_on_both_splits_and_all_its_seeds(dev, test, state) -> None:
+    said = verdict(CONTRAST, pairs(dev, test)).replace("**", "")
+    assert said.startswith(state)
+    assert "dev" in said
+    assert "test" in said
 
 
-def test_a_clear_gain_is_found_and_no_gain_is_not() -> None:
-    gain, none = lines(_entries(0.8))[1].against, lines(_entries(0.5))[1].against
-    assert gain is not None
-    assert none is not None
-    assert gain.low > 0
-    assert gain.p < 0.01
-    assert gain.better == (3, 3)
-    assert (none.mean, none.p, none.better) == (0.0, 1.0, (0, 3))
+def test_seeds_of_the_exploration_do_not_confirm() -> None:
+    explored = [entry(m, seed, v, v) for m, v in (("online", 1.0), ("AdapOffQuin", 90.0))
+                for seed in (0, 1)]  # fmt: skip
+    assert verdict(CONTRAST, explored).startswith("**Not run yet**")
+    mixed = [*explored, *pairs([-1.0] * 4, [-1.0] * 4)]
+    assert "the opposite holds" in verdict(CONTRAST, mixed)
 
 
-def test_seeds_without_a_counterpart_are_not_compared() -> None:
-    entries = [*_entries(), entry(report(9), "AdapOffQuin", 9)]
-    line = lines(entries)[1]
-    assert line.seeds == (0, 1, 2, 9)
-    assert line.against is not None
-    assert line.against.better[1] == 3
+def test_power_is_that_of_simulated_paired_tests() -> None:
+    import numpy as np
+
+    count = seeds_needed(3.0, 4.0)
+    rng = np.random.default_rng(0)
+    for seeds, powerful in ((count, True), (count - 2, False)):
+        treated = rng.normal(4.0, 3.0, (4000, seeds))
+        share = (ttest_rel(treated, np.zeros_like(treated), axis=1).pvalue < 0.05).mean()
+        assert (share > 0.78) == powerful
+    with pytest.raises(ValueError, match="must differ from 0"):
+        seeds_needed(3.0, 0.0)
 
 
 def test_results_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match="no result yet"):
-        lines([])
-    other = entry(report(0)).model_copy(update={"data": "another"})
+        lines(toy_table(), [])
+    other = entry().model_copy(update={"data": "another"})
     with pytest.raises(ValueError, match="data sets"):
-        lines([entry(report(0)), other])
+        lines(toy_table(), [entry(), other])
 
 
-def test_it_is_shown_with_its_protocol(tmp_path, capsys) -> None:
-    entries = _entries(0.8)
-    text = as_markdown(entries, lines(entries))
-    assert "toy test" in text
-    assert "any hit" in text
-    assert text.count("\n| ") == 3
-    assert "3 of 3" in text
-    assert "<svg" in figure_svg(lines(entries))
+def test_table_and_figure_show_both_splits_and_the_protocol(tmp_path, capsys, monkeypatch) -> None:
+    entries = pairs(CHANGES, CHANGES)
+    text = as_markdown(toy_table(), entries)
+    assert "toy test; whole split" in text
+    assert "| VSE++ | batch 8 | AdapOffQuin | 4 | 206.5 ± 3.1 | 209.5 ± 0.7 | +3.0 (" in text
+    assert "**Confirmed**" in text
+    monkeypatch.setattr(catalogue, "tables", lambda: (toy_table(),))
     path = tmp_path / "ledger.jsonl"
     add(path, entries)
     show([path], figure=tmp_path / "figure.svg")
-    assert "AdapOffQuin" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "AdapOffQuin" in shown
+    assert "seeds needed" in shown
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+    assert "<svg" in figure_svg(toy_table(), entries)
 
 
-def test_what_would_be_run_is_shown(capsys) -> None:
-    assert main(["plan", "aoq-flickr8k"]) == 0
+def test_the_plan_lists_experiments_and_declared_contrasts(capsys) -> None:
+    assert main(["plan", "aoq-batch"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "BFAN equal, seed 0: online, AdapOffQuin (lists of VSE++)" in shown
+    assert "adapters on CCA, batch 8, seed 3: online, AdapOffQuin" in shown
     assert "--budget gpu" in shown
+    assert (
+        "declared: AdapOffQuin is better than the online loss at batch 8. (seeds 2 to 9)" in shown
+    )
     assert main(["plan"]) == 0
-    assert "evidence/aoq-ablations-flickr8k" in capsys.readouterr().out
+    assert "ndgl-adapters" in capsys.readouterr().out
