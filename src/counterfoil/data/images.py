@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -103,10 +104,10 @@ def is_picture_name(path: Path) -> bool:
 
 def rgb(picture: Image.Image) -> Image.Image:
     """Convert to RGB: rotated by its EXIF orientation, transparency on white."""
-    try:
+    # A broken EXIF block raises whatever its bytes lead to, and is ignored. A picture that cannot be
+    # decoded raises again below.
+    with suppress(Exception):
         picture = ImageOps.exif_transpose(picture)
-    except Exception:  # noqa: BLE001 - a broken EXIF block raises whatever its bytes lead to
-        pass  # a picture that cannot be decoded raises again below
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")

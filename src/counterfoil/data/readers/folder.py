@@ -7,8 +7,8 @@ Captions are in a list ``captions.jsonl``, ``.csv`` or ``.tsv`` (or ``metadata.`
     id         optional, the image's id; the file by default
     split      optional, as in "train"; by default that of the subfolder, see below
 
-where rows with one image are merged; or in a ``.txt`` beside each image, one caption a line. Columns
-are separated by commas, semicolons, tabs or bars; capitals in their names do not count.
+where rows with one image are merged; or in a ``.txt`` beside each image, one caption a line.
+Columns are separated by commas, semicolons, tabs or bars; capitals in their names do not count.
 
 Images in subfolders with names of splits (``train/``, ``val/``, ``test/`` …) belong to these.
 Without such folders and without a split column the splits are 80/10/10 by the hash of the id.
@@ -158,8 +158,8 @@ def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
         if name in row:
             return row[name]
     raise ValueError(
-        f"{where}: there is no {names[0]!r} among the columns {', '.join(map(repr, row))}; name one "
-        f"of them {', '.join(names[:-1])} or {names[-1]}"
+        f"{where}: there is no {names[0]!r} among the columns {', '.join(map(repr, row))}; name "
+        f"one of them {', '.join(names[:-1])} or {names[-1]}"
     )
 
 

@@ -75,8 +75,8 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
     "train" is divided by the hash of the id.
 
     Args:
-        source: folder, parquet file, folder of parquet files, or name. A parquet file belongs to the
-            split that its name begins with, as in ``validation-00000-of-00001.parquet``.
+        source: folder, parquet file, folder of parquet files, or name. A parquet file belongs to
+            the split that its name begins with, as in ``validation-00000-of-00001.parquet``.
         name: of the data set; the last part of the source by default.
 
     Raises:

@@ -2,8 +2,8 @@
 
 A sample is ``KEY.jpg`` (or another format of images) with its caption in ``KEY.txt`` (a caption a
 line) or in ``KEY.json`` ("caption", "text" …, or a list of them). A shard belongs to the split that
-its name begins with, as in ``train-00003.tar``; without such names splits are by the hash of the key.
-Images stay in the shards and are decoded when opened.
+its name begins with, as in ``train-00003.tar``; without such names splits are by the hash of the
+key. Images stay in the shards and are decoded when opened.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, ending:
     if ending in ENDINGS and sample.image is None:
         sample.image = member.name, member.offset_data, member.size
     elif ending in (".txt", ".json"):
-        file = tar.extractfile(member)
+        file, name = tar.extractfile(member), f"{tar.name!s}/{member.name}"
         if member.size > LARGEST or file is None:
-            raise ValueError(f"{tar.name}/{member.name} has {member.size:,} bytes; that is no text")
+            raise ValueError(f"{name} has {member.size:,} bytes; that is no text")
         try:
             content = file.read().decode()
             if ending == ".txt":
@@ -152,13 +152,13 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, ending:
             else:
                 sample.notes += _captions(json.loads(content))
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{tar.name}/{member.name} cannot be read: {error}") from None
+            raise ValueError(f"{name} cannot be read: {error}") from None
 
 
 def _captions(plain: object) -> list[str]:
     """Captions of a sample's JSON; none where it has other fields only."""
     if not isinstance(plain, dict):
         return []
-    given = next((plain[key] for key in CAPTION if plain.get(key)), [])
+    given: object = next((plain[key] for key in CAPTION if plain.get(key)), [])
     texts = given if isinstance(given, list) else [given]
     return [text for text in texts if isinstance(text, str) and text.strip()]
