@@ -104,8 +104,8 @@ def is_picture_name(path: Path) -> bool:
 
 def rgb(picture: Image.Image) -> Image.Image:
     """Convert to RGB: rotated by its EXIF orientation, transparency on white."""
-    # A broken EXIF block raises whatever its bytes lead to, and is ignored. A picture that cannot be
-    # decoded raises again below.
+    # A broken EXIF block raises whatever its bytes lead to, and is ignored. A picture that cannot
+    # be decoded raises again below.
     with suppress(Exception):
         picture = ImageOps.exif_transpose(picture)
     if picture.has_transparency_data:
