@@ -34,6 +34,12 @@ JSONL = '{"image": "a.jpg", "captions": ["one", "two"]}\n\n{"image": "b.jpg", "c
         ("captions.csv", "image,caption\na.jpg,one\na.jpg,two\nb.jpg,three\n"),
         ("captions.csv", '\ufeffimage,captions\r\na.jpg,"[""one"", ""two""]"\r\nb.jpg,three\r\n'),
         ("captions.tsv", "filepath\ttitle\na.jpg\tone\nb.jpg\tthree\na.jpg\ttwo\n"),
+        ("captions.csv", "File_Name;Comment\na.jpg;one\na.jpg;two\nb.jpg;three\n"),
+        ("captions.csv", "path\tsentence\na.jpg\tone\na.jpg\ttwo\nb.jpg\tthree\n"),
+        (
+            "captions.csv",
+            "image_name| comment_number| comment\na.jpg| 0| one\na.jpg| 1| two\nb.jpg| 0| three\n",
+        ),
     ],
 )
 def test_every_kind_of_list(tmp_path, name, text):
@@ -82,6 +88,33 @@ def test_text_beside_each_picture(tmp_path):
     assert set(dataset.splits) == {"train", "dev", "test"}
 
 
+def test_subfolders_with_names_of_splits_are_the_splits(tmp_path):
+    for name in ("train/1.png", "val/2.png", "test/3.png", "beach/4.png"):
+        write_picture(tmp_path / name)
+        (tmp_path / name).with_suffix(".txt").write_text("a caption")
+    splits = splits_by_image(read_folder(tmp_path))
+    assert {name: splits[name] for name in ("train/1.png", "val/2.png", "test/3.png")} == {
+        "train/1.png": "train",
+        "val/2.png": "dev",
+        "test/3.png": "test",
+    }
+    lines = ("image,split,caption", "train/1.png,,x", "val/2.png,test,y", "test/3.png,,z")
+    (tmp_path / "captions.csv").write_text("\n".join(lines))
+    assert splits_by_image(read_folder(tmp_path / "captions.csv")) == {
+        "train/1.png": "train",
+        "val/2.png": "test",  # a column goes before a folder
+        "test/3.png": "test",
+    }
+
+
+def test_a_table_in_the_code_page_of_windows_is_read_with_a_warning(tmp_path, capsys):
+    write_list(tmp_path, "captions.csv", "")
+    text = "image;caption\r\na.jpg;ein Hündchen\r\nb.jpg;zwei\r\n"
+    (tmp_path / "captions.csv").write_bytes(text.encode("cp1252"))
+    assert captions_by_image(read_folder(tmp_path))["a.jpg"] == ["ein Hündchen"]
+    assert "was read as cp1252" in " ".join(capsys.readouterr().err.split())
+
+
 def test_round_trip(tmp_path):
     places = [tmp_path / f"{row}.png" for row in range(4)]
     for row, path in enumerate(places):
@@ -113,10 +146,19 @@ def test_round_trip(tmp_path):
         ("captions.jsonl", '{"picture": "a.jpg"}', "line 1: there is no 'image' among the columns"),
         ("captions.jsonl", '{"image": "a.jpg"}', "line 1: there is no 'caption' among"),
         ("captions.jsonl", '{"image": "", "caption": "x"}', "line 1: the image is ''"),
+        (
+            "captions.csv",
+            "image,caption\nhttps://x.org/a.jpg,one\n",
+            "pictures are not fetched, download them first, for example with img2dataset",
+        ),
         ("captions.jsonl", '{"image": 3, "caption": "x"}', "line 1: the image is 3"),
         ("captions.jsonl", '{"image": "a.jpg", "caption": 3}', "line 1: the caption is 3"),
         ("captions.jsonl", '{"image": "a.jpg", "captions": [3]}', r"the caption is \[3\]"),
-        ("captions.csv", "a.jpg,one\nb.jpg,two\n", "line 2: there is no 'image' among.*'a.jpg'"),
+        (
+            "captions.csv",
+            "a.jpg,one\nb.jpg,two\n",
+            "the first line is 'a.jpg,one'; it needs the names of the columns.*filename.*sentence",
+        ),
         ("captions.csv", "image,caption\na.jpg,one,two\n", "line 2 has another number of columns"),
         ("captions.csv", "image,caption\na.jpg\n", "line 2 has another number of columns"),
         ("captions.csv", 'image,caption\na.jpg,"one" two\n', "line 2: "),

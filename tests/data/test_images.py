@@ -86,3 +86,52 @@ def test_missing_folders_and_bombs(tmp_path, monkeypatch):
 def test_names_of_pictures(tmp_path):
     names = ["a.jpg", "b.JPEG", "c.png", ".hidden.png", "d.txt", "e"]
     assert [n for n in names if is_picture_name(tmp_path / n)] == ["a.jpg", "b.JPEG", "c.png"]
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data", "ignore:Tag data larger than file")
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x01\x01\x12\x00\x02\x00\x00\xff\xff\xff\xff\xff\xff",
+        b"Exif\x00\x00II*\x00\x08\x00\x00\x00\xff\xff" + bytes(range(200)),
+        b"Exif\x00\x00broken",
+        b"Exif\x00\x00II*\x00\xff\xff\xff\x7f",
+    ],
+)
+def test_a_broken_exif_block_is_ignored(tmp_path, block):
+    Image.new("RGB", (8, 4), "red").save(tmp_path / "x.jpg", exif=block)
+    picture = open_picture(tmp_path / "x.jpg")
+    assert (picture.size, picture.mode) == ((8, 4), "RGB")
+    assert rgb(Image.open(tmp_path / "x.jpg")).tobytes() == picture.tobytes()
+
+
+def test_exif_that_raises_is_ignored(monkeypatch):
+    def broken(picture):
+        raise TypeError("unpack requires a buffer of 2 bytes")
+
+    monkeypatch.setattr(images.ImageOps, "exif_transpose", broken)
+    assert rgb(Image.new("L", (3, 2))).size == (3, 2)
+
+
+@pytest.mark.parametrize(("most", "size"), [(600, (20, 15)), (299, (10, 8)), (20, (5, 4))])
+def test_large_jpeg_files_are_scaled_while_they_are_decoded(tmp_path, monkeypatch, most, size):
+    write_picture(tmp_path / "x.jpg", size=(40, 30))
+    monkeypatch.setattr(images, "LARGEST", most)
+    assert open_picture(tmp_path / "x.jpg").size == size
+
+
+def test_a_decompression_bomb_is_refused_in_megapixels(tmp_path, monkeypatch):
+    write_picture(tmp_path / "x.png", size=(2000, 1500))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000_000)
+    with pytest.raises(ValueError, match=r"x\.png has more than 2 megapixels; scale it down"):
+        open_picture(tmp_path / "x.png")
+
+
+def test_phone_pictures_name_the_extra_that_reads_them(tmp_path):
+    path = tmp_path / "x.heic"
+    path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    assert is_picture_name(path)
+    with pytest.raises(
+        ValueError, match=r'pip install "counterfoil\[phone\]", or convert|cannot be'
+    ):
+        open_picture(path)

@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, final, get_args
+from typing import Any, BinaryIO, Literal, Protocol, cast, final, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_write, cache_folder, read_array
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-LARGEST = 64_000_000  # pixels; a larger image is refused as a decompression bomb
+PHONE_ENDINGS = (".heic", ".heif", ".avif")  # read with the extra "phone", AVIF also by new Pillow
+ENDINGS = (
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", *PHONE_ENDINGS,
+)  # fmt: skip
+LARGEST = 64_000_000  # pixels; a larger JPEG is scaled while it is decoded, others are refused
 
 
 class Pictures(ABC):
@@ -100,7 +104,10 @@ def is_picture_name(path: Path) -> bool:
 
 def rgb(picture: Image.Image) -> Image.Image:
     """Convert to RGB: rotated by its EXIF orientation, transparency on white."""
-    picture = ImageOps.exif_transpose(picture)
+    # A broken EXIF block raises whatever its bytes lead to, and is ignored. A picture that cannot
+    # be decoded raises again below.
+    with suppress(Exception):
+        picture = ImageOps.exif_transpose(picture)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")
@@ -111,21 +118,70 @@ def rgb(picture: Image.Image) -> Image.Image:
 def open_picture(path: Path) -> Image.Image:
     """Open an image file in RGB, fully decoded.
 
+    JPEG files of more than 64 megapixels are decoded at a half, a quarter or an eighth of their
+    size.
+
     Raises:
         ValueError: it is missing, truncated, too large, or no image.
     """
+    return decode_picture(path, str(path))
+
+
+def decode_picture(file: Path | BinaryIO, name: str) -> Image.Image:
+    """Open an image in RGB from a file that is a path or is open; see `open_picture`.
+
+    Args:
+        file: its content.
+        name: for messages.
+    """
     try:
-        with Image.open(path) as picture:
-            if picture.width * picture.height > LARGEST:
-                raise ValueError(
-                    f"{path} has {picture.width} x {picture.height} pixels; "
-                    f"at most {LARGEST:,} are read"
-                )
-            return rgb(picture)
+        return _decoded(file, name)
     except FileNotFoundError:
-        raise ValueError(f"{path} does not exist; an image is needed there") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError, Warning) as error:
-        raise ValueError(f"{path} cannot be read as a picture: {error}") from error
+        raise ValueError(f"{name} does not exist; an image is needed there") from None
+    except Image.DecompressionBombError:
+        raise ValueError(
+            f"{name} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} megapixels; scale "
+            "it down"
+        ) from None
+    except (OSError, SyntaxError, Warning) as error:
+        raise ValueError(f"{name} cannot be read as a picture: {error}") from error
+
+
+def _decoded(file: Path | BinaryIO, name: str) -> Image.Image:
+    try:
+        opened = Image.open(file)
+    except UnidentifiedImageError:
+        if not name.lower().endswith(PHONE_ENDINGS):
+            raise
+        _register_phone_formats(name)
+        opened = Image.open(file)
+    with opened as picture:
+        width, height = picture.size
+        scale = next((n for n in (1, 2, 4, 8) if width * height <= LARGEST * n * n), 8)
+        if scale > 1:  # other formats than JPEG ignore it
+            picture.draft(picture.mode, (width // scale, height // scale))
+        if picture.width * picture.height > LARGEST:
+            raise ValueError(
+                f"{name} has {width} x {height} pixels; at most {LARGEST:,} are read, JPEG files "
+                "excepted; scale it down"
+            )
+        return rgb(picture)
+
+
+def _register_phone_formats(name: str) -> None:
+    """Let Pillow read HEIC and AVIF files.
+
+    Raises:
+        ValueError: the optional library is not installed.
+    """
+    try:
+        from pillow_heif import register_heif_opener  # type: ignore[import-not-found]
+    except ImportError:
+        raise ValueError(
+            f'{name} needs a decoder of phone pictures: pip install "counterfoil[phone]", or '
+            "convert it to JPEG"
+        ) from None
+    register_heif_opener()
 
 
 # Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.

@@ -14,7 +14,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
 from counterfoil.data.readers.folder import LISTS, is_folder, read_folder
-from counterfoil.data.readers.huggingface import is_huggingface, read_huggingface
+from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, read_huggingface
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 from counterfoil.data.readers.precomp import features_of, is_precomp, read_precomp
 from counterfoil.data.readers.uniter import (
@@ -22,11 +22,13 @@ from counterfoil.data.readers.uniter import (
     is_text_database,
     read_text_database,
 )
+from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
 
 KNOWN = (
     "a Karpathy JSON (or a folder with dataset_*.json), captions.jsonl, .csv or .tsv, "
     "pictures with a .txt beside each, a precomp folder (train_ims.npy, train_caps.txt), "
-    "embeddings (images.npy, texts.npy), a txt_db of UNITER, a saved Hugging Face data set"
+    "embeddings (images.npy, texts.npy), a txt_db of UNITER, a saved Hugging Face data set, "
+    "parquet files, WebDataset shards (.tar)"
 )
 
 
@@ -98,6 +100,8 @@ def _read(
         )
     if path.name in LISTS or path.suffix in (".jsonl", ".csv", ".tsv"):
         return read_folder(path, images=images, name=name)
+    if path.suffix in (".tar", ".parquet"):
+        return _read_packed(path, images, name)
     if path.is_file():
         raise ValueError(f"{path} is no data set: looked for {KNOWN}")
     return _read_directory(path, images, name, restval, splits)
@@ -124,10 +128,20 @@ def _read_directory(
     elif is_folder(path):
         return read_folder(path, images=images, name=name)
     else:
-        raise ValueError(f"{path} is no data set: looked for {KNOWN}")
+        return _read_packed(path, images, name)
     if images is None:
         return dataset
     return replace(dataset, pictures=pictures_of(dataset.image_ids, images))
+
+
+def _read_packed(path: Path, images: Path | None, name: str | None) -> ImageTextDataset:
+    """Read tar or parquet files, which contain their images."""
+    if not (is_webdataset(path) or is_parquet(path)):
+        raise ValueError(f"{path} is no data set: looked for {KNOWN}")
+    _check_no_images(str(path), images)
+    if is_webdataset(path):
+        return read_webdataset(path, name=name)
+    return read_huggingface(str(path), name=name)
 
 
 def pictures_of(image_ids: Sequence[str], folder: Path) -> PictureFiles:

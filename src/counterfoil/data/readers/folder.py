@@ -2,12 +2,16 @@
 
 Captions are in a list ``captions.jsonl``, ``.csv`` or ``.tsv`` (or ``metadata.``) with the columns
 
-    image      file, relative to the folder or to its ``images``; also "file_name" or "filepath"
-    caption    one caption, or "captions", a JSON list of them; also "text" or "title"
+    image      file, relative to the folder or to its ``images``; for other names see `IMAGE`
+    caption    one caption, or "captions", a JSON list of them; for other names see `CAPTION`
     id         optional, the image's id; the file by default
-    split      optional, as in "train"; by default 80/10/10 by the hash of the id
+    split      optional, as in "train"; by default that of the subfolder, see below
 
 where rows with one image are merged; or in a ``.txt`` beside each image, one caption a line.
+Columns are separated by commas, semicolons, tabs or bars; capitals in their names do not count.
+
+Images in subfolders with names of splits (``train/``, ``val/``, ``test/`` …) belong to these.
+Without such folders and without a split column the splits are 80/10/10 by the hash of the id.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Any, final
 
 import torch
 
-from counterfoil.core.console import progress
+from counterfoil.core.console import progress, warn
 from counterfoil.core.io import atomic_folder, read_text, read_text_lines, write_text
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
 from counterfoil.data.images import PictureFiles, is_picture_name
@@ -31,8 +35,13 @@ from counterfoil.data.readers.precomp import features_of
 LISTS = tuple(
     f"{name}.{ending}" for name in ("captions", "metadata") for ending in ("jsonl", "csv", "tsv")
 )
-_IMAGE = ("image", "file_name", "filepath", "image_path", "file")
-_CAPTION = ("caption", "captions", "text", "title")
+IMAGE = (
+    "image", "file_name", "filename", "filepath", "file_path", "image_path", "path", "file",
+    "image_name", "img",
+)  # fmt: skip
+CAPTION = ("caption", "captions", "text", "title", "sentence", "comment", "description")
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+SPLIT_NAMES = ("train", "training", "dev", "val", "valid", "validation", "test")
 _NOTES = ("readme", "license", "licence", "notice")  # texts that are no captions
 
 
@@ -121,21 +130,26 @@ def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
     nested = False
     for number, row in rows:
         where = f"{file}, line {number}"
-        given = _column(row, _IMAGE, where)
+        given = _column(row, IMAGE, where)
         if not isinstance(given, str) or not given.strip():
             raise ValueError(f"{where}: the image is {given!r}; the name of a file is needed")
+        if given.startswith(("http://", "https://")):
+            raise ValueError(
+                f"{where}: the image is the address {given!r}; pictures are not fetched, download "
+                "them first, for example with img2dataset, whose shards are read"
+            )
         if not by_id:
             nested = not (folder / given).exists() and (folder / "images" / given).exists()
         path = (folder / "images" / given) if nested else folder / given
         key = given if row.get("id") in (None, "") else str(row["id"])
-        split = canonical_split(str(row.get("split") or ""))
+        split = canonical_split(str(row.get("split") or "")) or split_of_folder(Path(given))
         image = by_id.setdefault(key, _ImageEntry(path, split))
         if (image.path, image.split) != (path, split):
             raise ValueError(
                 f"{where}: image {key!r} is {given!r} in split {split!r} here, but another file or "
                 "split further up"
             )
-        image.texts += _captions(_column(row, _CAPTION, where), where)
+        image.texts += _captions(_column(row, CAPTION, where), where)
     return by_id
 
 
@@ -144,7 +158,8 @@ def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
         if name in row:
             return row[name]
     raise ValueError(
-        f"{where}: there is no {names[0]!r} among the columns {', '.join(map(repr, row))}"
+        f"{where}: there is no {names[0]!r} among the columns {', '.join(map(repr, row))}; name "
+        f"one of them {', '.join(names[:-1])} or {names[-1]}"
     )
 
 
@@ -174,8 +189,20 @@ def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    text = io.StringIO(read_text(file, "captions"), newline="")
-    reader = csv.DictReader(text, delimiter="\t" if file.suffix == ".tsv" else ",", strict=True)
+    text = _table_text(file)
+    if not text.strip():
+        return
+    separator = _separator(text, file)
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""),
+        delimiter=separator,
+        strict=True,
+        skipinitialspace=separator == "|",  # people write "a.jpg| 0| A dog ."
+    )
+    # a duplicate after lowering keeps its own spelling, so that no column is lost
+    names = [name.strip() for name in reader.fieldnames or ()]
+    lowered = [name.lower() for name in names]
+    reader.fieldnames = [low if lowered.count(low) == 1 else n for n, low in zip(names, lowered)]
     try:
         for row in reader:
             number = reader.line_num
@@ -187,6 +214,60 @@ def _table_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
     except csv.Error as error:
         raise ValueError(f"{file}, line {reader.line_num + 1}: {error}") from None
+
+
+def _table_text(file: Path) -> str:
+    """The text of a table; one that spreadsheets wrote in Windows' code page is read as such."""
+    try:
+        return read_text(file, "captions")
+    except ValueError as error:
+        if "is not UTF-8" not in str(error):
+            raise
+    try:
+        text = file.read_bytes().decode("cp1252")
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is neither UTF-8 nor cp1252 text; save it as UTF-8") from None
+    warn(f"{file} is not UTF-8 and was read as cp1252; save it as UTF-8 if letters look wrong")
+    return text
+
+
+def _separator(text: str, file: Path) -> str:
+    """The separator under which the first line names an image and a caption.
+
+    Raises:
+        ValueError: there is none.
+    """
+    first = text.lstrip("\r\n").partition("\n")[0]
+    usual = "\t" if file.suffix == ".tsv" else ","
+    for separator in dict.fromkeys((usual, *SEPARATORS)):
+        columns = {name.strip(' "\r').lower() for name in first.split(separator)}
+        if columns & set(IMAGE) and columns & set(CAPTION):
+            return separator
+    raise ValueError(
+        f"{file}: the first line is {first.strip()[:80]!r}; it needs the names of the columns, one "
+        f"of {', '.join(IMAGE)} and one of {', '.join(CAPTION)}, separated by commas, semicolons, "
+        "tabs or bars"
+    )
+
+
+def split_of_folder(file: Path) -> str:
+    """The split that the first folder of a relative path names; "" for none.
+
+    >>> split_of_folder(Path("val/beach.jpg")), split_of_folder(Path("beaches/1.jpg"))
+    ('dev', '')
+    """
+    folder = file.parts[0].lower() if len(file.parts) > 1 else ""
+    return canonical_split(folder) if folder in SPLIT_NAMES else ""
+
+
+def split_of_name(stem: str) -> str:
+    """The split that the name of a shard begins with; "" for none.
+
+    >>> split_of_name("validation-00000-of-00001"), split_of_name("00012")
+    ('dev', '')
+    """
+    first = stem.lower().partition("-")[0].partition("_")[0]
+    return canonical_split(first) if first in SPLIT_NAMES else ""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -205,7 +286,8 @@ def _read_text_files(folder: Path) -> dict[str, _ImageEntry]:
         texts = path.with_suffix(".txt")
         lines = read_text_lines(texts, "captions") if texts.exists() else []
         name = path.relative_to(folder).as_posix()
-        by_path[name] = _ImageEntry(path, "", [line for line in lines if line.strip()])
+        split = split_of_folder(Path(name))
+        by_path[name] = _ImageEntry(path, split, [line for line in lines if line.strip()])
     stems = {path.with_suffix("") for path in pictures}
     for texts in (path for path in files if path.suffix == ".txt"):
         if texts.with_suffix("") not in stems and not texts.stem.lower().startswith(_NOTES):
@@ -250,6 +332,6 @@ def read_image_folder(folder: Path, name: str | None = None) -> ImageTextDataset
         text_ids=[],
         texts=[],
         text_to_image=torch.empty(0, dtype=torch.long),
-        splits=[""] * len(pictures),
+        splits=[split_of_folder(path.relative_to(folder)) for path in pictures],
         pictures=PictureFiles(pictures),
     )

@@ -1,4 +1,4 @@
-"""Hugging Face data sets with an image column and a caption column."""
+"""Hugging Face data sets and parquet files with an image column and a caption column."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
 from counterfoil.data.images import Pictures, rgb
+from counterfoil.data.readers.folder import split_of_name
 
 _IMAGE = ("image", "img", "picture")
 _CAPTION = ("caption", "captions", "sentences", "sentence", "text", "texts", "raw")
@@ -61,22 +62,28 @@ def is_huggingface(folder: Path) -> bool:
     return several or all((folder / n).exists() for n in ("dataset_info.json", "state.json"))
 
 
+def is_parquet(path: Path) -> bool:
+    """Whether a path is a parquet file, or a folder with parquet files."""
+    return path.suffix == ".parquet" if path.is_file() else any(path.glob("*.parquet"))
+
+
 def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDataset:
-    """Read a data set from a folder (``save_to_disk``) or from the hub.
+    """Read a data set from a folder (``save_to_disk``), from parquet files or from the hub.
 
     The caption column contains a caption or a list of them. Rows with one image id are merged. A
     "split" column takes precedence over the splits of the data set; without one, a single split
     "train" is divided by the hash of the id.
 
     Args:
-        source: folder or name.
+        source: folder, parquet file, folder of parquet files, or name. A parquet file belongs to
+            the split that its name begins with, as in ``validation-00000-of-00001.parquet``.
         name: of the data set; the last part of the source by default.
 
     Raises:
         ValueError: `datasets` is not installed, the data set cannot be read, or it lacks a column.
     """
     tables = _load(source)
-    name = name or source.rstrip("/").rpartition("/")[2]
+    name = name or source.rstrip("/").rpartition("/")[2].removesuffix(".parquet")
     columns = {split: _column(table, _IMAGE, source) for split, table in tables.items()}
     images: dict[str, tuple[str, int, str, list[str]]] = {}  # by id: table, row, split, captions
     for split, place, key, own, texts in _rows(tables, source):
@@ -101,12 +108,30 @@ def _load(source: str) -> dict[str, Any]:
             f'the data set {source!r} needs datasets: pip install "counterfoil[hf]"'
         ) from None
     try:
-        local = Path(source).is_dir()
-        loaded = datasets.load_from_disk(source) if local else datasets.load_dataset(source)
+        if is_parquet(Path(source)):
+            loaded = _load_parquet(Path(source))
+        elif Path(source).is_dir():
+            loaded = datasets.load_from_disk(source)
+        else:
+            loaded = datasets.load_dataset(source)
     except Exception as error:  # datasets raises a dozen classes of its own
         first = (str(error).strip() or repr(error)).splitlines()[0]
         raise ValueError(f"the data set {source!r} cannot be read: {first}") from error
     return dict(loaded) if isinstance(loaded, dict) else {str(loaded.split or ""): loaded}
+
+
+def _load_parquet(path: Path) -> dict[str, Any]:
+    """Tables of parquet files by split; an image is decoded from its bytes or its path."""
+    import datasets
+
+    files: dict[str, list[str]] = {}
+    for file in [path] if path.is_file() else sorted(path.glob("*.parquet")):
+        files.setdefault(split_of_name(file.stem) or "train", []).append(str(file))
+    tables = {split: datasets.Dataset.from_parquet(some) for split, some in files.items()}
+    for split, table in tables.items():
+        column = _column(table, _IMAGE, str(path))
+        tables[split] = table.cast_column(column, datasets.Image())
+    return tables
 
 
 def _rows(tables: Mapping[str, Any], source: str) -> Iterator[tuple[str, int, str, str, list[str]]]:

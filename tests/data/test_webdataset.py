@@ -1,0 +1,141 @@
+"""Shards of WebDataset, and parquet files."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+
+import pytest
+import torch
+
+from corpus_cases import captions_by_image, splits_by_image, write_picture
+from counterfoil.data.checks import check_dataset
+from counterfoil.data.images import PictureFiles
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
+
+
+def write_shard(path, members, *, mode="w"):
+    """A tar file of text, bytes, or pictures, given by their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name, content in members.items():
+            if isinstance(content, int):
+                write_picture(path.parent / "picture.jpg", content)
+                content = (path.parent / "picture.jpg").read_bytes()
+                (path.parent / "picture.jpg").unlink()
+            content = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_samples_of_img2dataset(tmp_path):
+    note = {"caption": "of the JSON", "url": "x", "width": 3}
+    shard = write_shard(
+        tmp_path / "00000.tar",
+        {
+            "000000.jpg": 0, "000000.txt": "a dog\n\nanother", "000000.json": json.dumps(note),
+            "000001.json": json.dumps(note), "000001.jpg": 1,
+            "000002.webp": 2, "000002.json": json.dumps({"caption": ["one", "two"]}),
+        },
+    )  # fmt: skip
+    dataset = read_webdataset(shard)
+    assert captions_by_image(dataset) == {
+        "000000": ["a dog", "another"],
+        "000001": ["of the JSON"],
+        "000002": ["one", "two"],
+    }
+    for row in range(3):
+        write_picture(tmp_path / "same.jpg", row)
+        same = PictureFiles([tmp_path / "same.jpg"]).open(0)
+        assert dataset.pictures.open(row).tobytes() == same.tobytes()
+    part = dataset.pictures.subset(torch.tensor([2, 0]))
+    assert part.place(0).endswith("00000.tar/000002.webp")
+
+
+def test_shards_of_a_folder_are_splits_by_their_names(tmp_path):
+    for number, name in enumerate(("train-000.tar", "train-001.tar", "val-000.tar", "test.tar")):
+        write_shard(tmp_path / "d" / name, {f"a/{number}.jpg": number, f"a/{number}.txt": "x"})
+    dataset = load_dataset(tmp_path / "d")
+    assert dataset.name == "d"
+    assert splits_by_image(dataset) == {
+        "a/0": "train", "a/1": "train", "a/2": "dev", "a/3": "test",
+    }  # fmt: skip
+
+
+def test_images_without_captions_are_left_out_with_a_warning(tmp_path, capsys):
+    members = {"0.jpg": 0, "1.jpg": 1, "1.txt": "a cat", "2.txt": "no picture"}
+    assert captions_by_image(read_webdataset(write_shard(tmp_path / "x.tar", members))) == {
+        "1": ["a cat"]
+    }
+    assert "1 images without a caption are left out" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"0.jpg": 0}, "holds no image with a caption; a sample is KEY.jpg"),
+        ({"0.jpg": 0, "0.json": "{"}, "x.tar/0.json cannot be read"),
+        ({"0.jpg": 0, "0.json": "[" * 200_000}, "x.tar/0.json cannot be read"),
+        ({"0.jpg": 0, "0.txt": b"\xff\xfe"}, "x.tar/0.txt cannot be read"),
+        ({"0.jpg": 0, "0.txt": bytes(10_000_001)}, "that is no text"),
+    ],
+)
+def test_damaged_samples_get_a_sentence(tmp_path, members, words):
+    with pytest.raises(ValueError, match=words):
+        read_webdataset(write_shard(tmp_path / "x.tar", members))
+
+
+def test_damaged_and_compressed_shards_get_a_sentence(tmp_path):
+    (tmp_path / "x.tar").write_bytes(b"not a tar file" * 100)
+    with pytest.raises(ValueError, match="cannot be read as an uncompressed tar file"):
+        load_dataset(tmp_path / "x.tar")
+    packed = write_shard(tmp_path / "y.tar", {"0.jpg": 0, "0.txt": "x"}, mode="w:gz")
+    with pytest.raises(ValueError, match="cannot be read as an uncompressed tar file"):
+        load_dataset(packed)
+    with pytest.raises(ValueError, match="has its own pictures; leave out --images"):
+        load_dataset(packed, images=tmp_path)
+    assert not is_webdataset(tmp_path / "nothing")
+
+
+def test_a_broken_picture_is_named_by_shard_and_member(tmp_path):
+    shard = write_shard(tmp_path / "x.tar", {"0.jpg": b"no picture", "0.txt": "x"})
+    with pytest.raises(ValueError, match=r"x\.tar/0\.jpg cannot be read as a picture"):
+        load_dataset(shard).pictures.open(0)
+    assert "0.jpg" in str(check_dataset(load_dataset(shard)))
+
+
+def test_parquet_files(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    for split in ("train", "validation"):
+        rows = []
+        for row in range(2):
+            write_picture(tmp_path / "p.png", row)
+            content = (tmp_path / "p.png").read_bytes()
+            rows.append({"image": {"bytes": content, "path": None}, "text": f"{split} {row}"})
+        table = datasets.Dataset.from_list(rows)
+        (tmp_path / "d").mkdir(exist_ok=True)
+        table.to_parquet(tmp_path / "d" / f"{split}-00000-of-00001.parquet")
+    dataset = load_dataset(tmp_path / "d")
+    assert splits_by_image(dataset) == {
+        "train/0": "train", "train/1": "train", "dev/0": "dev", "dev/1": "dev",
+    }  # fmt: skip
+    assert sorted(dataset.texts) == ["train 0", "train 1", "validation 0", "validation 1"]
+    write_picture(tmp_path / "p.png", 1)
+    assert (
+        dataset.pictures.open(1).tobytes() == PictureFiles([tmp_path / "p.png"]).open(0).tobytes()
+    )
+    alone = load_dataset(tmp_path / "d" / "train-00000-of-00001.parquet")
+    assert len(alone) == 2
+
+
+def test_a_parquet_file_without_images_gets_a_sentence(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list([{"url": "http://x", "text": "y"}]).to_parquet(
+        tmp_path / "x.parquet"
+    )
+    with pytest.raises(ValueError, match="has the columns 'url', 'text', but no 'image'"):
+        load_dataset(tmp_path / "x.parquet")
