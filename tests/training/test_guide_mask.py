@@ -21,15 +21,17 @@ ROLES = Offline.provides
 
 
 def slowly(guide, positive, anchors, margin: float, kind: str) -> torch.Tensor:
-    """Pair after pair, with the limits of all anchors of the image or of the text."""
+    """Pair after pair."""
+    pairs = list(zip(anchors.image.tolist(), anchors.text.tolist(), strict=True))
+
+    def limit(owns: list[tuple[int, int]]) -> float:
+        scores = [guide[own].item() for own in owns]
+        return min(s - margin * (abs(s) if kind == "relative" else 1) for s in scores)
+
     out = torch.zeros_like(positive)
-    for i in range(len(guide)):
-        for t in range(guide.shape[1]):
-            for image, text in zip(*(side.tolist() for side in (anchors.image, anchors.text))):
-                own = guide[image, text].item()
-                limit = own - margin * (abs(own) if kind == "relative" else 1)
-                if (image == i or text == t) and guide[i, t].item() > limit:
-                    out[i, t] = not positive[i, t]
+    for i, t in torch.cartesian_prod(*map(torch.arange, guide.shape)).tolist():
+        limits = [limit([p for p in pairs if p[side] == at]) for side, at in ((0, i), (1, t))]
+        out[i, t] = all(guide[i, t].item() > one for one in limits) and not positive[i, t]
     return out
 
 

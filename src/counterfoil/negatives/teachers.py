@@ -73,9 +73,10 @@ class GuideMask:
     """Which negatives of a batch to leave out because a guide takes them for true pairs.
 
     GISTEmbed (https://arxiv.org/abs/2402.16829): a wrong pair that a frozen guide scores above the
-    true pair of its anchor, less a margin, is no negative. Departs from the authors' code in: the
-    same pairs are left out for both directions, images or texts are not compared among
-    themselves, and mined pairs count by their own anchor's true pair.
+    true pair of its anchor, less a margin, is no negative. Departs from the authors' code in: a
+    pair of the batch has to be above the true pairs of its image and of its text, since that is
+    more precise, and is left out for both directions; images or texts are not compared among
+    themselves. A mined pair has to be above the true pair of the anchor that it was drawn for.
 
     Attributes:
         margin: how far below the true pair a negative has to be: in units of the student's scores,
@@ -102,8 +103,8 @@ class GuideMask:
     def block(self, guide: Tensor, positive: Tensor, anchors: Pairs) -> Tensor:
         """Return (I, T) bool, True for wrong pairs to leave out.
 
-        A pair is left out if the guide scores it above the limit of its image or of its text. The
-        limit of an image with several captions is that of the lowest.
+        A pair is left out if the guide scores it above the limits of its image and of its text. Of
+        an image with several captions in the batch the lowest limit counts.
 
         Args:
             guide: (I, T) scores of the guide.
@@ -114,7 +115,7 @@ class GuideMask:
         rows, columns = (guide.new_full((size,), torch.inf) for size in guide.shape)
         rows.scatter_reduce_(0, anchors.image, limit, "amin")
         columns.scatter_reduce_(0, anchors.text, limit, "amin")
-        return (guide > torch.minimum(rows[:, None], columns)) & ~positive
+        return (guide > torch.maximum(rows[:, None], columns)) & ~positive
 
 
 # Teachers' encodings of a data set on disk.

@@ -280,7 +280,7 @@ def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:
     """
     if guided := [s.name for s in recipe.stages if isinstance(s, Train) and s.guide]:
         raise ValueError(
-            f"{recipe.name!r} has teachers of its own, so --guide cannot be given; set "
+            f"{recipe.name!r} has teachers of its own, so --guide cannot be given; pass "
             f"--set {guided[0]}.mask.margin={margin} for these to leave negatives out"
         )
     mask = GuideMask(margin=margin)
