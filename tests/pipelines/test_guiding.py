@@ -159,9 +159,10 @@ MASKED = ("student.mask.margin=0.05", "student.draw.texts=20", "student.draw.ima
 def masked(*settings: str, **more) -> Recipe:
     """A student whose own loss leaves out pairs that the teachers take for true, mined ones too."""
     loss = weighted_sum(offline=lazy(OfflineTriplet))
-    made = recipe(objective=loss, negatives="lists", **more)
+    made = recipe(objective=loss)
     mine = Mine(name="lists", using=("teacher-0",), texts=20, images=5)
-    stages = (*made.stages[:2], mine, *made.stages[2:])
+    student = replace(made.stage("student"), **{"negatives": "lists", **more})
+    stages = (*made.stages[:2], mine, made.stages[2], student, made.stages[4])
     return apply_overrides(replace(made, stages=stages), [*MASKED, *settings])
 
 
