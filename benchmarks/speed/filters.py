@@ -1,4 +1,4 @@
-"""Filters, and negatives from a denotation graph, against known false negatives.
+"""Filters, masks of a guide and negatives from a denotation graph, against known false negatives.
 
 ``python -m benchmarks.speed.filters SOURCE --model FOLDER``
 
@@ -22,6 +22,7 @@ from counterfoil.model import load_model
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.graph import graph_negatives
 from counterfoil.negatives.mining import mine_lists
+from counterfoil.negatives.teachers import GuideMask
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores
 from counterfoil.scoring.stream import stream_scores
@@ -51,6 +52,10 @@ PLANS = (
     FilterConfig(skip=20),
     FilterConfig(captions=0.5, skip=5),
     FilterConfig(meanings=0.6, skip=5),
+)
+MASKS = (
+    *(GuideMask(margin=margin) for margin in (-0.2, -0.1, -0.05, 0.0, 0.05)),
+    GuideMask(margin=0.05, kind="relative"),
 )
 
 
@@ -101,11 +106,7 @@ def rows(
         if not plan.skip:
             dense = DenseScores(*truth.shape)
             stream_scores(members, [filters.on("image", dense)])
-            gone = dense.scores.isneginf()
-            true, false = (int((gone & (truth == value)).sum()) for value in (1, 0))
-            share = f"{true / (true + false):.0%}" if true + false else ""
-            counted = f"| {true / max(1, int((truth == 1).sum())):.1%} "
-            counted += f"| {false / max(1, int((truth == 0).sum())):.1%} | {share} "
+            counted = cells(dense.scores.isneginf(), truth)
         lists = mine_lists(
             members,
             dataset.text_to_image,
@@ -119,6 +120,37 @@ def rows(
     lists = graph_negatives(dataset, texts_per_image=kept, images_per_text=max(1, kept // 5)).lists
     found = rate(truth, lists.texts), rate(truth.T, lists.images)
     yield f"| denotation graph, without a model | | | | {found[0]:.1%} | {found[1]:.1%} |\n"
+
+
+def cells(gone: Tensor, truth: Tensor) -> str:
+    """Shares of the true and of the false pairs that are left out, and the precision.
+
+    Args:
+        gone: (I, T), True for a pair left out, or how likely it is.
+        truth: (I, T) as from `crowd`.
+    """
+    true, false = (float(gone[truth == value].double().sum()) for value in (1, 0))
+    share = f"{true / (true + false):.0%}" if true + false else ""
+    shares = (true / max(1, int((truth == 1).sum())), false / max(1, int((truth == 0).sum())))
+    return "".join(f"| {one:.1%} " for one in shares) + f"| {share} "
+
+
+def masks(dataset: ImageTextDataset, guides: list[EmbeddedDataset], truth: Tensor) -> Iterator[str]:
+    """A line of the table for each mask inside the loss.
+
+    In a batch with one caption of each image, that caption is any of the image's own.
+    """
+    dense = DenseScores(*truth.shape)
+    stream_scores(guides, [dense])
+    own = dense.scores[dataset.text_to_image, torch.arange(len(dataset.texts))]
+    captions = [dataset.relation.captions(torch.tensor([row]))[0] for row in range(len(dataset))]
+    rounds = max(map(len, captions))
+    for mask in MASKS:
+        limit, gone = mask.limits(own), torch.zeros(truth.shape)
+        for turn in range(rounds):
+            anchor = torch.stack([texts[turn % len(texts)] for texts in captions])
+            gone += (dense.scores > torch.maximum(limit[anchor, None], limit)) / rounds
+        yield f"| in the loss: margin={mask.margin}, {mask.kind} {cells(gone, truth)}| | |\n"
 
 
 def rate(truth: Tensor, lists: Tensor) -> float:
@@ -145,6 +177,8 @@ def main() -> None:
     guides = [load_model(given.guide).embed(dataset)] if given.guide else []
     print(f"{dataset.name} {given.split}, {len(dataset):,} images, {len(dataset.texts):,} texts\n")
     for line in rows(dataset, members, guides, truth, given.kept, given.encoder):
+        print(line, end="", flush=True)
+    for line in masks(dataset, guides, truth) if guides else ():
         print(line, end="", flush=True)
 
 

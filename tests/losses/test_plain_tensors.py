@@ -22,6 +22,7 @@ TEXT_TO_IMAGE = [0, 1, 1, 3, 2]
 LOSSES: dict[str, Callable[[], Loss]] = {
     "AdaptiveQuintuplet": losses.AdaptiveQuintuplet,
     "DebiasedContrastiveLoss": lambda: losses.DebiasedContrastiveLoss(tau_plus=0.05, beta=0.5),
+    "DebiasedContrastiveLoss even": losses.DebiasedContrastiveLoss,
     "DistanceWeightedTripletLoss": losses.DistanceWeightedTripletLoss,
     "HardNegativeRectificationLoss": losses.HardNegativeRectificationLoss,
     "HardNegativeRectificationLoss offline": lambda: losses.HardNegativeRectificationLoss(
@@ -33,6 +34,7 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "LSEHLoss": losses.LSEHLoss,
     "LinearRamp": lambda: losses.LinearRamp(term=losses.SumTripletLoss(), steps=9),
     "MarginDistillationLoss": losses.MarginDistillationLoss,
+    "MarginDistillationLoss gaussian": lambda: losses.MarginDistillationLoss(form="gaussian"),
     "MarginDistillationLoss offline": lambda: losses.MarginDistillationLoss(offline=True),
     "MarginRankingLoss": lambda: losses.MarginRankingLoss(role="written"),
     "MeanTripletLoss": losses.MeanTripletLoss,
@@ -125,6 +127,46 @@ def test_a_plain_call_equals_the_call_with_a_record(name):
     for left, right in zip(gradients(plain, tensors), gradients(recorded, tensors), strict=True):
         assert (left is None) == (right is None)
         assert left is None or torch.equal(left, right)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_pair_of_minus_infinity_is_no_negative(name):
+    # one that samples among the candidates takes other numbers where there are more of them
+    expected = {"PosteriorTripletLoss": lambda: losses.PosteriorTripletLoss(choice="expected")}
+    loss, again = (expected.get(name, LOSSES[name])().double() for _ in range(2))
+    repeats = 2 if name == "SelfExpandingLoss" else 1
+    tensors = leaves(repeats)
+    given, scores = arguments(tensors, repeats), tensors["scores"]
+    more = torch.rand(repeats, TEXTS * repeats, dtype=torch.float64)
+    out = torch.zeros(IMAGES + 1, TEXTS, dtype=torch.bool)
+    out[0, 2], out[-1] = True, True  # one wrong pair, and an image that describes nothing
+    out = out.repeat_interleave(repeats, 0).repeat_interleave(repeats, 1)
+    wrong = {
+        "positives": torch.cat([given["positives"], torch.zeros_like(more).bool()]),
+        "guide": torch.cat([tensors["guide"], torch.ones(1, TEXTS, dtype=torch.float64)]),
+    }
+    whole = torch.cat([scores, more]).masked_fill(out, -torch.inf)
+    value = loss(whole, **given | wrong)
+    alone = again(scores.masked_fill(out[:-repeats], -torch.inf), **given)
+    assert value.item() == pytest.approx(alone.item(), rel=1e-12)
+    ours = dict(zip(tensors, gradients(value, tensors), strict=True))
+    assert all(gradient is None or gradient.isfinite().all() for gradient in ours.values())
+    assert ours["scores"] is None or not ours["scores"][out[:-repeats]].any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_mined_pair_of_minus_infinity_costs_nothing(name):
+    roles = ("hard_text", "hard_image", "cross", "companion")
+    tensors = leaves(2 if name == "SelfExpandingLoss" else 1)
+    out = torch.tensor([[True, False], [True, True], [False, True], [False, False], [False, False]])
+    left = tensors | {role: tensors[role].masked_fill(out, -torch.inf) for role in roles}
+    repeats = len(tensors["scores"]) // IMAGES
+    loss = LOSSES[name]().double()
+    value = loss(record(loss, left, repeats))
+    assert value.isfinite()
+    for key, gradient in zip(tensors, gradients(value, tensors), strict=True):
+        assert gradient is None or gradient.isfinite().all()
+        assert gradient is None or key not in roles or not gradient[out].any()
 
 
 def test_a_weighted_sum_is_called_as_its_losses_are():

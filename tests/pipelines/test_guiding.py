@@ -14,6 +14,7 @@ import torch
 
 import processes
 from counterfoil.core.config import lazy
+from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
@@ -50,7 +51,7 @@ def recipe(host: str = "vsepp", *settings: str, form: str = "stored", **more) ->
         replace(one, name="teacher-0"),
         replace(one, name="teacher-1", plan=replace(one.plan, seed=1)),
         ComputeTargets(name="teach", using=("teacher-0", "teacher-1"), form=form),
-        replace(one, name="student", objective=GUIDED, guide="teach", **more),
+        replace(one, **{"name": "student", "objective": GUIDED, "guide": "teach", **more}),
         Evaluate(name="test", using=("student",)),
     )
     return apply_overrides(
@@ -150,6 +151,46 @@ def test_a_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
     assert processes.ended(begun(folder)) == 0
     assert weights(folder) == weights(whole)
     assert losses(folder) == losses(whole)
+
+
+MASKED = ("student.mask.margin=0.05", "student.draw.texts=20", "student.draw.images=5")
+
+
+def masked(*settings: str, **more) -> Recipe:
+    """A student whose own loss leaves out pairs that the teachers take for true, mined ones too."""
+    loss = weighted_sum(offline=lazy(OfflineTriplet))
+    made = recipe(objective=loss)
+    mine = Mine(name="lists", using=("teacher-0",), texts=20, images=5)
+    student = replace(made.stage("student"), **{"negatives": "lists", **more})
+    stages = (*made.stages[:2], mine, made.stages[2], student, made.stages[4])
+    return apply_overrides(replace(made, stages=stages), [*MASKED, *settings])
+
+
+def test_a_masked_run_is_resumed_with_any_loss(whole, tmp_path):
+    plain, once = tmp_path / "plain", tmp_path / "once"
+    for folder in (plain, once):
+        folder.mkdir()
+        for name in ("teacher-0", "teacher-1", "teach"):
+            shutil.copytree(whole / name, folder / name)
+            shutil.copy(whole / f"{name}.json", folder)
+    assert run_pipeline(masked("student.mask.margin=none"), SOURCE, plain)
+    assert run_pipeline(masked(), SOURCE, once)
+    assert losses(once)[0] < losses(plain)[0]
+
+    def begun(folder: Path) -> int:
+        made = masked("student.save_minutes=0")
+        return processes.forked(lambda: not run_pipeline(made, SOURCE, folder, resume=True))
+
+    folder = processes.cut(begun, tmp_path / "again", "student/checkpoints/last.safetensors")
+    assert processes.ended(begun(folder)) == 0
+    assert weights(folder) == weights(once)
+    assert losses(folder) == losses(once)
+
+
+def test_a_mask_without_a_guide_is_refused_before_anything_is_trained(tmp_path):
+    made = masked(guide=None)
+    with pytest.raises(ValueError, match="takes for true pairs, and names no guide"):
+        student(made).check(context(tmp_path, made))
 
 
 def quietly(folder: str) -> bool:

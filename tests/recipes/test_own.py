@@ -16,6 +16,7 @@ from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes import models, ndgl, ndgl_models, photos, tags
+from counterfoil.training.logging import read_metrics
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.epochs=1", "*.steps=3", "*.batch=16")
 
@@ -72,6 +73,24 @@ def test_a_model_teaches_another_kind_by_the_command_line(tmp_path, capsys):
     assert (tmp_path / "b" / "student" / "model" / "model.json").is_file()
     assert main([*command, *settings]) == 2
     assert "was made with other settings" in capsys.readouterr().err
+
+
+def test_a_guide_leaves_negatives_out_by_the_command_line(tmp_path, capsys):
+    first = apply_overrides(photos.own_data_recipe("vsepp", pixels=True), SMALL)
+    assert run_pipeline(first, DataSource("scenes:images=36"), tmp_path / "a")
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    guide = ("--guide", str(tmp_path / "a" / "online"), "--guide-margin", "0.1")
+    losses = []
+    for folder, more in (("b", ()), ("c", guide)):
+        command = ["train", "gpo", "--data", "scenes:images=36", "--folder", str(tmp_path / folder)]
+        assert main([*command, *more, *settings]) == 0
+        losses.append(read_metrics(tmp_path / folder / "online" / "metrics.jsonl")[0]["loss"])
+    assert losses[1] < losses[0]
+    capsys.readouterr()
+    command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--folder", str(tmp_path / "d")]
+    assert main([*command, *guide, *settings]) == 2
+    assert "pass --set student.mask.margin=0.1" in capsys.readouterr().err
+    assert main([*command, "--guide-margin", "0.1", *settings]) == 2
 
 
 TINY = ("layers=2", "width=16", "heads=2", "inner=16", "size=16", "patch=8", "positions=12")

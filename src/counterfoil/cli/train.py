@@ -51,6 +51,16 @@ Other = Annotated[
     str | None,
     typer.Option(help="Other data, as --data: measure how much --model forgets there."),
 ]
+Guide = Annotated[
+    str | None,
+    typer.Option(
+        help="Trained model that judges every batch: negatives that it scores above the true pair "
+        "are left out."
+    ),
+]
+GuideMargin = Annotated[
+    float, typer.Option(help="Leave out those above the true pair's score less this, too.")
+]
 Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
 
 
@@ -71,6 +81,8 @@ def train(
     tune: Tune = "full",
     written: Written = None,
     teacher: Teacher = None,
+    guide: Guide = None,
+    guide_margin: GuideMargin = 0.0,
     other: Other = None,
     folder: RunFolder = None,
     settings: Settings = None,
@@ -83,6 +95,7 @@ def train(
     from counterfoil.recipes import clip
 
     refuse_without(context, "model", ("tune", "written"))
+    refuse_without(context, "guide", ("guide_margin",))
     source = data.source()
     recipe = clip.train_recipe(
         loss_or_model,
@@ -92,6 +105,8 @@ def train(
         written=written,
         teachers=teacher or (),
         other=other,
+        guide=guide,
+        guide_margin=guide_margin,
     )
     recipe = apply_overrides(recipe, settings or ())
     folder = folder or Path("runs") / recipe.name

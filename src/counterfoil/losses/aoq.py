@@ -226,7 +226,7 @@ class AdaptiveQuintuplet(Loss):
         return self.reduce(online + mined_hinges(scores, grid, self.needs, self.offline), grid)
 
     def weights(self, scores: Scores) -> AdaptiveWeights:
-        """Return the weights of the online hinges; beta where the batch has no negative."""
+        """Return the weights of the online hinges; beta where a negative is missing."""
         return self._weights(scores, online_negatives(self.grid(scores)))
 
     def _weights(self, scores: Scores, hard: HardestNegatives) -> AdaptiveWeights:
@@ -237,9 +237,9 @@ class AdaptiveQuintuplet(Loss):
         return AdaptiveWeights(self._weight(texts, hard.text), self._weight(images, hard.image))
 
     def _weight(self, reference: Tensor, online: Tensor) -> Tensor:
-        # an online score of -inf (no negative in the batch) would make the weight infinite, and
-        # infinity times the hinge of 0 is NaN
-        present = (online != -torch.inf).unsqueeze(1)
+        # a score of -inf (no negative in the batch, or a mined one left out) would make the weight
+        # infinite, and infinity times the hinge of 0 is NaN
+        present = (online != -torch.inf).unsqueeze(1) & (reference != -torch.inf)
         gap = torch.where(present, reference - online.unsqueeze(1), 0.0)
         weight = self.beta - gap / self.alpha
         weight = weight.clamp(min=0) if self.clamp else weight

@@ -80,11 +80,13 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         tensors are judged in float32.
 
         Args:
-            scores: (I, T) float scores of images and texts, higher is better; or a `Scores`
-                record, which holds everything and comes alone.
+            scores: (I, T) float scores of images and texts, higher is better, -inf for a wrong
+                pair that is not to count as a negative; or a `Scores` record, which holds
+                everything and comes alone.
             positives: (I, T) bool, True where the text describes the image. Default: the diagonal
                 of square scores.
-            hard_text: (B, N) scores of the anchor images with mined texts.
+            hard_text: (B, N) scores of the anchor images with mined texts; -inf, here and in the
+                next three, for a pair that is not to count.
             hard_image: (B, N) scores of mined images with the anchor texts.
             cross: (B, N) scores of the mined images with the mined texts.
             companion: (B, N) scores of the mined texts' own images with captions of the mined

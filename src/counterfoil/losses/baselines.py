@@ -235,8 +235,9 @@ class DebiasedContrastiveLoss(Loss):
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
         true = positive_scores(grid)
-        texts = self._one_way(grid.scores[true.image], ~grid.positive[true.image], true)
-        images = self._one_way(grid.scores.T[true.text], ~grid.positive.T[true.text], true)
+        wrong = ~(grid.positive | grid.scores.isneginf())
+        texts = self._one_way(grid.scores[true.image], wrong[true.image], true)
+        images = self._one_way(grid.scores.T[true.text], wrong.T[true.text], true)
         return self.reduce((texts + images) / 2, grid)
 
     def _one_way(self, scores: Tensor, wrong: Tensor, true: PositiveScores) -> Tensor:

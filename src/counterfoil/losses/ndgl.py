@@ -43,12 +43,12 @@ class GuidedScores(NamedTuple):
     taught: Tensor
 
     def joined(self, student: Tensor, teacher: Tensor) -> GuidedScores:
-        """Append (A, N) negatives."""
-        every = torch.ones_like(student, dtype=torch.bool)
+        """Append (A, N) negatives, but for those of which the student's score is -inf."""
+        none = student.isneginf()
         return self._replace(
-            student=torch.cat([self.student, student], 1),
+            student=torch.cat([self.student, student.masked_fill(none, 0)], 1),
             teacher=torch.cat([self.teacher, teacher], 1),
-            wrong=torch.cat([self.wrong, every], 1),
+            wrong=torch.cat([self.wrong, ~none], 1),
         )
 
 
@@ -94,13 +94,14 @@ def guided_directions(grid: ScoreMatrix, *, each_pair: bool) -> GuidedDirections
     """Return both directions of a score matrix, in units of a cosine.
 
     Args:
-        grid: the scores; where the guide is -inf, the pair is no negative.
+        grid: the scores; where one or the guide is -inf, the pair is no negative.
         each_pair: one anchor for each true pair; else one for each image and each text, whose
             positive is left at 0 because nothing reads it.
     """
     student, teacher = grid.scores / grid.scale, expand_copies(grid) / grid.scale
-    unknown = teacher.isneginf()
-    teacher, wrong = teacher.masked_fill(unknown, 0), ~(grid.positive | unknown)
+    unknown = teacher.isneginf() | student.isneginf()
+    wrong = ~(grid.positive | unknown)
+    student, teacher = student.masked_fill(unknown, 0), teacher.masked_fill(unknown, 0)
     if not each_pair:
         rows, columns = (student.new_zeros(n) for n in student.shape)
         return GuidedDirections(
@@ -405,7 +406,9 @@ class HardNegativeRectificationLoss(Loss):
 
     def _offline(self, side: GuidedScores, mined: Tensor, guide: Tensor) -> Tensor:
         """(A,) hinges where the teachers choose among (A, N) mined pairs."""
-        wanted = mined.gather(1, guide.argmax(1, keepdim=True)).squeeze(1)
+        none = mined.isneginf()
+        choice = guide.masked_fill(none, -torch.inf).argmax(1, keepdim=True)
+        wanted = mined.masked_fill(none, torch.inf).gather(1, choice).squeeze(1)
         highest = side.student.masked_fill(~side.wrong, -torch.inf).amax(1)
         return (self.gamma - wanted + highest).clamp(min=0)
 

@@ -7,6 +7,7 @@ from stored bags of vectors, or by encoding the batch with the frozen models. Al
 
 from __future__ import annotations
 
+import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from torch import Tensor
 from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.config import parse_literal
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
 from counterfoil.data.processor import ProcessedDataset
@@ -60,6 +62,60 @@ class PairTargetSource(TargetSource, Protocol):
     def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
         """Return (B, N) targets of pairs of places in the pools."""
         ...
+
+
+# Likely false negatives of a batch.
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GuideMask:
+    """Which negatives of a batch to leave out because a guide takes them for true pairs.
+
+    GISTEmbed (https://arxiv.org/abs/2402.16829): a wrong pair that a frozen guide scores above the
+    true pair of its anchor, less a margin, is no negative. Departs from the authors' code in: a
+    pair of the batch has to be above the true pairs of its image and of its text, since that is
+    more precise, and is left out for both directions; images or texts are not compared among
+    themselves. A mined pair has to be above the true pair of the anchor that it was drawn for.
+
+    Attributes:
+        margin: how far below the true pair a negative has to be: in units of the student's scores,
+            or as a share of the true pair's absolute score; None leaves nothing out.
+        kind: "absolute" or "relative".
+
+    Raises:
+        ValueError: a margin that is not finite, or an unknown kind.
+    """
+
+    margin: float | None = None
+    kind: Literal["absolute", "relative"] = "absolute"
+
+    def __post_init__(self) -> None:
+        if self.margin is not None and not math.isfinite(self.margin):
+            raise ValueError(f"margin={self.margin}: a finite number is needed, as in 0.0")
+        parse_literal(Literal["absolute", "relative"], self.kind, "a kind of margin")
+
+    def limits(self, true: Tensor) -> Tensor:
+        """Return the guide's score above which a pair is left out, for true pairs (B,)."""
+        assert self.margin is not None
+        return true - self.margin * (true.abs() if self.kind == "relative" else 1)
+
+    def block(self, guide: Tensor, positive: Tensor, anchors: Pairs) -> Tensor:
+        """Return (I, T) bool, True for wrong pairs to leave out.
+
+        A pair is left out if the guide scores it above the limits of its image and of its text. Of
+        an image with several captions in the batch the lowest limit counts.
+
+        Args:
+            guide: (I, T) scores of the guide.
+            positive: (I, T) bool, True for true pairs.
+            anchors: (B,) the true pairs of the batch.
+        """
+        limit = self.limits(guide[anchors.image, anchors.text])
+        rows, columns = (guide.new_full((size,), torch.inf) for size in guide.shape)
+        rows.scatter_reduce_(0, anchors.image, limit, "amin")
+        columns.scatter_reduce_(0, anchors.text, limit, "amin")
+        return (guide > torch.maximum(rows[:, None], columns)) & ~positive
 
 
 # Teachers' encodings of a data set on disk.

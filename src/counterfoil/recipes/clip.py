@@ -29,6 +29,7 @@ from counterfoil.model import TimmPretrainedPair, pretrained_pair, starts_untrai
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pretrained import encoder_folder
 from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.negatives.teachers import GuideMask
 from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
@@ -226,6 +227,8 @@ def train_recipe(
     written: Path | None,
     teachers: Sequence[str],
     other: str | None = None,
+    guide: str | None = None,
+    guide_margin: float = 0.0,
 ) -> Recipe:
     """Build the recipe for the options of ``counterfoil train``.
 
@@ -238,6 +241,8 @@ def train_recipe(
         written: folder of generated captions.
         teachers: saved models or names of teachers.
         other: another data set to measure forgetting on.
+        guide: saved model or name of the guide that leaves out likely false negatives.
+        guide_margin: of its `GuideMask`.
 
     Raises:
         ValueError: no such model or loss, or options that do not go together.
@@ -248,16 +253,42 @@ def train_recipe(
                 "--tune, --written and --other are for a pretrained model that is trained further; "
                 "name it with --model, or leave them out"
             )
-        return photos.own_data_recipe(name, pixels=dataset.features is None, teachers=teachers)
+        recipe = photos.own_data_recipe(name, pixels=dataset.features is None, teachers=teachers)
+        return with_guide(recipe, guide, guide_margin) if guide else recipe
     folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
     tuned = FineTunedModel(name=folder, way=way, written=str(written) if written else None)
     recipe = fine_tune_recipe(name, tuned, teachers=teachers, pictures=dataset.pictures is not None)
+    recipe = with_guide(recipe, guide, guide_margin) if guide else recipe
     if other and starts_untrained(folder):
         raise ValueError(
             f"--other tells what a pretrained model has forgotten, and {folder} begins with "
             "weights at random; leave it out"
         )
     return with_forgetting(recipe, other) if other else recipe
+
+
+def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:
+    """A recipe whose trainings leave out negatives that a model takes for true pairs.
+
+    Args:
+        recipe: the recipe.
+        model: folder or name of the guide.
+        margin: of the `GuideMask`, in units of the scores of the model in training.
+
+    Raises:
+        ValueError: a training has a guide of its own.
+    """
+    if guided := [s.name for s in recipe.stages if isinstance(s, Train) and s.guide]:
+        raise ValueError(
+            f"{recipe.name!r} has teachers of its own, so --guide cannot be given; pass "
+            f"--set {guided[0]}.mask.margin={margin} for these to leave negatives out"
+        )
+    mask = GuideMask(margin=margin)
+    stages = [
+        replace(stage, guide="guide", mask=mask) if isinstance(stage, Train) else stage
+        for stage in recipe.stages
+    ]
+    return replace(recipe, stages=(ComputeTargets(name="guide", models=(model,)), *stages))
 
 
 def with_forgetting(recipe: Recipe, data: str) -> Recipe:

@@ -44,7 +44,7 @@ from counterfoil.negatives.online import (
     OnlineMiner,
     existing_extras,
 )
-from counterfoil.negatives.teachers import PairTargetSource, TargetSource
+from counterfoil.negatives.teachers import GuideMask, PairTargetSource, TargetSource
 from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.config import Precision, TrainConfig, clip_gradients
@@ -157,6 +157,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, torch.bfloat16)
 
 
+_NO_MASK = GuideMask()
 OWN = "model_"  # begins the names of losses that are the model's own
 
 
@@ -169,6 +170,8 @@ class TrainingStep(TrainableModule[Batch]):
         objective: the loss.
         proposer: candidates that depend on the model as it is now.
         guide: soft targets.
+        mask: negatives that are left out because the guide takes them for true pairs: those of
+            the block and those that are drawn, not those that a proposer makes.
         provides: roles that are drawn before the batch is encoded.
         precision: "bf16" encodes and scores under autocast; losses are float32 in any case.
         seed: of what the proposer draws.
@@ -191,6 +194,7 @@ class TrainingStep(TrainableModule[Batch]):
         *,
         proposer: OnlineMiner | None = None,
         guide: TargetSource | None = None,
+        mask: GuideMask = _NO_MASK,
         provides: frozenset[Role] = frozenset(),
         precision: Precision = "fp32",
         seed: int = 0,
@@ -215,12 +219,14 @@ class TrainingStep(TrainableModule[Batch]):
                 "drop one of the two sources"
             )
         _check_guided(objective.needs_guided, guide, provides)
+        _check_mask(mask, guide, objective.needs & provides)
         if proposer is not None:
             proposer.check(model)
         self.model, self.objective = model, objective
         # in a tuple, so that modules inside the miner or the guide are not registered: they are
         # frozen, belong in no checkpoint, and DDP must not see them
         self._miner_and_guide = proposer, guide
+        self.mask = mask
         # a miner that is a module has a state of its own, which is saved with the training
         self.miner = proposer if isinstance(proposer, nn.Module) else None
         anchors_only = proposer is None or proposer.anchors_only
@@ -317,7 +323,7 @@ class TrainingStep(TrainableModule[Batch]):
         )
         seed = derive_seed(self.seed, "judge", batch.step)
         losses: dict[str, Tensor] = self.objective(
-            Scores(grids, pairs, words, batch.step, guides, seed)
+            Scores(grids, self._masked(batch, pairs), words, batch.step, guides, seed)
         )
         return losses
 
@@ -347,21 +353,42 @@ class TrainingStep(TrainableModule[Batch]):
     def _score_matrix(self, batch: Batch, scores: Tensor, name: str) -> ScoreMatrix:
         _, guide = self._miner_and_guide
         guided = guide is not None and self.objective.needs_guide and name == INFERENCE
+        targets = guide(batch) if guide and (guided or self._masks_block) else None
         copies = len(scores) // batch.block[0]
         image, text = batch.anchors.image, batch.anchors.text
         blocks = scores.view(batch.block[0], copies, batch.block[1], copies)
         positive = batch.positive
         if copies > 1:
             positive = positive.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
+        if targets is not None and self._masks_block:
+            out = self.mask.block(targets, batch.positive, batch.anchors)
+            out = out.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
+            scores = scores.masked_fill(out, -torch.inf)
         return ScoreMatrix(
             scores=scores,
             positive=positive,
             anchor=blocks[image, :, text].flatten(1).amin(1),
-            guide=guide(batch) if guide and guided else None,
+            guide=targets if guided else None,
             scale=self.model.score_scale,
             name=name,
             repeats=copies,
         )
+
+    @property
+    def _masks_block(self) -> bool:
+        return self.mask.margin is not None and not self.scores_anchors_only
+
+    def _masked(self, batch: Batch, pairs: Mapping[Role, Tensor]) -> Mapping[Role, Tensor]:
+        """Scores by role, -inf where the guide takes a drawn pair for a true one."""
+        _, guide = self._miner_and_guide
+        drawn = self.objective.needs & {*batch.pairs}
+        if self.mask.margin is None or not drawn:
+            return pairs
+        assert isinstance(guide, PairTargetSource)
+        anchors = Pairs(batch.anchors.image.unsqueeze(1), batch.anchors.text.unsqueeze(1))
+        limit = self.mask.limits(guide.pairs(batch, anchors))
+        out = {r: guide.pairs(batch, batch.pairs[r]) > limit for r in Role if r in drawn}
+        return {r: p.masked_fill(out[r], -torch.inf) if r in out else p for r, p in pairs.items()}
 
     def _proposal(self, batch: Batch, views: EncodedViews, grid: Tensor) -> MinedExtras:
         proposer, _ = self._miner_and_guide
@@ -433,6 +460,18 @@ def _check_guided(
             "name the teachers"
         )
     _check_provided("guided pairs in the role of", _names(roles), _names(drawn))
+
+
+def _check_mask(mask: GuideMask, guide: TargetSource | None, drawn: frozenset[Role]) -> None:
+    """Refuse a mask without a guide that scores all pairs it is for."""
+    if mask.margin is None:
+        return
+    if guide is None or (drawn and not isinstance(guide, PairTargetSource)):
+        raise ValueError(
+            f"mask.margin={mask.margin} leaves out what a guide takes for true, and there is no "
+            "guide that scores the pairs; name a stage of teachers as guide, or leave the margin "
+            "out"
+        )
 
 
 # Pieces of a batch, encoded one after another.

@@ -42,7 +42,7 @@ from counterfoil.negatives.sampling import (
     check_candidates,
 )
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.negatives.teachers import TargetSource
+from counterfoil.negatives.teachers import GuideMask, TargetSource
 from counterfoil.training.batches import BatchStream, prefetch
 from counterfoil.training.callbacks import (
     IMAGES,
@@ -305,7 +305,7 @@ class TrainingLoop(Generic[B]):
         self.module.eval()
 
 
-_NO_REMINING, _WHOLE_LISTS = RemineConfig(), SamplingConfig()
+_NO_REMINING, _WHOLE_LISTS, _NO_MASK = RemineConfig(), SamplingConfig(), GuideMask()
 
 
 def fit(
@@ -319,6 +319,7 @@ def fit(
     candidates: NegativeSampler | None = None,
     proposer: OnlineMiner | None = None,
     guide: TargetSource | None = None,
+    mask: GuideMask = _NO_MASK,
     positives: Positives = "id",
     refresh: RemineConfig = _NO_REMINING,
     draw: SamplingConfig = _WHOLE_LISTS,
@@ -342,6 +343,7 @@ def fit(
         candidates: pairs that the online miner screens.
         proposer: online miner: negatives that depend on the present model.
         guide: soft targets of teachers.
+        mask: negatives that are left out because the guide takes them for true pairs.
         positives: which pairs of a batch are positive.
         refresh: when the model mines `train` anew; its own lists, kept in ``lists/``, are drawn
             from afterwards.
@@ -376,6 +378,7 @@ def fit(
         objective,
         proposer=proposer,
         guide=guide,
+        mask=mask,
         seed=plan.seed,
         provides=needed.provides if needed else remined,
         precision=plan.precision,
@@ -385,6 +388,7 @@ def fit(
         guide.to(distributed.device())
     shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
     numbers = [run, plan.numbers(), train.dataset.fingerprint, positives, shapes]
+    numbers += [] if mask == _NO_MASK else [asdict(mask)]
     key = digest([*numbers, asdict(refresh), asdict(draw)] if remined else numbers)
     hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
     if remined:

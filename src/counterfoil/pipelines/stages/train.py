@@ -29,7 +29,7 @@ from counterfoil.negatives.sampling import (
     check_candidates,
 )
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.negatives.teachers import TargetSource
+from counterfoil.negatives.teachers import GuideMask, TargetSource
 from counterfoil.pipelines.overrides import named_values
 from counterfoil.pipelines.stages.base import LATER, is_stage_name
 from counterfoil.pipelines.stages.fitting import (
@@ -78,6 +78,8 @@ class Train(ModelStage):
         refresh: how often the model in training mines anew; 0 epochs for never.
         positives: which pairs are positive, see `counterfoil.data.batching`.
         guide: stage of the targets of similarity: teachers, or captions in a latent space.
+        mask: negatives of the batch and of mined lists that are left out because the guide takes
+            them for true pairs, with any loss; off by default.
         word_vectors: file in GloVe's text format that word embeddings begin with, see
             `counterfoil.data.word_vectors`.
         proposer: picks or generates negatives with the model as it is now. In its config,
@@ -106,6 +108,7 @@ class Train(ModelStage):
     refresh: RemineConfig = field(default=RemineConfig(), metadata=LATER)
     positives: Positives = "id"
     guide: str | None = field(default=None, metadata=LATER)
+    mask: GuideMask = field(default=GuideMask(), metadata=LATER)
     word_vectors: str | None = field(default=None, metadata=LATER)
     proposer: Config[OnlineMiner] | None = field(default=None, metadata=LATER)
     candidates: CandidateConfig = field(default=CandidateConfig(), metadata=LATER)
@@ -189,6 +192,7 @@ class Train(ModelStage):
             candidates=_candidates(context, self),
             proposer=build_miner(context, self, model.processor.process(context.train)),
             guide=build_guide(context, self, model.model.score_scale),
+            mask=self.mask,
             positives=self.positives,
             refresh=self.refresh,
             draw=self.draw,
@@ -401,6 +405,11 @@ def _check_guide(context: RunContext, stage: Train) -> None:
         raise ValueError(
             f"the loss of {stage.name!r} needs a guide that says how similar images and texts "
             "ought to be, and the stage names none; set guide to a stage such as Teach"
+        )
+    if stage.guide is None and stage.mask.margin is not None:
+        raise ValueError(
+            f"{stage.name!r} leaves out negatives that a guide takes for true pairs, and names no "
+            "guide; set guide to a stage of teachers, or leave mask.margin out"
         )
     if stage.guide:
         context.stage(stage.guide, GuideStage).check_student(context, stage)
