@@ -158,6 +158,22 @@ def graph_recipe(name: str, dataset: str) -> Recipe:
     )
 
 
+def mined_batches_recipe(name: str, dataset: str) -> Recipe:
+    """Round two of a single model with its own loss, on batches composed of the lists it mined.
+
+    Batches are those of B3 (https://arxiv.org/abs/2505.11293), see
+    `counterfoil.negatives.batch_mining`; all else is as in round one.
+    """
+    online, lists = self_mined(EnsembleMember(name), dataset)
+    return _compared(
+        f"batches/{name}-{dataset}",
+        (name, dataset),
+        [online, lists, replace(online, name="mined", mined_batches=lists.name)],
+        ("online", "mined"),
+        "online triplet, the same on batches of mutual mined negatives",
+    )
+
+
 def _compared(
     recipe: str, of: tuple[str, str], trained: list[Stage], kinds: tuple[str, ...], about: str
 ) -> Recipe:
