@@ -31,8 +31,8 @@ def ranks(member: EmbeddedDataset, relation: Relation, texts: Tensor) -> tuple[f
     """Mean ranks of the hardest wrong captions and of the hardest wrong images in a batch."""
     images = relation.text_to_image[texts].unique()
     every_image, every_text = torch.arange(relation.images), torch.arange(len(member.texts))
-    of_images = member.model.score_matrix(member.images[images], member.texts)
-    of_texts = member.model.score_matrix(member.images, member.texts[texts]).T
+    of_images = member.model.score_matrix(member.images.rows(images), member.texts)
+    of_texts = member.model.score_matrix(member.images, member.texts.rows(texts)).T
     return (
         _mean_rank(of_images, relation.positive(images, every_text), texts),
         _mean_rank(of_texts, relation.positive(every_image, texts).T, images),

@@ -30,6 +30,7 @@ from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.trainer import fit
 from negatives_cases import ragged, random_lists, ranked
+from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS, run
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -299,3 +300,27 @@ def test_other_batches_give_another_training(tmp_path: Path) -> None:
     fitted = fit(PLAN, model, WeightedSum(terms=terms), processor, folder=tmp_path / "random")
     lines = [line["loss"] for line in read_metrics(fitted.metrics) if "loss" in line]
     assert lines != mined["loss"]
+
+
+@pytest.mark.slow
+def test_a_recipe_composes_its_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the recipe, and by a setting of any recipe that has lists; other splits are refused."""
+    data = ("--data", "scenes:images=36")
+    small = (*SMALL, *SMALL_LISTS, "--smoke")
+    assert run("run", "batches/vsepp-scenes", *data, "--folder", tmp_path / "a", *small) == 0
+    first, second = (
+        [
+            line["loss"]
+            for line in read_metrics(tmp_path / "a" / name / "metrics.jsonl")
+            if "loss" in line
+        ]
+        for name in ("longer", "mined")
+    )
+    assert first != second
+    asked = ("run", "aoq/vsepp-scenes", *data, *small, *SMALL_DRAW)
+    mined = ("--set", "adaptive.mined_batches=lists", "--set", "adaptive.batch_mining.size=4")
+    assert run(*asked, "--folder", tmp_path / "b", *mined) == 0
+    capsys.readouterr()
+    other = (*mined, "--set", "lists.split=test")
+    assert run(*asked, "--folder", tmp_path / "c", *other) == 2
+    assert "set lists.split=train" in capsys.readouterr().err
