@@ -27,23 +27,28 @@ from counterfoil.scoring.encode import EmbeddedDataset
 SIZES, SKIPS = (8, 32, 128), (0, 5, 30)
 
 
-def ranks(member: EmbeddedDataset, relation: Relation, texts: Tensor) -> tuple[float, float]:
-    """Mean ranks of the hardest wrong captions and of the hardest wrong images in a batch."""
-    images = relation.text_to_image[texts].unique()
+def ranks(
+    member: EmbeddedDataset, relation: Relation, batches: list[Tensor]
+) -> tuple[float, float]:
+    """Mean ranks of the hardest wrong captions and of the hardest wrong images in batches."""
     every_image, every_text = torch.arange(relation.images), torch.arange(len(member.texts))
+    texts = torch.cat(batches)
+    images = relation.text_to_image[texts]
     of_images = member.model.score_matrix(member.images.rows(images), member.texts)
     of_texts = member.model.score_matrix(member.images, member.texts.rows(texts)).T
-    return (
-        _mean_rank(of_images, relation.positive(images, every_text), texts),
-        _mean_rank(of_texts, relation.positive(every_image, texts).T, images),
-    )
+    of_images.masked_fill_(relation.positive(images, every_text), -torch.inf)
+    of_texts = of_texts.masked_fill(relation.positive(every_image, texts).T, -torch.inf)
+    sizes = [len(batch) for batch in batches]
+    parts = zip(batches, images.split(sizes), of_images.split(sizes), of_texts.split(sizes))
+    found = [(_ranks(scores, batch), _ranks(other, own)) for batch, own, scores, other in parts]
+    captions, pictures = (torch.cat(kind) for kind in zip(*found))
+    return float(captions.mean()), float(pictures.mean())
 
 
-def _mean_rank(scores: Tensor, positive: Tensor, batch: Tensor) -> float:
-    """Mean rank, among all wrong columns, of the highest of those in the batch."""
-    wrong = scores.masked_fill(positive, -torch.inf)
-    hardest = wrong[:, batch].max(1, keepdim=True).values
-    return float((wrong > hardest).sum(1).double().mean()) + 1
+def _ranks(scores: Tensor, batch: Tensor) -> Tensor:
+    """Rank, among all wrong columns, of the highest of those in the batch, for each row."""
+    hardest = scores[:, batch].max(1, keepdim=True).values
+    return (scores > hardest).sum(1).double() + 1
 
 
 @torch.no_grad()
@@ -64,7 +69,7 @@ def rows(
             batches = list(islice(sampler.epoch(0), anchors // size))
             cells = ""
             for member in members:
-                found = torch.tensor([ranks(member, relation, texts) for texts in batches]).mean(0)
+                found = ranks(member, relation, batches)
                 cells += f" {found[0]:,.0f} | {found[1]:,.0f} |"
             how = "random" if skip is None else f"mined, `skip={skip}`"
             yield f"| {size} | {how} |{cells}\n"
@@ -80,7 +85,7 @@ def main() -> None:
     parser.add_argument("--lists", type=Path, required=True, help="mined from the training split")
     parser.add_argument("--model", required=True, help="that mined them")
     parser.add_argument("--other", help="a model that ranks too, and did not mine")
-    parser.add_argument("--anchors", type=int, default=2048, help="captions in the batches")
+    parser.add_argument("--anchors", type=int, default=1024, help="captions in the batches")
     given = parser.parse_args()
     dataset = load_dataset(given.source, features=given.features).split("train")
     lists = NegativeStore.open(given.lists, fingerprint=dataset.fingerprint).lists
