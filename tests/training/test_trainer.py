@@ -22,6 +22,7 @@ from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.model import Model, load_model
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.negatives.batch_mining import BatchMiningConfig
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.training.callbacks import Callback
@@ -163,3 +164,19 @@ def test_errors_in_words(tmp_path: Path, change: dict[str, Any], message: str) -
     with pytest.raises(ValueError, match=message):
         trainer(tmp_path / "run", **change)
     assert not (tmp_path / "run").exists()
+
+
+def test_batches_from_lists_with_any_loss(tmp_path: Path) -> None:
+    """A loss that needs no negatives takes batches of them; other ones are another training."""
+    changes: dict[str, Any] = {"loss": HardestTripletLoss(), "negatives": None, "batch_size": 6}
+    mining = BatchMiningConfig(size=3, skip=1)
+    mined_batches = trainer(
+        tmp_path / "mined", mined_batches=mined(), batch_mining=mining, **changes
+    )
+    random = trainer(tmp_path / "random", **changes)
+    assert not same_weights(mined_batches.train(), random.train())
+    changed = trainer(tmp_path / "mined", mined_batches=mined(), resume=True, **changes)
+    with pytest.raises(ValueError, match="the result of another training"):
+        changed.train()
+    with pytest.raises(ValueError, match="mined from another data set"):
+        trainer(tmp_path / "other", mined_batches=mined(), train=data().split("dev"), **changes)

@@ -16,6 +16,7 @@ from counterfoil.cli.options import (
     data_options,
     example,
     refuse,
+    refuse_without,
 )
 
 DEFAULT_MOST, OURS = 8, "counterfoil"
@@ -37,6 +38,8 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil export runs/demo/adaptive --to counterfoil --output my-model/",
         "counterfoil export runs/clip/online --to sentence-transformers --output my-clip/",
         "counterfoil export runs/demo/lists --to sentence-transformers --data scenes --output out/",
+        "counterfoil export lists/ --to sentence-transformers --batch 32 --data scenes "
+        "--output out/",
         "counterfoil export written/ --to trec --data scenes --output out/",
     ),
 )
@@ -54,6 +57,13 @@ def export(
         int | None,
         typer.Option(min=1, help=f"Negatives of a query, at most; default {DEFAULT_MOST}."),
     ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=2, help="Write pairs in batches of this size, composed of mined lists."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="With --batch: epochs to write; default 1.")
+    ] = None,
     evaluation: Annotated[
         list[Path] | None,
         typer.Option(help="For a model's card: JSON file of `evaluate --json`; repeatable."),
@@ -62,7 +72,9 @@ def export(
     """Export a model or negatives in the formats of other tools."""
     from counterfoil.core.console import output
     from counterfoil.export.negatives import (
+        check_batches_export,
         check_negatives_export,
+        export_batches,
         export_negatives,
         negatives_kind,
     )
@@ -70,14 +82,23 @@ def export(
     if negatives_kind(Path(name)) is None:
         refuse(
             context,
-            ("data", "features", "images", "corrections", "split", "most"),
+            ("data", "features", "images", "corrections", "split", "most", "batch", "epochs"),
             f"with negatives, and {name} holds none that `counterfoil mine` or `counterfoil "
             "write` made",
         )
         _export_model(name, to, folder, evaluation or ())
     elif evaluation:
         raise ValueError(f"--evaluation is for the card of a model, and {name} holds negatives")
+    elif batch:
+        refuse_without(context, "batch", ("most",), alone=True)
+        check_batches_export(Path(name), to, folder)
+        dataset = data.source().split(split)
+        for line in export_batches(
+            Path(name), to, folder, dataset, batch=batch, epochs=epochs or 1
+        ):
+            output(line)
     else:
+        refuse_without(context, "batch", ("epochs",))
         check_negatives_export(Path(name), to, folder)
         dataset = data.source().split(split)
         for line in export_negatives(Path(name), to, folder, dataset, most=most or DEFAULT_MOST):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Literal, final
+from typing import Literal, Protocol, final
 
 import torch
 from torch import Tensor
@@ -111,6 +111,17 @@ class _BatchOrder:
         )
 
 
+class ImagePartition(Protocol):
+    """Puts images together that are to share a batch."""
+
+    def partition(self, images: Tensor, batch: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return (C, size) communities of the (N,) different images, and those that remain.
+
+        Depends on the images, the size of a batch and the state of `rng` only.
+        """
+        ...
+
+
 @final
 class BatchSampler:
     """Shuffles captions into batches, in an order that depends on seed and epoch alone.
@@ -126,6 +137,9 @@ class BatchSampler:
             once.
         drop_last: leave out a short last batch.
         all_captions: use each image once an epoch with all of its captions; `batch` counts images.
+        partition: puts images together, such as `counterfoil.negatives.batch_mining`'s; None
+            shuffles. Where every caption is used, an epoch partitions the images anew for each
+            caption of an image.
 
     Raises:
         ValueError: the data do not fill one batch, or both caption modes are set.
@@ -140,6 +154,7 @@ class BatchSampler:
         one_caption: bool = False,
         drop_last: bool = False,
         all_captions: bool = False,
+        partition: ImagePartition | None = None,
     ) -> None:
         if batch < 1:
             raise ValueError(f"a batch of {batch} is too small; it needs at least one anchor")
@@ -147,6 +162,7 @@ class BatchSampler:
         if one_caption and all_captions:
             raise ValueError("one_caption and all_captions exclude each other; set one of the two")
         self.one_caption, self.drop_last, self.all_captions = one_caption, drop_last, all_captions
+        self.partition = partition
         self._texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
         self._images = (relation.counts > 0).nonzero().squeeze(1)
         self._clashes = separate_images(relation) if all_captions else separate_texts(relation)
@@ -172,8 +188,9 @@ class BatchSampler:
             yield from self._with_all_captions(rng, start)
             return
         if self.one_caption:
-            images = self._images[torch.randperm(self._count, generator=rng)]
-            rows = self.relation.random_caption(images, rng)
+            rows = self.relation.random_caption(self._shuffled_images(rng), rng)
+        elif self.partition:
+            rows = self._partitioned_texts(self.partition, rng)
         else:
             rows = self._texts[torch.randperm(self._count, generator=rng)]
         rows = self._separated(rows)
@@ -182,9 +199,35 @@ class BatchSampler:
 
     def _with_all_captions(self, rng: torch.Generator, start: int) -> Iterator[Tensor]:
         """Batches of images with all of their captions."""
-        images = self._separated(self._images[torch.randperm(self._count, generator=rng)])
+        images = self._separated(self._shuffled_images(rng))
         for place in range(start, len(self)):
             yield self.relation.captions(images[place * self.batch : (place + 1) * self.batch])[0]
+
+    def _shuffled_images(self, rng: torch.Generator) -> Tensor:
+        """Images in random order, those of a community together."""
+        if self.partition is None:
+            return self._images[torch.randperm(self._count, generator=rng)]
+        communities, rest = self.partition.partition(self._images, self.batch, rng)
+        return torch.cat([communities.flatten(), rest])
+
+    def _partitioned_texts(self, partition: ImagePartition, rng: torch.Generator) -> Tensor:
+        """Each caption once: images are partitioned with a first caption, then with a second.
+
+        Images that remain from the partitions come last, so that batches hold whole communities.
+        """
+        texts = self._texts[torch.randperm(self._count, generator=rng)]
+        images, order = self.relation.text_to_image[texts].sort(stable=True)
+        texts = texts[order]
+        turn = torch.arange(len(texts)) - torch.searchsorted(images, images)
+        caption = torch.empty(self.relation.images, dtype=torch.long)
+        rows, remaining = [], []
+        for number in range(int(turn.max()) + 1):
+            present = turn == number
+            caption[images[present]] = texts[present]
+            communities, rest = partition.partition(images[present], self.batch, rng)
+            rows.append(caption[communities.flatten()])
+            remaining.append(caption[rest])
+        return torch.cat([*rows, *remaining])
 
     def _separated(self, rows: Tensor) -> Tensor:
         return (

@@ -18,8 +18,10 @@ from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.config import parse_choice
 from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder, read_json
+from counterfoil.data.batching import BatchSampler
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
+from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
 from counterfoil.negatives.store import NegativeStore
 
@@ -30,6 +32,7 @@ TO_IMAGE: Direction = "text-to-image"
 IMAGE_FOLDER = "pictures"  # of images that are in no file of their own
 TREC_TAG = "counterfoil"
 OPEN_CLIP_TABLE = "train.tsv"
+BATCHES = "batches.jsonl"
 
 
 @final
@@ -462,11 +465,93 @@ def export_negatives(
             mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
             negatives = mined_negatives(dataset, mined, locate, most)
         lines = FORMATS[to](negatives, temporary)
-        readme = _readme(negatives, temporary)
-        (temporary / "README.md").write_text(readme, encoding="utf-8")
+        _write_readme(negatives.description, temporary)
     if dataset.pictures is None and not ids_only:
         lines.append(f"{dataset.name} has no pictures; images are given by their names")
     return lines
+
+
+def export_batches(
+    store: Path,
+    to: str,
+    folder: Path,
+    dataset: ImageTextDataset,
+    *,
+    batch: int,
+    epochs: int = 1,
+    seed: int = 0,
+    mining: BatchMiningConfig | None = None,
+) -> list[str]:
+    """Write pairs in the order of batches composed from mined lists, atomically.
+
+    ``batches.jsonl`` has the columns anchor, an image, and positive, one of its captions. Each
+    `batch` rows from the beginning are a batch, which holds an image once. An epoch has every image
+    with a random caption, but for a random choice of fewer images than a batch.
+
+    Args:
+        store: of mined negatives.
+        to: "sentence-transformers".
+        folder: to write; must not exist yet.
+        dataset: the split that was mined.
+        batch: pairs of a batch.
+        epochs: how many, one after another.
+        seed: of the partitions and the captions.
+        mining: which neighbours share a batch.
+
+    Returns:
+        A line of text for the file.
+
+    Raises:
+        ValueError: another format, `folder` exists, no mined negatives of these data, or they
+            do not fill a batch.
+    """
+    check_batches_export(store, to, folder)
+    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
+    sampler = BatchSampler(
+        dataset.relation,
+        batch=batch,
+        seed=seed,
+        one_caption=True,
+        drop_last=True,
+        partition=NeighbourBatches(mined.lists, dataset.relation, mining),
+    )
+    with atomic_folder(folder) as temporary:
+        locate = _image_locator(dataset, temporary, folder)
+        count = _write_json_lines(
+            temporary / BATCHES,
+            (
+                {
+                    "anchor": locate(int(dataset.text_to_image[text])),
+                    "positive": dataset.texts[text],
+                }
+                for epoch in range(epochs)
+                for texts in sampler.epoch(epoch)
+                for text in texts.tolist()
+            ),
+        )
+        _write_readme(
+            f"Pairs of {dataset.name} ({mined.manifest.split}) in batches of {batch}, composed by "
+            f"counterfoil {mined.manifest.version} from mined negatives; epochs: {epochs}. Read "
+            "them in this order, without shuffling.",
+            temporary,
+        )
+    return [f"{BATCHES}: {count:,} pairs, {count // batch:,} batches of {batch}"]
+
+
+def check_batches_export(store: Path, to: str, folder: Path) -> None:
+    """Check the arguments of an export of batches before the data are read.
+
+    Raises:
+        ValueError: another format than sentence-transformers, `folder` exists, or `store` holds no
+            mined negatives.
+    """
+    check_negatives_export(store, to, folder)
+    if to != "sentence-transformers" or negatives_kind(store) != "mined":
+        raise ValueError(
+            f"batches are composed from mined negatives, for sentence-transformers; {store} holds "
+            f"{negatives_kind(store)} ones, and the format is {to}: leave --batch out, or change "
+            "the two"
+        )
 
 
 def _image_locator(
@@ -489,11 +574,11 @@ def _image_locator(
     return locate
 
 
-def _readme(negatives: ExportedNegatives, folder: Path) -> str:
-    """The description, with a YAML head that `datasets.load_dataset` reads."""
+def _write_readme(description: str, folder: Path) -> None:
+    """Write the description, with a YAML head that `datasets.load_dataset` reads."""
     files = sorted(path.name for path in folder.glob("*.jsonl"))
     configs = "".join(
         f"- config_name: {name.removesuffix('.jsonl')}\n  data_files: {name}\n" for name in files
     )
     head = f"---\nconfigs:\n{configs}---\n\n" if files else ""
-    return f"{head}{negatives.description}\n"
+    (folder / "README.md").write_text(f"{head}{description}\n", encoding="utf-8")

@@ -30,6 +30,7 @@ from counterfoil.recipes.models import (
     EnsembleMember,
     ensemble_members,
     evaluation_stages,
+    hardest_triplet,
     members_note,
     model_config,
     online_stage,
@@ -155,6 +156,24 @@ def graph_recipe(name: str, dataset: str) -> Recipe:
         stages,
         ("online", "graph"),
         "online triplet, AdapOffQuin on a denotation graph of the captions",
+    )
+
+
+def mined_batches_recipe(name: str, dataset: str) -> Recipe:
+    """A single model trained on with its own loss, on random batches and on those of its lists.
+
+    Batches are those of B3 (https://arxiv.org/abs/2505.11293), see
+    `counterfoil.negatives.batch_mining`. Both go on from round one: from scratch, the hardest
+    negative of such batches makes VSE++ collapse.
+    """
+    online, lists = self_mined(EnsembleMember(name), dataset)
+    longer = replace(online, name="longer", objective=hardest_triplet(0), start=online.name)
+    return _compared(
+        f"batches/{name}-{dataset}",
+        (name, dataset),
+        [online, lists, longer, replace(longer, name="mined", mined_batches=lists.name)],
+        ("online", "longer", "mined"),
+        "online triplet, then on random batches or on batches of mutual mined negatives",
     )
 
 

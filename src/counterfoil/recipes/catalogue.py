@@ -98,6 +98,7 @@ def _listed_families() -> list[_Family]:
         _Family("aoq/{}-vsrn-lists", aoq.aoq_with_vsrn_lists, attending),
         _Family("aoq/ablations/{}", aoq.ablation_recipe, NAMES),
         _Family("graph/{}", aoq.graph_recipe, ("vsepp", "scan-t2i")),
+        _Family("batches/{}", aoq.mined_batches_recipe, ("vsepp", "scan-t2i")),
         _Family("{}", ndgl_models.modern_recipe, (*ndgl_models.MODERN, *ndgl_models.COMPARED)),
         _Family("queue/{}", ndgl_models.queue_recipe, ("vsepp", "gpo", "gpo-bert")),
         _Family("ndgl/{}", ndgl.ndgl_recipe, tuple(ndgl_models.MODELS)),

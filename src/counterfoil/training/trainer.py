@@ -24,7 +24,7 @@ from counterfoil.core.config import Config, digest
 from counterfoil.core.console import info, progress, warn
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Role
-from counterfoil.data.batching import BatchSampler, Positives
+from counterfoil.data.batching import BatchSampler, ImagePartition, Positives
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
@@ -32,6 +32,7 @@ from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.model import CARD, MODEL, Model, SavedModelCard, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.online import OnlineMiner
 from counterfoil.negatives.sampling import (
     NegativeSampler,
@@ -306,6 +307,7 @@ class TrainingLoop(Generic[B]):
 
 
 _NO_REMINING, _WHOLE_LISTS, _NO_MASK = RemineConfig(), SamplingConfig(), GuideMask()
+_BATCH_MINING = BatchMiningConfig()
 
 
 def fit(
@@ -324,6 +326,7 @@ def fit(
     refresh: RemineConfig = _NO_REMINING,
     draw: SamplingConfig = _WHOLE_LISTS,
     neighbours: NeighbourImages | None = None,
+    partition: ImagePartition | None = None,
     evaluate: DevMetrics | None = None,
     callbacks: Sequence[Callback] = (),
     run: str = "",
@@ -349,6 +352,7 @@ def fit(
             from afterwards.
         draw: how to draw from them.
         neighbours: similar images that join the captions of a batch as anchors.
+        partition: puts images into one batch, as `NeighbourBatches` does; None shuffles.
         evaluate: dev figures of the model in evaluation mode, after each epoch; every process
             calls it. `plan.select` is one of them.
         callbacks: more hooks.
@@ -364,7 +368,7 @@ def fit(
     needed = RoleSubset(draws, objective.needs) if draws else None
     stream = BatchStream(
         processor=train,
-        sampler=sampler_of(plan, train.dataset),
+        sampler=sampler_of(plan, train.dataset, partition),
         epochs=plan.epochs,
         seed=plan.seed,
         draws=needed,
@@ -398,7 +402,9 @@ def fit(
     return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
-def sampler_of(plan: TrainConfig, dataset: ImageTextDataset) -> BatchSampler:
+def sampler_of(
+    plan: TrainConfig, dataset: ImageTextDataset, partition: ImagePartition | None = None
+) -> BatchSampler:
     """Return the sampler of the captions that make a batch."""
     return BatchSampler(
         dataset.relation,
@@ -407,6 +413,7 @@ def sampler_of(plan: TrainConfig, dataset: ImageTextDataset) -> BatchSampler:
         one_caption=plan.one_caption,
         drop_last=plan.drop_last,
         all_captions=plan.all_captions,
+        partition=partition,
     )
 
 
@@ -471,6 +478,9 @@ class Trainer:
             fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA, 1e-3 for adapters
             behind frozen towers, and Adam with 2e-4 for other models.
         sampling: how to draw from `negatives`.
+        mined_batches: mined from `train`, as `negatives` may be given; batches are composed of
+            mutual negatives of these lists, for any loss. None shuffles.
+        batch_mining: which neighbours of the lists share a batch.
         callbacks: hooks of the training loop.
 
     Raises:
@@ -498,6 +508,8 @@ class Trainer:
         resume: bool = False,
         config: TrainConfig | None = None,
         sampling: SamplingConfig = _WHOLE_LISTS,
+        mined_batches: Negatives | None = None,
+        batch_mining: BatchMiningConfig = _BATCH_MINING,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         if model.processor is None or model.spec is None:
@@ -510,6 +522,7 @@ class Trainer:
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})
         )
         self.lists = _open_lists(negatives, train)
+        self.batch_lists, self.batch_mining = _open_lists(mined_batches, train), batch_mining
         _check_needs(self.objective, self.lists)
         config = config or _default_config(model.model)
         rate = config.optimiser.rate if lr is None else lr
@@ -548,6 +561,9 @@ class Trainer:
             sampler = OfflineNegativeSampler(
                 lists=self.lists, relation=relation, plan=self.sampling
             )
+        partition = None
+        if self.batch_lists:
+            partition = NeighbourBatches(self.batch_lists, relation, self.batch_mining)
         result = fit(
             self.config,
             trained,
@@ -555,6 +571,7 @@ class Trainer:
             self.model.process(self.train_set),
             folder=self.output,
             draws=sampler,
+            partition=partition,
             evaluate=dev_figures(self.model, self.dev) if self.dev else None,
             callbacks=self.callbacks,
             run=run,
@@ -573,6 +590,9 @@ class Trainer:
         mined = None if lists is None else tensors_digest(lists.texts, lists.images)
         data = [split and split.fingerprint for split in (self.train_set, self.dev)]
         settings = [self.config.numbers(), asdict(self.sampling)]
+        if batches := self.batch_lists:
+            composed = tensors_digest(batches.texts, batches.images)
+            settings.append({"batches": composed, **asdict(self.batch_mining)})
         return digest([self.model.digest(), loss, data, mined, *settings])
 
     def _open_finished(self, run: str) -> Model:

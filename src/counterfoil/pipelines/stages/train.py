@@ -15,6 +15,7 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.negatives.generation.store import GeneratedCaptions, generated_digest
 from counterfoil.negatives.generation.tags import TagsGenerator, check_heads
@@ -94,6 +95,10 @@ class Train(ModelStage):
             is their folder.
         neighbours: stage whose mined images join the batch of an anchor, each with a caption of its
             own, see `counterfoil.negatives.sampling.NeighbourImages`.
+        mined_batches: stage whose lists compose the batches, so that they hold mutual hard
+            negatives, see `counterfoil.negatives.batch_mining`; None shuffles. They stay where the
+            model mines anew.
+        batch_mining: which of the listed neighbours share a batch.
 
     Raises:
         ValueError: candidates are to come from mined lists, and no stage of lists is named, or the
@@ -115,6 +120,8 @@ class Train(ModelStage):
     filler: str | None = field(default=None, metadata=LATER)
     written: str | None = field(default=None, metadata=LATER)
     neighbours: str | None = field(default=None, metadata=LATER)
+    mined_batches: str | None = field(default=None, metadata=LATER)
+    batch_mining: BatchMiningConfig = field(default=BatchMiningConfig(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.screens_lists and (self.negatives is None or self.refresh.every):
@@ -138,6 +145,7 @@ class Train(ModelStage):
             (_stage_or_none(self.filler), "train"),
             (self.written, "write"),
             (self.neighbours, "mine"),
+            (self.mined_batches, "mine"),
         )
         return tuple((name, kind) for name, kind in wanted if name)
 
@@ -170,8 +178,9 @@ class Train(ModelStage):
             )
         if self.negatives:
             _check_list_lengths(context, self, self.negatives)
-        if self.neighbours:
-            _check_mined_split(context, self, self.neighbours)
+        for mining in (self.neighbours, self.mined_batches):
+            if mining:
+                _check_mined_split(context, self, mining)
 
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Train the model and save it with its processor."""
@@ -197,6 +206,7 @@ class Train(ModelStage):
             refresh=self.refresh,
             draw=self.draw,
             neighbours=_neighbours(context, self),
+            partition=_partition(context, self),
             evaluate=dev_measure(context, self, model),
             run=context.digests[self.name],
             resume=resume,
@@ -459,7 +469,7 @@ def _check_list_lengths(context: RunContext, stage: Train, mining: str) -> None:
 
 
 def _check_mined_split(context: RunContext, stage: Train, mining: str) -> None:
-    """Refuse neighbours of a split that is not trained on."""
+    """Refuse neighbours, or batches, of a split that is not trained on."""
     mined = context.stage(mining, Mine)
     if mined.split != "train":
         raise ValueError(
@@ -496,6 +506,14 @@ def _neighbours(context: RunContext, stage: Train) -> NeighbourImages | None:
     return NeighbourImages(
         lists=_stored_lists(context, stage.neighbours), relation=context.train.relation
     )
+
+
+def _partition(context: RunContext, stage: Train) -> NeighbourBatches | None:
+    """Communities that the batches of a training are composed of."""
+    if stage.mined_batches is None:
+        return None
+    lists = _stored_lists(context, stage.mined_batches)
+    return NeighbourBatches(lists, context.train.relation, stage.batch_mining)
 
 
 def _sampler(context: RunContext, stage: Train) -> NegativeSampler | None:
