@@ -15,6 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.experiments.cca import write_cca_vectors
+from benchmarks.experiments.foils import FOILS, FoilAccuracy
 from benchmarks.experiments.table import Experiment, Row, Table
 from counterfoil import __version__
 from counterfoil.core import distributed
@@ -160,6 +161,7 @@ def run(
     todo = table.of(budget, only)
     contents = data_contents(source.open())
     opened = _with_vectors(source, folder.parent / "vectors") if table.vectors else source
+    foils = FoilAccuracy(source.data) if FOILS in table.metrics else None
     for number, experiment in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
         output(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
@@ -170,8 +172,11 @@ def run(
             continue
         done = run_pipeline(recipe, opened, place, resume=resume, minutes=left)
         if distributed.rank() == 0:
-            rows = [row for row in experiment.rows if _is_done(place, row)]
-            add(ledger, [_entry(table, budget, row, names[_test(row)], place) for row in rows])
+            have = _digests(ledger)
+            for row in experiment.rows:
+                digest = names[_test(row)]
+                if digest not in have and _is_done(place, row):
+                    add(ledger, [_entry(table, budget, row, digest, place, foils)])
         distributed.barrier()
         if not done:
             return False
@@ -190,10 +195,14 @@ def _test(row: Row) -> str:
     return f"test-{row.name}"
 
 
+def _digests(ledger: Path) -> set[str]:
+    """The rows that a ledger holds."""
+    return {entry.digest for entry in read(ledger)} if ledger.exists() else set()
+
+
 def _missing(experiment: Experiment, names: Mapping[str, str], ledger: Path) -> Recipe | None:
     """The stages behind the rows that the ledger does not hold yet; None where it holds all."""
-    have = {entry.digest for entry in read(ledger)} if ledger.exists() else set()
-    recipe = experiment.recipe
+    have, recipe = _digests(ledger), experiment.recipe
     wanted = [
         f"{split}-{row.name}"
         for row in experiment.rows
@@ -211,7 +220,10 @@ def _is_done(folder: Path, row: Row) -> bool:
     return all(read_json(note, "the note of a stage").get("state") == "done" for note in notes)
 
 
-def _entry(table: Table, budget: str, row: Row, digest: str, folder: Path) -> Entry:
+def _entry(
+    table: Table, budget: str, row: Row, digest: str, folder: Path, foils: FoilAccuracy | None
+) -> Entry:
+    trained = [folder / name for name in row.trained]
     measured = {s: RetrievalEvaluation.open(folder / f"{s}-{row.name}") for s in SPLITS}
     return Entry(
         table=table.name,
@@ -228,9 +240,10 @@ def _entry(table: Table, budget: str, row: Row, digest: str, folder: Path) -> En
                 name: round(value, 4)
                 for name, value in zip(METRICS, evaluation.report.numbers, strict=True)
             }
+            | (foils.numbers(split, trained) if foils else {})
             for split, evaluation in measured.items()
         },
-        training=_training([folder / name for name in row.trained]),
+        training=_training(trained),
         versions={"counterfoil": __version__, "torch": torch.__version__},
     )
 

@@ -9,7 +9,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final, get_args
 
@@ -68,7 +68,9 @@ class Line:
         setting: see `Entry`.
         method: how it was trained.
         entries: by seed.
-        against: difference from the base by split; empty for the base and where no seed is shared.
+        against: difference from the base by split, of the table's first metric; empty for the base
+            and where no seed is shared.
+        base: entries of the base by seed; empty for the base.
     """
 
     model: str
@@ -76,6 +78,7 @@ class Line:
     method: str
     entries: dict[int, Entry]
     against: dict[str, Difference]
+    base: dict[int, Entry] = field(default_factory=dict)
 
     def values(self, split: str, metric: str = RSUM) -> list[float]:
         """Values of a metric, by seed."""
@@ -121,17 +124,18 @@ def lines(table: Table, entries: Sequence[Entry]) -> tuple[Line, ...]:
     groups = list(dict.fromkeys((entry.model, entry.setting) for entry in entries))
     methods = list(dict.fromkeys((table.base, *(entry.method for entry in entries))))
     order = sorted(rows, key=lambda row: (groups.index(row[:2]), methods.index(row[2])))
-    return tuple(_line(row, rows, table.base) for row in order)
+    return tuple(_line(row, rows, table) for row in order)
 
 
 def _line(
-    row: tuple[str, str, str], rows: dict[tuple[str, str, str], dict[int, Entry]], base: str
+    row: tuple[str, str, str], rows: dict[tuple[str, str, str], dict[int, Entry]], table: Table
 ) -> Line:
     model, setting, method = row
-    others = rows.get((model, setting, base), {}) if method != base else {}
-    found = {split: difference(rows[row], others, split) for split in SPLITS}
+    others = rows.get((model, setting, table.base), {}) if method != table.base else {}
+    first = table.metrics[0]
+    found = {split: difference(rows[row], others, split, first) for split in SPLITS}
     against = {split: change for split, change in found.items() if change}
-    return Line(model, setting, method, rows[row], against)
+    return Line(model, setting, method, rows[row], against, others)
 
 
 def _check_same(entries: Sequence[Entry]) -> None:
@@ -230,12 +234,13 @@ def show(ledgers: Sequence[Path], figure: Path | None = None) -> None:
 
 def _power(table: Table, line: Line, entries: Sequence[Entry]) -> str:
     """Seeds that a difference of 1, 2 and 4 points would need, from the deviation measured."""
+    metric = table.metrics[0]
     base = {
-        entry.seed: entry.numbers["test"][RSUM]
+        entry.seed: entry.numbers["test"][metric]
         for entry in entries
         if (entry.model, entry.setting, entry.method) == (line.model, line.setting, table.base)
     }
-    changes = [e.numbers["test"][RSUM] - base[s] for s, e in line.entries.items() if s in base]
+    changes = [e.numbers["test"][metric] - base[s] for s, e in line.entries.items() if s in base]
     deviation = max(_deviation(changes), 1e-3)
     needed = ", ".join(f"{seeds_needed(deviation, gain)} for {gain}" for gain in (1, 2, 4))
     name = ", ".join(part for part in (line.model, line.setting, line.method) if part)
@@ -294,9 +299,11 @@ def show_plan(table: Table) -> None:
 def as_markdown(table: Table, entries: Sequence[Entry]) -> str:
     """Question, protocol, the declared contrasts with their verdicts, and the table."""
     verdicts = [f"- {verdict(contrast, entries)}" for contrast in table.contrasts]
-    head = ("model", "setting", "method", "seeds", "dev RSum", "test RSum", "dev", "test")
+    head = ["model", "setting", "method", "seeds"]
+    for metric in table.metrics:
+        head += [*(f"{split} {metric}" for split in SPLITS), *SPLITS]
     first = entries[0]
-    body = [f"| {' | '.join(_cells(line))} |" for line in lines(table, entries)]
+    body = [f"| {' | '.join(_cells(table, line))} |" for line in lines(table, entries)]
     return "\n".join(
         [
             f"{table.question}",
@@ -314,10 +321,13 @@ def as_markdown(table: Table, entries: Sequence[Entry]) -> str:
     )
 
 
-def _cells(line: Line) -> list[str]:
-    numbers = [_mean_deviation(line.values(split)) for split in SPLITS]
-    changes = [str(line.against.get(split, "")) for split in SPLITS]
-    return [line.model, line.setting, line.method, str(len(line.entries)), *numbers, *changes]
+def _cells(table: Table, line: Line) -> list[str]:
+    cells = [line.model, line.setting, line.method, str(len(line.entries))]
+    for metric in table.metrics:
+        changes = [difference(line.entries, line.base, split, metric) for split in SPLITS]
+        cells += [_mean_deviation(line.values(split, metric)) for split in SPLITS]
+        cells += [str(change or "") for change in changes]
+    return cells
 
 
 def _mean_deviation(values: Sequence[float]) -> str:
@@ -343,7 +353,7 @@ def figure_svg(table: Table, entries: Sequence[Entry]) -> str:
     names = [", ".join(p for p in (line.model, line.setting, line.method) if p) for line in shown]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlabel(f"RSum against {table.base}, 95 % interval over seeds")
+    axes.set_xlabel(f"{table.metrics[0]} against {table.base}, 95 % interval over seeds")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
     svg = io.StringIO()

@@ -91,6 +91,7 @@ class Table:
         experiments: the experiments of a budget, the most important first.
         contrasts: declared comparisons.
         vectors: whether models train on closed-form CCA vectors of the data, see `cca`.
+        metrics: shown, the first in the figure; with "foils", accuracy on foils is measured too.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Table:
     experiments: Callable[[Budget], Iterable[Experiment]]
     contrasts: tuple[Contrast, ...] = ()
     vectors: bool = False
+    metrics: tuple[str, ...] = ("RSum",)
 
     def of(self, budget: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
         """The experiments of a budget; with `only`, those whose key begins with one of these.
