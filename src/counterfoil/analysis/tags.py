@@ -134,9 +134,9 @@ def all_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
         images: (S,) rows.
     """
     some = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
-    found = DenseScores(len(images), len(some[0].texts))
-    stream_scores(some, [found])
-    return found.scores.cpu()
+    dense = DenseScores(len(images), len(some[0].texts))
+    stream_scores(some, [dense])
+    return dense.scores.cpu()
 
 
 def in_batches(
@@ -351,14 +351,15 @@ def _triples_of(
     }
     for judge in (scorer, *judges):
         for name, negatives in sources.items():
-            there = torch.tensor([bool(text) for text in negatives])
-            kept, images = rows[there], dataset.text_to_image[rows[there]]
-            texts = [dataset.texts[row] for row in kept.tolist()]
+            available = torch.tensor([bool(text) for text in negatives])
+            anchors = rows[available]
+            images = dataset.text_to_image[anchors]
+            texts = [dataset.texts[row] for row in anchors.tolist()]
             both = [*texts, *(text for text in negatives if text)]
             positive, negative = score_captions(
                 judge, dataset, torch.cat([images, images]), both
             ).view(2, -1)
-            missing = int((~there).sum())
+            missing = int((~available).sum())
             yield Triples(name, images, positive, negative, missing, scorer.name, judge.name)
 
 
@@ -851,15 +852,14 @@ def _blind_control(
     evaluated = {dataset.texts[row] for one in foils for row in one.rows.tolist()}
     evaluated |= {text for one in foils for text in one.texts}
     train = source.split("train").texts
-    kept = [text for text in train if text not in evaluated]
-    if not kept:
+    unseen = [text for text in train if text not in evaluated]
+    if not unseen:
         raise ValueError(
-            f"all {len(train):,} training captions of {dataset.name} are asked, and the blind "
-            f"model "
-            "has none to learn from; ask fewer with --anchors"
+            f"all {len(train):,} training captions of {dataset.name} are evaluated, and the blind "
+            "model has none to learn from; evaluate fewer with --anchors"
         )
-    model = NGrams.of(kept)
-    control = f"{BLIND}: {model.order}-gram model of {len(kept):,} training captions"
+    model = NGrams.of(unseen)
+    control = f"{BLIND}: {model.order}-gram model of {len(unseen):,} training captions"
     return lambda images, texts: model.scores(texts).double(), control
 
 
