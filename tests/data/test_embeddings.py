@@ -53,6 +53,19 @@ def test_ids_captions_and_bags_of_vectors(tmp_path):
     assert dataset.text_features.regions == 5
 
 
+def test_split_of_each_image(tmp_path):
+    dataset = read_embeddings(
+        write_vectors(tmp_path, 3, owner=[1, 0, 2, -1, 1, 0], splits=["dev", "train", "dev"])
+    )
+    assert dataset.splits == ["dev", "train", "dev"]
+    dev = dataset.split("dev")
+    assert dev.text_to_image.tolist() == [0, 0, 1]
+    np.testing.assert_array_equal(
+        dev.text_features.take(torch.arange(3)).values[:, 0],
+        random_array(6, 4, seed=2)[[1, 5, 2]],
+    )
+
+
 @pytest.mark.parametrize(
     "more, words",
     [
@@ -63,6 +76,9 @@ def test_ids_captions_and_bags_of_vectors(tmp_path):
         ({"owner": [0, 1, 2, 1, 1, 1]}, "names images 0 to 2, but there are 0 to 1"),
         ({"owner": np.zeros(6)}, r"owner\.npy has shape \(6,\) of float64"),
         ({"image_ids": ["a", "a"]}, "needs a list of 2 different image ids"),
+        ({"splits": ["train"]}, r"splits\.json needs a list with the names of 2 splits"),
+        ({"splits": ["train", 1]}, r"splits\.json needs a list with the names of 2 splits"),
+        ({"splits": {"0": "train"}}, r"splits\.json needs a list with the names of 2 splits"),
     ],
 )
 def test_what_does_not_fit(tmp_path, more, words):
