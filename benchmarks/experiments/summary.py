@@ -227,7 +227,9 @@ def show(ledgers: Sequence[Path], figure: Path | None = None) -> None:
     console.print(as_markdown(table, entries), markup=False, highlight=False, soft_wrap=True)
     for line in lines(table, entries):
         if line.against.get("test") and len(line.entries) > 1:
-            console.print(_power(table, line, entries), markup=False, highlight=False)
+            console.print(
+                _power(table, line, entries), markup=False, highlight=False, soft_wrap=True
+            )
     if figure is not None:
         write_text(figure, figure_svg(table, entries))
 

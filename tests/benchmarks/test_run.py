@@ -89,7 +89,7 @@ def test_time_that_is_up_leaves_what_is_done_and_resume_ends_with_the_same(
 
     monkeypatch.setattr(running, "run_pipeline", short)
     assert not run(_table(1), "cpu", source, tmp_path / "b", part, minutes=5)
-    assert len(read(part)) < 2
+    assert not part.exists() or len(read(part)) < 2
     assert run(_table(1), "cpu", source, tmp_path / "b", part, resume=True)
     for one, other in zip(read(whole), read(part), strict=True):
         assert (one.digest, one.numbers) == (other.digest, other.numbers)
