@@ -18,6 +18,7 @@ from counterfoil.pipelines.stages.evaluate import Evaluate, ProtocolName, evalua
 from counterfoil.pipelines.stages.generate import Generate, RewriteByRule, RuleConfig
 from counterfoil.pipelines.stages.mine import Mine
 from counterfoil.pipelines.stages.pretrain import Pretrain, pretrain_config
+from counterfoil.pipelines.stages.select import Select
 from counterfoil.pipelines.stages.teach import CaptionSpaceStage, ComputeTargets
 from counterfoil.pipelines.stages.train import Train
 
@@ -33,6 +34,7 @@ __all__ = [
     "Recipe",
     "RewriteByRule",
     "RuleConfig",
+    "Select",
     "Stage",
     "Train",
     "data_contents",

@@ -37,6 +37,7 @@ from counterfoil.pipelines.pipeline import (
     Mine,
     Recipe,
     RewriteByRule,
+    Select,
     Stage,
     Train,
 )
@@ -343,15 +344,17 @@ def fine_tune_recipe(
     trained = [one.name for one in stages if isinstance(one, Train)]
     tests = [Evaluate(name=f"test-{one}", using=(one,)) for one in trained if one not in TEACHERS]
     original = Evaluate(name="test-original", using=(), models=(model.name,))
+    select = [Select(name="model", using=("online", "adaptive"))] if name == "aoq" else []
     report = Compare(
         name="report",
         results=(original.name, *(test.name for test in tests)),
         negatives=next((one.name for one in stages if isinstance(one, Mine)), None),
+        selection="model" if select else None,
     )
     return Recipe(
         name=f"{name}-{model.way}-own",
         # the original comes after the trainings: it may read the frozen towers' stored vectors
-        stages=(*stages, *tests, original, report),
+        stages=(*stages, *tests, original, *select, report),
         about=f"{model.name}, {WAYS[model.way].about}; {name}, own photos",
     )
 

@@ -36,6 +36,7 @@ from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
 from counterfoil.pipelines.stages.mine import Mine, hardness_at
+from counterfoil.pipelines.stages.select import selection_sentence
 from counterfoil.pipelines.state import RunContext, current_provenance
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
 from counterfoil.report.page import (
@@ -76,18 +77,22 @@ class Compare(Stage):
         negatives: mining stage whose hardness is shown, if any.
         others: evaluations of the same models, in this order, on other data, to show what the
             models have forgotten.
+        selection: stage that selects one of the models; the report opens with its sentence.
     """
 
     kind: ClassVar[str] = "compare"
     results: tuple[str, ...]
     negatives: str | None = None
     others: tuple[str, ...] = field(default=(), metadata=LATER)
+    selection: str | None = field(default=None, metadata=LATER)
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
         """The evaluations and the mining."""
         mining = ((self.negatives, "mine"),) if self.negatives else ()
-        return (*((name, "evaluate") for name in (*self.results, *self.others)), *mining)
+        selection = ((self.selection, "select"),) if self.selection else ()
+        evaluations = ((name, "evaluate") for name in (*self.results, *self.others))
+        return (*evaluations, *mining, *selection)
 
     @property
     def lacks_inputs(self) -> bool:
@@ -102,7 +107,11 @@ class Compare(Stage):
                 console.print(terminal_table(table, page.protocol))
             path.parent.mkdir(parents=True, exist_ok=True)
             write_page(page, path)
-            output(f"{path}")
+            if self.selection:
+                place = context.place(self.selection)
+                output(f"{selection_sentence(place)} It is in {place}; the report is {path}")
+            else:
+                output(f"{path}")
 
 
 def comparison_page(context: RunContext, stage: Compare) -> Page:
@@ -133,7 +142,10 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
     }
     return Page(
         title=f"{context.recipe.name}: {' and '.join(evaluations)}",
-        headline=headline(runs),
+        headline=(
+            f"{selection_sentence(context.place(stage.selection))} " if stage.selection else ""
+        )
+        + headline(runs),
         protocol=next(iter(reports.values())).setting.line(),
         provenance=_provenance(context, stage),
         tables=(
