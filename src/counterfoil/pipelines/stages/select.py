@@ -87,10 +87,10 @@ def _selected(using: Sequence[str], dev: ImageTextDataset, context: RunContext) 
     worse = change.interval.high < 0
     why = "" if better else ", so it is worse" if worse else ", so nothing shows that it is better"
     span = f"{signed(change.interval.low)} to {signed(change.interval.high)}"
+    rsum, distance = reports[shown].rsum, abs(change.difference)
     sentence = (
-        f"Use {selected}: on dev ({len(dev):,} images) {shown} has RSum "
-        f"{reports[shown].rsum:.1f}, {abs(change.difference):.1f} {word} than {base} (95 % interval "
-        f"of the difference {span}){why}."
+        f"Use {selected}: on dev ({len(dev):,} images) {shown} has RSum {rsum:.1f}, {distance:.1f} "
+        f"{word} than {base} (95 % interval of the difference {span}){why}."
     )
     return {
         "selected": selected,
