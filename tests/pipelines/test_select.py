@@ -31,14 +31,14 @@ def recipe(epochs: dict[str, float]) -> Recipe:
         for name, steps in epochs.items()
     ]
     tests = [Evaluate(name=f"test-{name}", using=(name,)) for name in epochs]
-    report = Compare(name="report", results=tuple(t.name for t in tests), selection="model")
-    stages = (*trained, *tests, Select(name="model", using=tuple(epochs)), report)
+    report = Compare(name="report", results=tuple(t.name for t in tests), selection="best")
+    stages = (*trained, *tests, Select(name="best", using=tuple(epochs)), report)
     return Recipe(name="toy", stages=stages, data=DATA)
 
 
 def finished(folder: Path, epochs: dict[str, float]) -> dict:
     assert run_pipeline(recipe(epochs), DataSource(DATA), folder)
-    return read_json(folder / "model" / "selection.json", "a selection")
+    return read_json(folder / "best" / "selection.json", "a selection")
 
 
 def test_the_better_model_is_handed_over_and_the_report_says_so(tmp_path, capsys) -> None:
@@ -53,7 +53,7 @@ def test_the_better_model_is_handed_over_and_the_report_says_so(tmp_path, capsys
     page = (tmp_path / "won" / "report" / "report.html").read_text()
     assert page.index("Use adaptive: on dev") < page.index("reaches RSum")
     assert "It is in " in capsys.readouterr().out.splitlines()[-1]
-    ours, theirs = (load_model(tmp_path / "won" / name) for name in ("model", "adaptive"))
+    ours, theirs = (load_model(tmp_path / "won" / name) for name in ("best", "adaptive"))
     for name, tensor in ours.model.state_dict().items():
         assert np.array_equal(tensor.numpy(), theirs.model.state_dict()[name].numpy())
 
@@ -64,7 +64,7 @@ def test_a_worse_model_is_not_handed_over(tmp_path) -> None:
     assert found["comparisons"]["adaptive"]["interval"]["high"] < 0
     assert "lower than online" in found["sentence"]
     assert found["sentence"].endswith("), so it is worse.")
-    ours, theirs = (load_model(tmp_path / "lost" / name) for name in ("model", "online"))
+    ours, theirs = (load_model(tmp_path / "lost" / name) for name in ("best", "online"))
     assert ours.identity() == theirs.identity()
 
 
@@ -79,13 +79,13 @@ def test_without_dev_the_base_stands(tmp_path) -> None:
     if "dev" in source.open().split_names:
         pytest.skip("these scenes have a dev split")
     assert run_pipeline(recipe({"online": 1, "adaptive": 2}), source, tmp_path)
-    found = json.loads((tmp_path / "model" / "selection.json").read_text())
+    found = json.loads((tmp_path / "best" / "selection.json").read_text())
     assert found["sentence"].startswith("Use online: without a dev split")
 
 
 def test_the_recipe_for_photos_selects() -> None:
     made = photos.photo_recipe("aoq/mobilenet", None)
-    assert made.stage("model") == Select(name="model", using=("online", "adaptive"))
+    assert made.stage("best") == Select(name="best", using=("online", "adaptive"))
     report = made.stages[-1]
     assert isinstance(report, Compare)
     assert report.selection == "model"

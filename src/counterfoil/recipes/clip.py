@@ -344,12 +344,12 @@ def fine_tune_recipe(
     trained = [one.name for one in stages if isinstance(one, Train)]
     tests = [Evaluate(name=f"test-{one}", using=(one,)) for one in trained if one not in TEACHERS]
     original = Evaluate(name="test-original", using=(), models=(model.name,))
-    select = [Select(name="model", using=("online", "adaptive"))] if name == "aoq" else []
+    select = [Select(name="best", using=("online", "adaptive"))] if name == "aoq" else []
     report = Compare(
         name="report",
         results=(original.name, *(test.name for test in tests)),
         negatives=next((one.name for one in stages if isinstance(one, Mine)), None),
-        selection="model" if select else None,
+        selection="best" if select else None,
     )
     return Recipe(
         name=f"{name}-{model.way}-own",

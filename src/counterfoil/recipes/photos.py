@@ -85,12 +85,12 @@ def photo_recipe(name: str, dataset: str | None) -> Recipe:
             replace(second, start="online", negatives="lists"),
             Evaluate(name="test-online", using=("online",), protocol=protocol),
             Evaluate(name="test-adaptive", using=("adaptive",), protocol=protocol),
-            Select(name="model", using=("online", "adaptive")),
+            Select(name="best", using=("online", "adaptive")),
             Compare(
                 name="report",
                 results=("test-online", "test-adaptive"),
                 negatives="lists",
-                selection="model",
+                selection="best",
             ),
         )
         about = "frozen MobileNetV2; InfoNCE, mining, AdapOffQuin; the better one on dev"
