@@ -88,4 +88,4 @@ def test_the_recipe_for_photos_selects() -> None:
     assert made.stage("best") == Select(name="best", using=("online", "adaptive"))
     report = made.stages[-1]
     assert isinstance(report, Compare)
-    assert report.selection == "model"
+    assert report.selection == "best"
