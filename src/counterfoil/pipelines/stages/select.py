@@ -16,10 +16,9 @@ from counterfoil.evaluation.bootstrap import compare
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import signed
-from counterfoil.model import load_model
+from counterfoil.model import MODEL, load_model
 from counterfoil.pipelines.stages.base import Stage
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
-from counterfoil.pipelines.stages.fitting import MODEL
 from counterfoil.pipelines.state import RunContext
 
 SELECTION = "selection.json"
