@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -28,7 +29,7 @@ from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.feature_cache import CachedFeatureProcessor
-from counterfoil.data.images import open_picture
+from counterfoil.data.images import decode_picture, open_picture
 from counterfoil.data.processor import (
     FeatureProcessor,
     ImageProcessor,
@@ -66,7 +67,8 @@ from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_te
 WEIGHTS, CARD = "model.safetensors", "model.json"
 VECTORS = "vectors"
 MODEL = "model"
-ImageInput: TypeAlias = str | Path | Image.Image
+# an image: a path, a PIL image, the bytes of a file, or a (H, W, 3) uint8 array
+ImageInput: TypeAlias = str | Path | Image.Image | bytes | NDArray[Any]
 
 _KIND = "counterfoil model"
 FORMAT = 2  # of model.json; format 1, of version 0.1, named classes by their modules
@@ -554,6 +556,39 @@ def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor
     )
 
 
+def _as_list(items: ImageInput | Sequence[ImageInput]) -> list[ImageInput]:
+    """A list of items, also of a single one; an array of four axes is a list of images."""
+    if isinstance(items, np.ndarray) and items.ndim < 4:
+        return [items]
+    return [items] if isinstance(items, str | Path | Image.Image | bytes) else list(items)
+
+
+def _open_image(item: Path | Image.Image | bytes | NDArray[Any]) -> Image.Image:
+    """An image in RGB.
+
+    Raises:
+        ValueError: it cannot be read, is an array of another form, or no image at all.
+    """
+    match item:
+        case Image.Image():
+            return item
+        case Path():
+            return open_picture(item)
+        case bytes():
+            return decode_picture(BytesIO(item), f"an image of {len(item):,} bytes")
+        case np.ndarray() if item.dtype == np.uint8 and (item.ndim, item.shape[-1:]) == (3, (3,)):
+            return Image.fromarray(item)
+        case np.ndarray():
+            raise ValueError(
+                f"an array of shape {item.shape} and type {item.dtype} is no image; give "
+                "(height, width, 3) of uint8, or a PIL image"
+            )
+    raise ValueError(
+        f"{type(item).__name__} is neither a caption nor an image; give a str, a path, a PIL "
+        "image, bytes or an array"
+    )
+
+
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
@@ -616,20 +651,20 @@ class Model:
         return EmbeddedDataset(self.model, images, texts)
 
     @torch.inference_mode()
-    def encode(self, items: Sequence[str | Path | Image.Image]) -> Embeddings:
-        """Encode captions (str), or images (PIL images and `Path`), as bags of vectors.
+    def encode(self, items: ImageInput | Sequence[ImageInput]) -> Embeddings:
+        """Encode captions (str), or images (all of `ImageInput` but str), as bags of vectors.
+
+        Args:
+            items: a list of captions or of images, or a single one.
 
         Raises:
             ValueError: nothing or a mixture was given, or the model reads stored features only.
         """
         if self.processor is None:
             raise ValueError("ready-made vectors have no encoder; give a model folder or name")
-        captions = [item for item in items if isinstance(item, str)]
-        pictures = [
-            open_picture(item) if isinstance(item, Path) else item
-            for item in items
-            if not isinstance(item, str)
-        ]
+        listed = _as_list(items)
+        captions = [item for item in listed if isinstance(item, str)]
+        pictures = [_open_image(item) for item in listed if not isinstance(item, str)]
         if bool(captions) == bool(pictures):
             raise ValueError("give captions (str) or pictures (paths or PIL images), not both")
         if any(part.training for part in self.model.modules()):  # `eval` is slow: only if needed
@@ -645,7 +680,8 @@ class Model:
         """Score every image against every text.
 
         Args:
-            images: a path (str or `Path`), a PIL image, or a list of them.
+            images: a path (str or `Path`), a PIL image, the bytes of an image file, a (H, W, 3)
+                uint8 array, or a list of them.
             texts: a caption, or a list of them.
 
         Returns:
@@ -659,7 +695,7 @@ class Model:
             scores = self.model.score_matrix(self._encode_images(images), self._encode_texts(texts))
         return np.asarray(scores.float().cpu().numpy(), dtype=np.float32)
 
-    def score(self, image: ImageInput, captions: Sequence[str]) -> Tensor:
+    def score(self, image: ImageInput, captions: str | Sequence[str]) -> Tensor:
         """(N,) scores of captions for one image: a row of `similarity`, as a tensor."""
         return torch.from_numpy(self.similarity(image, captions)[0])
 
@@ -681,11 +717,14 @@ class Model:
 
     def _encode_images(self, images: ImageInput | Sequence[ImageInput]) -> Embeddings:
         """Unlike in `encode`, a string is a path."""
-        several = [images] if isinstance(images, str | Path | Image.Image) else images
-        return self.encode([Path(item) if isinstance(item, str) else item for item in several])
+        listed = _as_list(images)
+        return self.encode([Path(item) if isinstance(item, str) else item for item in listed])
 
     def _encode_texts(self, texts: str | Sequence[str]) -> Embeddings:
-        return self.encode([texts] if isinstance(texts, str) else list(texts))
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        if other := [text for text in listed if not isinstance(text, str)]:
+            raise ValueError(f"a text is a str, not {type(other[0]).__name__}: {other[0]!r}")
+        return self.encode(listed)
 
     def _single_vectors(self, encoded: Embeddings) -> NDArray[np.float32]:
         if encoded.tokens.shape[1] != 1:

@@ -45,6 +45,47 @@ def test_dropout_of_a_single_part_is_off_too(folders):
     assert not parts[0].training
 
 
+def test_one_item_is_as_good_as_a_list(folders, tmp_path):
+    model = load_model(folders / "clip")
+    write_picture(tmp_path / "dog.png")
+    picture = Image.open(tmp_path / "dog.png").convert("RGB")
+    wanted = model.encode([picture]).tokens
+    pixels = np.asarray(picture)
+    for same in (
+        picture,
+        tmp_path / "dog.png",
+        (tmp_path / "dog.png").read_bytes(),
+        pixels,
+        pixels[None],
+        [pixels],
+    ):
+        assert torch.equal(model.encode(same).tokens, wanted)
+        assert np.array_equal(model.encode_images(same), wanted[:, 0].numpy())
+    assert np.array_equal(model.encode_images(str(tmp_path / "dog.png")), wanted[:, 0].numpy())
+    assert torch.equal(model.encode("dog").tokens, model.encode(["dog"]).tokens)
+    assert model.encode_texts("dog").shape[0] == 1
+    assert torch.equal(model.score(picture, "dog"), model.score(picture, ["dog"]))
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (np.zeros((4, 4, 3)), r"shape \(4, 4, 3\) and type float64 is no image"),
+        (np.zeros((4, 4), np.uint8), r"give \(height, width, 3\) of uint8"),
+        (b"no image", "an image of 8 bytes cannot be read as a picture"),
+        ([3], "int is neither a caption nor an image"),
+    ],
+)
+def test_an_item_of_another_kind_gets_a_sentence(item, words, folders):
+    with pytest.raises(ValueError, match=words):
+        load_model(folders / "clip").encode(item)
+
+
+def test_a_text_that_is_no_text_gets_a_sentence(folders):
+    with pytest.raises(ValueError, match="a text is a str, not int: 3"):
+        load_model(folders / "clip").encode_texts([3])
+
+
 READERS = ("pixels", "stage", "clip", "siglip", "vilt", "blip")
 
 
