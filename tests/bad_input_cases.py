@@ -316,7 +316,7 @@ def images_without_captions(here, models):
     return TRAIN
 
 
-@case("no 'caption' among the columns 'image', 'title of it'")
+@case("the first line is 'image,title of it'; it needs the names of the columns")
 def wrong_columns(here, models):
     return listed(here, "captions.csv", "image,title of it\n0.png,a dog\n")
 
