@@ -339,6 +339,7 @@ def _mean_deviation(values: Sequence[float]) -> str:
 
 def figure_svg(table: Table, entries: Sequence[Entry]) -> str:
     """Differences on test and dev with their intervals, a line of the figure each, as SVG."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     shown = [line for line in lines(table, entries) if line.against]
@@ -359,5 +360,6 @@ def figure_svg(table: Table, entries: Sequence[Entry]) -> str:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
     svg = io.StringIO()
-    canvas.savefig(svg, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": table.name}):  # the same numbers give the same file
+        canvas.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()
