@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.experiments.cca import write_cca_vectors
 from benchmarks.experiments.foils import FOILS, FoilAccuracy
-from benchmarks.experiments.table import Experiment, Row, Table
+from benchmarks.experiments.table import Row, Table
 from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.console import output
@@ -158,22 +158,26 @@ def run(
         ValueError: as `execute` does, or there is no such budget or experiment.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    todo = table.of(budget, only)
+    experiments = table.of(budget, only)
+    # rows of declared contrasts first, for all seeds, then the others
+    first = [(one, tuple(filter(table.declares, one.rows))) for one in experiments]
+    todo = [(one, rows) for one, rows in first if rows]
+    todo += [(one, one.rows) for one, rows in first if rows != one.rows]
     contents = data_contents(source.open())
     opened = _with_vectors(source, folder.parent / "vectors") if table.vectors else source
     foils = FoilAccuracy(source.data) if FOILS in table.metrics else None
-    for number, experiment in enumerate(todo, 1):
+    for number, (experiment, rows) in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
         output(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
         names = stage_digests(experiment.recipe, contents)
-        recipe, place = _missing(experiment, names, ledger), folder / experiment.key
+        recipe, place = _missing(experiment.recipe, rows, names, ledger), folder / experiment.key
         if recipe is None:
             output(f"{experiment.key}: in {ledger}")
             continue
         done = run_pipeline(recipe, opened, place, resume=resume, minutes=left)
         if distributed.rank() == 0:
             have = _digests(ledger)
-            for row in experiment.rows:
+            for row in rows:
                 digest = names[_test(row)]
                 if digest not in have and _is_done(place, row):
                     add(ledger, [_entry(table, budget, row, digest, place, foils)])
@@ -200,14 +204,13 @@ def _digests(ledger: Path) -> set[str]:
     return {entry.digest for entry in read(ledger)} if ledger.exists() else set()
 
 
-def _missing(experiment: Experiment, names: Mapping[str, str], ledger: Path) -> Recipe | None:
+def _missing(
+    recipe: Recipe, rows: Sequence[Row], names: Mapping[str, str], ledger: Path
+) -> Recipe | None:
     """The stages behind the rows that the ledger does not hold yet; None where it holds all."""
-    have, recipe = _digests(ledger), experiment.recipe
+    have = _digests(ledger)
     wanted = [
-        f"{split}-{row.name}"
-        for row in experiment.rows
-        if names[_test(row)] not in have
-        for split in SPLITS
+        f"{split}-{row.name}" for row in rows if names[_test(row)] not in have for split in SPLITS
     ]
     return replace(recipe, stages=dependencies(recipe, *wanted)) if wanted else None
 

@@ -103,6 +103,14 @@ class Table:
     vectors: bool = False
     metrics: tuple[str, ...] = ("RSum",)
 
+    def declares(self, row: Row) -> bool:
+        """Whether a row belongs to a declared contrast."""
+        key = row.model, row.setting
+        return any(
+            key == (one.model, one.setting) and row.method in (one.method, one.base)
+            for one in self.contrasts
+        )
+
     def of(self, budget: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
         """The experiments of a budget; with `only`, those whose key begins with one of these.
 

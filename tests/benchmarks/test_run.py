@@ -8,7 +8,7 @@ from benchmarks.experiments import ledger as running
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.catalogue import find, tables
 from benchmarks.experiments.ledger import read, run
-from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Row, Table
+from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Row, Table
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource
@@ -54,6 +54,18 @@ def test_every_row_of_a_table_reaches_the_ledger_once(tmp_path) -> None:
     assert run(_table(), "cpu", source, tmp_path / "elsewhere", ledger)
     assert ledger.read_bytes() == before
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_rows_of_declared_contrasts_come_first_for_all_seeds(tmp_path, capsys) -> None:
+    contrast = Contrast(
+        claim="", model="VSE++", method="adaptive", base="online", seeds=(0, 1), metric="RSum"
+    )
+    table = replace(_table(), contrasts=(replace(contrast, method="online"),))
+    ledger = tmp_path / "ledger.jsonl"
+    assert run(table, "cpu", DataSource("scenes:images=36"), tmp_path / "runs", ledger)
+    assert [(e.seed, e.method) for e in read(ledger)] == [
+        (0, "online"), (1, "online"), (0, "adaptive"), (1, "adaptive"),
+    ]  # fmt: skip
 
 
 def test_only_what_a_missing_row_needs_is_run(tmp_path) -> None:
