@@ -49,7 +49,8 @@ def test_the_better_model_is_handed_over_and_the_report_says_so(tmp_path, capsys
     assert change["difference"] == pytest.approx(
         found["rsum"]["adaptive"] - found["rsum"]["online"]
     )
-    assert found["sentence"].startswith("Use adaptive: on dev (60 images) adaptive has RSum ")
+    opening = "Use adaptive: on dev (60 images, ranked whole) adaptive has RSum "
+    assert found["sentence"].startswith(opening)
     page = (tmp_path / "won" / "report" / "report.html").read_text()
     assert page.index("Use adaptive: on dev") < page.index("reaches RSum")
     assert "It is in " in capsys.readouterr().out.splitlines()[-1]

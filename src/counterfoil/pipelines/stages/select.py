@@ -88,8 +88,8 @@ def _selected(using: Sequence[str], dev: ImageTextDataset, context: RunContext) 
     span = f"{signed(change.interval.low)} to {signed(change.interval.high)}"
     rsum, distance = reports[shown].rsum, abs(change.difference)
     sentence = (
-        f"Use {selected}: on dev ({len(dev):,} images) {shown} has RSum {rsum:.1f}, {distance:.1f} "
-        f"{word} than {base} (95 % interval of the difference {span}){why}."
+        f"Use {selected}: on dev ({len(dev):,} images, ranked whole) {shown} has RSum "
+        f"{rsum:.1f}, {distance:.1f} {word} than {base} (95 % interval of the difference {span}){why}."
     )
     return {
         "selected": selected,
