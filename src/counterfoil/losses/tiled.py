@@ -8,7 +8,7 @@ more, as Gao et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import torch
@@ -54,7 +54,7 @@ def tiled_info_nce(
     images, texts, own = _checked(images, texts, text_to_image, tile)
     images = images / temperature
     true = (images[own] * texts).sum(1)
-    wrong_texts, wrong_images = _WrongPairs.apply(images, texts, own, tile, False)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=False)
     costs = softplus(wrong_texts[own] - true) + softplus(wrong_images - true)
     return _reduced(costs / 2, reduction)
 
@@ -90,7 +90,7 @@ def tiled_hardest_triplet(
     """
     images, texts, own = _checked(images, texts, text_to_image, tile)
     true = (images[own] * texts).sum(1)
-    wrong_texts, wrong_images = _WrongPairs.apply(images, texts, own, tile, True)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=True)
     costs = hinge(wrong_texts[own], true, margin) + hinge(wrong_images, true, margin)
     return _reduced(costs, reduction)
 
@@ -120,7 +120,7 @@ class _WrongPairs(torch.autograd.Function):
         return sides[0], sides[1]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         images, texts, own, by_image, by_text, image_ties, text_ties = ctx.saved_tensors
         of_images, of_texts = torch.zeros_like(images), torch.zeros_like(texts)
@@ -142,6 +142,14 @@ class _WrongPairs(torch.autograd.Function):
             of_images[rows] += weight @ texts[columns]
             of_texts[columns] += weight.T @ images[rows]
         return of_images, of_texts, None, None, None
+
+
+def _wrong_pairs(
+    images: Tensor, texts: Tensor, own: Tensor, tile: int, *, hardest: bool
+) -> tuple[Tensor, Tensor]:
+    """`_WrongPairs`, with types."""
+    apply: Callable[..., tuple[Tensor, Tensor]] = _WrongPairs.apply
+    return apply(images, texts, own, tile, hardest)
 
 
 def _hardest(scores: Tensor, dim: int, best: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
