@@ -32,6 +32,7 @@ from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistill
 from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
 from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.tiled import tiled_hardest_triplet, tiled_info_nce
 from counterfoil.losses.triplet import (
     HardestTripletLoss,
     MarginRankingLoss,
@@ -90,5 +91,7 @@ __all__ = [
     "VSEPPLoss",
     "WeightedSum",
     "WordLoss",
+    "tiled_hardest_triplet",
+    "tiled_info_nce",
     "weighted_sum",
 ]

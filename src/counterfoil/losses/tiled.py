@@ -1,0 +1,204 @@
+"""Losses of a whole training set at once: tiles of scores, each computed, used and dropped.
+
+Functions of unit embeddings with the values and gradients of `InfoNCELoss` and
+`HardestTripletLoss`, for single-vector models whose score is the cosine. Memory is O((I + T)·d)
+and one tile: the (I, T) score matrix does not exist. The backward pass computes each tile once
+more, as Gao et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import softplus
+
+from counterfoil.losses.base import Reduction, hinge
+
+
+def tiled_info_nce(
+    images: Tensor,
+    texts: Tensor,
+    text_to_image: Tensor,
+    temperature: float | Tensor = 0.07,
+    *,
+    tile: int = 1024,
+    reduction: Reduction = "sum",
+) -> Tensor:
+    """Cross-entropy of each true pair among all wrong texts and among all wrong images.
+
+    CLIP (https://arxiv.org/abs/2103.00020), figure 3, with the departures of `InfoNCELoss`.
+
+    Args:
+        images: (I, d) unit embeddings; half precision is judged in float32.
+        texts: (T, d) likewise.
+        text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
+        temperature: scores are divided by it; gradients reach a tensor.
+        tile: images and texts scored at a time.
+        reduction: see `Loss`; "mean" divides by T.
+
+    Raises:
+        ValueError: shapes that do not fit, a text without an image row, a temperature or a tile
+            that is not positive.
+
+    >>> images, texts = torch.eye(2), torch.tensor([[0.8, 0.6], [0.6, 0.8]])
+    >>> loss = tiled_info_nce(images, texts, torch.arange(2), 0.1, reduction="mean")
+    >>> round(loss.item(), 4)
+    0.1269
+    """
+    if not temperature > 0:
+        raise ValueError(f"a temperature of {temperature} was given; it must be positive")
+    images, texts, own = _checked(images, texts, text_to_image, tile)
+    images = images / temperature
+    true = (images[own] * texts).sum(1)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=False)
+    costs = softplus(wrong_texts[own] - true) + softplus(wrong_images - true)
+    return _reduced(costs / 2, reduction)
+
+
+def tiled_hardest_triplet(
+    images: Tensor,
+    texts: Tensor,
+    text_to_image: Tensor,
+    margin: float = 0.2,
+    *,
+    tile: int = 1024,
+    reduction: Reduction = "sum",
+) -> Tensor:
+    """Hinge of each true pair against the hardest wrong text and the hardest wrong image of all.
+
+    VSE++ (https://arxiv.org/abs/1707.05612), Eq. 6, with the departures of `HardestTripletLoss`.
+
+    Args:
+        images: (I, d) unit embeddings; half precision is judged in float32.
+        texts: (T, d) likewise.
+        text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
+        margin: in units of a score.
+        tile: images and texts scored at a time.
+        reduction: see `Loss`; "mean" divides by T.
+
+    Raises:
+        ValueError: shapes that do not fit, a text without an image row, or a tile that is not
+            positive.
+
+    >>> images, texts = torch.eye(2), torch.tensor([[0.8, 0.6], [0.6, 0.8]])
+    >>> round(tiled_hardest_triplet(images, texts, torch.arange(2), 0.3).item(), 3)
+    0.4
+    """
+    images, texts, own = _checked(images, texts, text_to_image, tile)
+    true = (images[own] * texts).sum(1)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=True)
+    costs = hinge(wrong_texts[own], true, margin) + hinge(wrong_images, true, margin)
+    return _reduced(costs, reduction)
+
+
+@final
+class _WrongPairs(torch.autograd.Function):
+    """(I,) and (T,) logsumexp, or maximum, of the wrong scores of each image and each text."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, texts: Tensor, own: Tensor, tile: int, hardest: bool
+    ) -> tuple[Tensor, Tensor]:
+        sides = [images.new_full((len(side),), -torch.inf) for side in (images, texts)]
+        # equally hard negatives share the gradient, as in the backward pass of `amax`
+        ties = [torch.zeros_like(side) for side in sides]
+        for rows, columns, scores in _tiles(images, texts, own, tile):
+            for axis, part in ((0, rows), (1, columns)):
+                if hardest:
+                    sides[axis][part], ties[axis][part] = _hardest(
+                        scores, 1 - axis, sides[axis][part], ties[axis][part]
+                    )
+                else:
+                    some = scores.logsumexp(1 - axis)
+                    sides[axis][part] = torch.logaddexp(sides[axis][part], some)
+        ctx.save_for_backward(images, texts, own, *sides, *ties)
+        ctx.tile, ctx.hardest = tile, hardest
+        return sides[0], sides[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        images, texts, own, by_image, by_text, image_ties, text_ties = ctx.saved_tensors
+        of_images, of_texts = torch.zeros_like(images), torch.zeros_like(texts)
+        if ctx.hardest:
+            grads = grads[0] / image_ties.clamp(min=1), grads[1] / text_ties.clamp(min=1)
+        for rows, columns, scores in _tiles(images, texts, own, ctx.tile):
+            per_image, per_text = by_image[rows].unsqueeze(1), by_text[columns]
+            if ctx.hardest:
+                # equal inputs in tiles of equal shape: the maximum is met to the last bit; where it
+                # is -inf, there is no wrong pair and the gradient of the hinge is 0
+                shares = [(scores == best).to(scores.dtype) for best in (per_image, per_text)]
+            else:
+                # without any wrong pair the sum is -inf, and -inf - -inf is NaN
+                shares = [
+                    (scores - total.clamp(min=torch.finfo(scores.dtype).min)).exp()
+                    for total in (per_image, per_text)
+                ]
+            weight = shares[0] * grads[0][rows].unsqueeze(1) + shares[1] * grads[1][columns]
+            of_images[rows] += weight @ texts[columns]
+            of_texts[columns] += weight.T @ images[rows]
+        return of_images, of_texts, None, None, None
+
+
+def _wrong_pairs(
+    images: Tensor, texts: Tensor, own: Tensor, tile: int, *, hardest: bool
+) -> tuple[Tensor, Tensor]:
+    """`_WrongPairs`, with types."""
+    apply: Callable[..., tuple[Tensor, Tensor]] = _WrongPairs.apply
+    return apply(images, texts, own, tile, hardest)
+
+
+def _hardest(scores: Tensor, dim: int, best: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
+    """The maximum so far and how often it was met, with one more tile."""
+    new = torch.maximum(best, scores.amax(dim))
+    met = (scores == new.unsqueeze(dim)).sum(dim)
+    return new, torch.where(new > best, met, ties + met)
+
+
+def _tiles(
+    images: Tensor, texts: Tensor, own: Tensor, tile: int
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Rows, columns and scores of each tile, -inf where the pair is true."""
+    for top in range(0, len(images), tile):
+        rows = slice(top, min(top + tile, len(images)))
+        row = torch.arange(rows.start, rows.stop, device=own.device).unsqueeze(1)
+        for left in range(0, len(texts), tile):
+            columns = slice(left, left + tile)
+            # autocast is on in a forward pass alone: scores of both passes must be the same
+            with torch.autocast(images.device.type, enabled=False):
+                scores = images[rows] @ texts[columns].T
+            yield rows, columns, scores.masked_fill_(row == own[columns], -torch.inf)
+
+
+def _checked(
+    images: Tensor, texts: Tensor, text_to_image: Tensor, tile: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings in float32 at least, and the image row of each text."""
+    if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1]:
+        raise ValueError(
+            f"embeddings of shapes {tuple(images.shape)} and {tuple(texts.shape)} were given; "
+            "a tiled loss takes one vector per item, (I, d) and (T, d)"
+        )
+    if text_to_image.shape != (len(texts),):
+        raise ValueError(
+            f"text_to_image must hold one image row for each of the {len(texts)} texts, but its "
+            f"shape is {tuple(text_to_image.shape)}"
+        )
+    if len(texts) == 0 or not 0 <= text_to_image.min() <= text_to_image.max() < len(images):
+        raise ValueError(
+            f"each text needs the row of its image, from 0 to {len(images) - 1}, and there must be "
+            "a text; leave texts without an image out"
+        )
+    if tile < 1:
+        raise ValueError(f"a tile of {tile} was given; it must be positive")
+    dtype = torch.promote_types(torch.promote_types(images.dtype, texts.dtype), torch.float32)
+    return images.to(dtype), texts.to(dtype), text_to_image.to(images.device)
+
+
+def _reduced(costs: Tensor, reduction: Reduction) -> Tensor:
+    """The sum of the costs of true pairs, or their mean."""
+    return costs.mean() if reduction == "mean" else costs.sum()
