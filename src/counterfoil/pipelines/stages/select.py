@@ -89,7 +89,8 @@ def _selected(using: Sequence[str], dev: ImageTextDataset, context: RunContext) 
     rsum, distance = reports[shown].rsum, abs(change.difference)
     sentence = (
         f"Use {selected}: on dev ({len(dev):,} images, ranked whole) {shown} has RSum "
-        f"{rsum:.1f}, {distance:.1f} {word} than {base} (95 % interval of the difference {span}){why}."
+        f"{rsum:.1f}, {distance:.1f} {word} than {base} (95 % interval of the difference {span})"
+        f"{why}."
     )
     return {
         "selected": selected,
