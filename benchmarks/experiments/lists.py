@@ -19,6 +19,8 @@ from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.pipeline import Mine
 from counterfoil.pipelines.state import RunContext
 
+TRIES = 1000  # random items looked at, at most, where a mined list is too short
+
 
 @dataclass(frozen=True, kw_only=True)
 class RandomLists(Mine):
@@ -57,7 +59,8 @@ class TrueShareLists(Mine):
 
     The hardest false pairs stay in order; true ones of the longer mined list are put at random
     places. An entry for which the mined list has no true pair left stays false; the share that was
-    reached is printed.
+    reached is printed. Where the mined list has too few false pairs, as that of a caption that is
+    true of many images, random false ones follow.
 
     Attributes:
         lists: mining stage; its lists are longer than those made here.
@@ -93,8 +96,10 @@ class TrueShareLists(Mine):
             return form is not None and holds(form, scenes(image))
 
         lists = HardNegativeLists(
-            texts=self._chosen(mined.texts, self.texts, is_true, rng),
-            images=self._chosen(mined.images, self.images, lambda t, i: is_true(i, t), rng),
+            texts=self._chosen(mined.texts, self.texts, len(dataset.texts), is_true, rng),
+            images=self._chosen(
+                mined.images, self.images, len(dataset), lambda t, i: is_true(i, t), rng
+            ),
         )
         _save(lists, dataset, context, self)
 
@@ -102,6 +107,7 @@ class TrueShareLists(Mine):
         self,
         mined: Tensor,
         length: int,
+        items: int,
         is_true: Callable[[int, int], bool],
         rng: torch.Generator,
     ) -> Tensor:
@@ -115,6 +121,12 @@ class TrueShareLists(Mine):
                         parts[is_true(anchor, item)].append(item)
                 true = parts[True][:wanted]
                 kept = parts[False][: length - len(true)]
+                for _ in range(TRIES if len(kept) + len(true) < length else 0):
+                    item = int(torch.randint(items, (), generator=rng))
+                    if not is_true(anchor, item):
+                        kept.append(item)
+                    if len(kept) + len(true) == length:
+                        break
                 for item in true:
                     kept.insert(int(torch.randint(len(kept) + 1, (), generator=rng)), item)
                 chosen[anchor, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
