@@ -60,7 +60,7 @@ class TrueShareLists(Mine):
     The hardest false pairs stay in order; true ones of the longer mined list are put at random
     places. An entry for which the mined list has no true pair left stays false; the share that was
     reached is printed. Where the mined list has too few false pairs, as that of a caption that is
-    true of many images, random false ones follow.
+    true of many images, random false ones follow; a list without any false pair stays as mined.
 
     Attributes:
         lists: mining stage; its lists are longer than those made here.
@@ -127,6 +127,8 @@ class TrueShareLists(Mine):
                         kept.append(item)
                     if len(kept) + len(true) == length:
                         break
+                # a caption such as "Some objects." is true of every image: its mined list stays
+                kept = kept or row[: length - len(true)]
                 for item in true:
                     kept.insert(int(torch.randint(len(kept) + 1, (), generator=rng)), item)
                 chosen[anchor, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
