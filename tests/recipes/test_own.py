@@ -15,7 +15,7 @@ from counterfoil.models.vilt import ViLT
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import models, ndgl, ndgl_models, photos, tags
+from counterfoil.recipes import clip, models, ndgl, ndgl_models, photos, tags
 from counterfoil.training.logging import read_metrics
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.epochs=1", "*.steps=3", "*.batch=16")
@@ -91,6 +91,53 @@ def test_a_guide_leaves_negatives_out_by_the_command_line(tmp_path, capsys):
     assert main([*command, *guide, *settings]) == 2
     assert "pass --set student.mask.margin=0.1" in capsys.readouterr().err
     assert main([*command, "--guide-margin", "0.1", *settings]) == 2
+
+
+def test_lists_in_a_folder_are_trained_on_by_the_command_line(tmp_path, capsys):
+    """Ours and AOQ's files give the same second round; lists of other data are refused."""
+    data, settings = ("--data", "scenes:images=36"), [w for one in SMALL for w in ("--set", one)]
+    assert main(["train", "vsepp", *data, "--output", str(tmp_path / "a"), *settings]) == 0
+    model, short = str(tmp_path / "a" / "online"), ("--texts", "20", "--images-per-text", "4")
+    assert main(["mine", model, *data, "--output", str(tmp_path / "lists"), *short]) == 0
+    cold = ("--set", "adaptive.objective.terms.quintuplet.term.steps=0")
+    aoq = ("--output", str(tmp_path / "aoq"), "--name", "own")
+    assert main(["negatives", "export", str(tmp_path / "lists"), *data, *aoq]) == 0
+    for name in ("lists", "aoq"):
+        command = ["train", "vsepp", *data, "--output", str(tmp_path / f"run-{name}")]
+        assert main([*command, "--negatives", str(tmp_path / name), *settings, *cold]) == 0
+    printed = capsys.readouterr().out
+    assert "Use online: on dev" in printed or "Use adaptive: on dev" in printed
+    first, second = (tmp_path / f"run-{name}" for name in ("lists", "aoq"))
+    losses = [
+        read_metrics(run / "adaptive" / "metrics.jsonl")[0]["loss"] for run in (first, second)
+    ]
+    assert losses[0] == losses[1] != read_metrics(first / "online" / "metrics.jsonl")[0]["loss"]
+    assert (first / "best" / "model" / "model.json").is_file()
+    for folder, message in (("run-lists", "holds no mined negatives"), ("no", "holds no mined")):
+        command = ["train", "vsepp", *data, "--output", str(tmp_path / "x")]
+        assert main([*command, "--negatives", str(tmp_path / folder)]) == 2
+        assert message in capsys.readouterr().err
+    other = ["train", "vsepp", "--data", "scenes:images=40", "--output", str(tmp_path / "x")]
+    assert main([*other, "--negatives", str(tmp_path / "lists")]) == 2
+    assert "was mined from corpus" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_lists_replace_the_mining_of_a_recipe_and_give_others_a_second_round(tmp_path):
+    public = recipes_cases.clip_like(tmp_path / "public")
+    lists, pair = tmp_path / "lists", clip.FineTunedModel(name=str(public))
+    mined = clip.with_lists(photos.own_data_recipe("aoq/mobilenet", pixels=True), lists)
+    assert mined.stage("adaptive").negatives == str(lists)
+    assert "lists" not in {stage.name for stage in mined.stages}
+    own = clip.with_lists(photos.own_data_recipe("gpo", pixels=True), lists)
+    assert (own.stage("adaptive").negatives, own.stage("adaptive").start) == (str(lists), None)
+    joined = clip.with_lists(clip.fine_tune_recipe("contrastive", pair), lists)
+    assert joined.stage("neighbours").neighbours == str(lists)
+    assert joined.stage("report").selection == "best"
+    negclip = clip.with_lists(clip.fine_tune_recipe("negclip", pair), lists)
+    assert negclip.stage("tuned").neighbours == str(lists)
+    with pytest.raises(ValueError, match="'ndgl-full-own' has no training on mined lists"):
+        clip.with_lists(clip.fine_tune_recipe("ndgl", pair), lists)
 
 
 TINY = ("layers=2", "width=16", "heads=2", "inner=16", "size=16", "patch=8", "positions=12")

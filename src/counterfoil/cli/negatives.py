@@ -75,11 +75,11 @@ def import_negatives(
 ) -> None:
     """Import the lists of AOQ's released code as mined negatives."""
     from counterfoil.core.console import output
-    from counterfoil.negatives.aoq_format import read_aoq
+    from counterfoil.negatives.aoq_format import only_aoq_name, read_aoq
     from counterfoil.negatives.store import NegativeStore
 
     check_new_folder(folder)
-    name = name or _only_name(source)
+    name = name or only_aoq_name(source)
     dataset = data.source().split(split)
     lists = read_aoq(source, name, dataset.relation)
     NegativeStore.of(lists, dataset=dataset.fingerprint, split=split, sources=()).save(folder)
@@ -128,16 +128,3 @@ def export_negatives(
     output(f"{lists.describe()}: {', '.join(map(str, paths))}")
     if lists.texts.shape[1] < READ[0] or lists.images.shape[1] < READ[1]:
         output(f"AOQ's code reads {READ[0]} texts and {READ[1]} images by default")
-
-
-def _only_name(folder: Path) -> str:
-    from counterfoil.negatives.aoq_format import aoq_file_names
-
-    names = aoq_file_names(folder)
-    if len(names) != 1:
-        content = f"those of {', '.join(names)}; choose with --name" if names else "neither"
-        raise ValueError(
-            f"{folder} should hold one pair of files i2t_NAME.npy and t2i_NAME.npy, but holds "
-            f"{content}"
-        )
-    return names[0]

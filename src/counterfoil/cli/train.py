@@ -58,6 +58,13 @@ Guide = Annotated[
         "are left out."
     ),
 ]
+Negatives = Annotated[
+    Path | None,
+    typer.Option(
+        help="Mined lists of the training split: a folder of `counterfoil mine`, or one with AOQ's "
+        "files. A second training reads them, and the better one on dev is copied to `best/`."
+    ),
+]
 GuideMargin = Annotated[
     float, typer.Option(help="Leave out those above the true pair's score less this, too.")
 ]
@@ -67,6 +74,7 @@ Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; 
 @app.command(
     epilog=example(
         "counterfoil train vsepp --data my-photos/ --output runs/mine",
+        "counterfoil train vsepp --data my-photos/ --negatives lists/ --output runs/lists",
         "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
         "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
         "--data my-photos/ --output runs/clip",
@@ -81,6 +89,7 @@ def train(
     tune: Tune = "full",
     written: Written = None,
     teacher: Teacher = None,
+    negatives: Negatives = None,
     guide: Guide = None,
     guide_margin: GuideMargin = 0.0,
     other: Other = None,
@@ -107,6 +116,7 @@ def train(
         other=other,
         guide=guide,
         guide_margin=guide_margin,
+        negatives=negatives,
     )
     recipe = apply_overrides(recipe, settings or ())
     folder = folder or Path("runs") / recipe.name

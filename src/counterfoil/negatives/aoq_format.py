@@ -6,6 +6,7 @@ those of the training split, whose captions 5i to 5i+4 describe image i.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.io import read_array, write_array
-from counterfoil.data.dataset import Relation
-from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.data.dataset import ImageTextDataset, Relation
+from counterfoil.negatives.store import MINED, HardNegativeLists, NegativeStore
 
 CAPTIONS = 5
 READ = (300, 60)  # texts and images of a list that the released training code uses
@@ -36,6 +37,54 @@ def aoq_file_names(folder: Path) -> list[str]:
     """Return the suffixes of the lists in a folder, sorted, as in ["coco", "f30k"]."""
     paths = [*folder.glob("i2t_*.npy"), *folder.glob("t2i_*.npy")]
     return sorted({path.stem[len("i2t_") :] for path in paths})
+
+
+def only_aoq_name(folder: Path) -> str:
+    """Return the suffix of the only lists in a folder.
+
+    Raises:
+        ValueError: there are none, or several.
+    """
+    names = aoq_file_names(folder)
+    if len(names) != 1:
+        content = f"those of {', '.join(names)}; choose with --name" if names else "neither"
+        raise ValueError(
+            f"{folder} should hold one pair of files i2t_NAME.npy and t2i_NAME.npy, but holds "
+            f"{content}"
+        )
+    return names[0]
+
+
+def open_lists(folder: Path, dataset: ImageTextDataset) -> HardNegativeLists:
+    """Read the mined lists of a split: a folder of ``counterfoil mine``, or AOQ's pair of files.
+
+    Args:
+        folder: of the lists.
+        dataset: the split that they were mined from.
+
+    Raises:
+        ValueError: there are none, they are damaged, or of other data.
+    """
+    if not MINED.exists(folder) and folder.is_dir() and aoq_file_names(folder):
+        return read_aoq(folder, only_aoq_name(folder), dataset.relation)
+    if not MINED.exists(folder):
+        raise ValueError(
+            f"{folder} holds no mined negatives; name a folder that `counterfoil mine` wrote, or "
+            "one with AOQ's i2t_NAME.npy and t2i_NAME.npy"
+        )
+    lists = NegativeStore.open(folder, fingerprint=dataset.fingerprint).lists
+    lists.check(dataset.relation)
+    return lists
+
+
+def lists_digest(folder: Path) -> str:
+    """Return sixteen hex digits, the hash of the arrays in a folder of lists."""
+    hashed = hashlib.sha256()
+    for path in sorted(folder.glob("*.npy")):
+        hashed.update(path.name.encode())
+        with path.open("rb") as file:
+            hashed.update(hashlib.file_digest(file, "sha256").digest())
+    return hashed.hexdigest()[:16]
 
 
 def read_aoq(folder: Path, data: str, relation: Relation) -> HardNegativeLists:

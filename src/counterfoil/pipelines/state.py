@@ -103,8 +103,8 @@ class RunContext:
     deadline: float | None = None
 
     def place(self, stage: str) -> Path:
-        """Folder of a stage."""
-        return self.folder / stage
+        """Folder of a stage, or one from elsewhere."""
+        return self.folder / stage if is_stage_name(stage) else Path(stage)
 
     def model_path(self, name: str) -> str:
         """Name that `load_model` opens, of a stage's model or of one from elsewhere."""

@@ -13,10 +13,10 @@ theirs are a rate of 1e-6, warmed up in 50 steps, and 5 epochs of batches of 256
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from counterfoil.core.config import Config, config, from_data, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
@@ -24,6 +24,7 @@ from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
+from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.model import TimmPretrainedPair, pretrained_pair, starts_untrained
 from counterfoil.models.base import RetrievalModel
@@ -41,6 +42,7 @@ from counterfoil.pipelines.pipeline import (
     Stage,
     Train,
 )
+from counterfoil.pipelines.stages.train import LISTS
 from counterfoil.recipes import aoq, ndgl, photos
 from counterfoil.recipes.models import MARGIN, PROFILES, evaluation_stages, online_stage
 from counterfoil.recipes.ndgl_models import Terms, TrainingSetup
@@ -230,6 +232,7 @@ def train_recipe(
     other: str | None = None,
     guide: str | None = None,
     guide_margin: float = 0.0,
+    negatives: Path | None = None,
 ) -> Recipe:
     """Build the recipe for the options of ``counterfoil train``.
 
@@ -244,6 +247,7 @@ def train_recipe(
         other: another data set to measure forgetting on.
         guide: saved model or name of the guide that leaves out likely false negatives.
         guide_margin: of its `GuideMask`.
+        negatives: folder of mined lists of the training split, see `with_lists`.
 
     Raises:
         ValueError: no such model or loss, or options that do not go together.
@@ -255,10 +259,12 @@ def train_recipe(
                 "name it with --model, or leave them out"
             )
         recipe = photos.own_data_recipe(name, pixels=dataset.features is None, teachers=teachers)
+        recipe = with_lists(recipe, negatives) if negatives else recipe
         return with_guide(recipe, guide, guide_margin) if guide else recipe
     folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
     tuned = FineTunedModel(name=folder, way=way, written=str(written) if written else None)
     recipe = fine_tune_recipe(name, tuned, teachers=teachers, pictures=dataset.pictures is not None)
+    recipe = with_lists(recipe, negatives) if negatives else recipe
     recipe = with_guide(recipe, guide, guide_margin) if guide else recipe
     if other and starts_untrained(folder):
         raise ValueError(
@@ -266,6 +272,85 @@ def train_recipe(
             "weights at random; leave it out"
         )
     return with_forgetting(recipe, other) if other else recipe
+
+
+def with_lists(recipe: Recipe, folder: Path) -> Recipe:
+    """A recipe whose trainings read mined lists from a folder.
+
+    A recipe that mines reads them instead. To another one with a single training a second is added,
+    and `Select` takes the better one on dev: InfoNCE gets batches with mined neighbours; for other
+    losses it is AdapOffQuin, from scratch where the loss is the hardest triplet, as in the paper,
+    else from the weights of the first.
+
+    Args:
+        recipe: for a user's own data.
+        folder: of the lists.
+
+    Raises:
+        ValueError: several trainings, none of which reads lists.
+    """
+    lists = str(folder.absolute())
+    mining = {stage.name for stage in recipe.stages if isinstance(stage, Mine)}
+    if mining:
+        stages = [_with_folder(s, mining, lists) for s in recipe.stages if s.name not in mining]
+        return replace(recipe, stages=tuple(stages))
+    trained = [stage for stage in recipe.stages if isinstance(stage, Train)]
+    if len(trained) != 1 or trained[0].proposer:
+        raise ValueError(
+            f"{recipe.name!r} has no training on mined lists; leave --negatives out, or train a "
+            "model or loss that has: aoq, triplet, contrastive, negclip, vsepp, scan-t2i, gpo, …"
+        )
+    (first,) = trained
+    second = _second_round(first, lists)
+    first_test = next(stage for stage in recipe.stages if isinstance(stage, Evaluate))
+    before = Evaluate(name=f"test-{first.name}", using=(first.name,), protocol=first_test.protocol)
+    after = replace(before, name=f"test-{second.name}", using=(second.name,))
+    others = [stage for stage in recipe.stages if isinstance(stage, Evaluate) and stage.models]
+    return replace(
+        recipe,
+        stages=(
+            first,
+            second,
+            before,
+            after,
+            *others,
+            Select(name="best", using=(first.name, second.name)),
+            Compare(
+                name="report",
+                results=(*(other.name for other in others), before.name, after.name),
+                selection="best",
+            ),
+        ),
+        about=f"{recipe.about}, then with mined lists; the better one on dev",
+    )
+
+
+def _with_folder(stage: Stage, mining: Collection[str], lists: str) -> Stage:
+    """A stage that reads a folder instead of the lists of these stages."""
+    match stage:
+        case Train():
+            changed: dict[str, Any] = {
+                name: lists for name in LISTS if getattr(stage, name) in mining
+            }
+            return replace(stage, **changed)
+        case Compare() if stage.negatives in mining:
+            return replace(stage, negatives=None)
+    return stage
+
+
+def _second_round(first: Train, lists: str) -> Train:
+    """A training on mined lists that follows one without them."""
+    terms = first.objective.arguments["terms"]
+    losses = [loss for _, loss in terms.values()]
+    if any(loss.make in (InfoNCELoss, InfoNCEWithCandidatesLoss) for loss in losses):
+        return replace(first, name="neighbours", neighbours=lists)
+    second = replace(first, name="adaptive", negatives=lists)
+    (loss,) = losses if len(losses) == 1 else (None,)
+    if loss and loss.make is SwitchAfter:  # the sum of hinges comes first
+        loss = lazy(SwitchAfter, **{**loss.arguments, "second": aoq.ADAPTIVE})
+        return replace(second, objective=weighted_sum(quintuplet=loss))
+    second = replace(second, objective=aoq.adaptive_quintuplet(0))
+    return second if loss and loss.make is HardestTripletLoss else replace(second, start=first.name)
 
 
 def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:

@@ -15,9 +15,14 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.negatives.aoq_format import lists_digest, open_lists
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.counterfactual import CounterfactualSampler
-from counterfoil.negatives.generation.store import GeneratedCaptions, generated_digest
+from counterfoil.negatives.generation.store import (
+    GeneratedCaptions,
+    GeneratedStore,
+    generated_digest,
+)
 from counterfoil.negatives.generation.tags import TagsGenerator, check_heads
 from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import OnlineMiner, TopScoringMiner
@@ -29,7 +34,7 @@ from counterfoil.negatives.sampling import (
     SamplingConfig,
     check_candidates,
 )
-from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.negatives.teachers import GuideMask, TargetSource
 from counterfoil.pipelines.overrides import named_values
 from counterfoil.pipelines.stages.base import LATER, is_stage_name
@@ -64,6 +69,7 @@ OWN_PROPOSERS = (
     GeneratedCaptions,
     MomentumQueue,
 )
+LISTS = ("negatives", "neighbours", "mined_batches")  # fields that name mined lists
 
 
 @final
@@ -74,7 +80,8 @@ class Train(ModelStage):
     Attributes:
         objective: the loss.
         plan: batches, epochs, optimiser, schedule, seed.
-        negatives: mining stage whose lists negatives are sampled from.
+        negatives: mining stage whose lists negatives are sampled from, or a folder of lists that
+            `counterfoil.negatives.aoq_format.open_lists` opens.
         draw: how they are sampled.
         refresh: how often the model in training mines anew; 0 epochs for never.
         positives: which pairs are positive, see `counterfoil.data.batching`.
@@ -91,13 +98,13 @@ class Train(ModelStage):
         candidates: negatives that are offered to a proposer that screens.
         filler: model that, frozen, generates in place of the one in training: a stage, or a model
             folder or name that `counterfoil.model.load_model` opens.
-        written: stage whose stored captions are sampled; ``from_data("written")`` in the proposer
-            is their folder.
-        neighbours: stage whose mined images join the batch of an anchor, each with a caption of its
-            own, see `counterfoil.negatives.sampling.NeighbourImages`.
-        mined_batches: stage whose lists compose the batches, so that they hold mutual hard
-            negatives, see `counterfoil.negatives.batch_mining`; None shuffles. They stay where the
-            model mines anew.
+        written: stage, or folder, whose stored captions are sampled; ``from_data("written")`` in
+            the proposer is their folder.
+        neighbours: stage, or folder, whose mined images join the batch of an anchor, each with a
+            caption of its own, see `counterfoil.negatives.sampling.NeighbourImages`.
+        mined_batches: stage, or folder, whose lists compose the batches, so that they hold mutual
+            hard negatives, see `counterfoil.negatives.batch_mining`; None shuffles. They stay where
+            the model mines anew.
         batch_mining: which of the listed neighbours share a batch.
 
     Raises:
@@ -140,12 +147,12 @@ class Train(ModelStage):
         """The stages of weights, lists, targets and captions that it reads."""
         wanted = (
             (_stage_or_none(self.start), "train"),
-            (self.negatives, "mine"),
+            (_stage_or_none(self.negatives), "mine"),
             (self.guide, "guide"),
             (_stage_or_none(self.filler), "train"),
-            (self.written, "write"),
-            (self.neighbours, "mine"),
-            (self.mined_batches, "mine"),
+            (_stage_or_none(self.written), "write"),
+            (_stage_or_none(self.neighbours), "mine"),
+            (_stage_or_none(self.mined_batches), "mine"),
         )
         return tuple((name, kind) for name, kind in wanted if name)
 
@@ -155,10 +162,18 @@ class Train(ModelStage):
         return tuple(name for name in (self.start, self.filler) if name)
 
     def digest_content(self) -> dict[str, Any]:
-        """Also the filler's weights, and the content of folders of captions that are read."""
+        """Also the filler's weights, and the content of folders of lists and captions, no path."""
         content = super().digest_content() | weights_content("filler", self.filler)
-        if folders := _caption_digests(self.proposer):
+        folders = _caption_digests(self.proposer)
+        if self.written and not is_stage_name(self.written):
+            folders.append(generated_digest(Path(self.written)))
+            content["written"] = None
+        if folders:
             content["foils"] = folders
+        for name in LISTS:
+            folder = getattr(self, name)
+            if folder and not is_stage_name(folder):
+                content[name] = lists_digest(Path(folder))
         return content
 
     def check(self, context: RunContext) -> None:
@@ -179,8 +194,10 @@ class Train(ModelStage):
         if self.negatives:
             _check_list_lengths(context, self, self.negatives)
         for mining in (self.neighbours, self.mined_batches):
-            if mining:
+            if mining and is_stage_name(mining):
                 _check_mined_split(context, self, mining)
+            elif mining:
+                open_lists(Path(mining), context.train)
 
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Train the model and save it with its processor."""
@@ -342,6 +359,9 @@ def _check_stored_captions(context: RunContext, stage: Train) -> None:
             f"{stage.name!r} names the written captions of {stage.written!r}, and nothing that "
             "draws from them; set its proposer to Written with folder=late('written')"
         )
+    if not is_stage_name(stage.written):
+        GeneratedStore.open(Path(stage.written), fingerprint=context.train.fingerprint)
+        return
     writing = context.stage(stage.written, CaptionStage)
     if writing.source_split != "train":
         raise ValueError(
@@ -452,17 +472,21 @@ def check_word_vectors(stage: Train) -> None:
 
 def _check_list_lengths(context: RunContext, stage: Train, mining: str) -> None:
     """Refuse lists that are shorter than the ranks that negatives are sampled from."""
-    mined = context.stage(mining, Mine)
-    dataset = context.split(mined.split)
+    if is_stage_name(mining):
+        mined = context.stage(mining, Mine)
+        dataset, lengths = context.split(mined.split), (mined.texts, mined.images)
+    else:
+        dataset, lists = context.train, open_lists(Path(mining), context.train)
+        lengths = lists.texts.shape[1], lists.images.shape[1]
     offer = stage.candidates if stage.screens_lists else CandidateConfig()
     texts, images = max(stage.draw.texts, offer.texts), max(stage.draw.images or 0, offer.images)
     for items, wanted, listed, total in (
-        ("texts of an image", texts, mined.texts, len(dataset.texts)),
-        ("images of a text", images, mined.images, len(dataset)),
+        ("texts of an image", texts, lengths[0], len(dataset.texts)),
+        ("images of a text", images, lengths[1], len(dataset)),
     ):
         if wanted > min(listed, total):
             raise ValueError(
-                f"{stage.name!r} draws from the {wanted:,} hardest {items}, but {mined.name!r} "
+                f"{stage.name!r} draws from the {wanted:,} hardest {items}, but {mining!r} "
                 f"keeps {listed:,} of {total:,}; set {stage.name}.draw to fewer, or mine longer "
                 "lists"
             )
@@ -495,8 +519,7 @@ def _lists(context: RunContext, stage: Train) -> HardNegativeLists | None:
 
 
 def _stored_lists(context: RunContext, mining: str) -> HardNegativeLists:
-    place = context.place(mining)
-    return NegativeStore.open(place, fingerprint=context.train.fingerprint).lists
+    return open_lists(context.place(mining), context.train)
 
 
 def _neighbours(context: RunContext, stage: Train) -> NeighbourImages | None:
