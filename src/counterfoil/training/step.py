@@ -389,9 +389,9 @@ class TrainingStep(TrainableModule[Batch]):
     def _masked(self, batch: Batch, pairs: Mapping[Role, Tensor]) -> Mapping[Role, Tensor]:
         """Scores by role, -inf where a person, judge or guide takes a drawn pair for a true one."""
         if batch.exempt is not None:
-            drawn = batch.exempt.drawn
+            exempt = batch.exempt.drawn
             pairs = {
-                r: p.masked_fill(drawn[r], -torch.inf) if r in drawn else p
+                r: p.masked_fill(exempt[r], -torch.inf) if r in exempt else p
                 for r, p in pairs.items()
             }
         _, guide = self._miner_and_guide
