@@ -26,7 +26,7 @@ def pairs_of(lists):
     return texts | images
 
 
-def test_lists_are_judged_and_mined_again_without_the_pairs(models, printed, tmp_path):
+def test_lists_are_judged_and_mined_again_without_the_pairs(models, printed, capsys, tmp_path):
     file = tmp_path / "corrections.jsonl"
     lists = ("--negatives", models / "run/lists")
     shown = printed("judge", models / "run/online", *lists, "--data", SCENES, "--output", file)
@@ -53,7 +53,9 @@ def test_lists_are_judged_and_mined_again_without_the_pairs(models, printed, tmp
     left = NegativeStore.open(again, fingerprint=data.fingerprint).lists
     assert not pairs_of(left) & set(judged)
     # the old lists are not those of the corrected data
-    assert run("diagnose", models / "run/lists", "--data", SCENES, "--corrections", file) == 2
+    words = ("--data", SCENES, "--corrections", file, "--output", tmp_path / "more.jsonl")
+    assert run("judge", models / "run/online", *lists, *words) == 2
+    assert "with the same corrections" in " ".join(capsys.readouterr().err.split())
 
 
 def test_earlier_corrections_are_written_again_and_honoured(models, printed, tmp_path):
@@ -84,7 +86,8 @@ def test_bad_input_leaves_files_alone(models, capsys, tmp_path):
         (("--output", there), "exists and is left alone; name another file with --output"),
         (("--output", tmp_path), "exists and is left alone"),
         (("--output", free, "--promote-at", "1.5"), "promote_at=1.5"),
-        (("--output", free, "--drop-at", "0.9"), "dropped no later than promoted"),
+        (("--output", free, "--drop-at", "0.99"), "drop_at may not be above promote_at"),
+        (("--output", free, "--weight", "0"), "weight=0.0"),
         (("--output", free, "--corrections", tmp_path / "none"), "does not exist"),
     ):
         assert judge(models, *words) == 2

@@ -30,11 +30,12 @@ def judge(
     ],
     data: DataOptions,
     promote_at: Annotated[
-        float, typer.Option(help="Share from which a pair is an extra positive of that weight.")
-    ] = 0.5,
+        float, typer.Option(help="Quantile of true pairs from which a pair is an extra positive.")
+    ] = 0.95,
     drop_at: Annotated[
-        float, typer.Option(help="Share from which another pair is no negative.")
-    ] = 0.1,
+        float, typer.Option(help="Quantile from which another pair is no negative.")
+    ] = 0.5,
+    weight: Annotated[float, typer.Option(help="Weight of extra positives in training.")] = 0.5,
 ) -> None:
     """Find true pairs among mined negatives by a model, as corrections of the data."""
     from counterfoil.core import distributed
@@ -45,7 +46,7 @@ def judge(
     from counterfoil.negatives.judging import JudgeConfig, judge_negatives
     from counterfoil.negatives.store import MINED, NegativeStore
 
-    config = JudgeConfig(promote_at=promote_at, drop_at=drop_at)
+    config = JudgeConfig(promote_at=promote_at, drop_at=drop_at, weight=weight)
     ensure_absent(output, "another file with --output")
     ensure_writable_file(output)
     distributed.init()
