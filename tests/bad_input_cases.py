@@ -974,6 +974,8 @@ typed(
     "no modules.json",
     "sentence-transformers",
 )
+typed("judge of no lists", "judge vectors --negatives x --output y", "x/manifest.json does not")
+typed("judge of nothing", "judge vectors --output y", "Missing option '--negatives'")
 typed("meanings by nobody", "mine vectors --output x --filter meanings=0.7", "encoder to a folder")
 typed("no maskings", f"{TAGS} --masks 0", "'--masks'", "greater than or equal to 1")
 typed("tags of no split", f"{TAGS} --split trian", "'trian'")

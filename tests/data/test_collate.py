@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,6 +9,7 @@ import processes
 from corpus_cases import small_corpus
 from counterfoil.core.types import Pairs, Role
 from counterfoil.data.batching import collate, shard_rows
+from counterfoil.data.dataset import Relation
 from counterfoil.data.processor import ProcessorConfig
 
 COUNTS = (2, 0, 3, 1, 2)
@@ -192,3 +195,63 @@ def test_every_anchor_caption_is_the_target_of_one_process(positives):
     wanted = [ids[mask].tolist() for ids, mask in zip(items.values, items.mask, strict=True)]
     assert sorted(shares[0] + shares[1]) == sorted(wanted)
     assert shares[1]
+
+
+def exempted(positives="id"):
+    """Extra positives (a0, a2#0) of weight 0.5 and (a3, a2#1); (a4, a3#0) is ambiguous."""
+    dataset = replace(
+        small_corpus(COUNTS),
+        extra_positives=Pairs(torch.tensor([0, 3]), torch.tensor([2, 3])),
+        extra_weights=torch.tensor([0.5, 1.0]),
+        ambiguous=Pairs(torch.tensor([4]), torch.tensor([5])),
+    )
+    processor = ProcessorConfig().fit(dataset).process(dataset)
+    anchors = torch.tensor([7, 5, 2, 0])  # of images 4, 3, 2, 0
+    drawn = Pairs(torch.tensor([[3, 0], [4, 0], [0, 1], [1, 2]]), anchors.unsqueeze(1).expand(4, 2))
+    roles = {Role.HARD_IMAGE: drawn}
+    return collate(processor, anchors, negatives=roles, candidates=roles, positives=positives)
+
+
+def test_a_pair_that_was_judged_is_no_negative_of_a_batch():
+    for positives in ("id", "diagonal"):
+        batch = exempted(positives)
+        block = batch.exempt.block
+        found = {
+            (int(batch.image_rows[i]), int(batch.text_rows[t])): float(w)
+            for i, t, w in zip(block.image, block.text, batch.exempt.weight)
+        }
+        assert found == {(0, 2): 0.5, (4, 5): 0.0}
+        assert batch.exempt.drawn[Role.HARD_IMAGE].tolist() == [
+            [False, False],
+            [True, False],
+            [True, False],
+            [False, False],
+        ]
+        # the judged ones are no candidates either, and are not encoded for it
+        assert batch.candidates[Role.HARD_IMAGE].image.tolist() == [
+            [3, 0],
+            [-1, 0],
+            [-1, 1],
+            [1, 2],
+        ]
+        assert not bool(batch.positive[block.image, block.text].any())
+
+
+def test_without_judged_pairs_there_is_nothing_to_leave_out():
+    assert collate(laid(), torch.tensor([0, 2])).exempt is None
+
+
+@given(st.integers(0, 1000))
+def test_weights_of_pairs_equal_a_loop(seed):
+    rng = torch.Generator().manual_seed(seed)
+    pairs = torch.randperm(12, generator=rng)[:5]
+    besides, ambiguous = (Pairs(some // 4, some % 4) for some in (pairs[:3], pairs[3:]))
+    weights = torch.rand(3, generator=rng).clamp(min=0.01)
+    relation = Relation(
+        torch.tensor([0, 1, 2, -1]), images=3, besides=besides, weights=weights, ambiguous=ambiguous
+    )
+    known = dict(zip(pairs.tolist(), [*weights.tolist(), 0, 0]))
+    expected = [[known.get(4 * image + text, -1) for text in range(4)] for image in range(3)]
+    found = relation.exempt_weight(torch.arange(3).unsqueeze(1), torch.arange(4))
+    assert found.tolist() == expected
+    assert relation.exempt_weight(torch.tensor([1]), torch.tensor([-1])).tolist() == [-1]

@@ -111,6 +111,70 @@ def test_pairs_that_are_true_follow_their_rows_and_change_the_fingerprint():
     assert left.split("dev").extra_positives is None
 
 
+def judged_pairs(dataset):
+    """A pair of weight 0.5, one of weight 1 that was dropped first, and one that is neither."""
+    return apply_corrections(
+        dataset,
+        [
+            correction_of(dataset, "drop", caption="a0#0", image="a1"),
+            correction_of(dataset, "true", caption="a0#0", image="a1"),
+            replace(correction_of(dataset, "true", caption="a2#0", image="a0"), weight=0.5),
+            correction_of(dataset, "drop", caption="a2#0", image="a1"),
+        ],
+    )
+
+
+def test_weights_and_pairs_that_are_neither_follow_their_rows():
+    dataset = small_corpus((1, 1, 2), ["dev", "train", "train"])
+    left = judged_pairs(dataset)
+    assert left.extra_positives.image.tolist() == [0, 1]
+    assert left.extra_positives.text.tolist() == [2, 0]
+    assert left.extra_weights.tolist() == [0.5, 1]
+    assert (left.ambiguous.image.tolist(), left.ambiguous.text.tolist()) == ([1], [2])
+    assert left.corrections == (
+        "2 pairs true besides the captions' own, 1 pair left out of the negatives"
+    )
+    train = left.split("train")
+    assert (train.extra_positives, train.extra_weights) == (None, None)
+    assert (train.ambiguous.image.tolist(), train.ambiguous.text.tolist()) == ([0], [1])
+    turned = left.subset(torch.tensor([2, 0]))
+    assert (turned.extra_positives.image.tolist(), turned.extra_weights.tolist()) == ([1], [0.5])
+    assert turned.extra_positives.text.tolist() == [0]
+    assert turned.ambiguous is None
+    assert left.text_to_image.tolist() == dataset.text_to_image.tolist()
+
+
+def test_weights_and_pairs_that_are_neither_change_the_fingerprint_and_weights_of_1_do_not():
+    dataset = small_corpus((1, 1, 2))
+    true = correction_of(dataset, "true", caption="a0#0", image="a1")
+    marked = {
+        apply_corrections(dataset, [some]).fingerprint
+        for some in (
+            true,
+            replace(true, weight=0.5),
+            replace(true, weight=0.25),
+            correction_of(dataset, "drop", caption="a0#0", image="a1"),
+        )
+    }
+    assert len(marked | {dataset.fingerprint}) == 5
+    plain = replace(dataset, extra_positives=Pairs(torch.tensor([1]), torch.tensor([0])))
+    assert plain.fingerprint == apply_corrections(dataset, [true]).fingerprint
+
+
+def test_a_pair_of_a_caption_with_its_own_image_cannot_be_dropped():
+    dataset = small_corpus((1, 1))
+    own = correction_of(dataset, "drop", caption="a0#0", image="a0")
+    with pytest.raises(ValueError, match=r"a0#0 is a caption of a0 itself; drop the caption alone"):
+        apply_corrections(dataset, [own])
+
+
+@pytest.mark.parametrize("weights", [[0.5], [0.5, 0.0], [0.5, 1.5], [0.5, float("nan")]])
+def test_weights_that_do_not_fit_are_refused(weights):
+    pairs = Pairs(torch.tensor([1, 1]), torch.tensor([0, 2]))
+    with pytest.raises(ValueError, match="2 extra positives; give one above 0 and at most 1"):
+        replace(small_corpus((1, 1, 1)), extra_positives=pairs, extra_weights=torch.tensor(weights))
+
+
 def test_what_is_only_looked_at_changes_nothing():
     dataset = small_corpus((1, 1))
     left = apply_corrections(
@@ -149,6 +213,8 @@ def test_what_is_read_is_what_was_written(tmp_path):
     lines = [
         {"do": "fix", "caption": "a#0", "was": "", "text": "x"},
         {"do": "true", "image": "b", "caption": "a#0", "was": "y"},
+        {"do": "true", "image": "b", "caption": "a#0", "was": "y", "weight": 0.25},
+        {"do": "drop", "image": "b", "caption": "a#0", "was": "y"},
     ]
     assert [
         one.to_dict() for one in read_corrections(write(tmp_path / CORRECTIONS_FILE, *lines))
@@ -188,8 +254,16 @@ def test_ready_made_vectors_cannot_be_rewritten():
             '{"do": "drop", "imag": "a"}',
             "'imag' is not a key of a correction; did you mean",
         ),
-        ('{"do": "drop"}', "'drop' needs an image or a caption, one of them"),
-        ('{"do": "drop", "image": "a", "caption": "b"}', "'drop' needs an image or a caption, one"),
+        ('{"do": "drop"}', "'drop' needs an image, a caption, or both for the pair"),
+        ('{"do": "true", "image": "a", "caption": "b", "weight": 0}', "a weight of 0 was given"),
+        ('{"do": "true", "image": "a", "caption": "b", "weight": 1.5}', "above 0 and at most 1"),
+        ('{"do": "true", "image": "a", "caption": "b", "weight": NaN}', "a weight of nan"),
+        ('{"do": "true", "image": "a", "caption": "b", "weight": true}', "a weight of True"),
+        ('{"do": "true", "image": "a", "caption": "b", "weight": "1"}', "a weight of '1'"),
+        (
+            '{"do": "keep", "image": "a", "caption": "b", "weight": 0.5}',
+            "a weight belongs to 'true'",
+        ),
         ('{"do": "true", "image": "a"}', "'true' needs an image and a caption"),
         ('{"do": "fix", "image": "a", "text": "x"}', "'fix' needs a caption"),
         ('{"do": "fix", "caption": "a", "text": " "}', "'fix' needs the new text"),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from counterfoil.core.types import Pairs
 from counterfoil.data.batching import (
     BatchSampler,
+    ExtraPositivePartition,
     separate_images,
     separate_positives,
     separate_texts,
@@ -74,3 +75,47 @@ def test_a_caption_is_never_beside_an_image_that_it_is_true_of():
                     assert sorted(torch.cat(batches).tolist()) == list(range(36))
         assert meetings["free"]
         assert not meetings["apart"]
+
+
+def test_for_a_loss_that_learns_from_them_they_are_in_a_batch_together():
+    """Each epoch still uses every caption or image once, and extra positives share batches."""
+    rng = torch.Generator().manual_seed(0)
+    text_to_image = torch.arange(60).repeat_interleave(3)
+    besides = Pairs(
+        torch.randint(60, (15,), generator=rng), torch.randperm(180, generator=rng)[:15]
+    )
+    ambiguous = Pairs(torch.tensor([7]), torch.tensor([0]))
+    relation = Relation(text_to_image, images=60, besides=besides, ambiguous=ambiguous)
+    other = [(i, t) for i, t in zip(besides.image.tolist(), besides.text.tolist()) if i != t // 3]
+    for way in ({}, {"one_caption": True}, {"all_captions": True}):
+        met = 0
+        sampler = BatchSampler(relation, batch=4, seed=0, together=True, **way)
+        for epoch in range(10):
+            batches = list(sampler.epoch(epoch))
+            used = torch.cat(batches)
+            if "one_caption" not in way:
+                assert sorted(used.tolist()) == list(range(180))
+            assert sorted(text_to_image[used].unique().tolist()) == list(range(60))
+            for rows in batches:
+                images = text_to_image[rows].tolist()
+                met += sum(i in images and t in rows.tolist() for i, t in other)
+                assert not (7 in images and 0 in rows.tolist())
+        # with one caption of each image, that of the pair is there in a third of the epochs
+        assert met > 0.5 * 10 * len(other) / (3 if "one_caption" in way else 1)
+
+
+@given(st.integers(2, 30), st.integers(0, 40), st.integers(0, 10**6))
+def test_images_are_matched_along_extra_positives(count, pairs, seed):
+    rng = torch.Generator().manual_seed(seed)
+    besides = Pairs(*torch.randint(count, (2, pairs), generator=rng))
+    relation = Relation(torch.arange(count), images=count, besides=besides)
+    images = torch.randperm(count, generator=rng)[: count - count // 3]
+    matched, rest = ExtraPositivePartition(relation).partition(images, 8, rng)
+    assert sorted([*matched.flatten().tolist(), *rest.tolist()]) == sorted(images.tolist())
+    assert len(rest) < 2
+    linked = {frozenset(pair) for pair in zip(besides.image.tolist(), besides.text.tolist())}
+    inside = set(images.tolist())
+    single = {one for pair in matched.tolist() if frozenset(pair) not in linked for one in pair}
+    single |= set(rest.tolist())
+    for pair in linked:  # none is left whose both images were matched at random
+        assert not (len(pair) == 2 and pair <= single and pair <= inside)

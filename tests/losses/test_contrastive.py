@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from counterfoil.losses.base import Loss
 from counterfoil.losses.contrastive import InfoNCELoss, SigmoidLoss
+from counterfoil.losses.triplet import HardestTripletLoss
 from objectives_cases import drawn, judged
 
 
@@ -104,3 +105,65 @@ def test_gradients_by_learnt_numbers_agree_with_finite_differences(loss: Loss) -
         return out
 
     assert torch.autograd.gradcheck(value, tuple(v.detach().requires_grad_() for v in values))
+
+
+def softplus(x: float) -> float:
+    return math.log1p(math.exp(-abs(x))) + max(x, 0)
+
+
+def slow_with_extra(
+    s: list[list[float]], text_to_image: list[int], extra: dict[tuple[int, int], float]
+) -> tuple[float, float]:
+    """InfoNCE at temperature 0.2 and the sigmoid loss at scale 5, bias -1, pair after pair."""
+    images, texts, info, sigmoid = range(len(s)), range(len(text_to_image)), 0.0, 0.0
+    true = {(image, text): 1.0 for text, image in enumerate(text_to_image)} | extra
+    for (image, text), weight in true.items():
+        for others in ([(image, t) for t in texts], [(i, text) for i in images]):
+            wrong = sum(math.exp(s[i][t] / 0.2) for i, t in others if (i, t) not in true)
+            cost = math.log1p(wrong / math.exp(s[image][text] / 0.2))
+            info += weight * cost / 2
+        sigmoid += weight * softplus(1 - 5 * s[image][text])
+    sigmoid += sum(softplus(5 * s[i][t] - 1) for i in images for t in texts if (i, t) not in true)
+    return info, sigmoid
+
+
+def test_extra_positives_with_weights_equal_a_loop() -> None:
+    text_to_image = [0, 0, 1, 2, 3]
+    extra = {(0, 3): 0.25, (2, 0): 1.0, (3, 2): 0.5, (3, 3): 0.75}
+    s = drawn(3, text_to_image, 4)[0]
+    weights = torch.zeros(4, 5, dtype=torch.float64)
+    for (image, text), weight in extra.items():
+        weights[image, text] = weight
+    positives = torch.arange(4).unsqueeze(1) == torch.tensor(text_to_image)
+    for loss, expected in zip(
+        (InfoNCELoss(temperature=0.2), SigmoidLoss(scale=5.0, bias=-1.0)),
+        slow_with_extra(s.tolist(), text_to_image, extra),
+    ):
+        value = loss.double()(s, positives, extra_positives=weights)
+        assert value.item() == pytest.approx(expected, rel=1e-6)
+        (gradient,) = torch.autograd.grad(value, s)
+        # a step against the gradient raises what is judged true, at once
+        assert all(gradient[pair] < 0 for pair in extra)
+
+
+def test_a_loss_that_cannot_learn_from_them_takes_extra_positives_for_no_negatives() -> None:
+    s = drawn(4, list(range(4)), 4)[0]
+    weights = torch.zeros_like(s)
+    weights[0, 2] = 0.5
+    gradient = torch.autograd.grad(HardestTripletLoss(margin=5.0)(s, extra_positives=weights), s)[0]
+    assert gradient[0, 2] == 0
+    assert gradient[0].any()
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        (torch.zeros(2, 3), r"extra_positives of shape \(2, 3\)"),
+        (torch.zeros(2, 2).bool(), "use a float tensor"),
+        (torch.full((2, 2), 1.5), "weights below 0 or above 1"),
+        (torch.full((2, 2), -0.5), "weights below 0 or above 1"),
+    ],
+)
+def test_weights_of_extra_positives_that_are_none_are_refused(weights, complaint) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        InfoNCELoss()(torch.rand(2, 2), extra_positives=weights)

@@ -21,6 +21,8 @@ from counterfoil.core.types import (
     Scores,
     WordTask,
 )
+from counterfoil.data.batching import collate
+from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import Loss, WeightedSum, step_generator
 from counterfoil.losses.contrastive import InfoNCELoss
@@ -297,3 +299,42 @@ def test_a_term_draws_the_same_at_the_same_step() -> None:
         step(cases.batch_of(cases.processor(), ANCHORS, step=number))
         seeds.append(torch.rand(1, generator=step_generator(term.scores, "x")).item())
     assert seeds[0] == seeds[2] != seeds[1]
+
+
+@pytest.mark.parametrize("kind", ["global", "bag"])
+def test_judged_pairs_are_no_negatives_of_a_step_and_extra_positives_have_their_scores(
+    kind: str,
+) -> None:
+    plain = cases.processor()
+    related = replace(
+        plain.dataset,
+        extra_positives=Pairs(torch.tensor([1, 3]), torch.tensor([0, 5])),
+        extra_weights=torch.tensor([0.5, 1.0]),
+        ambiguous=Pairs(torch.tensor([3]), torch.tensor([1])),
+    )
+    processor = ProcessorConfig().fit(related).process(related)
+    texts = torch.tensor(ANCHORS)
+    drawn = {Role.HARD_IMAGE: Pairs(torch.tensor([[1], [2], [0], [0], [0]]), texts.unsqueeze(1))}
+    seen = []
+    for source in (plain, processor):
+        torch.manual_seed(0)
+        term = Seen(needs=frozenset(drawn))
+        step = made(term, kind, provides=frozenset(drawn))
+        step(collate(source, texts, negatives=drawn))
+        seen.append(term.scores)
+    whole, left = (scores.grids[INFERENCE] for scores in seen)
+    # rows are images 0, 1, 2, 3; columns texts 0, 1, 5, 7, 9
+    out = torch.zeros_like(whole.scores, dtype=torch.bool)
+    for pair in ((1, 0), (3, 2), (3, 1)):
+        out[pair] = True
+    torch.testing.assert_close(left.scores, whole.scores.masked_fill(out, -torch.inf))
+    torch.testing.assert_close(left.anchor, whole.anchor)
+    assert whole.extra is None
+    assert left.extra is not None
+    pairs = [*zip(left.extra.image.tolist(), left.extra.text.tolist())]
+    assert pairs == [(1, 0), (3, 2)]
+    assert left.extra.weight.tolist() == [0.5, 1.0]
+    torch.testing.assert_close(left.extra.score, whole.scores[[1, 3], [0, 2]])
+    mined = [scores.pairs[Role.HARD_IMAGE].flatten() for scores in seen]
+    assert mined[1].isneginf().tolist() == [True, False, False, False, False]
+    torch.testing.assert_close(mined[1][1:], mined[0][1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import torch
 
 from counterfoil.core.config import config, lazy
 from counterfoil.core.resumable import WorkStopped
+from counterfoil.core.types import Pairs, Scores
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.scenes import scenes
 from counterfoil.losses.aoq import AdaptiveQuintuplet
-from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.ndgl import MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.model import Model, load_model
@@ -180,3 +183,51 @@ def test_batches_from_lists_with_any_loss(tmp_path: Path) -> None:
         changed.train()
     with pytest.raises(ValueError, match="mined from another data set"):
         trainer(tmp_path / "other", mined_batches=mined(), train=data().split("dev"), **changes)
+
+
+class Seen(Loss):
+    """Sums hinges, and counts the extra positives of each batch."""
+
+    def __init__(self, *, uses_extra: bool) -> None:
+        super().__init__()
+        self.uses_extra, self.weights = uses_extra, [torch.zeros(0)]
+
+    def forward(self, scores: Scores) -> torch.Tensor:
+        grid = self.grid(scores)
+        if grid.extra is not None and torch.is_grad_enabled():
+            self.weights.append(grid.extra.weight)
+            assert bool(grid.scores[grid.extra.image, grid.extra.text].isneginf().all())
+        return SumTripletLoss()(scores)
+
+
+def test_extra_positives_meet_for_a_loss_that_learns_from_them_and_no_other(tmp_path: Path) -> None:
+    train = data().split("train")
+    texts = torch.arange(0, 60, 5)
+    pairs = Pairs((train.text_to_image[texts] + 3) % len(train), texts)
+    judged = replace(train, extra_positives=pairs, extra_weights=torch.full((12,), 0.25))
+    met = []
+    for uses_extra in (False, True):
+        loss = Seen(uses_extra=uses_extra)
+        trainer(
+            tmp_path / str(uses_extra), loss=loss, train=judged, negatives=None, batch_size=8
+        ).train()
+        met.append(torch.cat(loss.weights))
+    assert not len(met[0])
+    assert len(met[1]) > 12  # of 24 in two epochs, of which random batches would hold three or four
+    assert set(met[1].tolist()) == {0.25}
+
+
+def test_infonce_trains_on_weighted_extra_positives(tmp_path: Path) -> None:
+    """The batches are the same, and a pair comes the closer, the higher its weight."""
+    train = data().split("train")
+    pairs = Pairs(torch.tensor([5]), torch.tensor([0]))
+    reached = []
+    for weight in (0.01, 0.5, 1.0):
+        judged = replace(train, extra_positives=pairs, extra_weights=torch.tensor([weight]))
+        tuned = trainer(
+            tmp_path / str(weight), loss=InfoNCELoss(), train=judged, negatives=None, dev=None
+        ).train()
+        embedded = tuned.embed(train)
+        scores = tuned.model.score_matrix(embedded.images, embedded.texts)
+        reached.append(float(scores[5, 0]))
+    assert reached[0] < reached[1] < reached[2]

@@ -23,6 +23,7 @@ from counterfoil.cli import (
     grid,
     index,
     interpolate,
+    judge,
     mine,
     negatives,
     report,
@@ -43,7 +44,9 @@ app = typer.Typer(
 )
 # The help lists the verbs in this order: everyday ones, recipes, research, and tools.
 app.add_typer(data.app, name="data")
-for module in (train, mine, evaluate, explain, audit, index, search, serve, run, diagnose, foils):
+for module in (train, mine, judge, evaluate, explain, audit, index, search, serve, run):
+    app.add_typer(module.app)
+for module in (diagnose, foils):
     app.add_typer(module.app)
 app.add_typer(analyse.app, name="analyse", rich_help_panel=RESEARCH)
 app.add_typer(report.app)

@@ -167,6 +167,27 @@ class Pairs:
 
 @final
 @dataclass(frozen=True, slots=True)
+class ExemptPairs:
+    """Pairs of a batch that are no negatives though no anchor pairs: judged true, or ambiguous.
+
+    Attributes:
+        block: (E,) pairs of the score matrix of the anchors, as indices into it.
+        weight: (E,) float32, weight of each as a positive; 0 for an ambiguous pair.
+        drawn: (B, N) bool by role, which of the `pairs` of the batch.
+    """
+
+    block: Pairs
+    weight: Tensor
+    drawn: Mapping[Role, Tensor] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str) -> ExemptPairs:
+        """The same on another device."""
+        drawn = {role: pairs.to(device) for role, pairs in self.drawn.items()}
+        return ExemptPairs(self.block.to(device), self.weight.to(device), drawn)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A training batch: a pool of images and one of texts, anchors first, then candidates.
 
@@ -186,6 +207,7 @@ class Batch:
         candidates: (B, N) pairs that an `OnlineMiner` chooses from, by role, as data set rows; -1
             for none.
         offered: images and texts of this process's share of the candidates, in order of ids.
+        exempt: pairs that were judged to be no negatives; None for none.
     """
 
     step: int
@@ -199,6 +221,7 @@ class Batch:
     pairs: Mapping[Role, Pairs] = field(default_factory=dict)
     candidates: Mapping[Role, Pairs] = field(default_factory=dict)
     offered: tuple[ModalityBatch, ModalityBatch] | None = None
+    exempt: ExemptPairs | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device; the data set rows stay where they are."""
@@ -211,6 +234,7 @@ class Batch:
             pairs={role: pair.to(device) for role, pair in self.pairs.items()},
             candidates={role: pair.to(device) for role, pair in self.candidates.items()},
             offered=self.offered and (self.offered[0].to(device), self.offered[1].to(device)),
+            exempt=self.exempt and self.exempt.to(device),
         )
 
 
@@ -253,17 +277,36 @@ class EncodedViews:
 
 @final
 @dataclass(frozen=True, slots=True)
+class ExtraPositives:
+    """E true pairs of a score matrix that are no anchor pairs, with their weights in training.
+
+    Attributes:
+        image: (E,) row of each.
+        text: (E,) column of each.
+        score: (E,) score; the matrix itself holds -inf there.
+        weight: (E,) above 0 and at most 1.
+    """
+
+    image: Tensor
+    text: Tensor
+    score: Tensor
+    weight: Tensor
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class ScoreMatrix:
     """Scores of a block of images and texts, with their targets.
 
     Attributes:
-        scores: (I, T).
+        scores: (I, T); -inf for a wrong pair that is not to count as a negative.
         positive: (I, T) bool, True if the text describes the image.
         anchor: (B,) scores of the anchor pairs; the lowest of an item's repeats.
         guide: (I, T) target similarities of teachers, or None.
         scale: units of a score, see `RetrievalModel.score_scale`.
         name: of the view.
         repeats: rows and columns of each item, side by side, see `EncodedBatch`.
+        extra: further true pairs, which a loss may learn from; None for none.
     """
 
     scores: Tensor
@@ -273,6 +316,7 @@ class ScoreMatrix:
     scale: float = 1.0
     name: str = INFERENCE
     repeats: int = 1
+    extra: ExtraPositives | None = None
 
 
 @final

@@ -1,7 +1,7 @@
 """Training batches: their order, and their assembly from data set rows.
 
-Captions that were judged true of another image are separated from it, so that no batch takes a true
-pair for a negative.
+Captions that were judged true of another image are separated from it, or put into a batch with it
+for a loss that learns from extra positives. Where a batch holds such a pair, it is no negative.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.types import Batch, ModalityBatch, Pairs, Role
+from counterfoil.core.types import Batch, ExemptPairs, ModalityBatch, Pairs, Role
 from counterfoil.data.dataset import Relation
 from counterfoil.data.processor import ProcessedDataset
 
@@ -41,21 +41,21 @@ def separate_positives(rows: Tensor, clashes: Pairs, batch: int) -> Tensor:
 
 
 def separate_texts(relation: Relation) -> Pairs | None:
-    """Captions that must not share a batch: those judged true of an image, and its own captions."""
-    besides = relation.besides
-    if besides is None:
+    """Captions that must not share a batch: no negatives of an image, and its own captions."""
+    exempt = relation.exempt
+    if exempt is None:
         return None
-    own, counts = relation.captions(besides.image)
-    return Pairs(besides.text.repeat_interleave(counts), own)
+    own, counts = relation.captions(exempt.image)
+    return Pairs(exempt.text.repeat_interleave(counts), own)
 
 
 def separate_images(relation: Relation) -> Pairs | None:
-    """Images that must not share a batch: a caption of one was judged true of the other."""
-    besides = relation.besides
-    if besides is None:
+    """Images that must not share a batch: a caption of one is no negative of the other."""
+    exempt = relation.exempt
+    if exempt is None:
         return None
-    own = relation.text_to_image[besides.text]
-    return Pairs(own[own >= 0], besides.image[own >= 0])
+    own = relation.text_to_image[exempt.text]
+    return Pairs(own[own >= 0], exempt.image[own >= 0])
 
 
 def conflicts_of(clashes: Pairs | None) -> dict[int, set[int]]:
@@ -111,6 +111,47 @@ class _BatchOrder:
         )
 
 
+@final
+class ExtraPositivePartition:
+    """Puts the image of an extra positive's caption and the extra positive's image together.
+
+    A batch of random captions rarely holds an extra positive. Images are matched in pairs, along
+    the extra positives in random order as far as both images are free; the others are matched at
+    random.
+
+    Args:
+        relation: with extra positives.
+
+    >>> besides = Pairs(torch.tensor([2]), torch.tensor([0]))
+    >>> relation = Relation(torch.arange(3), images=3, besides=besides)
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> ExtraPositivePartition(relation).partition(torch.arange(3), 2, rng)
+    (tensor([[0, 2]]), tensor([1]))
+    """
+
+    def __init__(self, relation: Relation) -> None:
+        assert relation.besides is not None
+        own = relation.text_to_image[relation.besides.text]
+        described = (own >= 0) & (own != relation.besides.image)
+        self._pairs = torch.stack([own, relation.besides.image], 1)[described]
+
+    def partition(self, images: Tensor, batch: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return (C, 2) pairs of the (N,) different images, and the one that may remain."""
+        free = dict.fromkeys(images[torch.randperm(len(images), generator=rng)].tolist())
+        order = torch.randperm(len(self._pairs), generator=rng)
+        rows = []
+        for one, other in self._pairs[order].tolist():
+            if one in free and other in free:
+                del free[one], free[other]
+                rows.append((one, other))
+        others = torch.tensor(list(free), dtype=torch.long)
+        even = len(others) // 2 * 2
+        pairs = torch.cat(
+            [torch.tensor(rows, dtype=torch.long).view(-1, 2), others[:even].view(-1, 2)]
+        )
+        return pairs[torch.randperm(len(pairs), generator=rng)], others[even:]
+
+
 class ImagePartition(Protocol):
     """Puts images together that are to share a batch."""
 
@@ -126,8 +167,7 @@ class ImagePartition(Protocol):
 class BatchSampler:
     """Shuffles captions into batches, in an order that depends on seed and epoch alone.
 
-    A caption that was judged true of another image is never in a batch with it, where it would
-    count as a negative.
+    A caption that was judged to be no negative of another image is kept out of a batch with it.
 
     Args:
         relation: which text describes which image; texts of no image are left out.
@@ -140,6 +180,8 @@ class BatchSampler:
         partition: puts images together, such as `counterfoil.negatives.batch_mining`'s; None
             shuffles. Where every caption is used, an epoch partitions the images anew for each
             caption of an image.
+        together: put extra positives into a batch together, as far as `partition` does not say
+            otherwise: for a loss that learns from them.
 
     Raises:
         ValueError: the data do not fill one batch, or both caption modes are set.
@@ -155,14 +197,20 @@ class BatchSampler:
         drop_last: bool = False,
         all_captions: bool = False,
         partition: ImagePartition | None = None,
+        together: bool = False,
     ) -> None:
         if batch < 1:
             raise ValueError(f"a batch of {batch} is too small; it needs at least one anchor")
-        self.relation, self.batch, self.seed = relation, batch, seed
+        self.batch, self.seed = batch, seed
         if one_caption and all_captions:
             raise ValueError("one_caption and all_captions exclude each other; set one of the two")
         self.one_caption, self.drop_last, self.all_captions = one_caption, drop_last, all_captions
-        self.partition = partition
+        if together and relation.besides is not None:
+            partition = partition or ExtraPositivePartition(relation)
+            relation = Relation(
+                relation.text_to_image, images=relation.images, ambiguous=relation.ambiguous
+            )
+        self.relation, self.partition = relation, partition
         self._texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
         self._images = (relation.counts > 0).nonzero().squeeze(1)
         self._clashes = separate_images(relation) if all_captions else separate_texts(relation)
@@ -347,6 +395,9 @@ def collate(
     else:
         images, row = text_to_image, torch.arange(len(texts))
         positive = torch.eye(len(texts), dtype=torch.bool)
+    candidates = {
+        role: _without_exempt(role, p, relation) for role, p in (candidates or {}).items()
+    }
     image_pool, text_pool = _RowPool(images), _RowPool(texts)
     pairs = _pool_pairs(negatives or {}, image_pool, text_pool)
     image_items = processor.images(shard_rows(image_pool.rows()))
@@ -361,6 +412,33 @@ def collate(
         positive=positive,
         anchors=Pairs(row, torch.arange(len(texts))),
         pairs=pairs,
-        candidates=candidates or {},
-        offered=_offered(processor, candidates or {}, texts),
+        candidates=candidates,
+        offered=_offered(processor, candidates, texts),
+        exempt=_exempt(relation, images, texts, positive, negatives or {}),
     )
+
+
+def _exempt(
+    relation: Relation,
+    images: Tensor,
+    texts: Tensor,
+    positive: Tensor,
+    negatives: Mapping[Role, Pairs],
+) -> ExemptPairs | None:
+    """The pairs of a block and of drawn negatives that were judged to be no negatives."""
+    if relation.exempt is None:
+        return None
+    weights = relation.exempt_weight(images.unsqueeze(1), texts.unsqueeze(0))
+    image, text = ((weights >= 0) & ~positive).nonzero(as_tuple=True)
+    drawn = {r: relation.exempt_weight(p.image, p.text) >= 0 for r, p in negatives.items()}
+    return ExemptPairs(Pairs(image, text), weights[image, text], drawn)
+
+
+def _without_exempt(role: Role, pairs: Pairs, relation: Relation) -> Pairs:
+    """Candidates with -1 in place of those that were judged to be no negatives."""
+    if relation.exempt is None:
+        return pairs
+    out = relation.exempt_weight(pairs.image, pairs.text) >= 0
+    if role is Role.HARD_TEXT:
+        return Pairs(pairs.image, pairs.text.masked_fill(out, -1))
+    return Pairs(pairs.image.masked_fill(out, -1), pairs.text)

@@ -6,11 +6,16 @@ One correction per line, in ``corrections.jsonl`` (or ``decisions.jsonl``) besid
     {"do": "drop", "caption": "a.jpg#1", "was": "A dog."}
     {"do": "fix", "caption": "a.jpg#1", "was": "A dog.", "text": "A cat."}
     {"do": "true", "caption": "a.jpg#1", "was": "A cat.", "image": "b.jpg"}
+    {"do": "true", "caption": "a.jpg#1", "was": "A cat.", "image": "b.jpg", "weight": 0.6}
+    {"do": "drop", "caption": "a.jpg#1", "was": "A cat.", "image": "b.jpg"}
     {"do": "keep", "caption": "a.jpg#1", "was": "A cat."}          reviewed, no change
 
 Dropping an image drops its captions. ``was`` is the text of the caption, or of any caption of the
 image; it guards against applying corrections to other data. "true" marks an additional positive
-pair: mining leaves it out and evaluation counts it as correct. The last fix of a caption wins.
+pair: mining leaves it out and evaluation counts it as correct; in training it has the weight, above
+0 and at most 1, which is the default. "drop" with an image and a caption of another one leaves the
+pair out of the negatives, and makes it no positive either. The last fix of a caption wins, and the
+last verdict on a pair.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -33,12 +38,12 @@ from counterfoil.data.dataset import ImageTextDataset
 CORRECTIONS_FILE = "corrections.jsonl"
 CORRECTIONS_FILES = (CORRECTIONS_FILE, "decisions.jsonl")  # the second is the older name
 CorrectionAction = Literal["keep", "drop", "fix", "true"]
-_KEYS = ("do", "image", "caption", "was", "text")
+_KEYS = ("do", "image", "caption", "was", "text", "weight")
 _EITHER = [(True, False), (False, True)]  # an image without a caption, a caption without an image
 _TARGETS = {
     "fix": ([(False, True)], "a caption"),
     "true": ([(True, True)], "an image and a caption"),
-    "drop": (_EITHER, "an image or a caption, one of them"),
+    "drop": ([*_EITHER, (True, True)], "an image, a caption, or both for the pair"),
     "keep": ([*_EITHER, (True, True)], "an image or a caption"),
 }
 _VOTE_COLUMNS = "picture, caption, share of yes, yes, no"
@@ -56,6 +61,7 @@ class Correction:
         was: text of the caption, or of a caption of the image; "" for an image without captions.
         text: new text of a fixed caption.
         where: file and line, for error messages.
+        weight: of a "true" pair in training, above 0 and at most 1.
     """
 
     do: CorrectionAction
@@ -64,11 +70,13 @@ class Correction:
     was: str
     text: str = ""
     where: str = ""
+    weight: float = 1.0
 
-    def to_dict(self) -> dict[str, str]:
-        """JSON-ready form; empty fields are left out, except ``was``."""
-        fields = {"do": self.do, "image": self.image, "caption": self.caption, "text": self.text}
-        return {key: value for key, value in fields.items() if value} | {"was": self.was}
+    def to_dict(self) -> dict[str, str | float]:
+        """JSON-ready form; empty fields and a weight of 1 are left out, but not ``was``."""
+        weight = {} if self.weight == 1 else {"weight": self.weight}
+        texts = {"do": self.do, "image": self.image, "caption": self.caption, "text": self.text}
+        return {key: value for key, value in texts.items() if value} | {"was": self.was} | weight
 
 
 def corrections_beside(source: str) -> Path | None:
@@ -120,7 +128,7 @@ def apply_corrections(
 
 @final
 class _CorrectedDataset:
-    """Texts, remaining rows and extra positives while corrections are applied in order."""
+    """Texts, remaining rows and verdicts on pairs while corrections are applied in order."""
 
     def __init__(self, original: ImageTextDataset) -> None:
         self.original, self.texts = original, list(original.texts)
@@ -128,7 +136,7 @@ class _CorrectedDataset:
         self.text_rows = {name: row for row, name in enumerate(original.text_ids)}
         self.keep_images = torch.ones(len(original), dtype=torch.bool)
         self.keep_texts = torch.ones(len(original.texts), dtype=torch.bool)
-        self.positives: set[tuple[int, int]] = set()
+        self.pairs: dict[tuple[int, int], float] = {}  # weight; 0 is no positive, and no negative
 
     def apply(self, correction: Correction) -> None:
         image = self._row(self.image_rows, correction.image, "image", correction.where)
@@ -142,7 +150,14 @@ class _CorrectedDataset:
                 )
             self.texts[text] = correction.text
         elif correction.do == "true":
-            self.positives.add((image, text))
+            self.pairs[image, text] = correction.weight
+        elif correction.do == "drop" and text >= 0 and image >= 0:
+            if int(self.original.text_to_image[text]) == image:
+                raise ValueError(
+                    f"{correction.where}: {correction.caption} is a caption of {correction.image} "
+                    "itself; drop the caption alone"
+                )
+            self.pairs[image, text] = 0.0
         elif correction.do == "drop" and text >= 0:
             self.keep_texts[text] = False
         elif correction.do == "drop":
@@ -181,9 +196,15 @@ class _CorrectedDataset:
         new_image_rows = self.keep_images.long().cumsum(0) - 1
         old_images = text_to_image[texts]
         new_images = torch.where(old_images < 0, -1, new_image_rows[old_images])
-        positives = original.extra_positives
-        if self.positives:
-            positives = Pairs(*torch.tensor(sorted(self.positives)).unbind(1))
+        true = sorted(pair for pair, weight in self.pairs.items() if weight)
+        neither = sorted(pair for pair, weight in self.pairs.items() if not weight)
+        weights = torch.tensor([self.pairs[pair] for pair in true])
+        complete = replace(original, texts=self.texts)
+        if true:
+            weighted = weights if bool((weights < 1).any()) else None
+            complete = replace(complete, extra_positives=_pairs(true), extra_weights=weighted)
+        if neither:
+            complete = replace(complete, ambiguous=_pairs(neither))
         counts = (
             (len(original) - len(images), "image", "left out"),
             (len(self.texts) - len(texts), "caption", "left out"),
@@ -192,14 +213,18 @@ class _CorrectedDataset:
                 "caption",
                 "rewritten",
             ),
-            (len(self.positives), "pair", "true besides the captions' own"),
+            (len(true), "pair", "true besides the captions' own"),
+            (len(neither), "pair", "left out of the negatives"),
         )
         changes = [f"{counted(number, noun)} {change}" for number, noun, change in counts if number]
-        complete = replace(original, texts=self.texts, extra_positives=positives)
         return replace(
             complete.cut(images, texts, new_images),
             corrections=", ".join(changes) or "nothing left out",
         )
+
+
+def _pairs(pairs: Sequence[tuple[int, int]]) -> Pairs:
+    return Pairs(*torch.tensor(pairs).unbind(1))
 
 
 def _parse(line: str, where: str) -> Correction:
@@ -207,7 +232,9 @@ def _parse(line: str, where: str) -> Correction:
         values = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
-    if not isinstance(values, dict) or not all(isinstance(one, str) for one in values.values()):
+    if not isinstance(values, dict) or not all(
+        isinstance(value, str) or key == "weight" for key, value in values.items()
+    ):
         raise ValueError(
             f'{where} is no correction; {{"do": "drop", "caption": ..., "was": ...}} is one'
         )
@@ -223,8 +250,20 @@ def _parse(line: str, where: str) -> Correction:
         raise ValueError(f"{where}: {do!r} needs {noun}")
     if do == "fix" and not values.get("text", "").strip():
         raise ValueError(f"{where}: 'fix' needs the new text; drop the caption instead")
+    _check_weight(do, values.get("weight", 1), where)
     fields: Any = {"image": "", "caption": "", "was": "", "text": "", **values}
     return Correction(where=where, **fields)
+
+
+def _check_weight(do: str, weight: object, where: str) -> None:
+    number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not number or not 0 < float(cast("float", weight)) <= 1:
+        raise ValueError(
+            f"{where}: a weight of {weight!r} was given; use a number above 0 and at most 1, or "
+            "'drop' for a pair that is no positive"
+        )
+    if do != "true" and weight != 1:
+        raise ValueError(f"{where}: a weight belongs to 'true'; leave it out of {do!r}")
 
 
 @final

@@ -64,12 +64,22 @@ class Relation:
         text_to_image: (T,) long, image row of each text, -1 for none.
         images: number of images.
         besides: extra positive pairs, as rows; they count as true but not as captions of the image.
+        weights: (E,) weight of each of `besides` in training, above 0 and at most 1; None for 1.
+        ambiguous: pairs, as rows, that are neither positives nor negatives.
 
     Raises:
         ValueError: a row of `text_to_image` is no image.
     """
 
-    def __init__(self, text_to_image: Tensor, *, images: int, besides: Pairs | None = None) -> None:
+    def __init__(
+        self,
+        text_to_image: Tensor,
+        *,
+        images: int,
+        besides: Pairs | None = None,
+        weights: Tensor | None = None,
+        ambiguous: Pairs | None = None,
+    ) -> None:
         if (
             len(text_to_image)
             and not -1 <= int(text_to_image.min()) <= int(text_to_image.max()) < images
@@ -80,6 +90,7 @@ class Relation:
                 f"images 0 to {images - 1}; use -1 for a text that describes none"
             )
         self.text_to_image, self.images, self.besides = text_to_image.long(), images, besides
+        self.weights, self.ambiguous = weights, ambiguous
 
     @cached_property
     def _order(self) -> Tensor:
@@ -122,6 +133,38 @@ class Relation:
         """(I, T) bool, True if the text describes the image."""
         return images.unsqueeze(1) == self.text_to_image[texts].unsqueeze(0)
 
+    @cached_property
+    def exempt(self) -> Pairs | None:
+        """Pairs that are never negatives besides the captions' own: extra positives, ambiguous."""
+        parts = [pairs for pairs in (self.besides, self.ambiguous) if pairs is not None]
+        if not parts:
+            return None
+        return Pairs(torch.cat([p.image for p in parts]), torch.cat([p.text for p in parts]))
+
+    @cached_property
+    def _exempt_weights(self) -> tuple[Tensor, Tensor]:
+        """Numbers of the `exempt` pairs in ascending order, and their weights."""
+        exempt, besides = self.exempt, self.besides
+        assert exempt is not None
+        weights = torch.zeros(len(exempt.image))
+        if besides is not None:
+            weights[: len(besides.image)] = 1.0 if self.weights is None else self.weights
+        numbers, order = (exempt.image * len(self.text_to_image) + exempt.text).sort()
+        return numbers, weights[order]
+
+    def exempt_weight(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Weights of pairs of rows in training, of any shapes that broadcast.
+
+        Returns:
+            float32: the weight of an extra positive, 0 of an ambiguous pair, -1 of any other.
+        """
+        number = images * len(self.text_to_image) + texts
+        if self.exempt is None or not len(self.exempt.image):
+            return torch.full(number.shape, -1.0)
+        numbers, weights = self._exempt_weights
+        place = torch.searchsorted(numbers, number.contiguous()).clamp_(max=len(numbers) - 1)
+        return weights[place].masked_fill((numbers[place] != number) | (texts < 0), -1.0)
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -145,6 +188,9 @@ class ImageTextDataset:
         extra_positives: pairs that people or judges confirmed, as rows, besides the captions' own:
             never mined as negatives, and counted as hits in evaluation.
         corrections: description of applied corrections, see `counterfoil.data.corrections`.
+        extra_weights: (E,) float32, weight of each extra positive in training, above 0 and at most
+            1; None for 1. Evaluation counts an extra positive as a hit whatever its weight.
+        ambiguous: pairs, as rows, that are never negatives, and no positives either.
     """
 
     name: str
@@ -159,6 +205,8 @@ class ImageTextDataset:
     split_name: str = "all"
     extra_positives: Pairs | None = None
     corrections: str = ""
+    extra_weights: Tensor | None = None
+    ambiguous: Pairs | None = None
 
     def __post_init__(self) -> None:
         for name, values, ids in (
@@ -175,6 +223,18 @@ class ImageTextDataset:
                     f"{self.name}: {len(values)} {name} were given for {len(ids)} {of}"
                 )
         Relation(self.text_to_image, images=len(self.image_ids))  # checks the rows
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        weights, pairs = self.extra_weights, self.extra_positives
+        if weights is None:
+            return
+        count = 0 if pairs is None else len(pairs.image)
+        if weights.shape != (count,) or not bool(((weights > 0) & (weights <= 1)).all()):
+            raise ValueError(
+                f"{self.name}: weights of shape {tuple(weights.shape)} were given for {count} "
+                "extra positives; give one above 0 and at most 1 for each"
+            )
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -198,7 +258,11 @@ class ImageTextDataset:
     def relation(self) -> Relation:
         """Which text describes which image."""
         return Relation(
-            self.text_to_image, images=len(self.image_ids), besides=self.extra_positives
+            self.text_to_image,
+            images=len(self.image_ids),
+            besides=self.extra_positives,
+            weights=self.extra_weights,
+            ambiguous=self.ambiguous,
         )
 
     @cached_property
@@ -218,6 +282,14 @@ class ImageTextDataset:
             digest.update(
                 self.extra_positives.image.numpy().tobytes()
                 + self.extra_positives.text.numpy().tobytes()
+            )
+        if self.extra_weights is not None:
+            digest.update(b"\x02" + self.extra_weights.numpy().tobytes())
+        if self.ambiguous is not None:
+            digest.update(
+                b"\x03"
+                + self.ambiguous.image.numpy().tobytes()
+                + self.ambiguous.text.numpy().tobytes()
             )
         return digest.hexdigest()[:16]
 
@@ -248,6 +320,9 @@ class ImageTextDataset:
             text_to_image: image of each remaining text, as a row of the new data set; -1 for none.
         """
         rows, columns = images.tolist(), texts.tolist()
+        extra, kept = self._subset_pairs(self.extra_positives, images, texts)
+        ambiguous, _ = self._subset_pairs(self.ambiguous, images, texts)
+        weights = self.extra_weights
         return replace(
             self,
             image_ids=[self.image_ids[row] for row in rows],
@@ -258,18 +333,22 @@ class ImageTextDataset:
             pictures=None if self.pictures is None else self.pictures.subset(images),
             features=None if self.features is None else self.features.subset(images),
             text_features=None if self.text_features is None else self.text_features.subset(texts),
-            extra_positives=None
-            if self.extra_positives is None
-            else self._subset_positives(self.extra_positives, images, texts),
+            extra_positives=extra,
+            extra_weights=None if extra is None or weights is None else weights[kept],
+            ambiguous=ambiguous,
         )
 
-    def _subset_positives(self, pairs: Pairs, images: Tensor, texts: Tensor) -> Pairs | None:
-        """Pairs whose image and text both remain, by their new rows."""
+    def _subset_pairs(
+        self, pairs: Pairs | None, images: Tensor, texts: Tensor
+    ) -> tuple[Pairs | None, Tensor]:
+        """Pairs whose image and text both remain, by their new rows, and a mask of them."""
+        if pairs is None:
+            return None, torch.zeros(0, dtype=torch.bool)
         image, text = torch.full((len(self),), -1), torch.full((len(self.texts),), -1)
         image[images], text[texts] = torch.arange(len(images)), torch.arange(len(texts))
         moved = Pairs(image[pairs.image], text[pairs.text])
         both = (moved.image >= 0) & (moved.text >= 0)
-        return Pairs(moved.image[both], moved.text[both]) if bool(both.any()) else None
+        return Pairs(moved.image[both], moved.text[both]) if bool(both.any()) else None, both
 
 
 # Data sets from the entries that readers collect.

@@ -22,7 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.core.config import Config, config
-from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, WordTask
+from counterfoil.core.types import (
+    INFERENCE,
+    ExtraPositives,
+    Role,
+    ScoreMatrix,
+    Scores,
+    WordTask,
+)
 
 Reduction = Literal["sum", "mean"]
 Output = TypeVar("Output")
@@ -51,6 +58,7 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         scores: Tensor | Scores,
         positives: Tensor | None = None,
         *,
+        extra_positives: Tensor | None = None,
         hard_text: Tensor | None = None,
         hard_image: Tensor | None = None,
         cross: Tensor | None = None,
@@ -85,6 +93,9 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
                 everything and comes alone.
             positives: (I, T) bool, True where the text describes the image. Default: the diagonal
                 of square scores.
+            extra_positives: (I, T) float weights of further true pairs, at most 1, 0 for none:
+                `InfoNCELoss` and `SigmoidLoss` learn from them, and no loss takes them for
+                negatives.
             hard_text: (B, N) scores of the anchor images with mined texts; -inf, here and in the
                 next three, for a pair that is not to count.
             hard_image: (B, N) scores of mined images with the anchor texts.
@@ -136,12 +147,14 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         }
         guides = {Role.HARD_TEXT: hard_text_guide, Role.HARD_IMAGE: hard_image_guide}
         if isinstance(scores, Scores):
-            others = (positives, guide, words, *pairs.values(), *guides.values())
+            others = (positives, extra_positives, guide, words, *pairs.values(), *guides.values())
             if any(other is not None for other in others):
                 raise TypeError("a Scores record holds everything; call the loss with it alone")
             record = scores
         else:
             matrix = _score_matrix(scores, positives, guide, scale, self._grid_name(), repeats)
+            if extra_positives is not None:
+                matrix = _with_extra(matrix, extra_positives)
             record = _in_full_precision(
                 Scores(
                     grids={matrix.name: matrix},
@@ -187,6 +200,8 @@ class Loss(ScoresModule[Tensor], ABC):
             the trainer scores nothing else.
         needs_guided: roles whose pairs must carry a guide too.
         begins: first step at which it counts; until then its score matrix is not computed.
+        uses_extra: whether it learns from extra positives; the trainer puts them into batches
+            together, where other losses get them apart.
 
     Raises:
         ValueError: another reduction.
@@ -199,6 +214,7 @@ class Loss(ScoresModule[Tensor], ABC):
     needs_block: bool = True
     needs_guided: frozenset[Role] = frozenset()
     begins: int = 0
+    uses_extra: bool = False
 
     def __init__(self, *, reduction: Reduction = "sum") -> None:
         super().__init__()
@@ -261,6 +277,7 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         needs_grids: score matrices that some loss judges.
         needs_block: whether some loss looks at wrong pairs of the inference matrix.
         needs_guided: roles whose pairs need a guide for some loss.
+        uses_extra: whether some loss learns from extra positives.
 
     Raises:
         ValueError: no losses, a name that is no identifier, or a weight that is not finite.
@@ -284,6 +301,7 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         self.needs_grids = frozenset(loss.needs_grid for loss in losses)
         self.needs_block = any(one.needs_block and one.needs_grid == INFERENCE for one in losses)
         self.needs_guided = frozenset[Role]().union(*(loss.needs_guided for loss in losses))
+        self.uses_extra = any(loss.uses_extra for loss in losses)
 
     def grids_at(self, step: int) -> frozenset[str]:
         """Return the names of the score matrices that are judged at a step."""
@@ -383,6 +401,23 @@ def _score_matrix(
     return ScoreMatrix(scores, positives, anchor, guide, scale, name, repeats)
 
 
+def _with_extra(matrix: ScoreMatrix, weights: Tensor) -> ScoreMatrix:
+    """The matrix with extra positives, which are at -inf in it."""
+    if weights.shape != matrix.scores.shape or not weights.is_floating_point():
+        raise ValueError(
+            f"extra_positives of shape {tuple(weights.shape)} and type {weights.dtype} were given "
+            f"for scores of shape {tuple(matrix.scores.shape)}; use a float tensor of that shape"
+        )
+    if not bool(((weights >= 0) & (weights <= 1)).all()):
+        raise ValueError("extra_positives holds weights below 0 or above 1; use 0 for no positive")
+    if matrix.repeats > 1:
+        raise ValueError(f"extra_positives with repeats={matrix.repeats} is not supported")
+    extra = (weights > 0) & ~matrix.positive
+    text, image = extra.T.nonzero(as_tuple=True)
+    positives = ExtraPositives(image, text, matrix.scores[image, text], weights[image, text])
+    return replace(matrix, scores=matrix.scores.masked_fill(extra, -torch.inf), extra=positives)
+
+
 def _aligned(
     tensors: Mapping[Role, Tensor | None], matrix: ScoreMatrix, suffix: str
 ) -> dict[Role, Tensor]:
@@ -405,9 +440,9 @@ def _aligned(
 def _in_full_precision(scores: Scores) -> Scores:
     def grid(g: ScoreMatrix) -> ScoreMatrix:
         guide = None if g.guide is None else full_precision(g.guide)
-        return replace(
-            g, scores=full_precision(g.scores), anchor=full_precision(g.anchor), guide=guide
-        )
+        extra = g.extra and replace(g.extra, score=full_precision(g.extra.score))
+        scores, anchor = full_precision(g.scores), full_precision(g.anchor)
+        return replace(g, scores=scores, anchor=anchor, guide=guide, extra=extra)
 
     return replace(
         scores,
@@ -457,6 +492,19 @@ def positive_scores(grid: ScoreMatrix) -> PositiveScores:
     # nonzero runs row by row, and rows of the transposed mask are texts
     text, image = grid.positive.T.nonzero(as_tuple=True)
     return PositiveScores(image, text, grid.scores[image, text])
+
+
+def weighted_positive_scores(grid: ScoreMatrix) -> tuple[PositiveScores, Tensor]:
+    """Return the true pairs of a score matrix, then its extra positives, and (P,) their weights."""
+    true, extra = positive_scores(grid), grid.extra
+    weight = torch.ones_like(true.score)
+    if extra is None:
+        return true, weight
+    return PositiveScores(
+        torch.cat([true.image, extra.image]),
+        torch.cat([true.text, extra.text]),
+        torch.cat([true.score, extra.score]),
+    ), torch.cat([weight, extra.weight.to(weight)])
 
 
 def negative_scores(grid: ScoreMatrix) -> Tensor:

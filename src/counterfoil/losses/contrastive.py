@@ -11,7 +11,13 @@ from torch.nn.functional import softplus
 
 from counterfoil.core.config import parse_choice
 from counterfoil.core.types import Role, Scores
-from counterfoil.losses.base import Loss, Reduction, negative_scores, positive_scores
+from counterfoil.losses.base import (
+    Loss,
+    Reduction,
+    negative_scores,
+    positive_scores,
+    weighted_positive_scores,
+)
 
 
 @final
@@ -21,7 +27,7 @@ class InfoNCELoss(Loss):
     CLIP (https://arxiv.org/abs/2103.00020), figure 3: with one caption per image and the "mean" it
     is the same value. Departs from the authors' code in: each true pair competes with wrong pairs
     only, so that two captions of one image never push each other away, and a row in which all is
-    true costs nothing.
+    true costs nothing; an extra positive is one more true pair, with its weight.
 
     With a margin every wrong score counts as that much higher (an option of CHAN's code, which
     adds the means of both directions up: twice this value).
@@ -41,6 +47,8 @@ class InfoNCELoss(Loss):
     >>> round(loss(scores).item(), 4)
     0.4073
     """
+
+    uses_extra = True
 
     def __init__(
         self,
@@ -69,12 +77,12 @@ class InfoNCELoss(Loss):
         grid = self.grid(scores)
         scale = self.log_scale.exp().to(grid.scores.dtype)
         # log(1 + sum of exp(wrong - true)) is the cross-entropy among the true and all wrong ones
-        true, logits = positive_scores(grid), grid.scores * scale
+        (true, weight), logits = weighted_positive_scores(grid), grid.scores * scale
         wrong = logits.masked_fill(grid.positive, -torch.inf)  # after scaling: -inf * 0 is NaN
         logit = (true.score - self.margin) * scale
         texts = softplus(wrong.logsumexp(1)[true.image] - logit)
         images = softplus(wrong.logsumexp(0)[true.text] - logit)
-        return self.reduce((texts + images).sum() / 2, grid)
+        return self.reduce(((texts + images) * weight).sum() / 2, grid)
 
 
 @final
@@ -82,8 +90,9 @@ class SigmoidLoss(Loss):
     """Binary cross-entropy of every pair, on scaled and shifted scores.
 
     SigLIP (https://arxiv.org/abs/2303.15343), Eq. 1 and algorithm 1, whose code takes the "mean".
-    Departs from the authors' code in: an image may have several true texts. A true pair costs by
-    itself, so a batch without any wrong pair has a loss too.
+    Departs from the authors' code in: an image may have several true texts, and an extra positive
+    costs its weight times as much. A true pair costs by itself, so a batch without any wrong pair
+    has a loss too.
 
     Args:
         scale: scores are multiplied by it; with `learnable`, where it starts.
@@ -98,6 +107,8 @@ class SigmoidLoss(Loss):
     >>> round(SigmoidLoss(scale=10.0, bias=-5.0, reduction="mean")(scores).item(), 4)
     1.6059
     """
+
+    uses_extra = True
 
     def __init__(
         self,
@@ -116,8 +127,12 @@ class SigmoidLoss(Loss):
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
         dtype = grid.scores.dtype
-        logits = grid.scores * self.log_scale.exp().to(dtype) + self.bias.to(dtype)
-        return self.reduce(softplus(torch.where(grid.positive, -logits, logits)).sum(), grid)
+        scale, bias = self.log_scale.exp().to(dtype), self.bias.to(dtype)
+        logits = grid.scores * scale + bias
+        cost = softplus(torch.where(grid.positive, -logits, logits)).sum()
+        if (extra := grid.extra) is not None:
+            cost = cost + (softplus(-extra.score * scale - bias) * extra.weight.to(dtype)).sum()
+        return self.reduce(cost, grid)
 
 
 @final

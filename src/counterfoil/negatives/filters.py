@@ -528,8 +528,8 @@ def _exclusions(
         )
         alike = near_vectors("meanings", vectors, least=plan.meanings)
         pairs.append(exclude_captions(alike, dataset.relation))
-    if dataset.extra_positives is not None:
-        pairs.append((dataset.extra_positives.image, dataset.extra_positives.text))
+    if (exempt := dataset.relation.exempt) is not None:
+        pairs.append((exempt.image, exempt.text))
     if not pairs:
         return None
     images, texts = (torch.cat(part) for part in zip(*pairs, strict=True))
@@ -542,8 +542,8 @@ class NegativeFilters:
 
     Attributes:
         plan: the filters.
-        excluded: pairs that are never negatives, among them the data set's extra positives; None
-            for none.
+        excluded: pairs that are never negatives, among them the data set's extra positives and
+            ambiguous pairs; None for none.
     """
 
     def __init__(

@@ -170,10 +170,8 @@ class DenotationGraph:
                 self.of_text.append(self._add(expression, nodes) if described else -1)
                 advance(1)
         pairs = [*zip(text_to_image, range(len(text_to_image)), strict=True)]
-        if relation.besides is not None:
-            pairs += zip(
-                relation.besides.image.tolist(), relation.besides.text.tolist(), strict=True
-            )
+        if (exempt := relation.exempt) is not None:
+            pairs += zip(exempt.image.tolist(), exempt.text.tolist(), strict=True)
         self.of_image: list[set[int]] = [set() for _ in range(relation.images)]
         for image, text in pairs:
             if image >= 0:

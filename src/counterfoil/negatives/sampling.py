@@ -20,7 +20,7 @@ from counterfoil.data.batching import conflicts_of, separate_texts
 from counterfoil.data.dataset import Relation
 from counterfoil.negatives.store import HardNegativeLists, degenerate_anchors, usable_entries
 
-AGAIN = 100  # redraws of a pair that is an extra positive, at most
+AGAIN = 100  # redraws of a pair that is no negative, at most
 
 
 class NegativeSampler(Protocol):
@@ -70,7 +70,8 @@ class RoleSubset:
 class RandomNegativeSampler:
     """Draws wrong texts and wrong images uniformly from the whole data set, with replacement.
 
-    Extra positives are drawn again. Texts that describe no image are drawn like any other.
+    Extra positives and ambiguous pairs are drawn again. Texts that describe no image are drawn like
+    any other.
 
     Args:
         relation: image of each text.
@@ -101,7 +102,6 @@ class RandomNegativeSampler:
         self.provides = frozenset(role for role, count in self.counts.items() if count)
         self._order = relation.text_to_image.argsort(stable=True)  # text rows, by their image
         self._sorted_images = relation.text_to_image[self._order].contiguous()
-        self._extra_positives = self._key(relation.besides) if relation.besides else None
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
         """Draw (B, texts) wrong texts of the anchors' images and (B, images) wrong images."""
@@ -113,7 +113,10 @@ class RandomNegativeSampler:
         anchor = texts.unsqueeze(1).expand(-1, self.counts[role])
         pairs = self._draw(role, anchor, rng)
         for _ in range(AGAIN):
-            if self._extra_positives is None or not bool((true := self._is_true(pairs)).any()):
+            if self.relation.exempt is None:
+                break
+            true = self.relation.exempt_weight(pairs.image, pairs.text) >= 0
+            if not bool(true.any()):
                 break
             # Whole batches are drawn, of which only the entries at true pairs are used.
             other = self._draw(role, anchor, rng)
@@ -125,14 +128,6 @@ class RandomNegativeSampler:
         if role is Role.HARD_TEXT:
             return Pairs(own, self._wrong_text(own, rng))
         return Pairs(self._wrong_image(own, rng), anchor)
-
-    def _is_true(self, pairs: Pairs) -> Tensor:
-        """Return which pairs are extra positives."""
-        assert self._extra_positives is not None
-        return torch.isin(self._key(pairs), self._extra_positives)
-
-    def _key(self, pairs: Pairs) -> Tensor:
-        return pairs.image * len(self.relation.text_to_image) + pairs.text
 
     def _wrong_image(self, own: Tensor, rng: torch.Generator) -> Tensor:
         # One of I - 1 numbers; those from the own image on are moved up by one, past it.

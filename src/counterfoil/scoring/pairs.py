@@ -10,7 +10,7 @@ from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.console import progress
-from counterfoil.core.types import Embeddings
+from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     Side,
@@ -145,6 +145,12 @@ class RescoredPairs:
 
     def __len__(self) -> int:
         return len(self._pairs)
+
+    @property
+    def pairs(self) -> tuple[Pairs, Tensor]:
+        """All different pairs, in order of image and then of text, and their (P,) scores."""
+        image = torch.div(self._pairs, self._count, rounding_mode="floor")
+        return Pairs(image, self._pairs - image * self._count), self._scores
 
     def count_within(self, depth: int) -> int:
         """Return the number of different pairs in both sets of lists, cut to a length."""

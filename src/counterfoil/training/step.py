@@ -30,6 +30,8 @@ from counterfoil.core.types import (
     Embeddings,
     EncodedBatch,
     EncodedViews,
+    ExemptPairs,
+    ExtraPositives,
     ModalityBatch,
     Pairs,
     Role,
@@ -364,6 +366,11 @@ class TrainingStep(TrainableModule[Batch]):
             out = self.mask.block(targets, batch.positive, batch.anchors)
             out = out.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
             scores = scores.masked_fill(out, -torch.inf)
+        if batch.exempt is not None:
+            out = torch.zeros(batch.block, dtype=torch.bool, device=scores.device)
+            out[batch.exempt.block.image, batch.exempt.block.text] = True
+            out = out.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
+            scores = scores.masked_fill(out, -torch.inf)
         return ScoreMatrix(
             scores=scores,
             positive=positive,
@@ -372,6 +379,7 @@ class TrainingStep(TrainableModule[Batch]):
             scale=self.model.score_scale,
             name=name,
             repeats=copies,
+            extra=_extra_positives(batch.exempt, blocks) if batch.exempt else None,
         )
 
     @property
@@ -379,7 +387,13 @@ class TrainingStep(TrainableModule[Batch]):
         return self.mask.margin is not None and not self.scores_anchors_only
 
     def _masked(self, batch: Batch, pairs: Mapping[Role, Tensor]) -> Mapping[Role, Tensor]:
-        """Scores by role, -inf where the guide takes a drawn pair for a true one."""
+        """Scores by role, -inf where a person, judge or guide takes a drawn pair for a true one."""
+        if batch.exempt is not None:
+            exempt = batch.exempt.drawn
+            pairs = {
+                r: p.masked_fill(exempt[r], -torch.inf) if r in exempt else p
+                for r, p in pairs.items()
+            }
         _, guide = self._miner_and_guide
         drawn = self.objective.needs & {*batch.pairs}
         if self.mask.margin is None or not drawn:
@@ -424,6 +438,19 @@ class TrainingStep(TrainableModule[Batch]):
         parts = torch.split(scores, [pair.image.numel() for pair in wanted.values()])
         by_role = {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
         return {**by_role, **proposal.scores}
+
+
+def _extra_positives(exempt: ExemptPairs, blocks: Tensor) -> ExtraPositives | None:
+    """Extra positives among the (I, r, T, r) scores of a block, the lowest of the copies of each.
+
+    None if there are none.
+    """
+    true = exempt.weight > 0
+    if not bool(true.any()):
+        return None
+    image, text = exempt.block.image[true], exempt.block.text[true]
+    score = blocks[image, :, text].flatten(1).amin(1)
+    return ExtraPositives(image, text, score, exempt.weight[true])
 
 
 def _append_items(

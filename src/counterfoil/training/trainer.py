@@ -368,7 +368,7 @@ def fit(
     needed = RoleSubset(draws, objective.needs) if draws else None
     stream = BatchStream(
         processor=train,
-        sampler=sampler_of(plan, train.dataset, partition),
+        sampler=sampler_of(plan, train.dataset, partition, together=objective.uses_extra),
         epochs=plan.epochs,
         seed=plan.seed,
         draws=needed,
@@ -403,9 +403,13 @@ def fit(
 
 
 def sampler_of(
-    plan: TrainConfig, dataset: ImageTextDataset, partition: ImagePartition | None = None
+    plan: TrainConfig,
+    dataset: ImageTextDataset,
+    partition: ImagePartition | None = None,
+    *,
+    together: bool = False,
 ) -> BatchSampler:
-    """Return the sampler of the captions that make a batch."""
+    """Return the sampler of the captions that make a batch; for `together` see `BatchSampler`."""
     return BatchSampler(
         dataset.relation,
         batch=plan.batch,
@@ -414,6 +418,7 @@ def sampler_of(
         drop_last=plan.drop_last,
         all_captions=plan.all_captions,
         partition=partition,
+        together=together,
     )
 
 
