@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -59,25 +59,14 @@ def concatenate(parts: Sequence[WordPredictions]) -> WordPredictions:
     """Concatenate captions; shorter ones are padded with masked tokens."""
     longest = max(part.original.shape[1] for part in parts)
 
-    def stacked(tensors: Sequence[Tensor | None], value: float = 0) -> Tensor | None:
-        padded = [pad(t, (0, longest - t.shape[1]), value=value) for t in tensors if t is not None]
-        return torch.cat(padded) if len(padded) == len(tensors) else None
+    def stacked(name: str) -> Any:
+        tensors = [getattr(part, name) for part in parts]
+        if any(tensor is None for tensor in tensors):
+            return None
+        value = -1 if name == "words" else 0
+        return torch.cat([pad(t, (0, longest - t.shape[1]), value=value) for t in tensors])
 
-    def needed(tensors: Sequence[Tensor]) -> Tensor:
-        tensor = stacked(tensors)
-        assert tensor is not None
-        return tensor
-
-    return WordPredictions(
-        original=needed([part.original for part in parts]),
-        written=needed([part.written for part in parts]),
-        mask=needed([part.mask for part in parts]),
-        counted=needed([part.counted for part in parts]),
-        slots=needed([part.slots for part in parts]),
-        right=stacked([part.right for part in parts]),
-        better=stacked([part.better for part in parts]),
-        words=stacked([part.words for part in parts], -1),
-    )
+    return WordPredictions(*map(stacked, WordPredictions.__slots__))
 
 
 @final
