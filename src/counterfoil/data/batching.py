@@ -126,8 +126,8 @@ class ImagePartition(Protocol):
 class BatchSampler:
     """Shuffles captions into batches, in an order that depends on seed and epoch alone.
 
-    A caption that was judged true of another image is never in a batch with it, where it would
-    count as a negative.
+    A caption that was judged true of another image is not in a batch with it, unless the data are a
+    batch or two; then `Batch.besides` names the pair.
 
     Args:
         relation: which text describes which image; texts of no image are left out.
@@ -230,9 +230,9 @@ class BatchSampler:
         return torch.cat([*rows, *remaining])
 
     def _separated(self, rows: Tensor) -> Tensor:
-        return (
-            rows if self._clashes is None else separate_positives(rows, self._clashes, self.batch)
-        )
+        if self._clashes is None or len(rows) <= self.batch:  # one batch cannot be separated
+            return rows
+        return separate_positives(rows, self._clashes, self.batch)
 
 
 Positives = Literal["id", "diagonal"]
@@ -308,10 +308,25 @@ def _targets(processor: ProcessedDataset, texts: Tensor, row: Tensor, pool: int)
     if items.values.is_floating_point():
         return None
     # Number of earlier captions of the same image: the slot of each caption among its image's.
-    earlier = (place.unsqueeze(1) == place).tril(-1).sum(1)
+    in_order, order = place.sort(stable=True)
+    earlier = torch.empty_like(place)
+    earlier[order] = torch.arange(len(place)) - torch.searchsorted(in_order, in_order)
     targets = torch.full((count, int(earlier.max()) + 1, items.values.shape[1]), -1)
     targets[place, earlier] = items.values.masked_fill(~items.mask, -1)
     return targets
+
+
+def _besides(relation: Relation, images: Tensor, texts: Tensor) -> Pairs | None:
+    """Places of the pairs of a batch that were judged true besides the captions' own."""
+    if relation.besides is None:
+        return None
+    pairs = relation.besides
+    image_places = torch.full((relation.images,), -1)
+    text_places = torch.full_like(relation.text_to_image, -1)
+    image_places[images], text_places[texts] = torch.arange(len(images)), torch.arange(len(texts))
+    image, text = image_places[pairs.image], text_places[pairs.text]
+    here = (image >= 0) & (text >= 0) & (relation.text_to_image[pairs.text] != pairs.image)
+    return Pairs(image[here], text[here]) if bool(here.any()) else None
 
 
 def collate(
@@ -335,7 +350,8 @@ def collate(
         candidates: pairs of data set rows that an `OnlineMiner` chooses from, each (B, N); -1 for
             none. Each process reads those of its share of the anchors.
         positives: "id", by image; or "diagonal" as in the authors' code, where an image is repeated
-            for each of its anchors and other captions of the same image count as negatives.
+            for each of its anchors, and other captions of the same image and pairs that were judged
+            true count as negatives.
         step: number of earlier batches.
     """
     relation = processor.dataset.relation
@@ -343,10 +359,9 @@ def collate(
     assert (text_to_image >= 0).all(), "an anchor text describes an image"
     if positives == "id":
         images, row = torch.unique(text_to_image, return_inverse=True)
-        positive = relation.positive(images, texts)
+        besides = _besides(relation, images, texts)
     else:
-        images, row = text_to_image, torch.arange(len(texts))
-        positive = torch.eye(len(texts), dtype=torch.bool)
+        images, row, besides = text_to_image, torch.arange(len(texts)), None
     image_pool, text_pool = _RowPool(images), _RowPool(texts)
     pairs = _pool_pairs(negatives or {}, image_pool, text_pool)
     image_items = processor.images(shard_rows(image_pool.rows()))
@@ -358,9 +373,9 @@ def collate(
         images=replace(image_items, targets=targets),
         texts=processor.texts(shard_rows(text_pool.rows())),
         block=(len(images), len(texts)),
-        positive=positive,
         anchors=Pairs(row, torch.arange(len(texts))),
         pairs=pairs,
         candidates=candidates or {},
         offered=_offered(processor, candidates or {}, texts),
+        besides=besides,
     )

@@ -16,13 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Generic, Literal, NamedTuple, TypeVar, cast, final
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from counterfoil.core.config import Config, config
-from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, WordTask
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, VectorScores, WordTask
 
 Reduction = Literal["sum", "mean"]
 Output = TypeVar("Output")
@@ -247,6 +247,15 @@ class Loss(ScoresModule[Tensor], ABC):
             )
 
 
+@runtime_checkable
+class TiledLoss(Protocol):
+    """A loss that can be computed from vectors, without their score matrix."""
+
+    def tiled(self, vectors: VectorScores) -> Tensor:
+        """Return the loss that `Loss.forward` gives for the inner products."""
+        ...
+
+
 @final
 class WeightedSum(ScoresModule[dict[str, Tensor]]):
     """A named, weighted sum of losses; called as each of them is.
@@ -297,6 +306,11 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         """
         scores = _in_full_precision(scores)
         return {name: weight * self._loss(name, scores) for name, weight in self.weights.items()}
+
+    def tiled(self, vectors: VectorScores) -> dict[str, Tensor]:
+        """Return weighted losses by name, of terms that are all `TiledLoss`."""
+        terms = {name: cast("TiledLoss", self.terms[name]) for name in self.weights}
+        return {name: self.weights[name] * term.tiled(vectors) for name, term in terms.items()}
 
     def _loss(self, name: str, scores: Scores) -> Tensor:
         term = cast("Loss", self.terms[name])

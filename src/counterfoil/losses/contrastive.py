@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from counterfoil.core.config import parse_choice
-from counterfoil.core.types import Role, Scores
+from counterfoil.core.types import Role, Scores, VectorScores
 from counterfoil.losses.base import Loss, Reduction, negative_scores, positive_scores
+from counterfoil.losses.tiled import tiled_info_nce
 
 
 @final
@@ -64,10 +65,8 @@ class InfoNCELoss(Loss):
 
     def forward(self, scores: Scores) -> Tensor:
         """Return the scalar loss; while training, first clamp a learnt temperature to its range."""
-        if self.training and self.log_scale.requires_grad:
-            self.log_scale.data.clamp_(max=self.highest)
         grid = self.grid(scores)
-        scale = self.log_scale.exp().to(grid.scores.dtype)
+        scale = self._scale().to(grid.scores.dtype)
         # log(1 + sum of exp(wrong - true)) is the cross-entropy among the true and all wrong ones
         true, logits = positive_scores(grid), grid.scores * scale
         wrong = logits.masked_fill(grid.positive, -torch.inf)  # after scaling: -inf * 0 is NaN
@@ -75,6 +74,24 @@ class InfoNCELoss(Loss):
         texts = softplus(wrong.logsumexp(1)[true.image] - logit)
         images = softplus(wrong.logsumexp(0)[true.text] - logit)
         return self.reduce((texts + images).sum() / 2, grid)
+
+    def tiled(self, vectors: VectorScores) -> Tensor:
+        """Return the same loss of vectors, without their score matrix."""
+        return tiled_info_nce(
+            vectors.images,
+            vectors.texts,
+            vectors.text_to_image,
+            1 / self._scale(),
+            margin=self.margin,
+            besides=vectors.besides,
+            reduction=self.reduction,
+        )
+
+    def _scale(self) -> Tensor:
+        """The factor of the scores, in its range."""
+        if self.training and self.log_scale.requires_grad:
+            self.log_scale.data.clamp_(max=self.highest)
+        return self.log_scale.exp()
 
 
 @final

@@ -1,9 +1,9 @@
 """Losses of a whole training set at once: tiles of scores, each computed, used and dropped.
 
-Functions of unit embeddings with the values and gradients of `InfoNCELoss` and
-`HardestTripletLoss`, for single-vector models whose score is the cosine. Memory is O((I + T)·d)
-and one tile: the (I, T) score matrix does not exist. The backward pass computes each tile once
-more, as Gao et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders.
+Functions of vectors with the values and gradients of `InfoNCELoss` and `HardestTripletLoss`, for
+single-vector models, whose score is the cosine or inner product. Memory is O((I + T)·d) and one
+tile: the (I, T) score matrix does not exist. The backward pass computes each tile once more, as Gao
+et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
+from counterfoil.core.types import Pairs
 from counterfoil.losses.base import Reduction, hinge
 
 
@@ -25,6 +26,8 @@ def tiled_info_nce(
     text_to_image: Tensor,
     temperature: float | Tensor = 0.07,
     *,
+    margin: float = 0.0,
+    besides: Pairs | None = None,
     tile: int = 1024,
     reduction: Reduction = "sum",
 ) -> Tensor:
@@ -33,10 +36,12 @@ def tiled_info_nce(
     CLIP (https://arxiv.org/abs/2103.00020), figure 3, with the departures of `InfoNCELoss`.
 
     Args:
-        images: (I, d) unit embeddings; half precision is judged in float32.
+        images: (I, d) vectors; half precision is judged in float32.
         texts: (T, d) likewise.
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         temperature: scores are divided by it; gradients reach a tensor.
+        margin: every wrong score counts as that much higher.
+        besides: (E,) pairs that are no negatives either.
         tile: images and texts scored at a time.
         reduction: see `Loss`; "mean" divides by T.
 
@@ -53,8 +58,8 @@ def tiled_info_nce(
         raise ValueError(f"a temperature of {temperature} was given; it must be positive")
     images, texts, own = _checked(images, texts, text_to_image, tile)
     images = images / temperature
-    true = (images[own] * texts).sum(1)
-    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=False)
+    true = (images[own] * texts).sum(1) - margin / temperature
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, besides, tile, hardest=False)
     costs = softplus(wrong_texts[own] - true) + softplus(wrong_images - true)
     return _reduced(costs / 2, reduction)
 
@@ -65,6 +70,7 @@ def tiled_hardest_triplet(
     text_to_image: Tensor,
     margin: float = 0.2,
     *,
+    besides: Pairs | None = None,
     tile: int = 1024,
     reduction: Reduction = "sum",
 ) -> Tensor:
@@ -73,10 +79,11 @@ def tiled_hardest_triplet(
     VSE++ (https://arxiv.org/abs/1707.05612), Eq. 6, with the departures of `HardestTripletLoss`.
 
     Args:
-        images: (I, d) unit embeddings; half precision is judged in float32.
+        images: (I, d) vectors; half precision is judged in float32.
         texts: (T, d) likewise.
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         margin: in units of a score.
+        besides: (E,) pairs that are no negatives either.
         tile: images and texts scored at a time.
         reduction: see `Loss`; "mean" divides by T.
 
@@ -90,7 +97,7 @@ def tiled_hardest_triplet(
     """
     images, texts, own = _checked(images, texts, text_to_image, tile)
     true = (images[own] * texts).sum(1)
-    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=True)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, besides, tile, hardest=True)
     costs = hinge(wrong_texts[own], true, margin) + hinge(wrong_images, true, margin)
     return _reduced(costs, reduction)
 
@@ -101,12 +108,18 @@ class _WrongPairs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, images: Tensor, texts: Tensor, own: Tensor, tile: int, hardest: bool
+        ctx: Any,
+        images: Tensor,
+        texts: Tensor,
+        own: Tensor,
+        besides: Pairs | None,
+        tile: int,
+        hardest: bool,
     ) -> tuple[Tensor, Tensor]:
         sides = [images.new_full((len(side),), -torch.inf) for side in (images, texts)]
         # equally hard negatives share the gradient, as in the backward pass of `amax`
         ties = [torch.zeros_like(side) for side in sides]
-        for rows, columns, scores in _tiles(images, texts, own, tile):
+        for rows, columns, scores in _tiles(images, texts, own, besides, tile):
             for axis, part in ((0, rows), (1, columns)):
                 if hardest:
                     sides[axis][part], ties[axis][part] = _hardest(
@@ -116,7 +129,7 @@ class _WrongPairs(torch.autograd.Function):
                     some = scores.logsumexp(1 - axis)
                     sides[axis][part] = torch.logaddexp(sides[axis][part], some)
         ctx.save_for_backward(images, texts, own, *sides, *ties)
-        ctx.tile, ctx.hardest = tile, hardest
+        ctx.besides, ctx.tile, ctx.hardest = besides, tile, hardest
         return sides[0], sides[1]
 
     @staticmethod
@@ -126,7 +139,7 @@ class _WrongPairs(torch.autograd.Function):
         of_images, of_texts = torch.zeros_like(images), torch.zeros_like(texts)
         if ctx.hardest:
             grads = grads[0] / image_ties.clamp(min=1), grads[1] / text_ties.clamp(min=1)
-        for rows, columns, scores in _tiles(images, texts, own, ctx.tile):
+        for rows, columns, scores in _tiles(images, texts, own, ctx.besides, ctx.tile):
             per_image, per_text = by_image[rows].unsqueeze(1), by_text[columns]
             if ctx.hardest:
                 # equal inputs in tiles of equal shape: the maximum is met to the last bit; where it
@@ -141,15 +154,15 @@ class _WrongPairs(torch.autograd.Function):
             weight = shares[0] * grads[0][rows].unsqueeze(1) + shares[1] * grads[1][columns]
             of_images[rows] += weight @ texts[columns]
             of_texts[columns] += weight.T @ images[rows]
-        return of_images, of_texts, None, None, None
+        return of_images, of_texts, None, None, None, None
 
 
 def _wrong_pairs(
-    images: Tensor, texts: Tensor, own: Tensor, tile: int, *, hardest: bool
+    images: Tensor, texts: Tensor, own: Tensor, besides: Pairs | None, tile: int, *, hardest: bool
 ) -> tuple[Tensor, Tensor]:
     """`_WrongPairs`, with types."""
     apply: Callable[..., tuple[Tensor, Tensor]] = _WrongPairs.apply
-    return apply(images, texts, own, tile, hardest)
+    return apply(images, texts, own, besides and besides.to(images.device), tile, hardest)
 
 
 def _hardest(scores: Tensor, dim: int, best: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,7 +173,7 @@ def _hardest(scores: Tensor, dim: int, best: Tensor, ties: Tensor) -> tuple[Tens
 
 
 def _tiles(
-    images: Tensor, texts: Tensor, own: Tensor, tile: int
+    images: Tensor, texts: Tensor, own: Tensor, besides: Pairs | None, tile: int
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """Rows, columns and scores of each tile, -inf where the pair is true."""
     for top in range(0, len(images), tile):
@@ -171,7 +184,12 @@ def _tiles(
             # autocast is on in a forward pass alone: scores of both passes must be the same
             with torch.autocast(images.device.type, enabled=False):
                 scores = images[rows] @ texts[columns].T
-            yield rows, columns, scores.masked_fill_(row == own[columns], -torch.inf)
+            scores.masked_fill_(row == own[columns], -torch.inf)
+            if besides is not None:
+                down, right = besides.image - top, besides.text - left
+                here = (down >= 0) & (down < len(scores)) & (right >= 0) & (right < len(scores.T))
+                scores[down[here], right[here]] = -torch.inf
+            yield rows, columns, scores
 
 
 def _checked(
