@@ -75,12 +75,7 @@ typed("wrong kind of value", "plan demo --set online.epochs=many", "'many' is te
 typed("float for int", "plan demo --set online.epochs=1.5", "1.5 is a number", "a whole number")
 typed("key below a number", "plan demo --set online.seed.x=1", "'x' is not a key")
 typed("negative batch", "run demo --set online.batch=-1", "batch=-1", "may not be below 0")
-typed(
-    "all of a loss of the grid",
-    "run demo --set online.batch=0",
-    "SwitchAfter",
-    "HardestTripletLoss",
-)
+typed("all at once", "run demo --set online.batch=0", "SwitchAfter", "HardestTripletLoss")
 typed("all and few", "train vsepp --batch-size few", "'few'", "all")
 typed("a batch of nothing", "train vsepp --batch-size 0", "'0'", "all")
 typed("unknown lens", "run demo --set online.processor.images=pixles", "mean 'pixels'")

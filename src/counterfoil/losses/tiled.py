@@ -118,27 +118,35 @@ class _WrongPairs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         sides = [images.new_full((len(side),), -torch.inf) for side in (images, texts)]
         # equally hard negatives share the gradient, as in the backward pass of `amax`
-        ties = [torch.zeros_like(side) for side in sides]
+        ties = [torch.zeros_like(side, dtype=torch.long) for side in sides]
+        places = [torch.zeros_like(side) for side in ties]
         for rows, columns, scores in _tiles(images, texts, own, besides, tile):
-            for axis, part in ((0, rows), (1, columns)):
+            for axis, part, start in ((0, rows, columns.start), (1, columns, rows.start)):
                 if hardest:
-                    sides[axis][part], ties[axis][part] = _hardest(
-                        scores, 1 - axis, sides[axis][part], ties[axis][part]
-                    )
+                    found = sides[axis][part], ties[axis][part], places[axis][part]
+                    _update_hardest(scores if axis == 0 else scores.T, start, *found)
                 else:
                     some = scores.logsumexp(1 - axis)
                     sides[axis][part] = torch.logaddexp(sides[axis][part], some)
-        ctx.save_for_backward(images, texts, own, *sides, *ties)
+        ctx.save_for_backward(images, texts, own, *sides, *ties, *places)
         ctx.besides, ctx.tile, ctx.hardest = besides, tile, hardest
         return sides[0], sides[1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        images, texts, own, by_image, by_text, image_ties, text_ties = ctx.saved_tensors
+        images, texts, own, by_image, by_text, *rest = ctx.saved_tensors
         of_images, of_texts = torch.zeros_like(images), torch.zeros_like(texts)
         if ctx.hardest:
+            image_ties, text_ties, text_of, image_of = rest
             grads = grads[0] / image_ties.clamp(min=1), grads[1] / text_ties.clamp(min=1)
+            if not (image_ties > 1).any() and not (text_ties > 1).any():
+                by_image, by_text = (grad.unsqueeze(1) for grad in grads)
+                of_images = by_image * texts[text_of]
+                of_images.index_add_(0, image_of, by_text * texts)
+                of_texts = by_text * images[image_of]
+                of_texts.index_add_(0, text_of, by_image * images)
+                return of_images, of_texts, None, None, None, None
         for rows, columns, scores in _tiles(images, texts, own, ctx.besides, ctx.tile):
             per_image, per_text = by_image[rows].unsqueeze(1), by_text[columns]
             if ctx.hardest:
@@ -165,11 +173,16 @@ def _wrong_pairs(
     return apply(images, texts, own, besides and besides.to(images.device), tile, hardest)
 
 
-def _hardest(scores: Tensor, dim: int, best: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum so far and how often it was met, with one more tile."""
-    new = torch.maximum(best, scores.amax(dim))
-    met = (scores == new.unsqueeze(dim)).sum(dim)
-    return new, torch.where(new > best, met, ties + met)
+def _update_hardest(scores: Tensor, start: int, best: Tensor, ties: Tensor, place: Tensor) -> None:
+    """Update, in place, the maximum of each row, how often it was met, and where, by one tile."""
+    some = scores.amax(1)
+    hit = ((some >= best) & (some > -torch.inf)).nonzero().squeeze(1)  # few, after the first tiles
+    new, old = some[hit], best[hit]
+    met = scores[hit] == new.unsqueeze(1)
+    count, better = met.sum(1), new > old
+    ties[hit] = torch.where(better, count, ties[hit] + count)
+    place[hit] = torch.where(better, start + met.to(torch.uint8).argmax(1), place[hit])
+    best[hit] = new
 
 
 def _tiles(
@@ -180,7 +193,7 @@ def _tiles(
         rows = slice(top, min(top + tile, len(images)))
         row = torch.arange(rows.start, rows.stop, device=own.device).unsqueeze(1)
         for left in range(0, len(texts), tile):
-            columns = slice(left, left + tile)
+            columns = slice(left, min(left + tile, len(texts)))
             # autocast is on in a forward pass alone: scores of both passes must be the same
             with torch.autocast(images.device.type, enabled=False):
                 scores = images[rows] @ texts[columns].T
