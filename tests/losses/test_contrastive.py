@@ -104,3 +104,14 @@ def test_gradients_by_learnt_numbers_agree_with_finite_differences(loss: Loss) -
         return out
 
     assert torch.autograd.gradcheck(value, tuple(v.detach().requires_grad_() for v in values))
+
+
+@pytest.mark.parametrize("loss", [InfoNCELoss(learnable=True), SigmoidLoss()])
+def test_a_pair_that_is_left_out_has_no_share_in_a_learnt_scale(
+    loss: InfoNCELoss | SigmoidLoss,
+) -> None:
+    scores = torch.tensor([[0.9, -torch.inf], [0.2, 0.6]])
+    loss.zero_grad()
+    loss(scores).backward()
+    gradients = [p.grad for p in loss.parameters() if p.grad is not None]
+    assert all(gradient.isfinite() and gradient != 0 for gradient in gradients)

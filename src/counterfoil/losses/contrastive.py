@@ -68,8 +68,9 @@ class InfoNCELoss(Loss):
         grid = self.grid(scores)
         scale = self._scale().to(grid.scores.dtype)
         # log(1 + sum of exp(wrong - true)) is the cross-entropy among the true and all wrong ones
-        true, logits = positive_scores(grid), grid.scores * scale
-        wrong = logits.masked_fill(grid.positive, -torch.inf)  # after scaling: -inf * 0 is NaN
+        true, out = positive_scores(grid), grid.positive | grid.scores.isneginf()
+        # -inf after scaling: the gradient of a learnt scale would be -inf * 0, which is NaN
+        wrong = (grid.scores.masked_fill(out, 0) * scale).masked_fill(out, -torch.inf)
         logit = (true.score - self.margin) * scale
         texts = softplus(wrong.logsumexp(1)[true.image] - logit)
         images = softplus(wrong.logsumexp(0)[true.text] - logit)
@@ -133,7 +134,9 @@ class SigmoidLoss(Loss):
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
         dtype = grid.scores.dtype
-        logits = grid.scores * self.log_scale.exp().to(dtype) + self.bias.to(dtype)
+        out = grid.scores.isneginf()  # such a pair costs nothing; -inf * 0, a gradient, is NaN
+        logits = grid.scores.masked_fill(out, 0) * self.log_scale.exp().to(dtype)
+        logits = (logits + self.bias.to(dtype)).masked_fill(out, -torch.inf)
         return self.reduce(softplus(torch.where(grid.positive, -logits, logits)).sum(), grid)
 
 
