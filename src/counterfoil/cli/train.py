@@ -64,8 +64,8 @@ GuideMargin = Annotated[
 BatchSize = Annotated[
     str | None,
     typer.Option(
-        help="Captions in a batch of every training; `all` makes the training split one batch, for "
-        "the losses contrastive and triplet on one vector per item, as with --tune frozen."
+        help="Captions in a batch of every training; `all` makes the training split one batch and "
+        "an epoch one step, for contrastive and triplet with --tune frozen."
     ),
 ]
 Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]

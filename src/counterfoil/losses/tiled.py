@@ -2,8 +2,9 @@
 
 Functions of vectors with the values and gradients of `InfoNCELoss` and `HardestTripletLoss`, for
 single-vector models, whose score is the cosine or inner product. Memory is O((I + T)·d) and one
-tile: the (I, T) score matrix does not exist. The backward pass computes each tile once more, as Gao
-et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders.
+tile: the (I, T) score matrix does not exist. The backward pass of InfoNCE computes each tile once
+more, as Gao et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders; that of the hardest
+triplet does so only where negatives are equally hard.
 """
 
 from __future__ import annotations

@@ -410,6 +410,11 @@ def fit(
         hooks.append(Reminer(refresh, stream, draw, remined, folder / "lists", key))
     checkpoints = CheckpointFolder(folder / "checkpoints", key)
     loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
+    if not plan.batch and plan.schedule.warmup >= loop.total:
+        warn(
+            f"with batch=0 an epoch is one step, and the learning rate rises for "
+            f"{plan.schedule.warmup:g} of {loop.total} steps; set more epochs, or a shorter warmup"
+        )
     return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
