@@ -165,8 +165,8 @@ def training_sees_what_inference_sees(case: Case) -> None:
     model = case.build()
     rng = torch.Generator().manual_seed(1)
     images, texts = case.images(4, rng), case.texts(4, rng)
-    rows, eye = torch.arange(4), torch.eye(4, dtype=torch.bool)
-    batch = Batch(0, rows, rows, images, texts, (4, 4), eye, Pairs(rows, rows))
+    rows = torch.arange(4)
+    batch = Batch(0, rows, rows, images, texts, (4, 4), Pairs(rows, rows))
     view = model(batch).inference
     assert len(view.images) == len(view.texts) == 4
     expected = model.score_matrix(model.encode_images(images), model.encode_texts(texts))

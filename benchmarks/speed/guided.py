@@ -80,7 +80,6 @@ def _batch() -> Batch:
         images=ModalityBatch(rows[0], images, torch.ones(BATCH, REGIONS, dtype=torch.bool)),
         texts=ModalityBatch(rows[1][:BATCH], texts, mask),
         block=(BATCH, BATCH),
-        positive=torch.eye(BATCH, dtype=torch.bool),
         anchors=Pairs(places, places),
     )
 

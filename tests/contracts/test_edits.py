@@ -23,8 +23,7 @@ OTHERS = [c for c in matcher_cases.CASES if c.images is not matcher_cases.region
 def batch_of(case: Any) -> Batch:
     rng, rows = torch.Generator().manual_seed(0), torch.arange(COUNT)
     images, texts = case.images(COUNT, rng), case.texts(COUNT, rng)
-    eye = torch.eye(COUNT, dtype=torch.bool)
-    return Batch(0, rows, rows, images, texts, (COUNT, COUNT), eye, Pairs(rows, rows))
+    return Batch(0, rows, rows, images, texts, (COUNT, COUNT), Pairs(rows, rows))
 
 
 def near(batch: Batch) -> torch.Tensor:

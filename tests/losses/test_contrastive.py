@@ -167,3 +167,14 @@ def test_a_loss_that_cannot_learn_from_them_takes_extra_positives_for_no_negativ
 def test_weights_of_extra_positives_that_are_none_are_refused(weights, complaint) -> None:
     with pytest.raises(ValueError, match=complaint):
         InfoNCELoss()(torch.rand(2, 2), extra_positives=weights)
+
+
+@pytest.mark.parametrize("loss", [InfoNCELoss(learnable=True), SigmoidLoss()])
+def test_a_pair_that_is_left_out_has_no_share_in_a_learnt_scale(
+    loss: InfoNCELoss | SigmoidLoss,
+) -> None:
+    scores = torch.tensor([[0.9, -torch.inf], [0.2, 0.6]])
+    loss.zero_grad()
+    loss(scores).backward()
+    gradients = [p.grad for p in loss.parameters() if p.grad is not None]
+    assert all(gradient.isfinite() and gradient != 0 for gradient in gradients)

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from counterfoil.core.types import Pairs
 from counterfoil.losses.base import Reduction
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.tiled import tiled_hardest_triplet, tiled_info_nce
 from counterfoil.losses.triplet import HardestTripletLoss
+from tensor_sizes import Largest
 
 SHARED = [3, 0, 0, 1, 4, 4, 4, 1, 3, 6, 5, 0, 3]  # image 2 has no text
 
@@ -88,6 +89,66 @@ def test_one_pair_alone_costs_nothing(name: str) -> None:
     assert all(not g.any() for g in torch.autograd.grad(value, (images, texts)))
 
 
+@both_losses
+@pytest.mark.parametrize("tile", [1, 2, 3, 5, 7, 100])
+def test_pairs_judged_true_are_no_negatives(name: str, tile: int) -> None:
+    """By the dense loss of scores in which they are worth nothing."""
+    images, texts = embeddings(7, len(SHARED))
+    own = torch.tensor(SHARED)
+    exempt = Pairs(torch.tensor([2, 2, 6, 0, 3, 3]), torch.tensor([0, 12, 5, 8, 0, 1]))
+    positives = torch.arange(7).unsqueeze(1) == own
+    out = torch.zeros_like(positives)
+    out[exempt.image, exempt.text] = True
+    scores = (images @ texts.T).masked_fill(out & ~positives, -torch.inf)
+    if name == "triplet":
+        expected = HardestTripletLoss(margin=0.3)(scores, positives)
+        value = tiled_hardest_triplet(images, texts, own, 0.3, exempt=exempt, tile=tile)
+    else:
+        loss = InfoNCELoss(temperature=0.1, margin=0.3).double()
+        loss.log_scale.data = torch.tensor(10.0, dtype=torch.float64).log()
+        expected = loss(scores, positives)
+        value = tiled_info_nce(images, texts, own, 0.1, margin=0.3, exempt=exempt, tile=tile)
+    exact = {"atol": 1e-12, "rtol": 1e-12}
+    torch.testing.assert_close(value, expected, **exact)
+    wanted = torch.autograd.grad(expected, (images, texts))
+    torch.testing.assert_close(torch.autograd.grad(value, (images, texts)), wanted, **exact)
+
+
+@pytest.mark.parametrize("tile", [1, 3, 100])
+def test_extra_positives_count_with_their_weights_as_in_the_dense_loss(tile: int) -> None:
+    images, texts = embeddings(7, len(SHARED))
+    own = torch.tensor(SHARED)
+    extra = {(2, 0): 0.25, (6, 5): 1.0, (0, 8): 0.0, (3, 1): 0.5}
+    exempt = Pairs(*(torch.tensor(side) for side in zip(*extra)))
+    weight = torch.tensor(list(extra.values()), dtype=torch.float64)
+    positives = torch.arange(7).unsqueeze(1) == own
+    assert not positives[exempt.image, exempt.text].any()
+    weights = torch.zeros(positives.shape, dtype=torch.float64)
+    weights[exempt.image, exempt.text] = weight
+    scores = images @ texts.T
+    ambiguous = torch.zeros_like(positives)
+    ambiguous[0, 8] = True
+    loss = InfoNCELoss(temperature=0.1, margin=0.3, reduction="mean").double()
+    loss.log_scale.data = torch.tensor(10.0, dtype=torch.float64).log()
+    dense = scores.masked_fill(ambiguous, -torch.inf)
+    expected = loss(dense, positives, extra_positives=weights)
+    value = tiled_info_nce(
+        images,
+        texts,
+        own,
+        0.1,
+        margin=0.3,
+        exempt=exempt,
+        weight=weight,
+        tile=tile,
+        reduction="mean",
+    )
+    torch.testing.assert_close(value, expected, atol=1e-12, rtol=1e-12)
+    wanted = torch.autograd.grad(expected, (images, texts))
+    found = torch.autograd.grad(value, (images, texts))
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
+
+
 def test_a_temperature_that_is_a_tensor_is_learnt() -> None:
     images, texts = embeddings(7, len(SHARED))
     own = torch.tensor(SHARED)
@@ -112,21 +173,6 @@ def test_autocast_changes_neither_value_nor_gradient(name: str) -> None:
         strict=True,
     ):
         assert torch.equal(one, other)
-
-
-class Largest(TorchDispatchMode):
-    """Watches the largest tensor that any operation makes, backward pass included."""
-
-    elements = 0
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return made
 
 
 @both_losses

@@ -107,8 +107,8 @@ def batch(n: int) -> Batch:
     masks = (torch.ones(n, 4, dtype=torch.bool), torch.ones(n, 12, dtype=torch.bool))
     items = [ModalityBatch(rows, x, mask) for x, mask in zip((images, texts), masks, strict=True)]
     # everything is positive, so every caption's first image is right
-    positive = torch.ones(n, n, dtype=torch.bool)
-    return Batch(0, rows, rows, *items, (n, n), positive, Pairs(rows, rows))
+    every = Pairs(rows.repeat(n), rows.repeat_interleave(n))
+    return Batch(0, rows, rows, *items, (n, n), every)
 
 
 def test_a_batch_is_scored_with_the_thresholds_mined_from_the_one_before():

@@ -111,7 +111,6 @@ def test_passes_of_their_own_keep_the_order_and_the_statistics_apart():
         made.images.rows(slice(made.block[0])),
         made.texts,
         made.block,
-        made.positive,
         made.anchors,
     )
     alone = together(anchors).inference.images.tokens

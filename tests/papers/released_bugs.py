@@ -49,12 +49,12 @@ class StrayTailored(TagsGenerator):
         proposal = super().propose(model, batch, views, grid, rng)
         anchors = batch.anchors
         originals = self.inputs.texts(batch.text_rows[anchors.text.cpu()])
-        originals = originals.to(batch.positive.device)
+        originals = originals.to(batch.device)
         images = views.inference.images.rows(anchors.image)
         positive = gather_shards(
             len(anchors.image),
             lambda rows: stray(model, images.rows(rows), model.encode_texts(originals.rows(rows))),
-            batch.positive.device,
+            batch.device,
         )
         moved = grid[anchors.image, anchors.text] - positive
         scores = proposal.scores[Role.WRITTEN] + moved.unsqueeze(1)

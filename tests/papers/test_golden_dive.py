@@ -209,7 +209,7 @@ def full_value(case: str, what: str, bert: str) -> Tensor:
     positive = relation(len(seen), len(read))
     text, image = positive.T.nonzero(as_tuple=True)
     rows = torch.arange(len(seen)), torch.arange(len(read))
-    batch = Batch(0, *rows, seen, read, positive.shape, positive, Pairs(image, text))
+    batch = Batch(0, *rows, seen, read, positive.shape, Pairs(image, text))
     terms = {
         "triplet": (1.0, HardestTripletLoss(margin=config()["options"]["margin"], reduction="mean"))
     }

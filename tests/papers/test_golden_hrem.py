@@ -95,8 +95,7 @@ def batch(case: str) -> Batch:
     kinds = {"clean": ("full", "long"), "compat": ("padded", "short")}[case]
     pools = images(kinds[0]), texts(kinds[1])
     rows, n = torch.arange(len(pools[0])), len(pools[0])
-    block = torch.eye(n, dtype=torch.bool)
-    return Batch(0, rows, rows, *pools, (n, n), block, Pairs(rows, rows))
+    return Batch(0, rows, rows, *pools, (n, n), Pairs(rows, rows))
 
 
 @dataclass

@@ -114,7 +114,6 @@ def batch(stream: str) -> Batch:
         images=uniter_cases.images(SYSTEM, pairs.image[:1]),
         texts=uniter_cases.captions(SYSTEM, pairs.text[:1]),
         block=(1, 1),
-        positive=torch.ones(1, 1, dtype=torch.bool),
         anchors=Pairs(zero, zero),
         candidates={RIGHT[stream]: Pairs(pairs.image[None, 1:], pairs.text[None, 1:])},
         offered=(images, texts),

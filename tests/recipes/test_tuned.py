@@ -21,6 +21,7 @@ from counterfoil.negatives.generation.store import ROWS
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Train
 from counterfoil.recipes import clip
 from counterfoil.recipes.clip import FineTunedModel, fine_tune_recipe
+from counterfoil.training.logging import read_metrics
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -114,6 +115,31 @@ def test_both_rounds_on_frozen_towers_encode_once(hub, tmp_path, capsys, monkeyp
     assert all(name in report for name in ("online", "adaptive", str(hub["clip"])))
     assert trained(tmp_path / "run", "aoq", hub["clip"], "--tune", "frozen", settings=settings) == 0
     assert "adaptive: kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["triplet", "contrastive"])
+def test_all_captions_in_one_batch(name, hub, tmp_path, capsys):
+    more = ("--tune", "frozen", "--batch-size", "all")
+    settings = ("*.epochs=3", "*.log_every=1")
+    assert trained(tmp_path / "run", name, hub["clip"], *more, settings=settings) == 0
+    assert "the learning rate rises for 50 of 3 steps" in " ".join(capsys.readouterr().err.split())
+    steps = [line for line in read_metrics(tmp_path / "run/tuned/metrics.jsonl") if "loss" in line]
+    assert [(line["step"], line["epoch"]) for line in steps] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert all("hardest_score" in line for line in steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("aoq", "the loss AdaptiveQuintuplet, negatives would need it"),
+        ("negclip", "the loss InfoNCEWithCandidatesLoss, proposer, neighbours would need it"),
+    ],
+)
+def test_what_draws_negatives_has_no_batch_of_all(name, words, hub, tmp_path, capsys):
+    more = ("--tune", "frozen", "--batch-size", "all")
+    assert trained(tmp_path / "run", name, hub["clip"], *more, settings=("*.epochs=3",)) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not list((tmp_path / "run").glob("*/model")), "refused before any training"
 
 
 def test_teachers_are_any_models(hub, tmp_path):

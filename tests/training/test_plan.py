@@ -12,7 +12,8 @@ from counterfoil.training.config import CosineLR, LinearLR, TrainConfig
     ("change", "words"),
     [
         ({"epochs": 0}, "epochs=0: at least 1"),
-        ({"batch": -4}, "batch=-4: at least 1"),
+        ({"batch": -4}, "batch=-4: it may not be below 0"),
+        ({"batch": 0, "accumulate": 4}, "accumulate=4 and batch=0, the whole training split"),
         ({"minutes": -1.0}, "minutes=-1.0: it may not be below 0"),
         ({"dev_images": -1}, "dev_images=-1: it may not be below 0"),
         ({"average": 1.0}, "average=1.0: a decay is at least 0 and below 1"),

@@ -189,7 +189,7 @@ def _evaluation(
         run,
         models,
         tuple(plan.seed for plan in plans),
-        plans[0].batch if plans else None,
+        plans[0].batch or None if plans else None,
         teach.stage.using + teach.stage.models if teach and teach.kind == "teach" else (),
         measured.report,
         measured.dataset,

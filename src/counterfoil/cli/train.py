@@ -68,6 +68,13 @@ Negatives = Annotated[
 GuideMargin = Annotated[
     float, typer.Option(help="Leave out those above the true pair's score less this, too.")
 ]
+BatchSize = Annotated[
+    str | None,
+    typer.Option(
+        help="Captions in a batch of every training; `all` makes the training split one batch and "
+        "an epoch one step, for contrastive and triplet with --tune frozen."
+    ),
+]
 Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
 
 
@@ -93,6 +100,7 @@ def train(
     guide: Guide = None,
     guide_margin: GuideMargin = 0.0,
     other: Other = None,
+    batch_size: BatchSize = None,
     folder: RunFolder = None,
     settings: Settings = None,
     resume: Resume = False,
@@ -118,7 +126,24 @@ def train(
         guide_margin=guide_margin,
         negatives=negatives,
     )
+    if batch_size is not None:
+        recipe = apply_overrides(recipe, (f"*.batch={_batch(batch_size)}",))
     recipe = apply_overrides(recipe, settings or ())
     folder = folder or Path("runs") / recipe.name
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
+
+
+def _batch(given: str) -> int:
+    """The batch of a plan, in which 0 stands for all.
+
+    Raises:
+        ValueError: neither a number from 1 nor "all".
+    """
+    if given == "all":
+        return 0
+    if not given.isdecimal() or int(given) < 1:
+        raise ValueError(
+            f"--batch-size is {given!r}; give a number of captions, at least 1, or all"
+        )
+    return int(given)

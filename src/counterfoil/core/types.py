@@ -201,8 +201,8 @@ class Batch:
         images: images of the pool that this process encodes.
         texts: texts of the pool that this process encodes.
         block: (I, T), size of the score matrix of the anchors.
-        positive: (I, T) bool, True if the text describes the image.
-        anchors: (B,) anchor pairs that `pairs` are aligned with, as indices into the pools.
+        anchors: (B,) anchor pairs, one for each text of the block, that `pairs` are aligned with,
+            as indices into the pools.
         pairs: (B, N) pairs to score besides the block, by role, as indices into the pools.
         candidates: (B, N) pairs that an `OnlineMiner` chooses from, by role, as data set rows; -1
             for none.
@@ -216,12 +216,22 @@ class Batch:
     images: ModalityBatch
     texts: ModalityBatch
     block: tuple[int, int]
-    positive: Tensor
     anchors: Pairs
     pairs: Mapping[Role, Pairs] = field(default_factory=dict)
     candidates: Mapping[Role, Pairs] = field(default_factory=dict)
     offered: tuple[ModalityBatch, ModalityBatch] | None = None
     exempt: ExemptPairs | None = None
+
+    @property
+    def positive(self) -> Tensor:
+        """(I, T) bool, True if the text describes the image."""
+        mask = torch.zeros(self.block, dtype=torch.bool, device=self.device)
+        return mask.index_put_((self.anchors.image, self.anchors.text), mask.new_ones(()))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the batch; the data set rows are on the CPU."""
+        return self.anchors.image.device
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device; the data set rows stay where they are."""
@@ -229,7 +239,6 @@ class Batch:
             self,
             images=self.images.to(device),
             texts=self.texts.to(device),
-            positive=self.positive.to(device),
             anchors=self.anchors.to(device),
             pairs={role: pair.to(device) for role, pair in self.pairs.items()},
             candidates={role: pair.to(device) for role, pair in self.candidates.items()},
@@ -355,6 +364,26 @@ class Scores:
     step: int = 0
     guides: Mapping[Role, Tensor] = field(default_factory=dict)
     seed: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VectorScores:
+    """Input of a loss in its tiled form: vectors whose inner products are the scores.
+
+    Attributes:
+        images: (I, d).
+        texts: (T, d).
+        text_to_image: (T,) image row of each text.
+        exempt: (E,) pairs that were judged to be no negatives.
+        weight: (E,) weight of each as a positive; 0 for none. None if there are no such pairs.
+    """
+
+    images: Tensor
+    texts: Tensor
+    text_to_image: Tensor
+    exempt: Pairs | None = None
+    weight: Tensor | None = None
 
 
 # Heads of models that read image and text together and judge single words.

@@ -167,7 +167,8 @@ class ImagePartition(Protocol):
 class BatchSampler:
     """Shuffles captions into batches, in an order that depends on seed and epoch alone.
 
-    A caption that was judged to be no negative of another image is kept out of a batch with it.
+    A caption that was judged to be no negative of another image is kept out of a batch with it,
+    unless the data are a batch or two; then `Batch.exempt` names the pair.
 
     Args:
         relation: which text describes which image; texts of no image are left out.
@@ -278,9 +279,9 @@ class BatchSampler:
         return torch.cat([*rows, *remaining])
 
     def _separated(self, rows: Tensor) -> Tensor:
-        return (
-            rows if self._clashes is None else separate_positives(rows, self._clashes, self.batch)
-        )
+        if self._clashes is None or len(rows) <= self.batch:  # one batch cannot be separated
+            return rows
+        return separate_positives(rows, self._clashes, self.batch)
 
 
 Positives = Literal["id", "diagonal"]
@@ -356,7 +357,9 @@ def _targets(processor: ProcessedDataset, texts: Tensor, row: Tensor, pool: int)
     if items.values.is_floating_point():
         return None
     # Number of earlier captions of the same image: the slot of each caption among its image's.
-    earlier = (place.unsqueeze(1) == place).tril(-1).sum(1)
+    in_order, order = place.sort(stable=True)
+    earlier = torch.empty_like(place)
+    earlier[order] = torch.arange(len(place)) - torch.searchsorted(in_order, in_order)
     targets = torch.full((count, int(earlier.max()) + 1, items.values.shape[1]), -1)
     targets[place, earlier] = items.values.masked_fill(~items.mask, -1)
     return targets
@@ -383,7 +386,8 @@ def collate(
         candidates: pairs of data set rows that an `OnlineMiner` chooses from, each (B, N); -1 for
             none. Each process reads those of its share of the anchors.
         positives: "id", by image; or "diagonal" as in the authors' code, where an image is repeated
-            for each of its anchors and other captions of the same image count as negatives.
+            for each of its anchors, and other captions of the same image and pairs that were judged
+            true count as negatives.
         step: number of earlier batches.
     """
     relation = processor.dataset.relation
@@ -391,10 +395,8 @@ def collate(
     assert (text_to_image >= 0).all(), "an anchor text describes an image"
     if positives == "id":
         images, row = torch.unique(text_to_image, return_inverse=True)
-        positive = relation.positive(images, texts)
     else:
         images, row = text_to_image, torch.arange(len(texts))
-        positive = torch.eye(len(texts), dtype=torch.bool)
     candidates = {
         role: _without_exempt(role, p, relation) for role, p in (candidates or {}).items()
     }
@@ -409,12 +411,11 @@ def collate(
         images=replace(image_items, targets=targets),
         texts=processor.texts(shard_rows(text_pool.rows())),
         block=(len(images), len(texts)),
-        positive=positive,
         anchors=Pairs(row, torch.arange(len(texts))),
         pairs=pairs,
         candidates=candidates,
         offered=_offered(processor, candidates, texts),
-        exempt=_exempt(relation, images, texts, positive, negatives or {}),
+        exempt=_exempt(relation, images, texts, row, negatives or {}),
     )
 
 
@@ -422,16 +423,39 @@ def _exempt(
     relation: Relation,
     images: Tensor,
     texts: Tensor,
-    positive: Tensor,
+    anchor: Tensor,
     negatives: Mapping[Role, Pairs],
 ) -> ExemptPairs | None:
-    """The pairs of a block and of drawn negatives that were judged to be no negatives."""
-    if relation.exempt is None:
+    """The pairs of a block and of drawn negatives that were judged to be no negatives.
+
+    Args:
+        relation: of the data set.
+        images: (I,) rows of the block.
+        texts: (T,) columns of the block.
+        anchor: (T,) place of each text's own image.
+        negatives: pairs that were drawn.
+    """
+    exempt = relation.exempt
+    if exempt is None:
         return None
-    weights = relation.exempt_weight(images.unsqueeze(1), texts.unsqueeze(0))
-    image, text = ((weights >= 0) & ~positive).nonzero(as_tuple=True)
+    places = torch.full_like(relation.text_to_image, -1)
+    places[texts] = torch.arange(len(texts))
+    here = (places[exempt.text] >= 0).nonzero().squeeze(1)
+    # an image has several rows where each text has one of its own
+    order = images.argsort(stable=True)
+    bounds = [
+        torch.searchsorted(images[order], exempt.image[here], right=right)
+        for right in (False, True)
+    ]
+    counts = bounds[1] - bounds[0]
+    turn = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    image = order[bounds[0].repeat_interleave(counts) + turn]
+    pair = here.repeat_interleave(counts)
+    text = places[exempt.text[pair]]
+    wrong = anchor[text] != image
     drawn = {r: relation.exempt_weight(p.image, p.text) >= 0 for r, p in negatives.items()}
-    return ExemptPairs(Pairs(image, text), weights[image, text], drawn)
+    weight = relation.exempt_weights[pair]
+    return ExemptPairs(Pairs(image[wrong], text[wrong]), weight[wrong], drawn)
 
 
 def _without_exempt(role: Role, pairs: Pairs, relation: Relation) -> Pairs:

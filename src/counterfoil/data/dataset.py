@@ -142,15 +142,19 @@ class Relation:
         return Pairs(torch.cat([p.image for p in parts]), torch.cat([p.text for p in parts]))
 
     @cached_property
-    def _exempt_weights(self) -> tuple[Tensor, Tensor]:
+    def exempt_weights(self) -> Tensor:
+        """(E,) weight of each `exempt` pair in training; 0 of an ambiguous one."""
+        weights = torch.zeros(0 if self.exempt is None else len(self.exempt.image))
+        if self.besides is not None:
+            weights[: len(self.besides.image)] = 1.0 if self.weights is None else self.weights
+        return weights
+
+    @cached_property
+    def _sorted_exempt(self) -> tuple[Tensor, Tensor]:
         """Numbers of the `exempt` pairs in ascending order, and their weights."""
-        exempt, besides = self.exempt, self.besides
-        assert exempt is not None
-        weights = torch.zeros(len(exempt.image))
-        if besides is not None:
-            weights[: len(besides.image)] = 1.0 if self.weights is None else self.weights
-        numbers, order = (exempt.image * len(self.text_to_image) + exempt.text).sort()
-        return numbers, weights[order]
+        assert self.exempt is not None
+        numbers, order = (self.exempt.image * len(self.text_to_image) + self.exempt.text).sort()
+        return numbers, self.exempt_weights[order]
 
     def exempt_weight(self, images: Tensor, texts: Tensor) -> Tensor:
         """Weights of pairs of rows in training, of any shapes that broadcast.
@@ -161,7 +165,7 @@ class Relation:
         number = images * len(self.text_to_image) + texts
         if self.exempt is None or not len(self.exempt.image):
             return torch.full(number.shape, -1.0)
-        numbers, weights = self._exempt_weights
+        numbers, weights = self._sorted_exempt
         place = torch.searchsorted(numbers, number.contiguous()).clamp_(max=len(numbers) - 1)
         return weights[place].masked_fill((numbers[place] != number) | (texts < 0), -1.0)
 

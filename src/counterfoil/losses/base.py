@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Generic, Literal, NamedTuple, TypeVar, cast, final
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from counterfoil.core.types import (
     Role,
     ScoreMatrix,
     Scores,
+    VectorScores,
     WordTask,
 )
 
@@ -263,6 +264,15 @@ class Loss(ScoresModule[Tensor], ABC):
             )
 
 
+@runtime_checkable
+class TiledLoss(Protocol):
+    """A loss that can be computed from vectors, without their score matrix."""
+
+    def tiled(self, vectors: VectorScores) -> Tensor:
+        """Return the loss that `Loss.forward` gives for the inner products."""
+        ...
+
+
 @final
 class WeightedSum(ScoresModule[dict[str, Tensor]]):
     """A named, weighted sum of losses; called as each of them is.
@@ -315,6 +325,11 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         """
         scores = _in_full_precision(scores)
         return {name: weight * self._loss(name, scores) for name, weight in self.weights.items()}
+
+    def tiled(self, vectors: VectorScores) -> dict[str, Tensor]:
+        """Return weighted losses by name, of terms that are all `TiledLoss`."""
+        terms = {name: cast("TiledLoss", self.terms[name]) for name in self.weights}
+        return {name: self.weights[name] * term.tiled(vectors) for name, term in terms.items()}
 
     def _loss(self, name: str, scores: Scores) -> Tensor:
         term = cast("Loss", self.terms[name])

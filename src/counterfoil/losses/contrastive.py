@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from counterfoil.core.config import parse_choice
-from counterfoil.core.types import Role, Scores
+from counterfoil.core.types import Role, Scores, VectorScores
 from counterfoil.losses.base import (
     Loss,
     Reduction,
@@ -18,6 +18,7 @@ from counterfoil.losses.base import (
     positive_scores,
     weighted_positive_scores,
 )
+from counterfoil.losses.tiled import tiled_info_nce
 
 
 @final
@@ -72,17 +73,36 @@ class InfoNCELoss(Loss):
 
     def forward(self, scores: Scores) -> Tensor:
         """Return the scalar loss; while training, first clamp a learnt temperature to its range."""
-        if self.training and self.log_scale.requires_grad:
-            self.log_scale.data.clamp_(max=self.highest)
         grid = self.grid(scores)
-        scale = self.log_scale.exp().to(grid.scores.dtype)
+        scale = self._scale().to(grid.scores.dtype)
         # log(1 + sum of exp(wrong - true)) is the cross-entropy among the true and all wrong ones
-        (true, weight), logits = weighted_positive_scores(grid), grid.scores * scale
-        wrong = logits.masked_fill(grid.positive, -torch.inf)  # after scaling: -inf * 0 is NaN
+        true, weight = weighted_positive_scores(grid)
+        out = grid.positive | grid.scores.isneginf()
+        # -inf after scaling: the gradient of a learnt scale would be -inf * 0, which is NaN
+        wrong = (grid.scores.masked_fill(out, 0) * scale).masked_fill(out, -torch.inf)
         logit = (true.score - self.margin) * scale
         texts = softplus(wrong.logsumexp(1)[true.image] - logit)
         images = softplus(wrong.logsumexp(0)[true.text] - logit)
         return self.reduce(((texts + images) * weight).sum() / 2, grid)
+
+    def tiled(self, vectors: VectorScores) -> Tensor:
+        """Return the same loss of vectors, without their score matrix."""
+        return tiled_info_nce(
+            vectors.images,
+            vectors.texts,
+            vectors.text_to_image,
+            1 / self._scale(),
+            margin=self.margin,
+            exempt=vectors.exempt,
+            weight=vectors.weight,
+            reduction=self.reduction,
+        )
+
+    def _scale(self) -> Tensor:
+        """The factor of the scores, in its range."""
+        if self.training and self.log_scale.requires_grad:
+            self.log_scale.data.clamp_(max=self.highest)
+        return self.log_scale.exp()
 
 
 @final
@@ -128,7 +148,9 @@ class SigmoidLoss(Loss):
         grid = self.grid(scores)
         dtype = grid.scores.dtype
         scale, bias = self.log_scale.exp().to(dtype), self.bias.to(dtype)
-        logits = grid.scores * scale + bias
+        out = grid.scores.isneginf()  # such a pair costs nothing; -inf * 0, a gradient, is NaN
+        logits = grid.scores.masked_fill(out, 0) * scale + bias
+        logits = logits.masked_fill(out, -torch.inf)
         cost = softplus(torch.where(grid.positive, -logits, logits)).sum()
         if (extra := grid.extra) is not None:
             cost = cost + (softplus(-extra.score * scale - bias) * extra.weight.to(dtype)).sum()

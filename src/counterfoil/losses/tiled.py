@@ -1,9 +1,10 @@
 """Losses of a whole training set at once: tiles of scores, each computed, used and dropped.
 
-Functions of unit embeddings with the values and gradients of `InfoNCELoss` and
-`HardestTripletLoss`, for single-vector models whose score is the cosine. Memory is O((I + T)·d)
-and one tile: the (I, T) score matrix does not exist. The backward pass computes each tile once
-more, as Gao et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders.
+Functions of vectors with the values and gradients of `InfoNCELoss` and `HardestTripletLoss`, for
+single-vector models, whose score is the cosine or inner product. Memory is O((I + T)·d) and one
+tile: the (I, T) score matrix does not exist. The backward pass of InfoNCE computes each tile once
+more, as Gao et al., 2021 (https://arxiv.org/abs/2101.06983) do for encoders; that of the hardest
+triplet does so only where negatives are equally hard.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
+from counterfoil.core.types import Pairs
 from counterfoil.losses.base import Reduction, hinge
 
 
@@ -25,6 +27,9 @@ def tiled_info_nce(
     text_to_image: Tensor,
     temperature: float | Tensor = 0.07,
     *,
+    margin: float = 0.0,
+    exempt: Pairs | None = None,
+    weight: Tensor | None = None,
     tile: int = 1024,
     reduction: Reduction = "sum",
 ) -> Tensor:
@@ -33,10 +38,13 @@ def tiled_info_nce(
     CLIP (https://arxiv.org/abs/2103.00020), figure 3, with the departures of `InfoNCELoss`.
 
     Args:
-        images: (I, d) unit embeddings; half precision is judged in float32.
+        images: (I, d) vectors; half precision is judged in float32.
         texts: (T, d) likewise.
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         temperature: scores are divided by it; gradients reach a tensor.
+        margin: every wrong score counts as that much higher.
+        exempt: (E,) pairs that are no negatives either.
+        weight: (E,) weight of each of them as a true pair; 0, or None, for none.
         tile: images and texts scored at a time.
         reduction: see `Loss`; "mean" divides by T.
 
@@ -53,10 +61,17 @@ def tiled_info_nce(
         raise ValueError(f"a temperature of {temperature} was given; it must be positive")
     images, texts, own = _checked(images, texts, text_to_image, tile)
     images = images / temperature
-    true = (images[own] * texts).sum(1)
-    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=False)
-    costs = softplus(wrong_texts[own] - true) + softplus(wrong_images - true)
-    return _reduced(costs / 2, reduction)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, exempt, tile, hardest=False)
+
+    def costs(image: Tensor, text: Tensor) -> Tensor:
+        true = (images[image] * texts[text]).sum(1) - margin / temperature
+        return (softplus(wrong_texts[image] - true) + softplus(wrong_images[text] - true)) / 2
+
+    cost = costs(own, torch.arange(len(own), device=own.device)).sum()
+    if exempt is not None and weight is not None:
+        true = weight > 0
+        cost = cost + (costs(exempt.image[true], exempt.text[true]) * weight[true]).sum()
+    return _reduced(cost, len(own), reduction)
 
 
 def tiled_hardest_triplet(
@@ -65,6 +80,7 @@ def tiled_hardest_triplet(
     text_to_image: Tensor,
     margin: float = 0.2,
     *,
+    exempt: Pairs | None = None,
     tile: int = 1024,
     reduction: Reduction = "sum",
 ) -> Tensor:
@@ -73,10 +89,11 @@ def tiled_hardest_triplet(
     VSE++ (https://arxiv.org/abs/1707.05612), Eq. 6, with the departures of `HardestTripletLoss`.
 
     Args:
-        images: (I, d) unit embeddings; half precision is judged in float32.
+        images: (I, d) vectors; half precision is judged in float32.
         texts: (T, d) likewise.
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         margin: in units of a score.
+        exempt: (E,) pairs that are no negatives either.
         tile: images and texts scored at a time.
         reduction: see `Loss`; "mean" divides by T.
 
@@ -90,9 +107,9 @@ def tiled_hardest_triplet(
     """
     images, texts, own = _checked(images, texts, text_to_image, tile)
     true = (images[own] * texts).sum(1)
-    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, tile, hardest=True)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, exempt, tile, hardest=True)
     costs = hinge(wrong_texts[own], true, margin) + hinge(wrong_images, true, margin)
-    return _reduced(costs, reduction)
+    return _reduced(costs.sum(), len(own), reduction)
 
 
 @final
@@ -101,32 +118,46 @@ class _WrongPairs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, images: Tensor, texts: Tensor, own: Tensor, tile: int, hardest: bool
+        ctx: Any,
+        images: Tensor,
+        texts: Tensor,
+        own: Tensor,
+        exempt: Pairs | None,
+        tile: int,
+        hardest: bool,
     ) -> tuple[Tensor, Tensor]:
         sides = [images.new_full((len(side),), -torch.inf) for side in (images, texts)]
         # equally hard negatives share the gradient, as in the backward pass of `amax`
-        ties = [torch.zeros_like(side) for side in sides]
-        for rows, columns, scores in _tiles(images, texts, own, tile):
-            for axis, part in ((0, rows), (1, columns)):
+        ties = [torch.zeros_like(side, dtype=torch.long) for side in sides]
+        places = [torch.zeros_like(side) for side in ties]
+        for rows, columns, scores in _tiles(images, texts, own, exempt, tile):
+            for axis, part, start in ((0, rows, columns.start), (1, columns, rows.start)):
                 if hardest:
-                    sides[axis][part], ties[axis][part] = _hardest(
-                        scores, 1 - axis, sides[axis][part], ties[axis][part]
-                    )
+                    found = sides[axis][part], ties[axis][part], places[axis][part]
+                    _update_hardest(scores if axis == 0 else scores.T, start, *found)
                 else:
                     some = scores.logsumexp(1 - axis)
                     sides[axis][part] = torch.logaddexp(sides[axis][part], some)
-        ctx.save_for_backward(images, texts, own, *sides, *ties)
-        ctx.tile, ctx.hardest = tile, hardest
+        ctx.save_for_backward(images, texts, own, *sides, *ties, *places)
+        ctx.exempt, ctx.tile, ctx.hardest = exempt, tile, hardest
         return sides[0], sides[1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        images, texts, own, by_image, by_text, image_ties, text_ties = ctx.saved_tensors
+        images, texts, own, by_image, by_text, *rest = ctx.saved_tensors
         of_images, of_texts = torch.zeros_like(images), torch.zeros_like(texts)
         if ctx.hardest:
+            image_ties, text_ties, text_of, image_of = rest
             grads = grads[0] / image_ties.clamp(min=1), grads[1] / text_ties.clamp(min=1)
-        for rows, columns, scores in _tiles(images, texts, own, ctx.tile):
+            if not (image_ties > 1).any() and not (text_ties > 1).any():
+                by_image, by_text = (grad.unsqueeze(1) for grad in grads)
+                of_images = by_image * texts[text_of]
+                of_images.index_add_(0, image_of, by_text * texts)
+                of_texts = by_text * images[image_of]
+                of_texts.index_add_(0, text_of, by_image * images)
+                return of_images, of_texts, None, None, None, None
+        for rows, columns, scores in _tiles(images, texts, own, ctx.exempt, ctx.tile):
             per_image, per_text = by_image[rows].unsqueeze(1), by_text[columns]
             if ctx.hardest:
                 # equal inputs in tiles of equal shape: the maximum is met to the last bit; where it
@@ -141,37 +172,47 @@ class _WrongPairs(torch.autograd.Function):
             weight = shares[0] * grads[0][rows].unsqueeze(1) + shares[1] * grads[1][columns]
             of_images[rows] += weight @ texts[columns]
             of_texts[columns] += weight.T @ images[rows]
-        return of_images, of_texts, None, None, None
+        return of_images, of_texts, None, None, None, None
 
 
 def _wrong_pairs(
-    images: Tensor, texts: Tensor, own: Tensor, tile: int, *, hardest: bool
+    images: Tensor, texts: Tensor, own: Tensor, exempt: Pairs | None, tile: int, *, hardest: bool
 ) -> tuple[Tensor, Tensor]:
     """`_WrongPairs`, with types."""
     apply: Callable[..., tuple[Tensor, Tensor]] = _WrongPairs.apply
-    return apply(images, texts, own, tile, hardest)
+    return apply(images, texts, own, exempt and exempt.to(images.device), tile, hardest)
 
 
-def _hardest(scores: Tensor, dim: int, best: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum so far and how often it was met, with one more tile."""
-    new = torch.maximum(best, scores.amax(dim))
-    met = (scores == new.unsqueeze(dim)).sum(dim)
-    return new, torch.where(new > best, met, ties + met)
+def _update_hardest(scores: Tensor, start: int, best: Tensor, ties: Tensor, place: Tensor) -> None:
+    """Update, in place, the maximum of each row, how often it was met, and where, by one tile."""
+    some = scores.amax(1)
+    hit = ((some >= best) & (some > -torch.inf)).nonzero().squeeze(1)  # few, after the first tiles
+    new, old = some[hit], best[hit]
+    met = scores[hit] == new.unsqueeze(1)
+    count, better = met.sum(1), new > old
+    ties[hit] = torch.where(better, count, ties[hit] + count)
+    place[hit] = torch.where(better, start + met.to(torch.uint8).argmax(1), place[hit])
+    best[hit] = new
 
 
 def _tiles(
-    images: Tensor, texts: Tensor, own: Tensor, tile: int
+    images: Tensor, texts: Tensor, own: Tensor, exempt: Pairs | None, tile: int
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """Rows, columns and scores of each tile, -inf where the pair is true."""
     for top in range(0, len(images), tile):
         rows = slice(top, min(top + tile, len(images)))
         row = torch.arange(rows.start, rows.stop, device=own.device).unsqueeze(1)
         for left in range(0, len(texts), tile):
-            columns = slice(left, left + tile)
+            columns = slice(left, min(left + tile, len(texts)))
             # autocast is on in a forward pass alone: scores of both passes must be the same
             with torch.autocast(images.device.type, enabled=False):
                 scores = images[rows] @ texts[columns].T
-            yield rows, columns, scores.masked_fill_(row == own[columns], -torch.inf)
+            scores.masked_fill_(row == own[columns], -torch.inf)
+            if exempt is not None:
+                down, right = exempt.image - top, exempt.text - left
+                here = (down >= 0) & (down < len(scores)) & (right >= 0) & (right < len(scores.T))
+                scores[down[here], right[here]] = -torch.inf
+            yield rows, columns, scores
 
 
 def _checked(
@@ -199,6 +240,6 @@ def _checked(
     return images.to(dtype), texts.to(dtype), text_to_image.to(images.device)
 
 
-def _reduced(costs: Tensor, reduction: Reduction) -> Tensor:
-    """The sum of the costs of true pairs, or their mean."""
-    return costs.mean() if reduction == "mean" else costs.sum()
+def _reduced(cost: Tensor, texts: int, reduction: Reduction) -> Tensor:
+    """The cost of all pairs, or its share per text."""
+    return cost / texts if reduction == "mean" else cost

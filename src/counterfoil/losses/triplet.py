@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import parse_choice
-from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, VectorScores
 from counterfoil.losses.base import (
     Loss,
     Reduction,
@@ -17,6 +17,7 @@ from counterfoil.losses.base import (
     negative_scores,
     positive_scores,
 )
+from counterfoil.losses.tiled import tiled_hardest_triplet
 
 
 class TripletLoss(Loss):
@@ -93,6 +94,17 @@ class HardestTripletLoss(TripletLoss):
     def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
         # the maximum of a row before rows are repeated: (A, C) in memory, not (P, C)
         return hinge(wrong.amax(1)[anchor], positive, self.margin).sum()
+
+    def tiled(self, vectors: VectorScores) -> Tensor:
+        """Return the same loss of vectors, without their score matrix."""
+        return tiled_hardest_triplet(
+            vectors.images,
+            vectors.texts,
+            vectors.text_to_image,
+            self.margin,
+            exempt=vectors.exempt,
+            reduction=self.reduction,
+        )
 
 
 @final

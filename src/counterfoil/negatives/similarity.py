@@ -358,7 +358,7 @@ class CaptionSimilarity:
 
     def __call__(self, batch: Batch) -> Tensor:
         """Return the (I, T) similarity of each anchor text to the captions of each anchor image."""
-        device = batch.positive.device
+        device = batch.device
         images, texts = batch.block
         image, text = batch.anchors.image.cpu(), batch.anchors.text.cpu()
         near = latent_similarity(

@@ -449,7 +449,7 @@ class StoredVectors(Teacher):
         self.offset = sum(offset for _, offset in weights)
 
     def block(self, batch: Batch) -> Tensor:
-        device, (images, texts) = batch.positive.device, batch.block
+        device, (images, texts) = batch.device, batch.block
         text = self._texts(batch.text_rows[:texts]).to(device).T
 
         def scores(rows: Tensor | slice) -> Tensor:
@@ -459,7 +459,7 @@ class StoredVectors(Teacher):
         return gather_shards(images, scores, device) + self.offset
 
     def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
-        device = batch.positive.device
+        device = batch.device
         image = self._images(batch.image_rows).to(device)[pairs.image]
         text = self._texts(batch.text_rows).to(device)[pairs.text]
         return (image * text).sum(1) + self.offset
@@ -496,7 +496,7 @@ class _ModelTeacher(Teacher):
         scores = gather_shards(
             len(images),
             lambda rows: self.model.score_matrix(images.rows(rows), texts),
-            batch.positive.device,
+            batch.device,
         )
         return scores.float() * self.weight[0] + self.weight[1]
 
@@ -507,7 +507,7 @@ class _ModelTeacher(Teacher):
             lambda rows: self.model.score_indices(
                 images, texts, Pairs(pairs.image[rows], pairs.text[rows])
             ),
-            batch.positive.device,
+            batch.device,
         )
         return scores.float() * self.weight[0] + self.weight[1]
 
@@ -546,7 +546,7 @@ class StoredFragments(_ModelTeacher):
         self.images, self.texts = images, texts
 
     def encodings(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
-        device, (images, texts) = batch.positive.device, batch.block
+        device, (images, texts) = batch.device, batch.block
         rows = slice(None if whole else images), slice(None if whole else texts)
         return (
             self.images.rows(batch.image_rows[rows[0]]).to(device),
@@ -585,7 +585,7 @@ class FrozenTeacher(_ModelTeacher):
         )
 
     def _items(self, look: LoadRows, rows: Tensor, batch: Batch) -> ModalityBatch:
-        return look(rows[shard_index(len(rows), rows.device)]).to(batch.positive.device)
+        return look(rows[shard_index(len(rows), rows.device)]).to(batch.device)
 
 
 @final
@@ -623,4 +623,4 @@ def concatenate_teachers(vectors: Sequence[Tensor], factors: Tensor | None = Non
 
 def _full_precision(batch: Batch) -> AbstractContextManager[object]:
     """Turn off the half precision that the student may be trained in."""
-    return torch.autocast(batch.positive.device.type, enabled=False)
+    return torch.autocast(batch.device.type, enabled=False)

@@ -343,7 +343,9 @@ class TrainConfig:
 
     Attributes:
         epochs: passes over the training captions.
-        batch: anchor captions in a batch, over all processes.
+        batch: anchor captions in a batch, over all processes; 0 makes the whole training split one
+            batch, and an epoch one step, for losses that have a tiled form and models of one vector
+            per item (see `counterfoil.losses.tiled`).
         seed: of the order, the draws and the dropout.
         optimiser: rule, rates, clipping.
         schedule: of the learning rate.
@@ -393,12 +395,17 @@ class TrainConfig:
     keep_last: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "accumulate", "log_every", "ahead"):
+        for name in ("epochs", "accumulate", "log_every", "ahead"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed")
-        for name in ("chunk", "steps", "minutes", "save_minutes", "dev_images"):
+        for name in ("batch", "chunk", "steps", "minutes", "save_minutes", "dev_images"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it may not be below 0")
+        if not self.batch and self.accumulate > 1:
+            raise ValueError(
+                f"accumulate={self.accumulate} and batch=0, the whole training split: there are no "
+                "other batches to add up; set accumulate to 1, or batch to a number of captions"
+            )
         if not 0 <= self.average < 1:
             raise ValueError(f"average={self.average}: a decay is at least 0 and below 1")
         parse_literal(Precision, self.precision, "a precision")

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.types import INFERENCE, Role, ScoreMatrix
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, VectorScores
+from counterfoil.losses.base import full_precision
 from counterfoil.losses.ndgl import guide_agreement
 from counterfoil.training.config import Tracker
 
@@ -282,10 +283,35 @@ class StepMonitor:
         if written is not None:
             self.figures |= generated_difficulty(written, grid)
 
+    def record_tiled(self, vectors: VectorScores) -> None:
+        """Note the figures of a step without a score matrix, if they are wanted."""
+        if self.wanted:
+            self.figures = vector_figures(vectors)
+
     def take(self) -> dict[str, float]:
         """The figures as numbers, once."""
         figures, self.figures = self.figures, {}
         return {name: round(value.item(), 6) for name, value in figures.items()}
+
+
+@torch.no_grad()
+def vector_figures(vectors: VectorScores, sample: int = 1000) -> dict[str, Tensor]:
+    """Mean scores of the true images and of the hardest wrong images of the first texts.
+
+    Args:
+        vectors: of the batch, texts in random order.
+        sample: texts looked at, so that it costs little beside the loss.
+    """
+    own = vectors.text_to_image[:sample]
+    scores = full_precision(vectors.texts[:sample]) @ full_precision(vectors.images).T
+    text = torch.arange(len(own), device=own.device)
+    true = scores[text, own]
+    scores[text, own] = -torch.inf
+    if vectors.exempt is not None:
+        there = vectors.exempt.text < len(own)
+        scores[vectors.exempt.text[there], vectors.exempt.image[there]] = -torch.inf
+    hardest = scores.amax(1).nan_to_num(neginf=0)  # a text that is true of every image
+    return {"true_score": true.mean(), "hardest_score": hardest.mean()}
 
 
 def guide_figures(

@@ -1,7 +1,8 @@
 """One training step, as one module: encode, score the block, mine online, score pairs, losses.
 
 Where neither the loss nor the online miner looks at wrong pairs of the block, only its anchor
-pairs are scored.
+pairs are scored. Where the whole training split is one batch, the loss is computed from the vectors
+in tiles, and no block exists.
 
 Several processes share the work and agree on the loss. Each encodes its share of the pools and
 scores its share of the block's rows and of the pairs; encodings and scores are gathered with their
@@ -16,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Generic, Protocol, Self, TypeVar, final
+from typing import Generic, Protocol, Self, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -37,10 +38,11 @@ from counterfoil.core.types import (
     Role,
     ScoreMatrix,
     Scores,
+    VectorScores,
     WordTask,
 )
-from counterfoil.losses.base import WeightedSum
-from counterfoil.models.base import RetrievalModel
+from counterfoil.losses.base import Loss, TiledLoss, WeightedSum
+from counterfoil.models.base import RetrievalModel, SingleVectorModel
 from counterfoil.negatives.online import (
     MinedExtras,
     OnlineMiner,
@@ -135,7 +137,7 @@ def score_whole_block(model: RetrievalModel, batch: Batch, view: EncodedBatch) -
     return gather_shards(
         len(images),
         lambda rows: model.score_matrix(images.rows(rows), texts),
-        batch.positive.device,
+        batch.device,
     )
 
 
@@ -146,7 +148,7 @@ def score_anchor_pairs(model: RetrievalModel, batch: Batch, view: EncodedBatch) 
     scores = gather_shards(
         len(image),
         lambda rows: model.score_indices(view.images, view.texts, Pairs(image[rows], text[rows])),
-        batch.positive.device,
+        batch.device,
     )
     empty = torch.full(batch.block, torch.nan, dtype=scores.dtype, device=scores.device)
     return empty.index_put((image, text), scores)
@@ -183,10 +185,13 @@ class TrainingStep(TrainableModule[Batch]):
             twice and the model's own losses are added up over the pieces. The idea is that of Gao
             et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
             (https://arxiv.org/abs/2101.06983).
+        tiled: compute the loss from the vectors in tiles, so that memory does not grow with the
+            product of images and texts; see `check_tiled`.
 
     Raises:
         ValueError: the objective needs pairs, grids or targets that are not provided, a role is
-            provided twice, or the proposer does not fit the model.
+            provided twice, the proposer does not fit the model, or something needs the score matrix
+            of a tiled loss.
     """
 
     def __init__(
@@ -201,8 +206,11 @@ class TrainingStep(TrainableModule[Batch]):
         precision: Precision = "fp32",
         seed: int = 0,
         chunk: int = 0,
+        tiled: bool = False,
     ) -> None:
         super().__init__()
+        if tiled:
+            check_tiled(objective, model, proposer=proposer, guide=guide)
         proposed = proposer.provides if proposer else frozenset[Role]()
         words = proposer.provides_words if proposer else frozenset[str]()
         _check_provided(
@@ -233,7 +241,8 @@ class TrainingStep(TrainableModule[Batch]):
         self.miner = proposer if isinstance(proposer, nn.Module) else None
         anchors_only = proposer is None or proposer.anchors_only
         self.scores_anchors_only = anchors_only and not objective.needs_block
-        self.precision, self.seed, self.chunk = precision, seed, chunk
+        self.precision, self.seed, self.chunk, self.tiled = precision, seed, chunk, tiled
+        self._flat: Tensor | None = None
         self._copies: dict[str, int] = {}
         self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}
         self.watch = StepMonitor()
@@ -260,7 +269,7 @@ class TrainingStep(TrainableModule[Batch]):
         )
 
     def _encode(self, batch: Batch) -> EncodedViews:
-        with autocast(self.precision, batch.positive.device):
+        with autocast(self.precision, batch.device):
             views: EncodedViews = self.model(batch)
         return views
 
@@ -271,7 +280,9 @@ class TrainingStep(TrainableModule[Batch]):
             batch: the batch.
             share: what `encode` made of this process's share of it.
         """
-        with autocast(self.precision, batch.positive.device):
+        if self.tiled:
+            return self._judge_tiled(batch, gather_views(batch, share))
+        with autocast(self.precision, batch.device):
             views = self._related(batch, gather_views(batch, share))
             grids = self._grids(batch, views)
             self._copies = {name: grid.repeats for name, grid in grids.items()}
@@ -281,7 +292,14 @@ class TrainingStep(TrainableModule[Batch]):
         self._proposed = batch.step, {role: pairs[role].isneginf() for role in roles}
         losses = self._losses(batch, grids, pairs, proposal.words)
         self.watch.record(grids, losses, pairs)
-        return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
+        return {**losses, **_own_losses(views)}
+
+    def _judge_tiled(self, batch: Batch, views: EncodedViews) -> dict[str, Tensor]:
+        view = views.inference
+        vectors = _vectors(batch, view.images.tokens[:, 0], view.texts.tokens[:, 0])
+        losses = self.objective.tiled(vectors)
+        self.watch.record_tiled(vectors)
+        return {**losses, **_own_losses(views)}
 
     @torch.no_grad()
     def level(self, batch: Batch) -> Tensor | None:
@@ -289,13 +307,19 @@ class TrainingStep(TrainableModule[Batch]):
 
         None where it cannot be told: of words, and of what is proposed before this batch is judged.
         """
+        if self.tiled:
+            if self._flat is None:  # the same of every batch, which is the whole split
+                sides = [torch.zeros(size, 1, device=batch.device) for size in batch.block]
+                losses = self.objective.tiled(_vectors(batch, *sides))
+                self._flat = torch.stack(list(losses.values())).sum()
+            return self._flat
         step, proposed = self._proposed
         none = proposed if step == batch.step else {}
         if self.objective.needs - {*batch.pairs, *none} or self.objective.needs_words:
             return None
         # run the objective itself on zeros: no formula per loss, and terms that are silent at this
         # step, guides and margins count as they do in training
-        flat = torch.zeros(batch.block, device=batch.positive.device)
+        flat = torch.zeros(batch.block, device=batch.device)
         grids = {
             n: self._score_matrix(batch, self._zero_scores(batch, n), n)
             for n in self._wanted(batch)
@@ -308,7 +332,7 @@ class TrainingStep(TrainableModule[Batch]):
     def _zero_scores(self, batch: Batch, name: str) -> Tensor:
         """Equal scores, as many as the grid of this name had of the batch before."""
         images, texts = (size * self._copies.get(name, 1) for size in batch.block)
-        return torch.zeros(images, texts, device=batch.positive.device)
+        return torch.zeros(images, texts, device=batch.device)
 
     def _losses(
         self,
@@ -336,7 +360,7 @@ class TrainingStep(TrainableModule[Batch]):
         """With what arises only where the whole batch is seen; drawn alike on every process."""
         if not self.model.uses_batch_context:
             return views
-        device = batch.positive.device
+        device = batch.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(derive_seed(self.seed, "relate", batch.step))
             return self.model.batch_forward(batch, views, self._wanted(batch))
@@ -356,19 +380,14 @@ class TrainingStep(TrainableModule[Batch]):
         _, guide = self._miner_and_guide
         guided = guide is not None and self.objective.needs_guide and name == INFERENCE
         targets = guide(batch) if guide and (guided or self._masks_block) else None
+        out = self._left_out(batch, targets)
         copies = len(scores) // batch.block[0]
         image, text = batch.anchors.image, batch.anchors.text
         blocks = scores.view(batch.block[0], copies, batch.block[1], copies)
         positive = batch.positive
         if copies > 1:
             positive = positive.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
-        if targets is not None and self._masks_block:
-            out = self.mask.block(targets, batch.positive, batch.anchors)
-            out = out.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
-            scores = scores.masked_fill(out, -torch.inf)
-        if batch.exempt is not None:
-            out = torch.zeros(batch.block, dtype=torch.bool, device=scores.device)
-            out[batch.exempt.block.image, batch.exempt.block.text] = True
+        if out is not None:
             out = out.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
             scores = scores.masked_fill(out, -torch.inf)
         return ScoreMatrix(
@@ -381,6 +400,16 @@ class TrainingStep(TrainableModule[Batch]):
             repeats=copies,
             extra=_extra_positives(batch.exempt, blocks) if batch.exempt else None,
         )
+
+    def _left_out(self, batch: Batch, targets: Tensor | None) -> Tensor | None:
+        """(I, T) bool, pairs that were judged no negatives, or that the guide takes for true."""
+        out = None
+        if targets is not None and self._masks_block:
+            out = self.mask.block(targets, batch.positive, batch.anchors)
+        if batch.exempt is None:
+            return out
+        out = torch.zeros_like(batch.positive) if out is None else out
+        return out.index_put((batch.exempt.block.image, batch.exempt.block.text), out.new_ones(()))
 
     @property
     def _masks_block(self) -> bool:
@@ -432,7 +461,7 @@ class TrainingStep(TrainableModule[Batch]):
                 lambda rows: self.model.score_indices(
                     images, texts, Pairs(there.image[rows], there.text[rows])
                 ),
-                batch.positive.device,
+                batch.device,
             ),
         )
         parts = torch.split(scores, [pair.image.numel() for pair in wanted.values()])
@@ -451,6 +480,17 @@ def _extra_positives(exempt: ExemptPairs, blocks: Tensor) -> ExtraPositives | No
     image, text = exempt.block.image[true], exempt.block.text[true]
     score = blocks[image, :, text].flatten(1).amin(1)
     return ExtraPositives(image, text, score, exempt.weight[true])
+
+
+def _vectors(batch: Batch, images: Tensor, texts: Tensor) -> VectorScores:
+    """The anchors of a batch, whose pools hold nothing else, for a tiled loss."""
+    exempt = batch.exempt
+    pairs = (exempt.block, exempt.weight) if exempt else (None, None)
+    return VectorScores(images, texts, batch.anchors.image, *pairs)
+
+
+def _own_losses(views: EncodedViews) -> dict[str, Tensor]:
+    return {f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}
 
 
 def _append_items(
@@ -472,6 +512,39 @@ def _check_provided(kind: str, needed: frozenset[str], provided: frozenset[str])
         offered = ", ".join(sorted(provided)) or "none"
         raise ValueError(
             f"the objective needs {kind} {', '.join(sorted(missing))}, but provided are: {offered}"
+        )
+
+
+def check_tiled(
+    objective: WeightedSum,
+    model: RetrievalModel | type[RetrievalModel] | None = None,
+    **others: object,
+) -> None:
+    """Refuse a whole split as one batch where something needs its score matrix.
+
+    Args:
+        objective: the loss.
+        model: the model or its class; None where neither is known yet.
+        others: further inputs of the training by name, which are all to be None.
+
+    Raises:
+        ValueError: something does.
+    """
+    wrong = [
+        f"the loss {type(term).__name__}"
+        for term in objective.terms.values()
+        if not isinstance(term, TiledLoss) or cast("Loss", term).needs_grid != INFERENCE
+    ]
+    kind = model if isinstance(model, type) else type(model)
+    if model and (not issubclass(kind, SingleVectorModel) or model.uses_batch_context):
+        wrong.append(f"the model {kind.__name__}")
+    wrong += [name.replace("_", " ") for name, value in others.items() if value is not None]
+    if wrong:
+        raise ValueError(
+            "batch=0 makes the whole training split one batch, whose score matrix is never held, "
+            f"but {', '.join(wrong)} would need it; allowed are HardestTripletLoss and InfoNCELoss "
+            "on a model with one vector per item, such as FrozenAdapters, without mined, proposed "
+            "or guided negatives; leave the others out, or set batch to a number of captions"
         )
 
 

@@ -64,7 +64,14 @@ from counterfoil.training.checkpoint import (
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig, WeightAverage
 from counterfoil.training.logging import MetricsLog, check_trackers
 from counterfoil.training.remine import RemineConfig, Reminer, check_remine
-from counterfoil.training.step import B, BatchSource, OptimizerStep, TrainableModule, TrainingStep
+from counterfoil.training.step import (
+    B,
+    BatchSource,
+    OptimizerStep,
+    TrainableModule,
+    TrainingStep,
+    check_tiled,
+)
 from counterfoil.training.stopping import StopMonitor, StopReason, watch_for_stop
 
 __all__ = [
@@ -360,11 +367,14 @@ def fit(
         resume: continue from the last checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
-        ValueError: what the objective needs is not provided, or not early enough, a tracker is not
-            installed, the loss is not finite, or the checkpoint is damaged or belongs to another
-            training.
+        ValueError: what the objective needs is not provided, or not early enough, a batch of the
+            whole split meets something that needs its score matrix, a tracker is not installed, the
+            loss is not finite, or the checkpoint is damaged or belongs to another training.
     """
     check_trackers(plan.track)
+    if not plan.batch:
+        given = {"negatives": draws, "neighbours": neighbours, "mined_batches": partition}
+        check_tiled(objective, model, **given)
     needed = RoleSubset(draws, objective.needs) if draws else None
     stream = BatchStream(
         processor=train,
@@ -387,6 +397,7 @@ def fit(
         provides=needed.provides if needed else remined,
         precision=plan.precision,
         chunk=plan.chunk,
+        tiled=not plan.batch,
     ).to(distributed.device())
     if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
         guide.to(distributed.device())
@@ -399,6 +410,11 @@ def fit(
         hooks.append(Reminer(refresh, stream, draw, remined, folder / "lists", key))
     checkpoints = CheckpointFolder(folder / "checkpoints", key)
     loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
+    if not plan.batch and plan.schedule.warmup >= loop.total:
+        warn(
+            f"with batch=0 an epoch is one step, and the learning rate rises for "
+            f"{plan.schedule.warmup:g} of {loop.total} steps; set more epochs, or a shorter warmup"
+        )
     return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
@@ -412,10 +428,10 @@ def sampler_of(
     """Return the sampler of the captions that make a batch; for `together` see `BatchSampler`."""
     return BatchSampler(
         dataset.relation,
-        batch=plan.batch,
+        batch=plan.batch or max(len(dataset.texts), 1),
         seed=plan.seed,
         one_caption=plan.one_caption,
-        drop_last=plan.drop_last,
+        drop_last=plan.drop_last and plan.batch > 0,
         all_captions=plan.all_captions,
         partition=partition,
         together=together,
@@ -475,7 +491,7 @@ class Trainer:
             `mine_hard_negatives`, a store, its lists, or its folder.
         output: the folder to write.
         epochs: passes over the training captions.
-        batch_size: captions in a batch, over all processes.
+        batch_size: captions in a batch, over all processes; 0 for all, see `TrainConfig`.
         lr: learning rate.
         seed: of the order, the draws and the dropout.
         resume: continue from the last checkpoint in `output`, if there is one.
@@ -538,6 +554,9 @@ class Trainer:
             seed=config.seed if seed is None else seed,
             optimiser=replace(config.optimiser, rate=rate),
         )
+        if not self.config.batch:
+            given = {"negatives": self.lists, "mined_batches": self.batch_lists}
+            check_tiled(self.objective, model.model, **given)
         self.output, self.resume = Path(output), resume
         self.sampling, self.callbacks = sampling, tuple(callbacks)
         if not resume and any((self.output / name).exists() for name in (MODEL, "metrics.jsonl")):

@@ -423,7 +423,7 @@ class TagsGenerator(OnlineMiner):
         rng: torch.Generator,
     ) -> MinedExtras:
         """Return generated captions of every anchor, the same on every process."""
-        rows, device = batch.text_rows[batch.anchors.text.cpu()], batch.positive.device
+        rows, device = batch.text_rows[batch.anchors.text.cpu()], batch.device
         mask = mask_token_of(self.inputs, self.filler or model)
         masked = self.mask_refill.mask(self.inputs, rows, mask=mask, rng=rng, device=device)
         logits, task = self._predict(model, batch, views, masked.masked)
@@ -448,7 +448,7 @@ class TagsGenerator(OnlineMiner):
         self, model: RetrievalModel, batch: Batch, views: EncodedViews, masked: MaskedCaptions
     ) -> tuple[Tensor, WordTask | None]:
         """Return the generator's logits at the slots, and the "masked" task of the model."""
-        anchor = torch.arange(len(batch.anchors.image), device=batch.positive.device)
+        anchor = torch.arange(len(batch.anchors.image), device=batch.device)
         anchor = anchor.repeat_interleave(self.mask_refill.masks)
         task, slots = None, masked.slots
         if self.filler is None or "masked" in self.words:
@@ -497,7 +497,7 @@ class TagsGenerator(OnlineMiner):
     def _images(self, batch: Batch, processor: ProcessedDataset) -> ModalityBatch:
         """Return the anchors' images, processed."""
         rows = batch.image_rows[batch.anchors.image.cpu()]
-        return processor.images(rows).to(batch.positive.device)
+        return processor.images(rows).to(batch.device)
 
     def _pairs(self, batch: Batch, selected: SelectedCaptions) -> Pairs:
         """Return (B, m) pairs; -1 where there is no text."""

@@ -58,6 +58,7 @@ from counterfoil.pipelines.stages.teach import GuideStage
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.remine import RemineConfig, check_remine
+from counterfoil.training.step import check_tiled
 from counterfoil.training.trainer import fit, sampler_of
 
 EDITS = frozenset({Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
@@ -183,6 +184,14 @@ class Train(ModelStage):
         check_pictures(context, self)
         check_start(context, self)
         check_word_vectors(self)
+        if not self.plan.batch:
+            names = ("negatives", "proposer", "guide", "neighbours", "mined_batches")
+            made = self.model.make
+            check_tiled(
+                self.objective.build(),
+                made if isinstance(made, type) and issubclass(made, RetrievalModel) else None,
+                **{name: getattr(self, name) for name in names},
+            )
         if self.refresh.every:
             check_remine(
                 self.refresh,
