@@ -272,45 +272,34 @@ def _share_title(share: float) -> str:
 
 
 def _by_truth(budget: Budget) -> Iterator[Experiment]:
-    """Lists as mined and exactly false ones on all seeds, then known shares of true pairs."""
+    """Lists as mined, and with each share of true pairs, at the smallest batch."""
     size = SIZES[budget]
     regime = replace(size.regimes[0], epochs=min(3, size.regimes[0].epochs))
-    for key, shares in (("seed", SHARES[:1]), ("shares", SHARES[1:])):
-        for seed in size.seeds:
-            builder = ExperimentBuilder(ADAPTERS, seed)
-            if key == "seed":
-                if seed == size.seeds[0]:
-                    cca_row(builder, regime.setting)
-                online = adapter_training("online", HARDEST, seed, regime, size.steps)
-                builder.compare(ONLINE, online, setting=regime.setting)
-                builder.add(_mined(size))
-                loss = OFFLINE[FINAL]
-                mined = adapter_training("adaptive", loss, seed, regime, size.steps, "lists")
-                builder.compare(FINAL, mined, setting=regime.setting)
-            else:
-                builder.add(adapter_training("online", HARDEST, seed, regime, size.steps))
-            builder.add(_mined(size, LONGEST, "longer"))
-            for share in shares:
-                _add_share(builder, share, regime, size)
-            yield builder.build("aoq-truth", f"{key}-{seed}", SCENES)
-
-
-def _add_share(builder: ExperimentBuilder, share: float, regime: Regime, size: AoqSize) -> None:
-    """Lists with a share of true pairs, and round two on them."""
-    name = f"true-{100 * share:.0f}"
-    lists = TrueShareLists(
-        name=name,
-        lists="longer",
-        share=share,
-        texts=size.texts,
-        images=size.images,
-        seed=builder.seed,
-    )
-    builder.add(lists)
-    stage = adapter_training(
-        f"adaptive-{name}", OFFLINE[FINAL], builder.seed, regime, size.steps, name
-    )
-    builder.compare(_share_title(share), stage, setting=regime.setting)
+    for seed in size.seeds:
+        builder = ExperimentBuilder(ADAPTERS, seed)
+        if seed == size.seeds[0]:
+            cca_row(builder, regime.setting)
+        online = adapter_training("online", HARDEST, seed, regime, size.steps)
+        builder.compare(ONLINE, online, setting=regime.setting)
+        builder.add(_mined(size), _mined(size, LONGEST, "longer"))
+        mined = adapter_training("adaptive", OFFLINE[FINAL], seed, regime, size.steps, "lists")
+        builder.compare(FINAL, mined, setting=regime.setting)
+        for share in SHARES:
+            name = f"true-{100 * share:.0f}"
+            lists = TrueShareLists(
+                name=name,
+                lists="longer",
+                share=share,
+                texts=size.texts,
+                images=size.images,
+                seed=seed,
+            )
+            builder.add(lists)
+            stage = adapter_training(
+                f"adaptive-{name}", OFFLINE[FINAL], seed, regime, size.steps, name
+            )
+            builder.compare(_share_title(share), stage, setting=regime.setting)
+        yield builder.build("aoq-truth", f"seed-{seed}", SCENES)
 
 
 def _vsepp(budget: Budget) -> Iterator[Experiment]:

@@ -164,7 +164,8 @@ def run(
     todo = [(one, rows) for one, rows in first if rows]
     todo += [(one, one.rows) for one, rows in first if rows != one.rows]
     contents = data_contents(source.open())
-    opened = _with_vectors(source, folder.parent / "vectors") if table.vectors else source
+    vectors = folder.parent / f"vectors-{contents}"  # tables share them
+    opened = _with_vectors(source, vectors) if table.vectors else source
     foils = FoilAccuracy(source.data) if FOILS in table.metrics else None
     for number, (experiment, rows) in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)

@@ -170,3 +170,17 @@ def test_bad_input_gets_a_sentence(words, message, capsys, tmp_path, monkeypatch
     assert main(words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_tables_share_the_vectors_of_equal_data_only(tmp_path, monkeypatch) -> None:
+    opened = []
+    monkeypatch.setattr(
+        running, "run_pipeline", lambda _, source, *__, **___: opened.append(source)
+    )
+    for data in ("scenes:images=300", "scenes:images=310", "scenes:images=300"):
+        source = DataSource(f"{data},dev=10,test=10,features=regions")
+        run(
+            find("aoq-truth"), "smoke", source, tmp_path / "runs" / "table", tmp_path / "rows.jsonl"
+        )
+    assert opened[0].data == opened[2].data != opened[1].data
+    assert len(opened[1].open()) == 310
