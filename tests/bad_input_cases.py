@@ -46,13 +46,19 @@ def typed(name: str, line: str, *fragments: str) -> None:
 
 
 typed("unknown verb", "runn demo", "No such command 'runn'", "Did you mean 'run'")
-typed("unknown option", "run demo --outputt x", "--outputt", "--output", "counterfoil run --help")
+typed(
+    "unknown option",
+    "run aoq/vsepp-scenes --outputt x",
+    "--outputt",
+    "--output",
+    "counterfoil run --help",
+)
 typed("missing argument", "run", "Missing argument 'recipe'", "counterfoil run --help")
 typed("no model and no features", "features a b", "no image features", "features --model MODEL")
 typed("batch of a conversion", "features a b --batch 3", "--batch is read only with --model")
 typed("grid of regions", "features a b --model c --regions 3 --grid 2", "only without --regions")
-typed("no number", "run demo --minutes soon", "'--minutes'", "valid number")
-typed("negative minutes", "run demo --minutes -1", "'--minutes'", "greater than")
+typed("no number", "run aoq/vsepp-scenes --minutes soon", "'--minutes'", "valid number")
+typed("negative minutes", "run aoq/vsepp-scenes --minutes -1", "'--minutes'", "greater than")
 typed(
     "lists of nothing",
     "mine vectors --output x --texts 0",
@@ -66,26 +72,57 @@ typed("serve a depth of nothing", "serve nowhere --depth 0", "'--depth'", "0")
 typed("serve without time", "serve nowhere --seconds 0", "'--seconds'", "greater than")
 typed("unknown recipe", "plan demoo", "'demoo' is not a recipe", "did you mean 'demo'")
 typed("unknown host", "train scan-t2l", "'scan-t2l'", "did you mean 'scan-t2i'")
-typed("unknown stage", "plan demo --set onlin.seed=1", "'onlin'", "did you mean 'online'")
-typed("unknown key", "plan demo --set online.epoks=1", "'epoks'", "did you mean 'epochs'")
-typed("unknown inner key", "plan demo --set online.model.image.widht=1", "did you mean 'width'")
-typed("unknown key of all", "plan demo --set *.sead=1", "'sead'", "did you mean 'seed'")
-typed("no setting", "plan demo --set epochs", "'epochs' is no setting", "stage.key=value")
-typed("wrong kind of value", "plan demo --set online.epochs=many", "'many' is text", "whole number")
-typed("float for int", "plan demo --set online.epochs=1.5", "1.5 is a number", "a whole number")
-typed("key below a number", "plan demo --set online.seed.x=1", "'x' is not a key")
-typed("negative batch", "run demo --set online.batch=-1", "batch=-1", "may not be below 0")
-typed("all at once", "run demo --set online.batch=0", "SwitchAfter", "HardestTripletLoss")
+typed(
+    "unknown stage", "plan aoq/vsepp-scenes --set onlin.seed=1", "'onlin'", "did you mean 'online'"
+)
+typed(
+    "unknown key", "plan aoq/vsepp-scenes --set online.epoks=1", "'epoks'", "did you mean 'epochs'"
+)
+typed(
+    "unknown inner key",
+    "plan aoq/vsepp-scenes --set online.model.image.widht=1",
+    "did you mean 'width'",
+)
+typed("unknown key of all", "plan aoq/vsepp-scenes --set *.sead=1", "'sead'", "did you mean 'seed'")
+typed(
+    "no setting", "plan aoq/vsepp-scenes --set epochs", "'epochs' is no setting", "stage.key=value"
+)
+typed(
+    "wrong kind of value",
+    "plan aoq/vsepp-scenes --set online.epochs=many",
+    "'many' is text",
+    "whole number",
+)
+typed(
+    "float for int",
+    "plan aoq/vsepp-scenes --set online.epochs=1.5",
+    "1.5 is a number",
+    "a whole number",
+)
+typed("key below a number", "plan aoq/vsepp-scenes --set online.seed.x=1", "'x' is not a key")
+typed(
+    "negative batch", "run aoq/vsepp-scenes --set online.batch=-1", "batch=-1", "may not be below 0"
+)
+typed(
+    "all at once", "run aoq/vsepp-scenes --set online.batch=0", "SwitchAfter", "HardestTripletLoss"
+)
 typed("all and few", "train vsepp --batch-size few", "'few'", "all")
 typed("a batch of nothing", "train vsepp --batch-size 0", "'0'", "all")
-typed("unknown lens", "run demo --set online.processor.images=pixles", "mean 'pixels'")
-typed("unknown protocol of a stage", "plan demo --set *.protocol=coco-1", "mean 'coco-1k'")
-typed("no number at all", "plan demo --set online.epochs=none", "None is none", "whole number")
-typed("replaced whole", "plan demo --set online.model=3", "set one of", "image_pool")
-typed("rate of nothing", "run demo --set online.rate=0.0", "rate=0.0", "above 0")
+typed("unknown lens", "run aoq/vsepp-scenes --set online.processor.images=pixles", "mean 'pixels'")
+typed(
+    "unknown protocol of a stage", "plan aoq/vsepp-scenes --set *.protocol=coco-1", "mean 'coco-1k'"
+)
+typed(
+    "no number at all",
+    "plan aoq/vsepp-scenes --set online.epochs=none",
+    "None is none",
+    "whole number",
+)
+typed("replaced whole", "plan aoq/vsepp-scenes --set online.model=3", "set one of", "image_pool")
+typed("rate of nothing", "run aoq/vsepp-scenes --set online.rate=0.0", "rate=0.0", "above 0")
 typed(
     "unknown precision",
-    "run demo --set online.precision=fp61",
+    "run aoq/vsepp-scenes --set online.precision=fp61",
     "'fp61' is not a value of 'precision'",
 )
 typed("report of nothing", "report", "Missing argument 'runs")
@@ -139,22 +176,39 @@ typed(
     "greater than or equal to 1",
 )
 typed("shortlists of extended", "evaluate vectors --first vectors --cxc x", "leave out --eccv")
-typed("stage of no depth", "plan demo --set test-online.depth=0", "depth=0", "at least 1")
+typed(
+    "stage of no depth", "plan aoq/vsepp-scenes --set test-online.depth=0", "depth=0", "at least 1"
+)
 typed("unknown tie rule", "evaluate vectors --ties optimist", "mean 'optimistic'")
 typed("query for vectors", "search vectors dog --data scenes:images=12", "ready-made vectors")
 typed("missing picture query", "search vectors dog.jpg", "dog.jpg does not exist")
 typed("unknown system", "convert scam a b c", "'scam'", "did you mean 'scan'")
 typed("nothing to sweep", "sweep demo", "demo varies nothing", "add --over")
-typed("sweep over no key", "sweep demo --over online.rate", "no axis of a sweep", "key=value,value")
-typed("sweep over an unknown key", "sweep demo --over online.rte=1,2", "did you mean 'rate'")
-typed("sweep over wrong kinds", "sweep demo --over online.batch=8,many", "'many' is text")
-typed("sweep over one value twice", "sweep demo --over online.batch=8,8", "8 twice")
-typed("sweep of no training", "sweep demo --over *.seed=1,2 --stage test", "'test' is not")
-typed("sweep drawn too long", "sweep demo --over *.seed=1,2 --draw 3", "the grid has 2")
-typed("sweep of no seeds", "sweep demo --over *.batch=8,9 --seeds 0,one", "--seeds 0,one")
+typed(
+    "sweep over no key",
+    "sweep aoq/vsepp-scenes --over online.rate",
+    "no axis of a sweep",
+    "key=value,value",
+)
+typed(
+    "sweep over an unknown key",
+    "sweep aoq/vsepp-scenes --over online.rte=1,2",
+    "did you mean 'rate'",
+)
+typed(
+    "sweep over wrong kinds", "sweep aoq/vsepp-scenes --over online.batch=8,many", "'many' is text"
+)
+typed("sweep over one value twice", "sweep aoq/vsepp-scenes --over online.batch=8,8", "8 twice")
+typed(
+    "sweep of no training", "sweep aoq/vsepp-scenes --over *.seed=1,2 --stage test", "'test' is not"
+)
+typed("sweep drawn too long", "sweep aoq/vsepp-scenes --over *.seed=1,2 --draw 3", "the grid has 2")
+typed(
+    "sweep of no seeds", "sweep aoq/vsepp-scenes --over *.batch=8,9 --seeds 0,one", "--seeds 0,one"
+)
 typed(
     "sweep of equals",
-    "sweep demo --data scenes:images=36 --over online.minutes=1,2",
+    "sweep aoq/vsepp-scenes --data scenes:images=36 --over online.minutes=1,2",
     "train the same 'adaptive'",
 )
 typed("unknown sweep", "sweep sweeps/tags-scene", "did you mean 'sweeps/tags-scenes'")
@@ -184,8 +238,8 @@ def recipe_file_that_is_no_python(here, models):
 def recipe_with_a_loose_end(here, models):
     (here / "mine.py").write_text(
         "from dataclasses import replace\n"
-        "from counterfoil.recipes.catalogue import demo\n"
-        "whole = demo()\n"
+        "from counterfoil.recipes.catalogue import find_recipe\n"
+        "whole = find_recipe('aoq/vsepp-scenes')\n"
         "recipe = replace(whole, stages=whole.stages[:1] + whole.stages[2:])\n"
     )
     return "plan", "mine.py"
@@ -684,7 +738,7 @@ def guide_that_is_not_asked(here, models):
 @case("file is a file", "name a folder with --")
 def run_in_a_file(here, models):
     (here / "file").write_text("x")
-    return "run", "demo", "--data", SCENES, "--output", "file", "--smoke"
+    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "file", "--smoke"
 
 
 def finished(here: Path, models: Path, *more: object) -> tuple[object, ...]:
@@ -707,7 +761,7 @@ def run_on_other_data(here, models):
 def folder_of_somebody_else(here, models):
     (here / "run" / "online").mkdir(parents=True)
     (here / "run" / "online" / "thesis.tex").write_text("x")
-    return "run", "demo", "--data", SCENES, "--output", "run"
+    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "run"
 
 
 def unfinished(here: Path, models: Path) -> tuple[object, ...]:
@@ -926,8 +980,8 @@ def page_that_is_a_folder(here, models):
 def start_of_another_model(here, models):
     (here / "mine.py").write_text(
         "from dataclasses import replace\n"
-        "from counterfoil.recipes.catalogue import demo\n"
-        "whole = demo()\n"
+        "from counterfoil.recipes.catalogue import find_recipe\n"
+        "whole = find_recipe('aoq/vsepp-scenes')\n"
         "first = whole.stages[0]\n"
         "again = replace(first, name='adaptive', start='online')\n"
         "recipe = replace(whole, name='two', stages=(first, again))\n"

@@ -59,12 +59,12 @@ def test_it_runs_in_an_empty_environment(wheel, tmp_path):
     run(*pip, "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
     counterfoil = bin_ / "counterfoil"
     assert "evaluate" in run(counterfoil, "--help", cwd=tmp_path)
-    assert "adaptive" in run(counterfoil, "plan", "demo", cwd=tmp_path)
+    assert "hardest" in run(counterfoil, "plan", "demo", cwd=tmp_path)
     small = ("--set", "*.model.image.width=16", "--set", "*.model.text.width=16")
-    data = ("--data", "scenes:images=120")
+    data = ("--data", "scenes:images=120,features=regions")
     run(counterfoil, "run", "demo", *data, "--smoke", *small, cwd=tmp_path)
     assert (tmp_path / "runs" / "demo" / "report" / "report.html").is_file()
-    shown = run(counterfoil, "evaluate", "runs/demo/adaptive", *data, cwd=tmp_path)
+    shown = run(counterfoil, "evaluate", "runs/demo/hardest", *data, cwd=tmp_path)
     assert "whole split" in " ".join(shown.split())
     where = run(
         bin_ / "python", "-c", "import counterfoil; print(counterfoil.__file__)", cwd=tmp_path

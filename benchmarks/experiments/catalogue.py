@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.experiments import aoq, ndgl, photos, tags
+from benchmarks.experiments import aoq, defaults, ndgl, tags
 from benchmarks.experiments.table import Table
 from counterfoil.core.config import unknown_name
 
 
 def tables() -> tuple[Table, ...]:
     """Every table."""
-    return (*aoq.tables(), *ndgl.tables(), *tags.tables(), *photos.tables())
+    return (*aoq.tables(), *ndgl.tables(), *tags.tables(), *defaults.tables())
 
 
 def find(name: str) -> Table:

@@ -19,9 +19,9 @@ from counterfoil.pipelines.pipeline import (
     recipe_to_dict,
     stage_digests,
 )
-from counterfoil.recipes.catalogue import demo, find_recipe
+from counterfoil.recipes.catalogue import find_recipe
 
-WHOLE = demo()
+WHOLE = find_recipe("aoq/vsepp-scenes")
 ONLINE = WHOLE.stages[0]
 assert isinstance(ONLINE, Train)
 
@@ -100,7 +100,9 @@ def test_what_is_no_recipe(stages, message):
 
 def test_a_stage_by_name():
     assert WHOLE.stage("online") is ONLINE
-    with pytest.raises(ValueError, match="'onlin' is not a stage of demo; did you mean 'online'"):
+    with pytest.raises(
+        ValueError, match="'onlin' is not a stage of aoq/vsepp-scenes; did you mean 'online'"
+    ):
         WHOLE.stage("onlin")
 
 
@@ -179,7 +181,7 @@ def test_a_folder_of_written_captions_counts_by_its_content(tmp_path):
 
 def test_digests_are_stable_and_distinct():
     found = stage_digests(WHOLE, "d")
-    assert found == stage_digests(demo(), "d")
+    assert found == stage_digests(find_recipe("aoq/vsepp-scenes"), "d")
     assert len(set(found.values())) == len(NAMES)
     assert all(len(name) == 12 for name in found.values())
 

@@ -12,11 +12,11 @@ from counterfoil.pipelines.pipeline import Train
 from counterfoil.pipelines.run import DataSource
 from counterfoil.pipelines.stages.fitting import dev_measure, selection_dataset
 from counterfoil.pipelines.state import RunContext
-from counterfoil.recipes.catalogue import demo
+from counterfoil.recipes.catalogue import find_recipe
 from counterfoil.training.logging import read_metrics
 
 DATA = "scenes:images=72,dev=12"
-ONLINE = demo().stages[0]
+ONLINE = find_recipe("aoq/vsepp-scenes").stages[0]
 assert isinstance(ONLINE, Train)
 
 
@@ -26,7 +26,7 @@ def stage(many: int) -> Train:
 
 @pytest.fixture
 def context(tmp_path):
-    return RunContext(demo(), DataSource(DATA).open(), tmp_path, {})
+    return RunContext(find_recipe("aoq/vsepp-scenes"), DataSource(DATA).open(), tmp_path, {})
 
 
 def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys):

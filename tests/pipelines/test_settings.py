@@ -6,10 +6,10 @@ from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.pipelines.overrides import apply_overrides, changed_settings
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.catalogue import demo
+from counterfoil.recipes.catalogue import find_recipe
 from counterfoil.recipes.models import scan_config
 
-WHOLE = demo()
+WHOLE = find_recipe("aoq/vsepp-scenes")
 
 
 def value(path: str, *settings: str):
@@ -96,9 +96,9 @@ def test_every_stage_that_has_the_key():
         ("online.epochs", "is no setting; write stage.key=value"),
         ("epochs=3", "is no setting; write stage.key=value"),
         ("=3", "is no setting"),
-        (".epochs=3", "'' is not a stage of demo"),
+        (".epochs=3", "'' is not a stage of aoq/vsepp-scenes"),
         ("online.=3", "is no setting"),
-        ("onlien.epochs=3", "'onlien' is not a stage of demo; did you mean 'online'"),
+        ("onlien.epochs=3", "'onlien' is not a stage of aoq/vsepp-scenes; did you mean 'online'"),
         ("online.epoch=3", "'epoch' is not a key of online; did you mean 'epochs'"),
         ("online.modle.width=3", "did you mean 'model'"),
         ("online.plan.epocs=3", "'epocs' is not a key of TrainConfig; did you mean 'epochs'"),

@@ -11,7 +11,7 @@ from counterfoil.recipes import catalogue
 from counterfoil.recipes.grid_search import GridAxis, GridSearch, axis_labels, dependencies
 
 parsed = GridAxis.parse
-DEMO = catalogue.find_recipe("demo")
+DEMO = catalogue.find_recipe("aoq/vsepp-scenes")
 RATES = GridAxis(keys=("online.rate",), values=("1e-4", "2e-4"))
 
 

@@ -66,7 +66,7 @@ class GenerationOptions:
 @app.command(
     "online-rank",
     epilog=example(
-        "counterfoil analyse online-rank runs/demo/online --data scenes --output rank.html"
+        "counterfoil analyse online-rank runs/mine/online --data my-photos/ --output rank.html"
     ),
 )
 @data_options
@@ -104,7 +104,7 @@ def online_rank(
 
 @app.command(
     epilog=example(
-        "counterfoil analyse negatives runs/demo/online --data scenes --lists runs/demo/lists "
+        "counterfoil analyse negatives runs/mine/online --data my-photos/ --lists lists/ "
         "--output negatives.html"
     )
 )
@@ -143,7 +143,7 @@ def negatives(
     )
 
 
-@app.command(epilog=example("counterfoil analyse curves runs/demo --output curves.html"))
+@app.command(epilog=example("counterfoil analyse curves runs/mine --output curves.html"))
 def curves(folders: Trainings, page: Page) -> None:
     """Draw learning curves of several trainings, as one per loss."""
     from counterfoil.analysis import aoq
@@ -154,7 +154,7 @@ def curves(folders: Trainings, page: Page) -> None:
 @app.command(
     "cross-rank",
     epilog=example(
-        "counterfoil analyse cross-rank runs/demo/online runs/demo/adaptive --data scenes "
+        "counterfoil analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
         "--output cross.html"
     ),
 )
@@ -181,7 +181,9 @@ def margins(models: Models, page: Page, data: DataOptions, split: Split = "test"
 
 
 @app.command(
-    epilog=example("counterfoil analyse quantiles runs/demo/online --data scenes --output q.html")
+    epilog=example(
+        "counterfoil analyse quantiles runs/mine/online --data my-photos/ --output q.html"
+    )
 )
 @data_options
 def quantiles(
@@ -202,7 +204,7 @@ def quantiles(
 
 @app.command(
     "map",
-    epilog=example("counterfoil analyse map runs/demo/online --data scenes --output map.html"),
+    epilog=example("counterfoil analyse map runs/mine/online --data my-photos/ --output map.html"),
 )
 @data_options
 def neighbourhood_map(
@@ -276,7 +278,7 @@ def against(
 @app.command(
     epilog=example(
         "counterfoil analyse triples runs/tags-dc/uniter-scenes/tags-dc "
-        "--judge runs/demo/online --data scenes:features=regions --output triples.html",
+        "--judge runs/scenes/online --data scenes:features=regions --output triples.html",
         "counterfoil analyse triples openai/clip-vit-base-patch32 --data flickr8k/ "
         "--written written/ --split test --output triples.html",
     )
@@ -337,7 +339,7 @@ def difficulty(folders: Trainings, page: Page) -> None:
 @app.command(
     epilog=example(
         "counterfoil analyse discrimination runs/tags-dc/uniter-scenes/tags-dc "
-        "runs/demo/online --data scenes:features=regions --output table.html",
+        "runs/scenes/online --data scenes:features=regions --output table.html",
         "counterfoil analyse discrimination openai/clip-vit-base-patch32 --data flickr8k/ "
         "--foils written/ --no-rules --output table.html",
     )
@@ -386,7 +388,7 @@ def discrimination(
     epilog=example(
         "counterfoil analyse true-rate written/ --data scenes --output true.html",
         "counterfoil analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
-        "--data flickr8k/ --guide runs/demo/online --output crowd.html",
+        "--data flickr8k/ --guide runs/mine/online --output crowd.html",
         "counterfoil analyse true-rate written/ --answers anna.csv --answers ben.csv "
         "--data flickr8k/ --output people.html",
     ),

@@ -25,8 +25,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     epilog=example(
         "counterfoil audit my-photos/ --output audit/",
         "counterfoil audit my-photos/ --model runs/mine --explainer runs/tags-dc --output audit/",
-        "counterfoil audit scenes --model runs/demo/online --negatives runs/demo/lists "
-        "--output audit/",
+        "counterfoil audit my-photos/ --model runs/mine/online --negatives lists/ --output audit/",
     )
 )
 @data_options

@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 @app.command(
     rich_help_panel=RESEARCH,
     epilog=example(
-        "counterfoil diagnose runs/demo/lists --model runs/demo/online --data scenes",
+        "counterfoil diagnose lists/ --model runs/mine/online --data my-photos/",
         "counterfoil diagnose lists/ --data flickr8k/ --alike 0.7 --json diagnosis.json",
     ),
 )

@@ -21,10 +21,10 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @app.command(
     epilog=example(
-        "counterfoil evaluate runs/demo/adaptive --data scenes",
+        "counterfoil evaluate runs/mine/best --data my-photos/",
         "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
         "counterfoil evaluate runs/tags/tags --first runs/vsepp/online --depth 50 --data flickr8k/",
-        "counterfoil evaluate runs/demo/adaptive --data scenes --foils questions/",
+        "counterfoil evaluate runs/mine/best --data my-photos/ --foils questions/",
         "counterfoil evaluate vectors --data embeddings/ --split all",
     )
 )

@@ -35,9 +35,9 @@ app = typer.Typer(rich_markup_mode="markdown")
 @app.command(
     rich_help_panel=CONVERSION,
     epilog=example(
-        "counterfoil export runs/demo/adaptive --to counterfoil --output my-model/",
+        "counterfoil export runs/mine/best --to counterfoil --output my-model/",
         "counterfoil export runs/clip/online --to sentence-transformers --output my-clip/",
-        "counterfoil export runs/demo/lists --to sentence-transformers --data scenes --output out/",
+        "counterfoil export lists/ --to sentence-transformers --data my-photos/ --output out/",
         "counterfoil export lists/ --to sentence-transformers --batch 32 --data scenes "
         "--output out/",
         "counterfoil export written/ --to trec --data scenes --output out/",

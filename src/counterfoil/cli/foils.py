@@ -42,7 +42,7 @@ MEANINGS = {
 @app.command(
     rich_help_panel=RESEARCH,
     epilog=example(
-        "counterfoil foils runs/demo/online scenes --blind scenes --output foils.html",
+        "counterfoil foils runs/mine/best winoground/ --images winoground/images --output w.html",
         "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/ --images coco/val2017",
         "counterfoil foils blind sugarcrepe/ --blind captions.txt",
     ),

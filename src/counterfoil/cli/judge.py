@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @app.command(
     epilog=example(
-        "counterfoil judge runs/demo/online --negatives runs/demo/lists --data scenes "
+        "counterfoil judge runs/mine/online --negatives lists/ --data my-photos/ "
         "--output corrections.jsonl",
         "counterfoil judge Salesforce/blip-itm-base-coco --negatives lists/ --data my-photos/ "
         "--output my-photos/corrections.jsonl",

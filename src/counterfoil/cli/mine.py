@@ -43,7 +43,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @app.command(
     epilog=example(
-        "counterfoil mine runs/demo/online --data scenes --output lists/ --texts 300 "
+        "counterfoil mine runs/mine/online --data my-photos/ --output lists/ --texts 300 "
         "--images-per-text 60",
         "counterfoil mine runs/scan/online --data flickr8k/ --output lists/ --filter captions=0.8 "
         "--filter guided=0 --guide runs/vsrn/online --minutes 60 --resume",

@@ -89,7 +89,7 @@ def import_negatives(
 @app.command(
     "export",
     epilog=example(
-        "counterfoil negatives export runs/demo/lists --data scenes --output aoq/ --name scenes"
+        "counterfoil negatives export lists/ --data my-photos/ --output aoq/ --name scenes"
     ),
 )
 @data_options

@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 @app.command(
     rich_help_panel=RESEARCH,
     epilog=example(
-        "counterfoil report runs/demo --data scenes --output report.html",
+        "counterfoil report runs/mine --data my-photos/ --output report.html",
         "counterfoil report runs/a/test-online runs/b/test-online --foils a.json --foils b.json",
     ),
 )

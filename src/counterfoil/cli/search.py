@@ -61,7 +61,7 @@ PAGE = Path("search.html")
         "counterfoil search my-index/ photo.jpg --find images --top 20",
         "counterfoil search my-index/ beach.jpg --as id --json",
         'counterfoil search my-index/ "a dog in the snow" --rerank runs/tags/vilt --depth 50',
-        'counterfoil search runs/demo/adaptive "a red circle left of a blue square" --data scenes',
+        'counterfoil search runs/mine/best "a dog in the snow" --data my-photos/',
     )
 )
 @data_options

@@ -171,7 +171,7 @@ def ensemble_parts(name: str) -> list[str]:
 def short_names(names: Sequence[str]) -> tuple[str, ...]:
     """Shorten paths to the shortest endings that differ.
 
-    >>> short_names(["runs/demo/online", "runs/demo/adaptive/model"])
+    >>> short_names(["runs/demo/alike", "runs/demo/hardest/model"])
     ('online', 'adaptive')
     >>> short_names(["runs/a/online", "runs/b/online"])
     ('a/online', 'b/online')

@@ -62,16 +62,6 @@ def _known() -> Recipes:
     return _recipes([*_listed_families(), *_other_families()])
 
 
-def demo() -> Recipe:
-    """The recipe of ``make demo``: AOQ's VSE++ on pixels of `scenes`, in minutes."""
-    return replace(
-        aoq.aoq_recipe("vsepp", "scenes"),
-        name="demo",
-        data="scenes",
-        about="first light: train, mine, train again and compare on rendered scenes",
-    )
-
-
 class _Family(NamedTuple):
     """Recipes of some models on their data sets; {} of the pattern is model and data set."""
 
@@ -133,7 +123,7 @@ def _tags_families(kinds: Sequence[str], *names: str) -> list[_Family]:
 
 
 def _recipes(families: Iterable[_Family]) -> Recipes:
-    return {"demo": demo} | {
+    return {"demo": aoq.demo_recipe} | {
         pattern.format(f"{name}-{dataset}"): partial(make, name, dataset)
         for pattern, make, names in families
         for name in names
@@ -143,7 +133,7 @@ def _recipes(families: Iterable[_Family]) -> Recipes:
 
 def print_catalogue() -> None:
     """Print all recipes; those that differ in model and data set alone share a line."""
-    rows: dict[tuple[str, str], list[str]] = {("demo", demo().about): []}
+    rows: dict[tuple[str, str], list[str]] = {("demo", aoq.demo_recipe().about): []}
     for pattern, make, names in _listed_families():
         for name in names:
             datasets = _datasets(name)

@@ -184,6 +184,56 @@ def evaluate_foils(
     return FoilReport(foils, scores, lines, controls, "; ".join(part for part in parts if part))
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class FoilChange:
+    """Accuracy of two models on the same items.
+
+    Attributes:
+        of: title of the items.
+        items: number of items.
+        before: percent, of the first model.
+        after: percent, of the second.
+        interval: 95 %, of the difference.
+    """
+
+    of: str
+    items: int
+    before: float
+    after: float
+    interval: Interval
+
+
+def compare_foils(
+    foils: FoilSet, before: Tensor, after: Tensor, *, seed: int = 0
+) -> tuple[FoilChange, ...]:
+    """Shares of true captions that score above all their foils, by category and of all items.
+
+    Args:
+        foils: a set in which the first caption of an item is true.
+        before: (P,) scores of `foil_pairs` of the set, of the first model.
+        after: (P,) of the second.
+        seed: of the draws.
+    """
+    assert foils.task == "choice"
+    names = [item.category for item in foils.items]
+    groups = category_groups(foils.form, Counter(names))
+    right = [choice_accuracy(choice_table(foils, scores)).gained for scores in (before, after)]
+    counted = []
+    for group in groups:
+        own = _group_columns(group, names).double()
+        possible = torch.ones(len(names), 1, dtype=torch.double) * own
+        gained = (*right, right[1] - right[0])
+        counted += [Counted(part.unsqueeze(1) * own, possible) for part in gained]
+    images = torch.tensor([item.images[0] for item in foils.items])
+    percents = shares(counted, images, scale=100, seed=seed)
+    parts = zip(groups, percents[::3], percents[1::3], percents[2::3], strict=True)
+    return tuple(
+        FoilChange(group.title, first.count, first.value, second.value, change.interval)
+        for group, first, second, change in parts
+    )
+
+
 def score_foils(members: Sequence[EmbeddedDataset], foils: FoilSet) -> Tensor:
     """(P,) mean scores of `foil_pairs` of a set; every pair is scored once.
 

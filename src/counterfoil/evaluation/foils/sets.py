@@ -407,14 +407,27 @@ def scenes_foil_set(source: str, split: str, seed: int, *, shuffled: bool = Fals
     Raises:
         ValueError: no such scenes or split.
     """
-    dataset = load_dataset(source).split(split)
+    return foils_of_scenes(load_dataset(source).split(split), seed, shuffled=shuffled)
+
+
+def foils_of_scenes(dataset: ImageTextDataset, seed: int, *, shuffled: bool = False) -> FoilSet:
+    """Make a set of rendered scenes, see `scenes_foil_set`.
+
+    Args:
+        dataset: the scenes.
+        seed: seed of the foils.
+        shuffled: shuffle words instead of changing a detail.
+
+    Raises:
+        ValueError: an image is no rendered scene.
+    """
     rng = torch.Generator().manual_seed(seed)
     kind = "shuffled captions" if shuffled else "foils"
     foils = build_foil_set(
         "order" if shuffled else "scenes",
         _shuffled_entries(dataset, rng) if shuffled else _changed_entries(dataset, rng),
         {},
-        source,
+        dataset.name,
         name=f"{kind} of {dataset.name} {dataset.split_name}",
         seed=seed,
     )

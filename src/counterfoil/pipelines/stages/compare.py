@@ -13,11 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
+
+import torch
+from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.console import output
+from counterfoil.data.scenes import scene
 from counterfoil.evaluation.bootstrap import Comparison
+from counterfoil.evaluation.foils.measures import compare_foils, item_margins, score_foils
+from counterfoil.evaluation.foils.sets import FoilSet, foils_of_scenes
 from counterfoil.evaluation.galleries import RankedLists, galleries
 from counterfoil.evaluation.metrics import METRICS
 from counterfoil.evaluation.results import (
@@ -31,7 +37,7 @@ from counterfoil.evaluation.results import (
     results,
     signed,
 )
-from counterfoil.model import starts_untrained
+from counterfoil.model import load_model, starts_untrained
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
@@ -40,17 +46,22 @@ from counterfoil.pipelines.stages.select import selection_sentence
 from counterfoil.pipelines.state import RunContext, current_provenance
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
 from counterfoil.report.page import (
+    CardColumn,
     CardSection,
+    ExampleCard,
     FigureSection,
     Page,
+    PageItem,
     Provenance,
     TableBlock,
+    thumbnail,
     write_page,
 )
 from counterfoil.report.tables import terminal_table
 from counterfoil.training.logging import read_metrics
 
 REPORT = "report.html"
+FOIL_CARDS = 8
 RSUM = METRICS.index("RSum")
 RECALLS = ("i2t R@1", "t2i R@1")
 FORGETTING_HEAD = (
@@ -78,6 +89,8 @@ class Compare(Stage):
         others: evaluations of the same models, in this order, on other data, to show what the
             models have forgotten.
         selection: stage that selects one of the models; the report opens with its sentence.
+        foils: images of `scenes` whose captions the first and the last model tell from false ones
+            that differ in one detail; 0 for none.
     """
 
     kind: ClassVar[str] = "compare"
@@ -85,6 +98,7 @@ class Compare(Stage):
     negatives: str | None = None
     others: tuple[str, ...] = field(default=(), metadata=LATER)
     selection: str | None = field(default=None, metadata=LATER)
+    foils: int = field(default=0, metadata=LATER)
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
@@ -99,6 +113,11 @@ class Compare(Stage):
         """Whether there is nothing to compare."""
         return not self.wants
 
+    def check(self, context: RunContext) -> None:
+        """Refuse foils of other images than rendered scenes."""
+        if self.foils:
+            scene(context.split(context.stage(self.results[0], Evaluate).split).image_ids[0])
+
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Print the evaluations side by side and write the report."""
         if distributed.rank() == 0:
@@ -107,6 +126,7 @@ class Compare(Stage):
                 console.print(terminal_table(table, page.protocol))
             path.parent.mkdir(parents=True, exist_ok=True)
             write_page(page, path)
+            output(page.headline)
             if self.selection:
                 place = context.place(self.selection)
                 output(f"{selection_sentence(place)} It is in {place}; the report is {path}")
@@ -140,24 +160,107 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
         "Recall against cost": (cascade_figure(cascades),) if cascades else (),
     }
+    verdict = selection_sentence(context.place(stage.selection)) if stage.selection else ""
+    foils = told_from_foils(context, stage) if stage.foils else None
     return Page(
         title=f"{context.recipe.name}: {' and '.join(evaluations)}",
-        headline=(
-            f"{selection_sentence(context.place(stage.selection))} " if stage.selection else ""
-        )
-        + headline(runs),
+        headline=" ".join(
+            part for part in (verdict, headline(runs), foils.sentence if foils else "") if part
+        ),
         protocol=next(iter(reports.values())).setting.line(),
         provenance=_provenance(context, stage),
         tables=(
             result_table(runs),
+            *((foils.table,) if foils else ()),
             *((forgetting,) if forgetting else ()),
             *(cascade_table(name, one) for name, one in cascades.items()),
         ),
         sections=(
+            *((foils.cards,) if foils else ()),
             *(FigureSection(title, shown) for title, shown in figures.items() if shown),
             *_galleries(context, stage, evaluations),
         ),
     )
+
+
+class _FoilBlocks(NamedTuple):
+    """Captions told from foils by the first and the last model of a report."""
+
+    sentence: str
+    table: TableBlock
+    cards: CardSection
+
+
+def told_from_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
+    """The accuracies by kind of foil with paired intervals, and examples that were learnt."""
+    first, *_, last = (context.stage(name, Evaluate) for name in stage.results)
+    dataset = context.split(first.split)
+    foils = foils_of_scenes(dataset.subset(torch.arange(min(stage.foils, len(dataset)))), seed=0)
+    scores = []
+    for one in (first, last):
+        models = [load_model(str(context.place(name))) for name in one.using]
+        scores.append(score_foils([model.embed(foils.dataset) for model in models], foils))
+    changes = compare_foils(foils, scores[0], scores[1])
+    every = changes[-1]
+    rows = tuple(
+        (
+            change.of,
+            f"{change.items:,}",
+            f"{change.before:.1f}",
+            f"{change.after:.1f}",
+            f"{signed(change.after - change.before)} ({signed(change.interval.low)} to "
+            f"{signed(change.interval.high)})",
+        )
+        for change in changes
+    )
+    note = (
+        f"{foils.name}, {len(foils.dataset):,} images, seed {foils.seed}: percent of captions that "
+        "score above the same caption with one detail made false; ties are wrong; guessing gives "
+        "50. In brackets: 95 % interval of the difference, images drawn anew with all their "
+        "captions."
+    )
+    title = "Captions told from foils"
+    table = TableBlock(
+        title, ("Changed", "items", first.title, last.title, "difference"), rows, note
+    )
+    sentence = (
+        f"{last.title} tells {every.after:.1f} % of {every.items:,} captions from foils, "
+        f"{first.title} {every.before:.1f} % (95 % interval of the difference "
+        f"{signed(every.interval.low)} to {signed(every.interval.high)})."
+    )
+    return _FoilBlocks(sentence, table, _learnt_foils(foils, (first.title, last.title), scores))
+
+
+def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tensor]) -> CardSection:
+    """Cards of items that the first model gets wrong and the last one right."""
+    before, after = (item_margins(foils, one) for one in scores)
+    learnt = ((before <= 0) & (after > 0)).nonzero().squeeze(1)
+    lost = int(((before > 0) & (after <= 0)).sum())
+    order = learnt[(after - before)[learnt].argsort(descending=True, stable=True)]
+    cards, images = [], set[int]()
+    pictures = foils.dataset.pictures
+    for row in order.tolist():
+        item = foils.items[row]
+        if len(cards) == FOIL_CARDS or item.images[0] in images:
+            continue
+        images.add(item.images[0])
+        columns = []
+        for title, one in zip(titles, scores, strict=True):
+            own = one[2 * row : 2 * row + 2].tolist()  # each item has one foil
+            ranked = sorted((0, 1), key=lambda at: (-own[at], -at))
+            captions = tuple(
+                PageItem(foils.dataset.texts[item.texts[at]], None, place, at == 0, own[at])
+                for place, at in enumerate(ranked, 1)
+            )
+            columns.append(CardColumn(title, "", captions))
+        picture = thumbnail(pictures.open(item.images[0])) if pictures else None
+        query = PageItem(foils.dataset.image_ids[item.images[0]], picture)
+        cards.append(ExampleCard(query, f"changed: {item.category}", tuple(columns)))
+    note = (
+        f"{len(learnt):,} of {len(foils):,} foils are above their caption by {titles[0]} and below "
+        f"it by {titles[1]}; {lost:,} the other way round. The largest gains of different images."
+    )
+    return CardSection("Captions told from foils, before and after", note, tuple(cards))
 
 
 def learning_curve(name: str, path: Path) -> LearningCurve:
