@@ -78,7 +78,7 @@ def _numbers(steps: int) -> TagsNumbers:
 
 CPU = FoilsSize(
     seeds=SEEDS,
-    epochs=5,
+    epochs=10,
     rate=1e-3,
     batch=64,
     width=128,
