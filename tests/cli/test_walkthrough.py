@@ -31,8 +31,9 @@ def commands() -> list[list[str]]:
     """Those of the walk in the documentation, in order."""
     text = (ROOT / "docs" / "fine-tune.md").read_text(encoding="utf-8")
     section = text.split(HEADING + "\n")[1].split("\n## ")[0]
-    (block,) = re.findall(r"^```console\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    return [shlex.split(line.split("  #")[0])[1:] for line in block.splitlines() if line]
+    blocks = re.findall(r"^```console\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line]
+    return [shlex.split(line.split("  #")[0])[1:] for line in lines]
 
 
 def rendered(folder: Path) -> None:
