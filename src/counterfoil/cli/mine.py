@@ -56,10 +56,20 @@ def mine(
     folder: NewFolder,
     data: DataOptions,
     split: Split = "train",
-    texts: Annotated[int, typer.Option(min=1, help="Hardest texts kept for each image.")] = 300,
+    texts: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Hardest texts kept for each image; default 1 % of them, 20 to 300."
+        ),
+    ] = None,
     hard_images: Annotated[
-        int, typer.Option("--images-per-text", min=1, help="Hardest images kept for each text.")
-    ] = 60,
+        int | None,
+        typer.Option(
+            "--images-per-text",
+            min=1,
+            help="Hardest images kept for each text; default 1 % of them, 5 to 60.",
+        ),
+    ] = None,
     filters: Filter = None,
     guide: Guide = None,
     propose: Propose = None,
@@ -73,13 +83,18 @@ def mine(
     """Mine the hardest negatives of every image and every caption from a whole split."""
     refuse_without(context, "propose", ("proposals",))
     from counterfoil.core.console import output
+    from counterfoil.negatives.advice import advise_mining
     from counterfoil.pipelines.stages.mine import mining_request, remove_partial, run_mining
 
+    dataset = data.source().split(split)
+    advice = advise_mining(len(dataset.texts), len(dataset))
+    if texts is None or hard_images is None:
+        output(advice.reasons[0])
     stage = mining_request(
         model,
         split,
-        texts=texts,
-        images=hard_images,
+        texts=texts or advice.texts,
+        images=hard_images or advice.images,
         filters=filters or (),
         guides=guide or (),
         proposing=propose or (),
@@ -87,7 +102,6 @@ def mine(
         precision=precision,
     )
     with resumable_work(folder, "mining", resume=resume, minutes=minutes) as minutes_left:
-        dataset = data.source().split(stage.split)
         store, _ = run_mining(stage, dataset, folder, left=minutes_left)
     remove_partial(folder)
     output(f"{store.lists.describe()}, {dataset.name} {dataset.split_name}: {folder}")

@@ -107,6 +107,7 @@ def train(
     minutes: Minutes = None,
 ) -> None:
     """Train a model, or fine-tune a public one, and evaluate it."""
+    from counterfoil.core.console import output
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.run import run_pipeline
     from counterfoil.recipes import clip
@@ -114,9 +115,10 @@ def train(
     refuse_without(context, "model", ("tune", "written"))
     refuse_without(context, "guide", ("guide_margin",))
     source = data.source()
+    dataset = source.open()
     recipe = clip.train_recipe(
         loss_or_model,
-        source.open(),
+        dataset,
         model=model,
         way=tune,
         written=written,
@@ -129,6 +131,8 @@ def train(
     if batch_size is not None:
         recipe = apply_overrides(recipe, (f"*.batch={_batch(batch_size)}",))
     recipe = apply_overrides(recipe, settings or ())
+    for reason in clip.mining_reasons(recipe, dataset):
+        output(reason)
     folder = folder or Path("runs") / recipe.name
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+import torch
+
 from counterfoil.core.config import Config, config, from_data, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessorConfig
@@ -29,6 +31,7 @@ from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.model import TimmPretrainedPair, pretrained_pair, starts_untrained
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pretrained import encoder_folder
+from counterfoil.negatives.advice import advise_mining
 from counterfoil.negatives.generation.store import GeneratedCaptions
 from counterfoil.negatives.teachers import GuideMask
 from counterfoil.pipelines.pipeline import (
@@ -110,7 +113,6 @@ NAMES = ("contrastive", "triplet", "aoq", "ndgl", "negclip")
 TEMPERATURE_TUNED = 0.01
 RANK = 8
 HEAD_RATE, TOWER_FACTOR = 1e-3, 0.01  # of timm pairs: rate of the heads, factor of the towers
-HARDEST = (100, 20)
 TEACHERS = {"teacher-1": 1, "teacher-2": 2}
 FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
@@ -252,18 +254,28 @@ def train_recipe(
     Raises:
         ValueError: no such model or loss, or options that do not go together.
     """
+    advice = advise_mining(*_train_size(dataset))
+    lengths = advice.texts, advice.images
     if model is None:
         if written or other or way != "full":
             raise ValueError(
                 "--tune, --written and --other are for a pretrained model that is trained further; "
                 "name it with --model, or leave them out"
             )
-        recipe = photos.own_data_recipe(name, pixels=dataset.features is None, teachers=teachers)
+        recipe = photos.own_data_recipe(
+            name, pixels=dataset.features is None, teachers=teachers, lengths=lengths
+        )
         recipe = with_lists(recipe, negatives) if negatives else recipe
         return with_guide(recipe, guide, guide_margin) if guide else recipe
     folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
     tuned = FineTunedModel(name=folder, way=way, written=str(written) if written else None)
-    recipe = fine_tune_recipe(name, tuned, teachers=teachers, pictures=dataset.pictures is not None)
+    recipe = fine_tune_recipe(
+        name,
+        tuned,
+        teachers=teachers,
+        pictures=dataset.pictures is not None,
+        lengths=lengths,
+    )
     recipe = with_lists(recipe, negatives) if negatives else recipe
     recipe = with_guide(recipe, guide, guide_margin) if guide else recipe
     if other and starts_untrained(folder):
@@ -272,6 +284,32 @@ def train_recipe(
             "weights at random; leave it out"
         )
     return with_forgetting(recipe, other) if other else recipe
+
+
+def mining_reasons(recipe: Recipe, dataset: ImageTextDataset) -> tuple[str, ...]:
+    """Why a recipe's lists are as long as they are, and whether they are expected to help.
+
+    Args:
+        recipe: of `train_recipe`.
+        dataset: all splits.
+
+    Returns:
+        Sentences; none if no training reads mined lists.
+    """
+    trained = [s for s in recipe.stages if isinstance(s, Train) and s.negatives]
+    if not trained:
+        return ()
+    captions, images = _train_size(dataset)
+    advice = advise_mining(captions, images, batch=trained[0].plan.batch or captions)
+    mined = any(isinstance(s, Mine) and s.texts == advice.texts for s in recipe.stages)
+    return advice.reasons if mined else advice.reasons[1:]
+
+
+def _train_size(dataset: ImageTextDataset) -> tuple[int, int]:
+    """Captions and images of the training split."""
+    images = torch.tensor([split == "train" for split in dataset.splits])
+    own = dataset.text_to_image
+    return int((images[own] & (own >= 0)).sum()), int(images.sum())
 
 
 def with_lists(recipe: Recipe, folder: Path) -> Recipe:
@@ -402,7 +440,12 @@ def with_forgetting(recipe: Recipe, data: str) -> Recipe:
 
 
 def fine_tune_recipe(
-    name: str, model: FineTunedModel, *, teachers: Sequence[str] = (), pictures: bool = True
+    name: str,
+    model: FineTunedModel,
+    *,
+    teachers: Sequence[str] = (),
+    pictures: bool = True,
+    lengths: tuple[int, int] = photos.HARDEST,
 ) -> Recipe:
     """Fine-tune a pretrained model and evaluate it beside the original.
 
@@ -413,6 +456,7 @@ def fine_tune_recipe(
         teachers: saved models or names of teachers of ndgl; none for two copies of the model,
             trained first.
         pictures: whether the data have any.
+        lengths: of the lists of an image's texts and of a text's images, for aoq.
 
     Raises:
         ValueError: no such loss or model, teachers for another loss than ndgl, or no pictures.
@@ -425,7 +469,7 @@ def fine_tune_recipe(
             f"{model.name} looks at pictures, and these data have none; name their folder with "
             "--images"
         )
-    stages = _training_stages(name, model, tuple(teachers))
+    stages = _training_stages(name, model, tuple(teachers), lengths)
     trained = [one.name for one in stages if isinstance(one, Train)]
     tests = [Evaluate(name=f"test-{one}", using=(one,)) for one in trained if one not in TEACHERS]
     original = Evaluate(name="test-original", using=(), models=(model.name,))
@@ -445,7 +489,7 @@ def fine_tune_recipe(
 
 
 def _training_stages(
-    name: str, model: FineTunedModel, teachers: tuple[str, ...]
+    name: str, model: FineTunedModel, teachers: tuple[str, ...], lengths: tuple[int, int]
 ) -> tuple[Stage, ...]:
     match name:
         case "contrastive":
@@ -454,7 +498,7 @@ def _training_stages(
         case "triplet":
             return (model.stage("tuned", TRIPLET),)
         case "aoq":
-            lists = Mine(name="lists", using=("online",), texts=HARDEST[0], images=HARDEST[1])
+            lists = Mine(name="lists", using=("online",), texts=lengths[0], images=lengths[1])
             terms = dict(aoq.adaptive_quintuplet(0).arguments["terms"])
             second = replace(model.stage("adaptive", terms), negatives=lists.name)
             return model.stage("online", TRIPLET), lists, second

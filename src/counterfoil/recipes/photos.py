@@ -64,8 +64,14 @@ def photo_model() -> Config[RetrievalModel]:
     return config(GPO, image=image, text=text)
 
 
-def photo_recipe(name: str, dataset: str | None) -> Recipe:
-    """Train and evaluate, or both rounds of AOQ and a report; None for a user's own photos."""
+def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = HARDEST) -> Recipe:
+    """Train and evaluate, or both rounds of AOQ and a report; None for a user's own photos.
+
+    Args:
+        name: "mobilenet" or "aoq/mobilenet".
+        dataset: "scenes", "flickr8k" or None.
+        lengths: of the lists of an image's texts and of a text's images.
+    """
     protocol: ProtocolName = PROFILES[dataset].protocol if dataset else "whole"
     first = _training(
         "online",
@@ -79,7 +85,7 @@ def photo_recipe(name: str, dataset: str | None) -> Recipe:
     )
     about = "frozen MobileNetV2; InfoNCE"
     if name == "aoq/mobilenet":
-        texts, images = HARDEST
+        texts, images = lengths
         second = _training("adaptive", aoq.adaptive_quintuplet(0), epochs=1, rate=3e-4)
         stages = (
             first,
@@ -121,7 +127,13 @@ def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: f
 PREFIX = "ndgl/"  # of models with teachers
 
 
-def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
+def own_data_recipe(
+    name: str,
+    *,
+    pixels: bool,
+    teachers: Sequence[str] = (),
+    lengths: tuple[int, int] = HARDEST,
+) -> Recipe:
     """Train a model and evaluate it on the whole test split.
 
     Args:
@@ -131,6 +143,7 @@ def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) ->
         pixels: whether models read pixels because there are no features; those for photos do in
             any case.
         teachers: saved models that teach instead.
+        lengths: see `photo_recipe`.
 
     Raises:
         ValueError: no such model, or teachers for a model that takes none.
@@ -141,7 +154,7 @@ def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) ->
     if name in tags.OWN_RECIPES:
         return tags.tags_own_recipe(name)
     if name in NAMES:
-        return photo_recipe(name, None)
+        return photo_recipe(name, None, lengths=lengths)
     if name not in known_models(like):
         raise ValueError(unknown_name(name, known_models(like), "a model to train"))
     if name in models.SINGLES:
