@@ -255,3 +255,12 @@ def test_a_guide_counts():
 def test_teaching_that_cannot_be_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         ComputeTargets(name="t", using=("a",), **change)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("lr", "rate"), ("num_epochs", "epochs"), ("bs", "batch"), ("batch_size", "batch")],
+)
+def test_names_of_other_libraries_are_answered_with_the_ones_here(given, name):
+    with pytest.raises(ValueError, match=f"'{given}' is not a key .*; did you mean '{name}'"):
+        apply_overrides(WHOLE, [f"online.{given}=1"])

@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ALL_STAGES = "*"
 SHORTCUTS = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("proposers",))
+ALIASES = {  # names of other libraries, which spelling does not lead to the ones here
+    "lr": "rate",
+    "learning_rate": "rate",
+    "epoch": "epochs",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "bs": "batch",
+    "batch_size": "batch",
+}
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -115,6 +124,14 @@ def _literal(text: str) -> Any:
         return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
+def _unknown_key(given: str, known: list[str], what: str) -> str:
+    """Error message for an unknown key: names its alias, else the nearest known key."""
+    alias = ALIASES.get(given)
+    if alias not in known:
+        return unknown_name(given, known, what)
+    return f"{given!r} is not {what}; did you mean {alias!r}? Known: {', '.join(known)}."
+
+
 def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
     """`holder` with the value at the end of the path replaced."""
     name, rest = path[0], path[1:]
@@ -125,7 +142,7 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
             if name in values:
                 return _change(holder, [*place, *path], value, setting)
         known = [*settable, *(key for _, values in shortcuts for key in values)]
-        message = unknown_name(name, list(dict.fromkeys(known)), f"a key of {_label(holder)}")
+        message = _unknown_key(name, sorted(set(known)), f"a key of {_label(holder)}")
         raise _UnknownKeyError(f"{setting!r}: {message}")
     if rest:
         return cast("T", _with(holder, name, _change(settable[name], rest, value, setting)))
