@@ -75,6 +75,9 @@ BatchSize = Annotated[
         "an epoch one step, for contrastive and triplet with --tune frozen."
     ),
 ]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of every training.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate of every training.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every training; default 0.")]
 Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
 
 
@@ -100,7 +103,10 @@ def train(
     guide: Guide = None,
     guide_margin: GuideMargin = 0.0,
     other: Other = None,
+    epochs: Epochs = None,
+    rate: Rate = None,
     batch_size: BatchSize = None,
+    seed: Seed = None,
     folder: RunFolder = None,
     settings: Settings = None,
     resume: Resume = False,
@@ -128,9 +134,10 @@ def train(
         guide_margin=guide_margin,
         negatives=negatives,
     )
-    if batch_size is not None:
-        recipe = apply_overrides(recipe, (f"*.batch={_batch(batch_size)}",))
-    recipe = apply_overrides(recipe, settings or ())
+    batch = None if batch_size is None else _batch(batch_size)
+    everyday = {"epochs": epochs, "rate": rate, "batch": batch, "seed": seed}
+    given = [f"*.{key}={value}" for key, value in everyday.items() if value is not None]
+    recipe = apply_overrides(recipe, (*given, *(settings or ())))
     for reason in clip.mining_reasons(recipe, dataset):
         output(reason)
     folder = folder or Path("runs") / recipe.name
