@@ -119,13 +119,27 @@ def test_both_rounds_on_frozen_towers_encode_once(hub, tmp_path, capsys, monkeyp
 
 @pytest.mark.parametrize("name", ["triplet", "contrastive"])
 def test_all_captions_in_one_batch(name, hub, tmp_path, capsys):
-    more = ("--tune", "frozen", "--batch-size", "all")
-    settings = ("*.epochs=3", "*.log_every=1")
+    more = (
+        "--tune",
+        "frozen",
+        "--batch-size",
+        "all",
+        "--epochs",
+        "3",
+        "--lr",
+        "2e-4",
+        "--seed",
+        "4",
+    )
+    settings = ("*.log_every=1",)
     assert trained(tmp_path / "run", name, hub["clip"], *more, settings=settings) == 0
     assert "the learning rate rises for 50 of 3 steps" in " ".join(capsys.readouterr().err.split())
     steps = [line for line in read_metrics(tmp_path / "run/tuned/metrics.jsonl") if "loss" in line]
     assert [(line["step"], line["epoch"]) for line in steps] == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert all("hardest_score" in line for line in steps)
+    stored = json.loads((tmp_path / "run" / "tuned.json").read_text())
+    assert '"rate": 0.0002' in json.dumps(stored)
+    assert '"seed": 4' in json.dumps(stored)
 
 
 @pytest.mark.parametrize(

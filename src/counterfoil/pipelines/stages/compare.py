@@ -237,7 +237,8 @@ def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tens
     learnt = ((before <= 0) & (after > 0)).nonzero().squeeze(1)
     lost = int(((before > 0) & (after <= 0)).sum())
     order = learnt[(after - before)[learnt].argsort(descending=True, stable=True)]
-    cards, images = [], set[int]()
+    cards: list[ExampleCard] = []
+    images = set[int]()
     pictures = foils.dataset.pictures
     for row in order.tolist():
         item = foils.items[row]
