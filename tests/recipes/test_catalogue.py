@@ -136,10 +136,10 @@ def _narrow(spec: Config) -> Config:
 
 
 def test_recipes_with_the_same_stages_share_digests():
-    """Both rounds of AOQ begin as the baseline does."""
+    """Both rounds of AOQ begin as the baseline does; plain training on photos is longer."""
     for name, recipe in ALL.items():
         start = next((s for s in ("aoq/ablations/", "aoq/") if name.startswith(s)), "")
-        if start and not name.endswith("vsrn-lists"):
+        if start and not name.endswith("vsrn-lists") and "mobilenet" not in name:
             base, found = (stage_digests(r, "d") for r in (ALL[name.removeprefix(start)], recipe))
             for stage in (s for s in base if s.startswith("online")):
                 assert found[stage] == base[stage]

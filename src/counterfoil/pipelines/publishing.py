@@ -172,7 +172,7 @@ def short_names(names: Sequence[str]) -> tuple[str, ...]:
     """Shorten paths to the shortest endings that differ.
 
     >>> short_names(["runs/demo/alike", "runs/demo/hardest/model"])
-    ('online', 'adaptive')
+    ('alike', 'hardest')
     >>> short_names(["runs/a/online", "runs/b/online"])
     ('a/online', 'b/online')
     >>> short_names(["runs/a/x+runs/a/y"])
