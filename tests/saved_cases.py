@@ -309,7 +309,7 @@ def outputs(here: Path) -> dict[str, Any]:
 
     asked("evaluate-vse", "evaluate", "vse", "--data", SCENES)
     asked("evaluate-scan", "evaluate", "scan", "--data", REGIONS, "--split", "dev")
-    asked("evaluate-ensemble", "evaluate", "vse", "scan", "--data", REGIONS)
+    asked("evaluate-ensemble", "evaluate", "vse", "scan", "--ensemble", "--data", REGIONS)
     first = ("--first", "vse", "--depth", 3, "--full")
     asked("evaluate-first", "evaluate", "scan", "--data", REGIONS, *first)
     few = ("--texts", 8, "--images-per-text", 4)

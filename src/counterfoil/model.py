@@ -874,6 +874,16 @@ def load_model(name: str | Path, *, revision: str | None = None) -> Model:
     return replace(load_saved_model(folder, device=distributed.device()), name=str(name))
 
 
+def is_model_folder(path: Path) -> bool:
+    """Whether a folder holds a model of ours, or is a training stage's folder."""
+    return any((folder / CARD).is_file() for folder in (path, path / MODEL))
+
+
+def _models_inside(path: Path) -> list[Path]:
+    """Models in the folders of a run."""
+    return [folder for folder in sorted(path.iterdir()) if is_model_folder(folder)]
+
+
 def _model_folder(path: Path) -> Path | None:
     """The folder of a model's files; None if the name is not that of a folder."""
     for folder in (path, path / MODEL):
@@ -884,6 +894,9 @@ def _model_folder(path: Path) -> Path | None:
     if (inner := encoder_folder(path)) != path:
         return inner
     if not any((path / file).is_file() for file in ("config.json", open_clip.CONFIG)):
+        if inside := _models_inside(path):
+            listed = ", ".join(map(str, inside))
+            raise ValueError(f"{path} is a folder of several models; name one of them: {listed}")
         raise ValueError(
             f"{path} holds no model: neither {CARD} nor a Hugging Face config.json nor open_clip's "
             f"{open_clip.CONFIG} is there; was its training finished?"

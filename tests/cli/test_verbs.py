@@ -67,12 +67,61 @@ def test_evaluate_gives_the_numbers_of_the_run(models, printed, tmp_path):
 
 def test_evaluate_an_ensemble(models, printed, tmp_path):
     pair = (models / "run/online", models / "run/adaptive")
-    shown = printed("evaluate", *pair, "--data", SCENES, "--json", tmp_path / "e.json")
+    shown = printed(
+        "evaluate", *pair, "--ensemble", "--data", SCENES, "--json", tmp_path / "e.json"
+    )
     assert "ensemble of 2 by mean score" in shown
-    printed("evaluate", pair[0], pair[0], "--data", SCENES, "--json", tmp_path / "twice.json")
+    twice = f"{pair[0]}+{pair[0]}"
+    printed("evaluate", twice, "--data", SCENES, "--json", tmp_path / "twice.json")
     printed("evaluate", pair[0], "--data", SCENES, "--json", tmp_path / "once.json")
     twice, once = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("twice", "once"))
     assert twice["i2t"] == once["i2t"]
+
+
+def test_evaluate_compares_models_and_report_reads_what_it_saves(models, printed, tmp_path):
+    first, second = models / "run/online", models / "run/adaptive"
+    out, saved = tmp_path / "e.json", tmp_path / "measured"
+    shown = printed(
+        *("evaluate", first, second, "--data", SCENES, "--json", out, "--output", saved)
+    )
+    assert "adaptive reaches RSum" in shown
+    assert "interval of the difference" in shown
+    found = json.loads(out.read_text())
+    noted = [
+        json.loads((models / f"run/test-{n}/evaluation.json").read_text())
+        for n in ("online", "adaptive")
+    ]
+    assert [one["rsum"] for one in found["evaluations"]] == [one["rsum"] for one in noted]
+    change = found["comparison"][1]["against"][-1]
+    assert change["difference"] == pytest.approx(noted[1]["rsum"] - noted[0]["rsum"])
+    page = tmp_path / "report.html"
+    printed("report", saved / "online", saved / "adaptive", "--output", page)
+    of_saved = json.loads(page.with_suffix(".json").read_text())["runs"]
+    assert of_saved[1]["against"][-1]["difference"] == pytest.approx(change["difference"])
+    models_page = tmp_path / "models.html"
+    printed("report", first, second, "--data", SCENES, "--output", models_page)
+    of_models = json.loads(models_page.with_suffix(".json").read_text())["runs"]
+    assert [one["numbers"] for one in of_models] == [one["numbers"] for one in of_saved]
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (("evaluate", "run"), "run is a folder of several models; name one of them: run/"),
+        (("evaluate", "run/online", "run/online", "--data", SCENES), "run/online is given twice"),
+        (("report", "run/online"), "run/online is a model, which the report has to evaluate first"),
+        (("evaluate", "run/online"), "no data set is given; add --data with a folder"),
+        (("search", "run/online", "a dog"), "no data set is given; add --data with a folder"),
+        (("mine", "run/online", "--output", "lists"), "no data set is given; add --data"),
+        (("train", "vsepp"), "no data set is given; add --data with a folder"),
+    ],
+)
+def test_what_is_missing_is_said(words, sentence, models, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").symlink_to(models / "run")
+    data = ("--data", SCENES) if words == ("evaluate", "run") else ()
+    assert run(*words, *data) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_evaluate_what_others_shortlist(models, printed, tmp_path):

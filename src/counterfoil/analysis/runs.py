@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from counterfoil.evaluation.bootstrap import Counted, Share, shares
 from counterfoil.evaluation.cascade import DEPTH, ShortlistReport
 from counterfoil.evaluation.galleries import differ, shown_caption, shown_image
 from counterfoil.evaluation.metrics import EvaluationReport
+from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import (
     RunResult,
     cascade_figure,
@@ -28,6 +30,7 @@ from counterfoil.evaluation.results import (
     result_table,
     results,
 )
+from counterfoil.model import is_model_folder, load_model
 from counterfoil.pipelines.pipeline import evaluation_title
 from counterfoil.pipelines.publishing import (
     Analysis,
@@ -97,9 +100,8 @@ class FinishedEvaluation:
         seeds: of their trainings, as far as noted.
         batch: batch size of the training, the first one's for an ensemble; None if not noted.
         teachers: stages that taught the model; empty for an ensemble.
-        report: the numbers.
-        dataset: fingerprint of the split.
-        folder: of the evaluation.
+        evaluation: the numbers, and the first items of every list.
+        folder: of the evaluation, or of the model that was evaluated for the report.
         trained: folders of the models' trainings, as far as they are in the run.
         name: the models, and whose shortlists they re-rank.
     """
@@ -109,11 +111,20 @@ class FinishedEvaluation:
     seeds: tuple[int, ...]
     batch: int | None
     teachers: tuple[str, ...]
-    report: EvaluationReport
-    dataset: str
+    evaluation: RetrievalEvaluation
     folder: Path
     trained: tuple[Path, ...]
     name: str
+
+    @property
+    def report(self) -> EvaluationReport:
+        """The numbers."""
+        return self.evaluation.report
+
+    @property
+    def dataset(self) -> str:
+        """Fingerprint of the split."""
+        return self.evaluation.dataset
 
     def describe(self) -> str:
         """Say whether a single model or an ensemble scored, and the seeds."""
@@ -184,15 +195,13 @@ def _evaluation(
     plans = [one.plan for one in trained if one.plan is not None]
     guide = trained[0].guide if len(trained) == len(models) == 1 else None
     teach = notes.get(guide or "")
-    measured = RetrievalEvaluation.open(folder / stage.name)
     return FinishedEvaluation(
         run,
         models,
         tuple(plan.seed for plan in plans),
         plans[0].batch or None if plans else None,
         teach.stage.using + teach.stage.models if teach and teach.kind == "teach" else (),
-        measured.report,
-        measured.dataset,
+        RetrievalEvaluation.open(folder / stage.name),
         folder / stage.name,
         tuple(folder / name for name in stage.using if (folder / name / METRICS).is_file()),
         evaluation_title(models, stage.first, stage.depth),
@@ -433,10 +442,10 @@ class ReportPlan:
 
 
 def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[RunResult, ...]:
-    """Compare the evaluations of runs with the first of them on one page.
+    """Compare evaluations with the first of them on one page.
 
     Args:
-        folders: of runs, with all their finished evaluations, or of single evaluations.
+        folders: of runs, with all their finished evaluations, of single evaluations, or of models.
         plan: further content.
         out: page to write; the numbers go beside it as JSON.
 
@@ -445,7 +454,7 @@ def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[R
             those of the evaluations.
     """
     check_page_path(out)
-    named = _named(folders)
+    named = _named(folders, plan.source)
     same = [(name, one) for name, one in named if _comparable(one, named[0][1])]
     others = [(name, one) for name, one in named if not _comparable(one, named[0][1])]
     places = list(dict.fromkeys(place for _, one in named for place in one.trained))
@@ -511,7 +520,7 @@ def cascade_curve(folders: Sequence[Path], out: Path) -> dict[str, ShortlistRepo
     curves: dict[str, ShortlistReport] = {}
     measured = []
     for one in finished_evaluations(folders):
-        shortlists = RetrievalEvaluation.open(one.folder).shortlists
+        shortlists = one.evaluation.shortlists
         if shortlists and shortlists.curve:
             measured.append(one)
             curves[f"{one.run}: {one.name}" if len(folders) > 1 else one.name] = shortlists
@@ -556,9 +565,66 @@ def figure_sections(figures: Mapping[str, tuple[Figure, ...]]) -> Iterator[Figur
             yield FigureSection(title, some)
 
 
-def _named(folders: Sequence[Path]) -> NamedEvaluations:
-    """Evaluations by short names: those of runs, and those that were named themselves."""
+def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluations:
+    """Evaluations by short names: of runs, saved by ``counterfoil evaluate``, and of models.
+
+    A model is evaluated on the split that the first evaluation was measured on, or on "test".
+    """
     check_different(folders, "run")
+    bare = {folder: one for folder in folders if (one := _without_run(folder)) is not None}
+    models = [folder for folder in folders if folder not in bare and is_model_folder(folder)]
+    runs = [folder for folder in folders if folder not in bare and folder not in models]
+    named = [*_of_runs(runs), *zip(_short(list(bare)), bare.values())]
+    if models:
+        if source is None:
+            raise ValueError(
+                f"{models[0]} is a model, which the report has to evaluate first; name the data "
+                "with --data"
+            )
+        dataset = source.split(named[0][1].report.setting.split if named else "test")
+        named += [
+            (name, _of_model(folder, dataset)) for name, folder in zip(_short(models), models)
+        ]
+    counts = Counter(name for name, _ in named)
+    return [(name if counts[name] == 1 else f"{name} ({one.folder})", one) for name, one in named]
+
+
+def _without_run(folder: Path) -> FinishedEvaluation | None:
+    """An evaluation that ``counterfoil evaluate --output`` saved; None for other folders."""
+    if not (folder / NUMBERS).is_file() or stage_records(folder.parent):
+        return None
+    models = read_json(folder / NUMBERS, "an evaluation").get("models") or [folder.name]
+    return _single(tuple(map(str, models)), RetrievalEvaluation.open(folder), folder)
+
+
+def _of_model(folder: Path, dataset: ImageTextDataset) -> FinishedEvaluation:
+    """Evaluate a saved model for the report."""
+    model = load_model(str(folder))
+    seed = model.card.provenance.get("seed") if model.card else None
+    evaluation = RetrievalEvaluation.of(
+        [model.embed(dataset)],
+        dataset,
+        protocol_by_name("whole"),
+        seed=seed if isinstance(seed, int) else None,
+    )
+    return _single((str(folder),), evaluation, folder)
+
+
+def _single(
+    models: tuple[str, ...], evaluation: RetrievalEvaluation, folder: Path
+) -> FinishedEvaluation:
+    """An evaluation that belongs to no run."""
+    seed = evaluation.report.setting.seed
+    trained = tuple(Path(one) for one in models if (Path(one) / METRICS).is_file())
+    name = " + ".join(models)
+    seeds = () if seed is None else (seed,)
+    return FinishedEvaluation(
+        folder.name, models, seeds, None, (), evaluation, folder, trained, name
+    )
+
+
+def _of_runs(folders: Sequence[Path]) -> NamedEvaluations:
+    """Evaluations of runs, and those in runs that were named themselves."""
     alone = {folder for folder in folders if (folder / NUMBERS).is_file()}
     runs = list(dict.fromkeys(one.parent if one in alone else one for one in folders))
     of_run = {run: _in_order(run, finished_evaluations([run])) for run in runs}
@@ -569,7 +635,7 @@ def _named(folders: Sequence[Path]) -> NamedEvaluations:
         if folder not in alone or one.folder == folder
     }
     evaluations = list(once.values())  # an evaluation may be named beside its run
-    names = dict(zip(runs, short_names([str(run) for run in runs]), strict=True))
+    names = dict(zip(runs, _short(runs), strict=True))
     before = {run: "" if len(runs) == 1 else f"{name}/" for run, name in names.items()}
     titles = [before[one.folder.parent] + one.name for one in evaluations]
     return [
@@ -599,6 +665,7 @@ def _protocol(same: NamedEvaluations) -> str:
 
 
 def _short(places: Sequence[Path]) -> tuple[str, ...]:
+    """Short names of folders; none of none."""
     return short_names([str(place) for place in places]) if places else ()
 
 
@@ -727,10 +794,7 @@ def _differing_queries(
             "are now; name the data of the run with --data, and its --corrections where it had "
             "some, or leave them out for a report without pictures"
         )
-    both = {
-        first: RetrievalEvaluation.open(one.folder),
-        last: RetrievalEvaluation.open(other.folder),
-    }
+    both = {first: one.evaluation, last: other.evaluation}
     sections, queries = [], []
     for side, title in enumerate(("Image to text", "Text to image")):
         ranks = [measured.report.ranked[side] for measured in both.values()]

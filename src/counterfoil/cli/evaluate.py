@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli.options import DataOptions, Numbers, Split, data_options, example
+from counterfoil.cli.options import (
+    DataOptions,
+    Numbers,
+    Split,
+    check_new_folder,
+    data_options,
+    example,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.evaluation.cascade import Shortlister
     from counterfoil.evaluation.foils.attack import CaptionAttack
+    from counterfoil.evaluation.metrics import Protocol, Tie
     from counterfoil.model import Model
+    from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -23,6 +33,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     epilog=example(
         "counterfoil evaluate runs/mine/best --data my-photos/",
         "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
+        "counterfoil evaluate runs/a/online runs/b/online --data flickr8k/ --output measured/",
         "counterfoil evaluate runs/tags/tags --first runs/vsepp/online --depth 50 --data flickr8k/",
         "counterfoil evaluate runs/mine/best --data my-photos/ --foils questions/",
         "counterfoil evaluate vectors --data embeddings/ --split all",
@@ -32,10 +43,16 @@ app = typer.Typer(rich_markup_mode="markdown")
 def evaluate(
     model: Annotated[
         list[str],
-        typer.Argument(help="Model folder, HF name, or `vectors`; several are an ensemble."),
+        typer.Argument(
+            help="Model folder, HF name, or `vectors`; join an ensemble with `+`. Several are "
+            "compared with the first."
+        ),
     ],
     data: DataOptions,
     split: Split = "test",
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble", help="Make one ensemble of all models.")
+    ] = False,
     protocol: Annotated[str, typer.Option(help="whole, flickr-1k, coco-1k, coco-5k.")] = "whole",
     ties: Annotated[
         str, typer.Option(help="Ranks of equal scores: row, optimistic, pessimistic.")
@@ -57,14 +74,20 @@ def evaluate(
         typer.Option(help="Foils of the split, as `write` makes them: attack the images' ranks."),
     ] = None,
     json: Numbers = None,
+    folder: Annotated[
+        Path | None, typer.Option("--output", help="Folder for numbers and ranks, for `report`.")
+    ] = None,
 ) -> None:
-    """Measure retrieval in both directions; print recalls, protocol and intervals."""
+    """Measure retrieval in both directions; print recalls, protocol and intervals.
+
+    Several models are compared on the same queries, with paired intervals.
+    """
     from dataclasses import asdict
 
     from counterfoil.core import distributed
     from counterfoil.core.config import parse_literal
-    from counterfoil.core.console import console
-    from counterfoil.core.io import ensure_writable_file, write_json
+    from counterfoil.core.console import console, output
+    from counterfoil.core.io import write_json
     from counterfoil.evaluation.cascade import DEPTH
     from counterfoil.evaluation.extended import crisscrossed, eccv_caption, extended_table
     from counterfoil.evaluation.foils.attack import evaluate_attack
@@ -76,28 +99,31 @@ def evaluate(
 
     settings = protocol_by_name(protocol)
     rule: Tie = parse_literal(Tie, ties, "a tie rule")
-    if not first and (depth is not None or full):
-        raise ValueError(
-            "--depth and --full are about a shortlist, and no model makes one; name a model with "
-            "--first, or leave them out"
-        )
-    if first and (eccv or cxc or foils):
-        raise ValueError(
-            "--eccv, --cxc and --foils need all scores, which a shortlist avoids; leave out "
-            "--first, or leave out --eccv, --cxc and --foils"
-        )
-    if json is not None:
-        ensure_writable_file(json)
+    compared = _compared(model, ensemble=ensemble)
+    extended = bool(eccv or cxc or foils)
+    _check_options(
+        len(compared), first=bool(first), shortlist=depth is not None or full, extended=extended
+    )
+    _check_outputs(json, folder)
     distributed.init()
     dataset = data.source().split(split)
-    models = [load_model(name) for name in model]
     folds_of(settings, len(dataset))  # fails before anything is encoded
+    shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
+    if len(compared) > 1:
+        evaluations = {
+            name: _evaluation(names, dataset, settings, rule, shortlist)
+            for name, names in compared.items()
+        }
+        if distributed.rank() == 0:
+            _show_comparison(compared, evaluations, json, folder)
+        return
+    (names,) = compared.values()
+    models = [load_model(name) for name in names]
     attack = _open_attack(foils, dataset) if foils else None
     attacked = [model.embed(attack.dataset) for model in models] if attack else []
     embedded = (
         attack.captions_only(attacked) if attack else [model.embed(dataset) for model in models]
     )
-    shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
     evaluation = RetrievalEvaluation.of(
         embedded, dataset, settings, tie=rule, seed=_common_seed(models), by=shortlist
     )
@@ -105,18 +131,121 @@ def evaluate(
     cxc_scores = crisscrossed(embedded, dataset, cxc) if cxc else ()
     attacks = evaluate_attack(attacked, attack, evaluation.report) if attack else None
     if distributed.rank() == 0:
-        evaluation.show(" + ".join(model))
+        evaluation.show(" + ".join(names))
         if attacks:
             console().print(terminal_table(attacks.table(), attacks.protocol()))
         for table in extended_table(eccv_scores, cxc_scores):
             console().print(table)
         if json is not None:
-            extended = {
+            more: dict[str, object] = {
                 "eccv": [asdict(score) for score in eccv_scores],
                 "cxc": [asdict(score) for score in cxc_scores],
+                **({"foils": attacks.to_dict()} if attacks else {}),
             }
-            more = extended | ({"foils": attacks.to_dict()} if attacks else {})
-            write_json(json, {"models": model, **evaluation.to_dict(), **more})
+            write_json(json, {"models": names, **evaluation.to_dict(), **more})
+        if folder is not None:
+            evaluation.save(folder, names)
+            output(f"{folder}")
+
+
+def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool) -> None:
+    """Refuse options that do not go together, or have no effect.
+
+    Args:
+        models: models that are compared.
+        first: whether a model makes shortlists.
+        shortlist: whether an option about shortlists is given.
+        extended: whether --eccv, --cxc or --foils is given.
+    """
+    if shortlist and not first:
+        raise ValueError(
+            "--depth and --full are about a shortlist, and no model makes one; name a model with "
+            "--first, or leave them out"
+        )
+    if first and extended:
+        raise ValueError(
+            "--eccv, --cxc and --foils need all scores, which a shortlist avoids; leave out "
+            "--first, or leave out --eccv, --cxc and --foils"
+        )
+    if models > 1 and extended:
+        raise ValueError(
+            "--eccv, --cxc and --foils are measured for one model at a time; name one, or join an "
+            "ensemble with + or --ensemble"
+        )
+
+
+def _check_outputs(json: Path | None, folder: Path | None) -> None:
+    """Fail early where a file or folder cannot be written."""
+    from counterfoil.core.io import ensure_writable_file
+
+    if json is not None:
+        ensure_writable_file(json)
+    if folder is not None:
+        check_new_folder(folder)
+
+
+def _compared(names: Sequence[str], *, ensemble: bool) -> dict[str, list[str]]:
+    """The models to compare, each a list of one or, for an ensemble, several, by short names.
+
+    Raises:
+        ValueError: a name is given twice.
+    """
+    from counterfoil.pipelines.publishing import check_different, ensemble_parts, short_names
+
+    if ensemble:
+        parts = [part for name in names for part in ensemble_parts(name)]
+        return {" + ".join(parts): parts}
+    check_different(names, "model")
+    return {
+        short: ensemble_parts(name) for short, name in zip(short_names(names), names, strict=True)
+    }
+
+
+def _evaluation(
+    names: Sequence[str],
+    dataset: ImageTextDataset,
+    protocol: Protocol,
+    tie: Tie,
+    shortlist: Shortlister | None,
+) -> RetrievalEvaluation:
+    """Evaluate a model, or an ensemble of several; its vectors are released on return."""
+    from counterfoil.model import load_model
+    from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+
+    models = [load_model(name) for name in names]
+    members = [model.embed(dataset) for model in models]
+    seed = _common_seed(models)
+    return RetrievalEvaluation.of(members, dataset, protocol, tie=tie, seed=seed, by=shortlist)
+
+
+def _show_comparison(
+    compared: Mapping[str, list[str]],
+    evaluations: Mapping[str, RetrievalEvaluation],
+    json: Path | None,
+    folder: Path | None,
+) -> None:
+    """Print several evaluations side by side, the verdict last, and write what is asked for."""
+    from dataclasses import asdict, replace
+
+    from counterfoil.core.console import console, output
+    from counterfoil.core.io import write_json
+    from counterfoil.evaluation.results import headline, result_table, results
+    from counterfoil.report.tables import terminal_table
+
+    runs = results({name: one.report for name, one in evaluations.items()})
+    settings = [one.report.setting for one in evaluations.values()]
+    same = len({setting.seed for setting in settings}) == 1
+    setting = settings[0] if same else replace(settings[0], seed=None)
+    console().print(terminal_table(result_table(runs), setting.line()))
+    for run in runs[1:]:
+        output(headline((runs[0], run)))
+    if json is not None:
+        plain = [{"models": compared[name], **one.to_dict()} for name, one in evaluations.items()]
+        write_json(json, {"evaluations": plain, "comparison": [asdict(run) for run in runs]})
+    if folder is not None:
+        for name, one in evaluations.items():
+            one.save(folder / name.replace("/", "-"), compared[name])
+        output(f"{folder}")
 
 
 def _open_attack(folder: Path, dataset: ImageTextDataset) -> CaptionAttack:

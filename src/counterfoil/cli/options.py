@@ -28,7 +28,7 @@ Data = Annotated[
     str | None,
     typer.Option(
         help="Data set: a folder, JSON file, Hugging Face name, or "
-        "`scenes[:images=...,seed=...]`, rendered here; the default is `scenes`."
+        "`scenes[:images=...,seed=...]`, rendered here. Recipes have one of their own."
     ),
 ]
 DataName = Annotated[
@@ -94,11 +94,21 @@ class DataOptions:
     images: Images = None
     corrections: Corrections = None
 
-    def source(self, default: str = "scenes") -> DataSource:
-        """The data; `default` if the user names none."""
+    def source(self, default: str | None = None) -> DataSource:
+        """The data; `default` if the user names none.
+
+        Raises:
+            ValueError: the user names none, and there is no default.
+        """
         from counterfoil.pipelines.run import DataSource
 
-        return DataSource(self.data or default, self.features, self.images, self.corrections)
+        data = default if self.data is None else self.data
+        if data is None:
+            raise ValueError(
+                "no data set is given; add --data with a folder, a file or a Hugging Face name, "
+                "as in --data my-photos/, or --data scenes for pictures and captions rendered here"
+            )
+        return DataSource(data, self.features, self.images, self.corrections)
 
     def optional_source(self, context: typer.Context) -> DataSource | None:
         """The data; None if the user names none, and then the other options are refused."""

@@ -17,13 +17,17 @@ app = typer.Typer(rich_markup_mode="markdown")
     epilog=example(
         "counterfoil report runs/mine --data my-photos/ --output report.html",
         "counterfoil report runs/a/test-online runs/b/test-online --foils a.json --foils b.json",
+        "counterfoil report runs/mine/best other-model/ --data my-photos/ --output report.html",
     ),
 )
 @data_options
 def report(
     context: typer.Context,
     runs: Annotated[
-        list[Path], typer.Argument(help="Folders of runs, or of single evaluations in them.")
+        list[Path],
+        typer.Argument(
+            help="Folders of runs, of single evaluations, or, with --data, of models to evaluate."
+        ),
     ],
     data: DataOptions,
     foils: Annotated[

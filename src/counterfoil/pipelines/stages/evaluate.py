@@ -230,8 +230,13 @@ class RetrievalEvaluation:
         if self.shortlists:
             output(self.shortlists.describe(self.report))
 
-    def save(self, folder: Path) -> None:
-        """Write ``evaluation.json`` and ``evaluation.safetensors``."""
+    def save(self, folder: Path, models: Sequence[str] = ()) -> None:
+        """Write ``evaluation.json`` and ``evaluation.safetensors``.
+
+        Args:
+            folder: to write.
+            models: names to note, where no stage of a run does.
+        """
         tensors = {
             "texts": self.texts.int(),
             "text_scores": self.text_scores.float(),
@@ -242,6 +247,8 @@ class RetrievalEvaluation:
         for name, report in self._others().items():
             tensors |= _ranks(report, f"{name}_")
         plain = {"corpus": self.dataset, **self.to_dict()}
+        if models:
+            plain["models"] = list(models)
         if self.shortlists and self.shortlists.curve:
             for point in self.shortlists.curve:
                 tensors |= _ranks(point.report, f"top-{point.depth}_")
