@@ -71,7 +71,7 @@ typed("serve at no port", "serve nowhere --port 70000", "'--port'", "70000")
 typed("serve a depth of nothing", "serve nowhere --depth 0", "'--depth'", "0")
 typed("serve without time", "serve nowhere --seconds 0", "'--seconds'", "greater than")
 typed("unknown recipe", "plan demoo", "'demoo' is not a recipe", "did you mean 'demo'")
-typed("unknown host", "train scan-t2l", "'scan-t2l'", "did you mean 'scan-t2i'")
+typed("unknown host", "train scan-t2l --data scenes", "'scan-t2l'", "did you mean 'scan-t2i'")
 typed(
     "unknown stage", "plan aoq/vsepp-scenes --set onlin.seed=1", "'onlin'", "did you mean 'online'"
 )
@@ -106,8 +106,8 @@ typed(
 typed(
     "all at once", "run aoq/vsepp-scenes --set online.batch=0", "SwitchAfter", "HardestTripletLoss"
 )
-typed("all and few", "train vsepp --batch-size few", "'few'", "all")
-typed("a batch of nothing", "train vsepp --batch-size 0", "'0'", "all")
+typed("all and few", "train vsepp --data scenes --batch-size few", "'few'", "all")
+typed("a batch of nothing", "train vsepp --data scenes --batch-size 0", "'0'", "all")
 typed("unknown lens", "run aoq/vsepp-scenes --set online.processor.images=pixles", "mean 'pixels'")
 typed(
     "unknown protocol of a stage", "plan aoq/vsepp-scenes --set *.protocol=coco-1", "mean 'coco-1k'"
@@ -181,7 +181,7 @@ typed(
 )
 typed("unknown tie rule", "evaluate vectors --ties optimist", "mean 'optimistic'")
 typed("query for vectors", "search vectors dog --data scenes:images=12", "ready-made vectors")
-typed("missing picture query", "search vectors dog.jpg", "dog.jpg does not exist")
+typed("missing picture query", "search vectors dog.jpg --data scenes", "dog.jpg does not exist")
 typed("unknown system", "convert scam a b c", "'scam'", "did you mean 'scan'")
 typed("nothing to sweep", "sweep demo", "demo varies nothing", "add --over")
 typed(
@@ -1030,9 +1030,17 @@ typed(
     "no modules.json",
     "sentence-transformers",
 )
-typed("judge of no lists", "judge vectors --negatives x --output y", "x/manifest.json does not")
+typed(
+    "judge of no lists",
+    "judge vectors --data scenes --negatives x --output y",
+    "x/manifest.json does not",
+)
 typed("judge of nothing", "judge vectors --output y", "Missing option '--negatives'")
-typed("meanings by nobody", "mine vectors --output x --filter meanings=0.7", "encoder to a folder")
+typed(
+    "meanings by nobody",
+    "mine vectors --data scenes --output x --filter meanings=0.7",
+    "encoder to a folder",
+)
 typed("no maskings", f"{TAGS} --masks 0", "'--masks'", "greater than or equal to 1")
 typed("tags of no split", f"{TAGS} --split trian", "'trian'")
 typed("tags of no such model", f"write tags nowhere/at/all {SCENES} --output w", "nowhere/at/all")
@@ -1276,7 +1284,7 @@ typed(
 )
 typed(
     "unknown map",
-    "analyse map vectors --method tsn --output page.html",
+    "analyse map vectors --data scenes --method tsn --output page.html",
     "'tsn'",
     "did you mean 'tsne'",
 )
@@ -1545,7 +1553,12 @@ def explained_features_that_are_no_numbers(here, models):
     return "explain", models / "regions", "0.png", "a dog", *found
 
 
-typed("truth of nothing", "analyse true-rate --output p.html", "nothing is to be judged", "--crowd")
+typed(
+    "truth of nothing",
+    "analyse true-rate --data scenes --output p.html",
+    "nothing is to be judged",
+    "--crowd",
+)
 typed(
     "judgements that are not there",
     f"analyse true-rate --crowd c.txt --data {SCENES} --output p.html",
@@ -1650,7 +1663,9 @@ TELL = ("--data", REGIONS, "--anchors", "2", "--output", "p.html")
 
 typed("no anchors at all", "analyse triples vectors --anchors 0 --output p.html", "'--anchors'")
 typed(
-    "triples of vectors", "analyse triples vectors --output p.html", "cannot read written captions"
+    "triples of vectors",
+    "analyse triples vectors --data scenes --output p.html",
+    "cannot read written captions",
 )
 typed(
     "words of vectors",

@@ -20,7 +20,8 @@ from counterfoil.recipes import catalogue
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+SKILL = ROOT / "skills" / "counterfoil" / "SKILL.md"
+PAGES = sorted([ROOT / "README.md", SKILL, *(ROOT / "docs").rglob("*.md")])
 PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
 
 
@@ -160,6 +161,12 @@ def test_public_names_of_the_pages_exist(page):
     ):
         for name in names.split(", "):
             assert resolve_name(f"{module}:{name}")
+
+
+def test_links_of_the_page_for_agents_lead_somewhere():
+    targets = re.findall(r"\]\(([^)]+)\)", (DOCS / "llms.txt").read_text(encoding="utf-8"))
+    assert len(targets) > 8
+    assert all((DOCS / target).is_file() for target in targets)
 
 
 def test_names_of_the_migration_table_exist():

@@ -367,6 +367,6 @@ def test_cases_are_those_on_which_models_differ_most(models, words, written, ana
     [(("a",), "1 models are given"), (("a", "b", "c"), "3 models are given")],
 )
 def test_cases_of_another_number_of_models(written, tmp_path, capsys, names, said):
-    code = run("analyse", "cases", *names, "--written", written, "--output", tmp_path / "p.html")
-    assert code == 2
+    words = ("--data", "scenes", "--written", written, "--output", tmp_path / "p.html")
+    assert run("analyse", "cases", *names, *words) == 2
     assert said in capsys.readouterr().err

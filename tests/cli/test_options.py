@@ -32,7 +32,9 @@ def test_a_command_has_the_data_options_in_place_of_one_parameter():
     first, second = seen
     assert first == ("m", DataOptions("photos/", images=Path("pictures")), "dev")
     assert second == ("m", DataOptions(), "test")
-    assert second[1].source().data == "scenes"
+    assert second[1].source("scenes").data == "scenes"
+    with pytest.raises(ValueError, match=r"no data set is given; add --data"):
+        second[1].source()
     text = CliRunner().invoke(app, ["--help"]).output
     assert all(option in text for option in ("--features", "--corrections", "Do something."))
 

@@ -451,3 +451,39 @@ def test_train_on_a_folder_of_photos(printed, tmp_path):
     args = ("--data", folder, "--output", tmp_path / "run", "--set", "online.epochs=1")
     assert "whole split" in printed("train", "vsepp", *args, *recipes_cases.SMALL)
     assert "dog" in (tmp_path / "run/online/model/tokenizer.json").read_text()
+
+
+def test_train_shows_its_plan_and_writes_nothing(printed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    knobs = ("--epochs", 3, "--precision", "bf16", "--track", "tensorboard", "--device", "cpu")
+    shown = printed("train", "vsepp", "--data", SCENES, *knobs, "--plan")
+    assert "epochs=3" in shown
+    assert "precision='bf16'" in shown
+    assert "track=['tensorboard']" in shown
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name, sentence", [("gpu", "'gpu' is not a device"), ("mps", "PyTorch finds no mps")]
+)
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="has the device")
+def test_a_device_that_is_not_there(name, sentence, capsys):
+    assert run("evaluate", "vectors", "--data", SCENES, "--device", name) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_few_images_are_said_beside_the_numbers(models, printed):
+    shown = " ".join(printed("evaluate", models / "pixels", "--data", SCENES).split())
+    assert "few images: one more hit of an image moves a recall by 16.7" in shown
+
+
+def test_one_image_cannot_be_trained_on(capsys, tmp_path):
+    from counterfoil.data.readers import load_dataset
+
+    load_dataset("scenes:images=1").pictures.open(0).save(tmp_path / "1.png")
+    (tmp_path / "1.txt").write_text("a red square")
+    assert run("train", "vsepp", "--data", tmp_path, "--output", tmp_path / "run") == 2
+    assert "image; a model learns from the other images" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert run("data", "check", tmp_path) == 2

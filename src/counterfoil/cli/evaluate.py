@@ -9,6 +9,7 @@ import typer
 
 from counterfoil.cli.options import (
     DataOptions,
+    Device,
     Numbers,
     Split,
     check_new_folder,
@@ -73,6 +74,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Foils of the split, as `write` makes them: attack the images' ranks."),
     ] = None,
+    device: Device = None,
     json: Numbers = None,
     folder: Annotated[
         Path | None, typer.Option("--output", help="Folder for numbers and ranks, for `report`.")

@@ -13,6 +13,7 @@ import typer
 
 from counterfoil.cli.options import (
     DataOptions,
+    Device,
     Resume,
     Split,
     data_options,
@@ -81,6 +82,7 @@ def explain(
         Path | None, typer.Option("--output", help="HTML page with the images.")
     ] = None,
     json: Json = None,
+    device: Device = None,
     resume: Resume = False,
 ) -> None:
     """Find wrong words of a caption and correct them; or of all captions of a data set."""

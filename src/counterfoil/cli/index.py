@@ -10,6 +10,7 @@ import typer
 from counterfoil.cli.options import (
     Corrections,
     DataOptions,
+    Device,
     Features,
     Images,
     Split,
@@ -99,6 +100,7 @@ def index(
     add: Add = False,
     prefix: Prefix = "",
     exchange: Exchange = False,
+    device: Device = None,
     delete: Delete = None,
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""

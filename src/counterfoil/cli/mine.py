@@ -8,6 +8,7 @@ import typer
 
 from counterfoil.cli.options import (
     DataOptions,
+    Device,
     Minutes,
     NewFolder,
     Resume,
@@ -77,6 +78,7 @@ def mine(
     precision: Annotated[
         str, typer.Option(help="fp32, or bf16 with fp32 rescoring of candidates.")
     ] = "fp32",
+    device: Device = None,
     resume: Resume = False,
     minutes: Minutes = None,
 ) -> None:

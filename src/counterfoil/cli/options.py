@@ -56,6 +56,25 @@ Minutes = Annotated[
     float | None, typer.Option(min=0.01, help="Stop after this time; `--resume` continues.")
 ]
 Resume = Annotated[bool, typer.Option(help="Continue work that was stopped.")]
+
+
+def _use_device(name: str | None) -> str | None:
+    """Choose the device as the options are read, so that no verb has to."""
+    if name is not None:
+        from counterfoil.core import distributed
+
+        distributed.use_device(name)
+    return name
+
+
+Device = Annotated[
+    str | None,
+    typer.Option(
+        envvar="COUNTERFOIL_DEVICE",
+        callback=_use_device,
+        help="cpu, cuda or mps; default the GPU of this process if there is one, else the CPU.",
+    ),
+]
 Smoke = Annotated[bool, typer.Option(help="At most 20 training steps a stage, to try it out.")]
 OneModel = Annotated[
     str, typer.Argument(help="Model folder, HF name, or `vectors`; join with `+` for an ensemble.")

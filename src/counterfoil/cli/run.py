@@ -1,4 +1,4 @@
-"""``counterfoil run`` and ``counterfoil plan``: recipes."""
+"""``counterfoil run``, ``plan`` and ``demo``: recipes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from counterfoil.cli.options import (
     RECIPES,
     STOPPED,
     DataOptions,
+    Device,
     Minutes,
     Resume,
     RunFolder,
@@ -39,6 +40,7 @@ def run(
     folder: RunFolder = None,
     settings: Settings = None,
     resume: Resume = False,
+    device: Device = None,
     smoke: Smoke = False,
     minutes: Minutes = None,
 ) -> None:
@@ -53,6 +55,18 @@ def run(
     source = data.source(pipeline.data)
     folder = folder or Path("runs") / pipeline.name
     if not run_pipeline(pipeline, source, folder, resume=resume, minutes=minutes):
+        raise typer.Exit(STOPPED)
+
+
+@app.command(epilog=example("counterfoil demo", "counterfoil demo --output runs/demo --resume"))
+def demo(folder: RunFolder = None, resume: Resume = False) -> None:
+    """Show in two minutes what hard negatives change, on pictures rendered here."""
+    from counterfoil.pipelines.run import DataSource, run_pipeline
+    from counterfoil.recipes import catalogue
+
+    recipe = catalogue.find_recipe("demo")
+    folder = folder or Path("runs") / recipe.name
+    if not run_pipeline(recipe, DataSource(recipe.data), folder, resume=resume):
         raise typer.Exit(STOPPED)
 
 

@@ -12,6 +12,7 @@ import typer
 from counterfoil.cli.options import (
     DataOptions,
     Depth,
+    Device,
     Rerank,
     Split,
     data_options,
@@ -78,6 +79,7 @@ def search(
     rerank: Rerank = None,
     depth: Depth = None,
     model: Model = None,
+    device: Device = None,
     plain: Plain = False,
 ) -> None:
     """Search an index for images or captions, by a caption, an image or an id.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataOptions, Depth, Rerank, data_options, example
+from counterfoil.cli.options import DataOptions, Depth, Device, Rerank, data_options, example
 
 Explainer = Annotated[
     str | None, typer.Option(help="Model that explains captions, trained by TAGS-DC.")
@@ -34,6 +34,7 @@ def serve(
     index: Annotated[
         str | None, typer.Argument(metavar="INDEX", help="Folder that `counterfoil index` made.")
     ] = None,
+    device: Device = None,
     explainer: Explainer = None,
     rerank: Rerank = None,
     depth: Depth = None,

@@ -10,6 +10,7 @@ import typer
 from counterfoil.cli.options import (
     STOPPED,
     DataOptions,
+    Device,
     Minutes,
     Resume,
     RunFolder,
@@ -78,6 +79,16 @@ BatchSize = Annotated[
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of every training.")]
 Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate of every training.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every training; default 0.")]
+Computation = Annotated[
+    str | None, typer.Option("--precision", help="fp32, or bf16 for autocast, in every training.")
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(help="Send metrics to wandb or tensorboard too; repeatable."),
+]
+ShowPlan = Annotated[
+    bool, typer.Option("--plan", help="Show the stages with all settings, and train nothing.")
+]
 Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
 
 
@@ -85,6 +96,7 @@ Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; 
     epilog=example(
         "counterfoil train vsepp --data my-photos/ --output runs/mine",
         "counterfoil train vsepp --data my-photos/ --negatives lists/ --output runs/lists",
+        "counterfoil train gpo --data my-photos/ --epochs 10 --precision bf16 --plan",
         "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
         "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
         "--data my-photos/ --output runs/clip",
@@ -107,14 +119,19 @@ def train(
     rate: Rate = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
+    precision: Computation = None,
+    track: Track = None,
+    device: Device = None,
     folder: RunFolder = None,
     settings: Settings = None,
     resume: Resume = False,
     minutes: Minutes = None,
+    show_plan: ShowPlan = False,
 ) -> None:
     """Train a model, or fine-tune a public one, and evaluate it."""
     from counterfoil.core.console import output
     from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.pipelines.plan import print_plan
     from counterfoil.pipelines.run import run_pipeline
     from counterfoil.recipes import clip
 
@@ -135,11 +152,21 @@ def train(
         negatives=negatives,
     )
     batch = None if batch_size is None else _batch(batch_size)
-    everyday = {"epochs": epochs, "rate": rate, "batch": batch, "seed": seed}
+    everyday = {
+        "epochs": epochs,
+        "rate": rate,
+        "batch": batch,
+        "seed": seed,
+        "precision": precision,
+        "track": tuple(track) if track else None,
+    }
     given = [f"*.{key}={value}" for key, value in everyday.items() if value is not None]
     recipe = apply_overrides(recipe, (*given, *(settings or ())))
     for reason in clip.mining_reasons(recipe, dataset):
         output(reason)
+    if show_plan:
+        print_plan(recipe)
+        return
     folder = folder or Path("runs") / recipe.name
     if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

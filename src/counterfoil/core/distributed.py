@@ -13,9 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from counterfoil.core.config import unknown_name
+
 _TIMEOUT = timedelta(days=1)  # rank 0 may decode images for hours while the others wait
 
 _solo = False
+_device: str | None = None
 
 
 def rank() -> int:
@@ -58,8 +61,32 @@ def shutdown() -> None:
         dist.destroy_process_group()
 
 
+def use_device(name: str | None) -> None:
+    """Choose the device of this process; None leaves the choice to `device`.
+
+    Apple's "mps" is used only where it is named: not every operation of the models exists there.
+
+    Raises:
+        ValueError: there is no such device here.
+    """
+    global _device  # one process computes on one device
+    here = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if name is not None and name not in here:
+        raise ValueError(unknown_name(name, list(here), "a device"))
+    if name is not None and not here[name]:
+        usable = " or ".join(kind for kind, there in here.items() if there)
+        raise ValueError(f"PyTorch finds no {name} on this machine; --device can be {usable}")
+    _device = name
+
+
 def device() -> torch.device:
-    """Device of this process: its GPU if there is one, else the CPU."""
+    """Device of this process: the one chosen with `use_device`, else its GPU, else the CPU."""
+    if _device in ("cpu", "mps"):
+        return torch.device(_device)
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from counterfoil.core.console import progress
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import FEW_IMAGES, ImageTextDataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import PictureFiles, Pictures
 
@@ -136,7 +136,11 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
         errors=(),
         warnings=(),
     )
-    warnings = (*_warnings(dataset, report), *_caption_warnings(dataset))
+    warnings = (
+        *_warnings(dataset, report),
+        *_caption_warnings(dataset),
+        *_size_warnings(report.splits),
+    )
     return replace(report, errors=tuple(_errors(dataset, report)), warnings=warnings)
 
 
@@ -275,6 +279,8 @@ def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
         yield f"there is no train split to learn from; the splits are: {names}"
     elif not train.texts:
         yield "no image of the train split has a caption"
+    elif train.images < 2:
+        yield "the train split has one image; a second one is needed as its negative"
     if dataset.pictures is None and dataset.features is None:
         yield "there are neither pictures nor features; give an image folder or features"
     if dataset.features is None:
@@ -313,6 +319,19 @@ def _warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]
         yield f"{counted(len(within), 'image')} more than once in a split, such as {within[0]}"
     if texts := report.same_texts:
         yield f"{counted(len(texts), 'caption')} in more than one split, such as {texts[0]}"
+
+
+def _size_warnings(splits: Sequence[SplitCounts]) -> Iterator[str]:
+    small = [
+        f"{split.name} has {counted(split.images, 'image')}"
+        for split in splits
+        if split.name in ("dev", "test") and split.images < FEW_IMAGES
+    ]
+    if small:
+        yield (
+            f"{' and '.join(small)}: with fewer than {FEW_IMAGES}, differences between models are "
+            "mostly chance"
+        )
 
 
 def _caption_warnings(dataset: ImageTextDataset) -> Iterator[str]:

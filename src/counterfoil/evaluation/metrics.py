@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from counterfoil.core.types import Embeddings, Pairs
+from counterfoil.data.dataset import FEW_IMAGES
 from counterfoil.scoring.encode import EmbeddedDataset
 
 Direction = Literal["i2t", "t2i"]
@@ -280,6 +281,8 @@ class EvaluationSetting:
             f"ties: {TIES[self.tie]}",
             "single model" if self.members == 1 else f"ensemble of {self.members} by mean score",
             "" if self.seed is None else f"seed {self.seed}",
+            self.images < FEW_IMAGES
+            and f"few images: one more hit of an image moves a recall by {100 / self.images:.1f}",
         ]
         return "; ".join(part for part in parts if part)
 

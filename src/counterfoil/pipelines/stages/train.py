@@ -179,6 +179,11 @@ class Train(ModelStage):
 
     def check(self, context: RunContext) -> None:
         """Refuse data and earlier stages that do not fit the loss, the proposer or the draws."""
+        if len(context.train) < 2:
+            raise ValueError(
+                f"the train split of {context.train.name} has {len(context.train)} image; a model "
+                "learns from the other images and captions as negatives, so give it at least 2"
+            )
         _check_guide(context, self)
         check_miner(context, self)
         check_pictures(context, self)
