@@ -13,6 +13,7 @@ import typer
 from counterfoil.cli import (
     analyse,
     audit,
+    cache,
     convert,
     data,
     diagnose,
@@ -54,7 +55,7 @@ app.add_typer(grid.app)
 app.add_typer(write.app, name="write", rich_help_panel=RESEARCH)
 app.add_typer(negatives.app, name="negatives", rich_help_panel=RESEARCH)
 app.add_typer(data.features_app)
-for module in (convert, export, interpolate):
+for module in (convert, export, interpolate, cache):
     app.add_typer(module.app)
 
 
