@@ -181,3 +181,44 @@ def test_milvus_file(photos, printed, models):
     printed("index", "--output", "x", "--delete", found[0]["id"])
     again = json.loads(printed("search", "x", "a red circle", "--json"))["results"]
     assert [hit["id"] for hit in again[:9]] == [hit["id"] for hit in exact[1:]]
+
+
+@pytest.fixture(params=["with captions", "pictures alone"])
+def damaged(photos, request) -> Path:
+    """Photos of which one is cut off."""
+    folder = photos / "my-photos"
+    if request.param == "pictures alone":
+        for file in folder.iterdir():
+            if file.suffix in (".jsonl", ".json", ".csv", ".txt"):
+                file.unlink()
+    picture = sorted(file for file in folder.rglob("*.png"))[0]
+    picture.write_bytes(picture.read_bytes()[:200])
+    return picture
+
+
+def test_an_unreadable_picture_is_left_out_and_named(models, damaged, printed, capsys):
+    shown = printed("index", models / "pixels", "my-photos", "--output", "new-index")
+    assert "35 images" in shown
+    with open_index(Path("new-index")) as index:
+        assert damaged.name not in {Path(name).name for name in index.vectors.images.rows}
+    lists = printed("data", "check", "my-photos", code=2)
+    assert f"unreadable: my-photos/{damaged.relative_to(damaged.parents[0])}" in lists.replace(
+        "my-photos/images/", "my-photos/"
+    )
+
+
+def test_strict_stops_at_an_unreadable_picture(models, damaged, capsys):
+    words = ("index", models / "pixels", "my-photos", "--output", "new-index", "--strict")
+    assert recipes_cases.run(*words) == 2
+    assert damaged.name in capsys.readouterr().err
+    assert not Path("new-index").exists()
+
+
+def test_evaluation_of_readable_pictures_is_asked_for(models, photos, printed, capsys):
+    picture = sorted((photos / "my-photos").rglob("*.png"))[0]
+    picture.write_bytes(picture.read_bytes()[:200])
+    words = ("evaluate", models / "pixels", "--data", "my-photos", "--split", "all")
+    assert recipes_cases.run(*words) == 2
+    assert picture.name in capsys.readouterr().err
+    shown = printed(*words, "--skip-unreadable")
+    assert "35 images" in shown

@@ -28,11 +28,17 @@ def check(
     quick: Annotated[bool, typer.Option(help="Do not open every image.")] = False,
 ) -> None:
     """Describe a data set; exit with code 2 and the reasons if it cannot be trained on."""
-    from counterfoil.core.console import console
+    from counterfoil.core.console import console, output
     from counterfoil.data.checks import check_dataset
+    from counterfoil.data.readers.folder import is_image_folder, read_image_folder
 
-    findings = check_dataset(data.source().open(), quick=quick)
+    folder = Path(data.data)
+    bare = is_image_folder(folder) and data.features is None and data.images is None
+    dataset = read_image_folder(folder) if bare else data.source().open()
+    findings = check_dataset(dataset, quick=quick)
     console().print(findings)
+    for error in findings.unreadable:
+        output(f"unreadable: {error}")
     if findings.errors:
         raise typer.Exit(2)
 

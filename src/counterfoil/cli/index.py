@@ -52,6 +52,7 @@ Exchange = Annotated[
     bool,
     typer.Option("--exchange", help="Replace entries whose id exists but whose image differs."),
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at a picture that cannot be read.")]
 Delete = Annotated[
     list[str] | None,
     typer.Option(help="Id to delete: an image with its captions, or a caption; repeatable."),
@@ -67,6 +68,7 @@ DATA_OPTIONS = (
     "half",
     "prefix",
     "exchange",
+    "strict",
 )
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -102,6 +104,7 @@ def index(
     exchange: Exchange = False,
     device: Device = None,
     delete: Delete = None,
+    strict: Strict = False,
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""
     if model is None or data is None or delete:
@@ -129,7 +132,7 @@ def index(
     from counterfoil.search.index import IndexConfig, build_index, open_index
 
     distributed.init()
-    source = DataOptions(data, features, images, corrections).source()
+    source = DataOptions(data, features, images, corrections, skip_unreadable=not strict).source()
     if add:
         with open_index(folder, model=model) as opened:
             update = opened.add(_dataset(source, split, prefix), replace=exchange)
@@ -184,7 +187,7 @@ def _image_folder(source: DataSource) -> ImageTextDataset:
             f"{folder} holds pictures alone; --features and --images are read only with captions, "
             "leave them out"
         )
-    dataset = read_image_folder(folder)
+    dataset = source.readable(read_image_folder(folder))
     if corrections is None:
         return dataset
     dataset = apply_corrections(dataset, read_corrections(Path(corrections)))

@@ -40,6 +40,10 @@ Corrections = Annotated[
     Path | None,
     typer.Option(help="Corrections from an audit; default `corrections.jsonl` beside the data."),
 ]
+SkipUnreadable = Annotated[
+    bool,
+    typer.Option("--skip-unreadable", help="Leave out pictures that cannot be read."),
+]
 NewFolder = Annotated[
     Path, typer.Option("--output", help="Folder to write; it must not exist yet.")
 ]
@@ -103,7 +107,7 @@ INTERRUPTED = 130
 @final
 @dataclass(frozen=True)
 class DataOptions:
-    """The options ``--data``, ``--features``, ``--images`` and ``--corrections`` of a verb.
+    """The options ``--data``, ``--features``, ``--images``, … of a verb.
 
     A function decorated with `data_options` takes them as one parameter of this type.
     """
@@ -112,6 +116,7 @@ class DataOptions:
     features: Features = None
     images: Images = None
     corrections: Corrections = None
+    skip_unreadable: SkipUnreadable = False
 
     def source(self, default: str | None = None) -> DataSource:
         """The data; `default` if the user names none.
@@ -127,11 +132,11 @@ class DataOptions:
                 "no data set is given; add --data with a folder, a file or a Hugging Face name, "
                 "as in --data my-photos/, or --data scenes for pictures and captions rendered here"
             )
-        return DataSource(data, self.features, self.images, self.corrections)
+        return DataSource(data, self.features, self.images, self.corrections, self.skip_unreadable)
 
     def optional_source(self, context: typer.Context) -> DataSource | None:
         """The data; None if the user names none, and then the other options are refused."""
-        refuse_without(context, "data", ("features", "images", "corrections"))
+        refuse_without(context, "data", ("features", "images", "corrections", "skip_unreadable"))
         return self.source() if self.data else None
 
 

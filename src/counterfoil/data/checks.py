@@ -184,6 +184,28 @@ def check_pictures(
     return errors, hashes
 
 
+def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dict[str, str]]:
+    """Leave out images whose pictures cannot be read, with their captions.
+
+    Returns:
+        The data set, and error messages by the id of the image.
+
+    Raises:
+        ValueError: no picture can be read.
+    """
+    errors, _ = check_pictures(dataset.pictures)
+    if not errors:
+        return dataset, {}
+    kept = [row for row in range(len(dataset)) if row not in errors]
+    if not kept:
+        raise ValueError(
+            f"none of the {counted(len(errors), 'picture')} of {dataset.name} can be read, such "
+            f"as: {next(iter(errors.values()))}"
+        )
+    unreadable = {dataset.image_ids[row]: error for row, error in errors.items()}
+    return dataset.subset(torch.tensor(kept, dtype=torch.long)), unreadable
+
+
 def equal_captions(dataset: ImageTextDataset) -> list[list[int]]:
     """Groups of caption rows that are equal up to case, blanks and a final full stop."""
     text_to_image = dataset.text_to_image.tolist()
@@ -294,7 +316,10 @@ def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
 
 def _unreadable(report: DatasetReport) -> Iterator[str]:
     if errors := report.unreadable:
-        yield f"{counted(len(errors), 'picture')} cannot be read, such as: {errors[0]}"
+        yield (
+            f"{counted(len(errors), 'picture')} cannot be read, such as: {errors[0]}; mend them, "
+            "or leave them out with --skip-unreadable"
+        )
 
 
 def _warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:

@@ -18,8 +18,9 @@ from typing import Any, Literal, final
 
 from counterfoil import __version__
 from counterfoil.core import distributed
-from counterfoil.core.console import info
+from counterfoil.core.console import info, warn
 from counterfoil.core.io import ensure_writable_folder, read_json, write_json
+from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.pipelines.pipeline import (
@@ -156,12 +157,15 @@ class DataSource:
         features: folder of features, if not beside the data.
         images: folder of pictures, if not beside the data.
         decisions: file of corrections, if not beside the data.
+        skip_unreadable: leave out images whose pictures cannot be read; all are opened to find
+            them. Nothing is left out where features stand for the pictures.
     """
 
     data: str
     features: Path | None = None
     images: Path | None = None
     decisions: Path | None = None
+    skip_unreadable: bool = False
 
     def open(self) -> ImageTextDataset:
         """The data set, read once."""
@@ -174,6 +178,19 @@ class DataSource:
         )
         if dataset.corrections:
             info(f"{dataset.name}, as decided: {dataset.corrections}")
+        return self.readable(dataset)
+
+    def readable(self, dataset: ImageTextDataset) -> ImageTextDataset:
+        """The images of a data set whose pictures can be read, if others are to be left out."""
+        if not self.skip_unreadable or dataset.features is not None:
+            return dataset
+        dataset, unreadable = without_unreadable(dataset)
+        if unreadable:
+            error, number = next(iter(unreadable.values())), len(unreadable)
+            warn(
+                f"left out {counted(number, 'unreadable picture')} of {dataset.name}, such as: "
+                f"{error}; `counterfoil data check {self.data}` lists all"
+            )
         return dataset
 
     def split(self, name: str) -> ImageTextDataset:
