@@ -11,7 +11,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/counterfoil run demo --output runs/demo
+	$(BIN)/counterfoil demo --output runs/demo
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope --durations=10
