@@ -440,6 +440,10 @@ class _OutsideError(Exception):
 
 
 _AND: tuple[Words, ...] = (("and",),)
+_COMMA: tuple[Words, ...] = ((",",),)
+_FULL_STOP: tuple[Words, ...] = ((".",),)
+_JOINTS: tuple[Words, ...] = (*FIRM, *LOOSE)
+_VERBS: tuple[Words, ...] = (*COPULAS, *THERE)
 _WITH: tuple[Words, ...] = (("with",),)
 _WHICH: tuple[Words, ...] = (("which",), (",", "which"), ("that",))
 _ARTICLES = tuple((article,) for article in ARTICLES)
@@ -452,6 +456,26 @@ _AT_ITS_SIDE: dict[Words, str] = {
     for relation, (before, side) in SIDE_WORDS.items()
     for its in SIDES
 }
+
+
+_Index = dict[str, tuple[Words, ...]]
+_INDICES: dict[int, tuple[Collection[Words], _Index]] = {}
+
+
+def _by_first_word(choices: Collection[Words]) -> _Index:
+    """Choices by their first word, the longest first.
+
+    Parsing is most of the time that foils take, and choices are constants: each is indexed once,
+    by its identity, which holds while it is kept beside the index.
+    """
+    kept = _INDICES.get(id(choices))
+    if kept is None:
+        groups: dict[str, list[Words]] = {}
+        for words in sorted(choices, key=len, reverse=True):
+            groups.setdefault(words[0], []).append(words)
+        kept = choices, {first: tuple(group) for first, group in groups.items()}
+        _INDICES[id(choices)] = kept
+    return kept[1]
 
 
 @final
@@ -468,19 +492,23 @@ class _Parser:
         opened = bool(self._accept(OPENINGS))
         related, complete, firm = [self._clause(has_verb=opened)], False, True
         while not (complete := bool(self._accept(CLOSINGS))):
-            if not (joint := self._accept((*FIRM, *LOOSE))):
+            if not (joint := self._accept(_JOINTS)):
                 break
             firm = firm and joint in FIRM
             related.append(self._clause(has_verb=False))
-        self._accept(((".",),))
+        self._accept(_FULL_STOP)
         if self.at < len(self.words) or (any(related) and not firm):
             raise _OutsideError
         return Form(tuple(self.phrases), tuple(self.links), complete)
 
     def _next(self, choices: Collection[Words]) -> Words:
-        """The longest of the choices that comes next; () if none does."""
-        ahead = (self.words[self.at : self.at + length] for length in range(5, 0, -1))
-        return next((words for words in ahead if words in choices), ())
+        """The longest of the choices, a constant, that comes next; () if none does."""
+        if self.at == len(self.words):
+            return ()
+        for words in _by_first_word(choices).get(self.words[self.at], ()):
+            if self.words[self.at : self.at + len(words)] == words:
+                return words
+        return ()
 
     def _accept(self, choices: Collection[Words]) -> Words:
         """Consume the longest of the choices that comes next, if any."""
@@ -521,8 +549,8 @@ class _Parser:
         """A clause that begins with its relation."""
         relations = self._relations()
         landmark = self._noun_phrase()
-        self._accept(((",",),))
-        self._expect((*COPULAS, *THERE))
+        self._accept(_COMMA)
+        self._expect(_VERBS)
         self._link(relations, self._noun_phrase(), landmark)
 
     def _related(self, subject: int) -> int:
