@@ -26,16 +26,15 @@ def test_similarities_are_those_of_loops(top):
     sides = negative_similarities([dense(*pools)], text_to_image, top=top)
     true = text_to_image == torch.arange(11).unsqueeze(1)
     lines = (pools[0] @ pools[1].T).masked_fill(true, -torch.inf)
-    for side, scored, pool in zip(sides, (lines, lines.T), (pools[1], pools[0])):
+    for side, scored, pool in zip(sides.values(), (lines, lines.T), (pools[1], pools[0])):
         hardest, all_of_them, between = [], [], []
         for line in scored:
             rows = [r for r in line.sort(descending=True).indices.tolist() if line[r] > -9][:top]
             hardest.append(float(line[rows[0]]))
             all_of_them += [float(line[row]) for row in rows]
             between += [float(pool[rows[0]] @ pool[row]) for row in rows[1:]]
-        assert side.hardest.tolist() == pytest.approx(hardest, abs=1e-6)
-        assert side.top.tolist() == pytest.approx(all_of_them, abs=1e-6)
-        assert side.between.tolist() == pytest.approx(between, abs=1e-6)
+        for values, expected in zip(side, (hardest, all_of_them, between)):
+            assert values.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_scores_are_in_their_unit():
@@ -44,8 +43,8 @@ def test_scores_are_in_their_unit():
     ten = member(found * 10)
     ten.model.score_scale = 10.0
     plain, scaled = (negative_similarities([m], text_to_image, top=3) for m in (member(found), ten))
-    for one, other in zip(plain, scaled):
-        assert one.top.tolist() == pytest.approx(other.top.tolist(), abs=1e-5)
+    for what, (_, every, _) in plain.items():
+        assert every.tolist() == pytest.approx(scaled[what][1].tolist(), abs=1e-5)
 
 
 def test_shares():

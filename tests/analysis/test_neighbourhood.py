@@ -29,11 +29,13 @@ def test_cosines_are_those_of_loops():
     true = [t for t in range(len(OWNER)) if OWNER[t] == row]
     assert found.wrong.tolist() == wrong
     assert found.true.tolist() == true
-    assert found.to_true == pytest.approx(sum(float(scores[t]) for t in true) / len(true))
-    assert found.to_wrong == pytest.approx(sum(float(scores[t]) for t in wrong) / 4)
+    assert found.cosines["to_true"] == pytest.approx(
+        sum(float(scores[t]) for t in true) / len(true)
+    )
+    assert found.cosines["to_wrong"] == pytest.approx(sum(float(scores[t]) for t in wrong) / 4)
     pairs = [(a, b) for a in wrong for b in wrong if a != b]
     each = [float(TEXTS.tokens[a, 0] @ TEXTS.tokens[b, 0]) for a, b in pairs]
-    assert found.among_wrong == pytest.approx(sum(each) / len(each))
+    assert found.cosines["among_wrong"] == pytest.approx(sum(each) / len(each))
     assert found.points.shape == (1 + len(true) + 4, 2)
 
 
@@ -42,12 +44,12 @@ def test_a_text_of_no_image_has_nothing_true():
     found = neighbourhood([MODEL], OWNER, "t2i", row, negatives=99, method="pca")
     assert len(found.true) == 0
     assert len(found.wrong) == 8
-    assert found.to_true is None
+    assert found.cosines["to_true"] is None
 
 
 def test_one_wrong_counterpart_has_no_pair():
     found = neighbourhood([MODEL], OWNER, "t2i", 0, negatives=1)
-    assert found.among_wrong is None
+    assert found.cosines["among_wrong"] is None
 
 
 def test_widths_have_to_agree():

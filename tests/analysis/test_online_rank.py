@@ -10,16 +10,23 @@ from counterfoil.analysis.aoq import (
     anchor_scores,
     chance_of_top,
     expected_rank,
+    mean_rank,
     missed,
     online_ranks,
+    percent_among,
     places,
 )
 from counterfoil.data.dataset import Relation
 from evaluation_cases import member, ragged, scores
 
 
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def measure(found, text_to_image, *, seed: int = 0, **settings):
+    """Ranks and gaps of both directions."""
+    relation = Relation(text_to_image, images=len(found))
+    rng = torch.Generator().manual_seed(seed)
+    measured = online_ranks([member(found)], relation, **settings, rng=rng)
+    assert list(measured) == ["i2t", "t2i"]
+    return list(measured.values())
 
 
 @pytest.mark.parametrize(("captions", "images", "batch"), [(1, 9, 4), (2, 5, 4), (3, 3, 5)])
@@ -72,51 +79,43 @@ def test_anchors_meet_everything():
     torch.testing.assert_close(images, found[:, anchors].T)
 
 
-def test_measured_is_the_hardest_of_the_whole_batch():
-    """A batch of everything finds the hardest negatives of all."""
+def test_a_batch_of_everything_finds_the_hardest_of_all():
     text_to_image = ragged(10, 2, orphans=4)
-    relation = Relation(text_to_image, images=10)
     found = scores(10, text_to_image, 2)
     most = int((text_to_image >= 0).sum())
-    both = online_ranks([member(found)], relation, batches=[most], anchors=most, draws=2, rng=rng())
-    for ranks in both:
-        assert ranks.ranks.shape == (1, most, 2)
-        assert bool((ranks.ranks == 1).all())
-        assert ranks.top(0, 1) == 100
-        assert ranks.mean(0) == (1, 0)
-    texts = both[0].gaps[0, :, 0]
+    both = measure(found, text_to_image, batches=[most], anchors=most, draws=2)
+    for ranks, _ in both:
+        assert ranks.shape == (1, most, 2)
+        assert bool((ranks == 1).all())
+        assert percent_among(ranks[0], 1) == 100
+        assert mean_rank(ranks[0]) == (1, 0)
     best = []
     for row in (text_to_image >= 0).nonzero().squeeze(1).tolist():
-        line = found[text_to_image[row]]
-        best.append(
-            float(
-                line[(text_to_image != text_to_image[row]) & (text_to_image >= 0)].max() - line[row]
-            )
-        )
-    torch.testing.assert_close(texts.sort().values, torch.tensor(best).sort().values)
+        line, wrong = found[text_to_image[row]], text_to_image != text_to_image[row]
+        best.append(float(line[wrong & (text_to_image >= 0)].max() - line[row]))
+    gaps = both[0][1][0, :, 0]
+    torch.testing.assert_close(gaps.sort().values, torch.tensor(best).sort().values)
 
 
 def test_measured_is_near_what_counting_says():
     text_to_image = torch.arange(60).repeat_interleave(5)
-    relation, found = Relation(text_to_image, images=60), scores(60, text_to_image, 0)
     sizes = (8, 32)
-    both = online_ranks([member(found)], relation, batches=sizes, anchors=150, draws=8, rng=rng())
-    for captions, ranks in zip((1, 5), both):
+    found = scores(60, text_to_image, 0)
+    both = measure(found, text_to_image, batches=sizes, anchors=150, draws=8)
+    for captions, (ranks, gaps) in zip((1, 5), both):
         for place, batch in enumerate(sizes):
-            mean, half = ranks.mean(place)
+            mean, half = mean_rank(ranks[place])
             assert abs(mean - expected_rank(300, batch, captions=captions)) < 2 * half
             chance = 100 * chance_of_top(4, 300, batch, captions=captions)
-            assert ranks.top(place, 4) == pytest.approx(chance, abs=4)
-        assert ranks.gap(0) < ranks.gap(1)
+            assert percent_among(ranks[place], 4) == pytest.approx(chance, abs=4)
+        assert gaps[0].median() < gaps[1].median()
 
 
 def test_the_same_seed_gives_the_same_ranks():
     text_to_image = ragged(12, 4)
-    relation, found = Relation(text_to_image, images=12), scores(12, text_to_image, 4)
-    settings = {"batches": (2, 5), "anchors": 4, "draws": 3}
+    found, settings = scores(12, text_to_image, 4), {"batches": (2, 5), "anchors": 4, "draws": 3}
     first, again, other = (
-        online_ranks([member(found)], relation, **settings, rng=rng(seed))[0].ranks
-        for seed in (0, 0, 1)
+        measure(found, text_to_image, seed=seed, **settings)[0][0] for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -124,19 +123,13 @@ def test_the_same_seed_gives_the_same_ranks():
 
 def test_a_batch_of_siblings_has_no_negative():
     text_to_image = torch.tensor([0, 0, 0, 0, 1])
-    relation = Relation(text_to_image, images=2)
-    both = online_ranks(
-        [member(torch.rand(2, 5))], relation, batches=[2], anchors=5, draws=20, rng=rng()
-    )
-    assert set(both[0].ranks.flatten().tolist()) == {0, 1, 2, 3, 4}
-    assert set(both[1].ranks.flatten().tolist()) == {0, 1}
-    assert all(torch.equal(ranks.gaps.isnan(), ranks.ranks == 0) for ranks in both)
+    both = measure(torch.rand(2, 5), text_to_image, batches=[2], anchors=5, draws=20)
+    assert set(both[0][0].flatten().tolist()) == {0, 1, 2, 3, 4}
+    assert set(both[1][0].flatten().tolist()) == {0, 1}
+    assert all(torch.equal(gaps.isnan(), ranks == 0) for ranks, gaps in both)
 
 
 @pytest.mark.parametrize("batch", [1, 6])
 def test_a_batch_that_cannot_be_drawn(batch):
-    relation = Relation(torch.arange(5), images=5)
     with pytest.raises(ValueError, match=f"batches of {batch} cannot be drawn from 5 captions"):
-        online_ranks(
-            [member(torch.rand(5, 5))], relation, batches=[batch], anchors=1, draws=1, rng=rng()
-        )
+        measure(torch.rand(5, 5), torch.arange(5), batches=[batch], anchors=1, draws=1)

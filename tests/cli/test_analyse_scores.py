@@ -94,10 +94,10 @@ def test_map(models, analysed, method):
     assert again["maps"] == numbers["maps"]
 
 
-def test_a_map_without_its_library(monkeypatch, tmp_path):
+def test_a_map_without_its_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     with pytest.raises(ValueError, match=r"counterfoil\[maps\]"):
-        maps("nowhere", DataSource("scenes"), tmp_path / "map.html")
+        maps("nowhere", DataSource("scenes"))
 
 
 def test_map_of_given_queries(models, analysed):

@@ -1,19 +1,23 @@
-"""Analyses of AOQ (https://arxiv.org/abs/2003.03669): section 1 and Figures 3, 4 and 5."""
+"""Analyses of AOQ (https://arxiv.org/abs/2003.03669): section 1 and Figures 3, 4 and 5.
+
+Each of `online_rank`, `negative_examples`, `curves` and `cross_rank` makes one figure or table: it
+takes what ``counterfoil analyse`` takes under the same names, and returns an `Analysis` to publish.
+Models are given by name, joined by ``+`` for an ensemble. Settings that fit no model, data or
+folder raise a ValueError.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
-from counterfoil.analysis.runs import METRICS, training_folders
-from counterfoil.core import distributed
+from counterfoil.analysis.runs import METRICS, training_folders, training_note
 from counterfoil.core.console import progress
-from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.evaluation.galleries import shown_caption, shown_image
 from counterfoil.evaluation.metrics import check_text_to_image
@@ -22,7 +26,6 @@ from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.publishing import (
     MISSING,
     Analysis,
-    check_page_path,
     describe_protocol,
     open_scorers,
     short_names,
@@ -43,6 +46,8 @@ from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores, PairRanks, Ranks
 from counterfoil.scoring.stream import MEMORY, stream_scores
 
+Direction = Literal["i2t", "t2i"]
+
 # -- Section 1: rank of a batch's hardest negative in the whole training set ----------------------
 # With 500K pairs and batches of 128 the paper has an expected rank of about 4000, and a chance of
 # about 2.2 % for one of the 100 hardest. Both follow from counting, whatever the model.
@@ -58,7 +63,8 @@ from counterfoil.scoring.stream import MEMORY, stream_scores
 # The two numbers of the paper are of two sizes of MS-COCO: 500K / 128 = 3906, while 2.2 % is the
 # chance in the 566,435 captions of its training split; in 500K it would be 2.5 %.
 
-Direction = Literal["i2t", "t2i"]
+BATCHES = (32, 64, 128, 256, 512, 1024)
+_SIDES = {"i2t": "captions for an image", "t2i": "images for a caption"}
 _NUMBERS = 2**25  # scores held at once
 
 
@@ -107,41 +113,6 @@ def expected_rank(texts: int, batch: int, *, captions: float = 1) -> float:
     return float(missed(ranks * captions, texts, batch).sum())
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class OnlineRanks:
-    """Online hard negatives of S anchors in each of D batches, at each of N batch sizes.
-
-    Attributes:
-        direction: of the queries.
-        batches: the sizes.
-        ranks: (N, S, D) long, rank among all wrong counterparts from 1; 0 where a batch has none.
-        gaps: (N, S, D) score of the negative minus score of the anchor pair; NaN where none.
-    """
-
-    direction: Direction
-    batches: tuple[int, ...]
-    ranks: Tensor
-    gaps: Tensor
-
-    def mean(self, place: int) -> tuple[float, float]:
-        """Mean rank at one batch size, and half of its 95 % interval over anchors."""
-        ranks = self.ranks[place].double()
-        ranks = ranks.masked_fill(ranks == 0, torch.nan).nanmean(1)
-        ranks = ranks[ranks.isfinite()]
-        spread = ranks.std().item() if len(ranks) > 1 else float("nan")
-        return ranks.mean().item(), 1.96 * spread / len(ranks) ** 0.5
-
-    def top(self, place: int, k: int) -> float:
-        """Percent of batches whose negative is one of the k hardest of all."""
-        ranks = self.ranks[place]
-        return 100 * ((ranks > 0) & (ranks <= k)).double().mean().item()
-
-    def gap(self, place: int) -> float:
-        """Median score of the negative minus the positive's."""
-        return self.gaps[place].nanmedian().item()
-
-
 def online_ranks(
     members: Sequence[EmbeddedDataset],
     relation: Relation,
@@ -150,7 +121,7 @@ def online_ranks(
     anchors: int,
     draws: int,
     rng: torch.Generator,
-) -> tuple[OnlineRanks, OnlineRanks]:
+) -> dict[Direction, tuple[Tensor, Tensor]]:
     """Rank the hardest negatives of random batches, in both directions.
 
     Anchor captions and the rest of their batches are drawn from the captions that describe an
@@ -160,30 +131,57 @@ def online_ranks(
     Args:
         members: models with their encodings; several are an ensemble.
         relation: which text describes which image.
-        batches: sizes, in captions.
-        anchors: number of anchor captions.
-        draws: batches of each size for each anchor.
+        batches: N sizes, in captions.
+        anchors: number of anchor captions, S.
+        draws: batches of each size for each anchor, D.
         rng: of anchors and batches.
+
+    Returns:
+        For each direction (N, S, D) ranks among all wrong counterparts, from 1 and 0 where a batch
+        has none, and (N, S, D) scores of the negative minus score of the anchor pair, NaN there.
 
     Raises:
         ValueError: a batch of fewer than 2 captions, or of more than there are.
     """
-    owned = (relation.text_to_image >= 0).nonzero().squeeze(1)
-    sizes = tuple(sorted(set(batches)))
-    if not sizes or sizes[0] < 2 or sizes[-1] > len(owned):
+    text_to_image = relation.text_to_image
+    owned = (text_to_image >= 0).nonzero().squeeze(1)
+    if not batches or min(batches) < 2 or max(batches) > len(owned):
         raise ValueError(
-            f"batches of {', '.join(map(str, sizes)) or 'nothing'} cannot be drawn from "
+            f"batches of {', '.join(map(str, batches)) or 'nothing'} cannot be drawn from "
             f"{len(owned):,} captions; each needs 2 to {len(owned):,}"
         )
     chosen = owned[torch.randperm(len(owned), generator=rng)[:anchors]]
-    measured: list[list[tuple[Tensor, Tensor]]] = []
-    most = max(1, _NUMBERS // max(len(relation.text_to_image), relation.images))
+    measured: dict[Direction, list[tuple[Tensor, Tensor]]] = {"i2t": [], "t2i": []}
+    at_once = max(1, _NUMBERS // max(len(text_to_image), relation.images))
     with progress("anchors ranked", len(chosen)) as advance:
-        for part in torch.split(chosen, most):
-            for anchor in zip(part, *anchor_scores(members, relation, part)):
-                measured.append(_measure(anchor, relation, owned, sizes, draws, rng))
+        for part in torch.split(chosen, at_once):
+            for row, texts, images in zip(part, *anchor_scores(members, relation, part)):
+                image, others = text_to_image[row], owned[owned != row]
+                drawn = _draw_batches(others, max(batches) - 1, draws, rng)
+                wrong_texts, wrong_images = _wrong_counterparts(relation, image)
+                place = places(texts, wrong_texts)
+                measured["i2t"].append(_hardest(place, texts - texts[row], drawn, batches))
+                place, drawn = places(images, wrong_images), text_to_image[drawn]
+                measured["t2i"].append(_hardest(place, images - images[image], drawn, batches))
                 advance(1)
-    return _stacked("i2t", sizes, measured, 0), _stacked("t2i", sizes, measured, 1)
+    ranks_and_gaps = {}
+    for direction, each in measured.items():
+        ranks, gaps = zip(*each)
+        ranks_and_gaps[direction] = torch.stack(ranks, 1), torch.stack(gaps, 1)
+    return ranks_and_gaps
+
+
+def mean_rank(ranks: Tensor) -> tuple[float, float]:
+    """Mean of (S, D) ranks, and half of its 95 % interval over anchors."""
+    each = ranks.double().masked_fill(ranks == 0, torch.nan).nanmean(1)
+    each = each[each.isfinite()]
+    spread = each.std().item() if len(each) > 1 else float("nan")
+    return each.mean().item(), 1.96 * spread / len(each) ** 0.5
+
+
+def percent_among(ranks: Tensor, k: int) -> float:
+    """Percent of batches whose hardest negative is one of the k hardest of all."""
+    return 100 * ((ranks > 0) & (ranks <= k)).double().mean().item()
 
 
 def anchor_scores(
@@ -215,86 +213,167 @@ def places(scores: Tensor, wrong: Tensor) -> Tensor:
     return ranks
 
 
-def _measure(
-    anchor: tuple[Tensor, ...],
-    relation: Relation,
-    owned: Tensor,
-    sizes: tuple[int, ...],
-    draws: int,
-    rng: torch.Generator,
-) -> list[tuple[Tensor, Tensor]]:
-    """(N, D) ranks and gaps for one anchor: of its image, then of its caption."""
-    row, texts, images = int(anchor[0]), anchor[1], anchor[2]
-    own = int(relation.text_to_image[row])
-    text_place = places(texts, (relation.text_to_image >= 0) & (relation.text_to_image != own))
-    image_place = places(images, (relation.counts > 0) & (relation.rows() != own))
-    others = owned[owned != row]
-    sampled = torch.stack(
-        [others[torch.randperm(len(others), generator=rng)[: sizes[-1] - 1]] for _ in range(draws)]
-    )
-    return [
-        _hardest(text_place[sampled], texts[sampled] - texts[row], sizes, len(texts)),
-        _hardest(
-            image_place[relation.text_to_image[sampled]],
-            images[relation.text_to_image[sampled]] - images[own],
-            sizes,
-            len(images),
-        ),
-    ]
+def _wrong_counterparts(relation: Relation, image: Tensor) -> tuple[Tensor, Tensor]:
+    """(T,) bool, texts of other images, and (I,) bool, other images that have texts."""
+    text_to_image = relation.text_to_image
+    texts = (text_to_image >= 0) & (text_to_image != image)
+    return texts, (relation.counts > 0) & (relation.rows() != image)
+
+
+def _draw_batches(others: Tensor, size: int, count: int, rng: torch.Generator) -> Tensor:
+    """(count, size) captions besides the anchor of as many batches."""
+    draws = [torch.randperm(len(others), generator=rng)[:size] for _ in range(count)]
+    return others[torch.stack(draws)]
 
 
 def _hardest(
-    place: Tensor, gaps: Tensor, sizes: tuple[int, ...], count: int
+    place: Tensor, gaps: Tensor, drawn: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """(N, D) best place in the head of each size, and the gap there."""
-    best, at = place.cummin(1)  # column n: the best of the first n + 1 draws, for all sizes at once
+    best, at = place[drawn].cummin(1)  # column n: the best of the first n + 1, for all sizes
     heads = torch.tensor(sizes) - 2  # a batch of B has B - 1 draws besides the anchor
-    best, gap = best[:, heads].T, gaps.gather(1, at)[:, heads].T
-    none = best > count
+    best, gap = best[:, heads].T, gaps[drawn].gather(1, at)[:, heads].T
+    none = best > len(place)
     return best.masked_fill(none, 0), gap.masked_fill(none, torch.nan)
 
 
-def _stacked(
-    direction: Direction,
-    sizes: tuple[int, ...],
-    measured: list[list[tuple[Tensor, Tensor]]],
-    side: int,
-) -> OnlineRanks:
-    ranks, gaps = (torch.stack([one[side][part] for one in measured], 1) for part in (0, 1))
-    return OnlineRanks(direction, sizes, ranks, gaps)
+def online_rank(
+    name: str,
+    source: DataSource,
+    *,
+    split: str = "train",
+    batches: Sequence[int] = (),
+    anchors: int = 200,
+    draws: int = 20,
+    top: int = 100,
+    seed: int = 0,
+) -> Analysis:
+    """Rank the hardest negatives of random batches in a whole split (section 1).
+
+    Images count as among the hardest in proportion to texts: 20 images for 100 captions if an image
+    has five, as the paper takes 60 images for 300 texts.
+    """
+    dataset, scorers = source.split(split), open_scorers([name])
+    owned = int((dataset.text_to_image >= 0).sum())
+    sizes = sorted(set(batches)) or [b for b in BATCHES if b <= owned] or [owned]
+    measured = online_ranks(
+        scorers[0].on(dataset),
+        dataset.relation,
+        batches=sizes,
+        anchors=anchors,
+        draws=draws,
+        rng=torch.Generator().manual_seed(seed),
+    )
+    lines: list[dict[str, Any]] = []
+    for direction, (ranks, gaps) in measured.items():
+        described = int((dataset.relation.counts > 0).sum())
+        captions = 1.0 if direction == "i2t" else owned / described
+        hardest = max(1, round(top / captions))
+        for batch, rank, gap in zip(sizes, ranks, gaps):
+            mean, half = mean_rank(rank)
+            lines.append(
+                {
+                    "direction": direction,
+                    "batch": batch,
+                    "mean_rank": mean,
+                    "half_interval": half,
+                    "expected_rank": expected_rank(owned, batch, captions=captions),
+                    "hardest": hardest,
+                    "top": percent_among(rank, hardest),
+                    "expected_top": 100 * chance_of_top(hardest, owned, batch, captions=captions),
+                    "median_gap": gap.nanmedian().item(),
+                }
+            )
+    i2t, t2i = lines[: len(sizes)], lines[len(sizes) :]
+    shown = next((line for line in i2t if line["batch"] == 128), i2t[-1])
+    return Analysis(
+        title="How hard online negatives are",
+        headline=(
+            f"The hardest wrong caption of a batch of {shown['batch']:,} has rank "
+            f"{_rank(shown['mean_rank'])} on average in {len(dataset.texts):,} captions (by "
+            f"counting {_rank(shown['expected_rank'])}) and is one of the {shown['hardest']:,} "
+            f"hardest in {shown['top']:.1f} % of batches (by counting "
+            f"{shown['expected_top']:.1f} %)."
+        ),
+        protocol=(
+            f"{describe_protocol(dataset, scorers, seed=seed)}; {min(anchors, owned):,} anchors, "
+            f"{draws} batches of each size for each"
+        ),
+        numbers={"models": [name], "seed": seed, "lines": lines},
+        figures=_online_figures(i2t, t2i),
+        tables=(_online_table(i2t), _online_table(t2i)),
+    )
+
+
+def _rank(rank: float) -> str:
+    return f"{rank:,.0f}" if rank >= 100 else f"{rank:.1f}"
+
+
+def _online_table(lines: Sequence[dict[str, Any]]) -> TableBlock:
+    side = _SIDES[lines[0]["direction"]]
+    rows = tuple(
+        (
+            f"{line['batch']:,}",
+            f"{line['mean_rank']:,.1f}\u00a0±\u00a0{line['half_interval']:,.1f}",
+            f"{line['expected_rank']:,.1f}",
+            f"{line['top']:.2f}\u00a0%",
+            f"{line['expected_top']:.2f}\u00a0%",
+            format_number(line["median_gap"]),
+        )
+        for line in lines
+    )
+    note = (
+        f"Rank among all wrong {side.split()[0]} of the split, from 1; ± is a 95 % interval over "
+        f"anchors. Hardest: the first {lines[0]['hardest']:,}. Gap: score of the negative minus "
+        "score of the anchor pair. Expected: by counting, whatever the model."
+    )
+    head = "batch", "mean rank", "expected", "among the hardest", "expected share", "median gap"
+    return TableBlock(f"Online negatives: {side}", head, rows, note)
+
+
+def _online_figures(*sides: Sequence[dict[str, Any]]) -> tuple[Figure, Figure]:
+    ranks, tops = [], []
+    for lines in sides:
+
+        def column(key: str, lines: Sequence[dict[str, Any]] = lines) -> tuple[Any, ...]:
+            return tuple(line[key] for line in lines)
+
+        name = _SIDES[lines[0]["direction"]]
+        ranks.append(
+            ExpectedCurve(
+                name,
+                column("batch"),
+                column("expected_rank"),
+                column("mean_rank"),
+                column("half_interval"),
+            )
+        )
+        tops.append(ExpectedCurve(name, column("batch"), column("expected_top"), column("top")))
+    texts, images = (lines[0]["hardest"] for lines in sides)
+    often = f"How often it is one of the hardest {texts:,} captions or {images:,} images."
+    return (
+        expected_by_batch(ranks, "mean rank", "rank", "Its rank in the whole split.", log=True),
+        expected_by_batch(tops, "share of batches, %", "top", often),
+    )
 
 
 # -- Figure 3: anchors with their online and offline negatives -------------------------------------
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Some items of the other modality for an anchor, highest score first.
+class Listed(TypedDict):
+    """Items of the other modality for an anchor, highest score first.
 
-    Attributes:
-        rows: of texts or images.
-        places: rank of each among all negatives, from 1; of a positive, one more than the number of
-            negatives that score higher.
-        scores: of the pairs.
+    The place of a negative is its rank among all negatives, from 1; that of a positive is one more
+    than the number of negatives that score higher.
     """
 
-    rows: tuple[int, ...]
-    places: tuple[int, ...]
-    scores: tuple[float, ...]
+    rows: list[int]
+    places: list[int]
+    scores: list[float]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Example:
-    """The image or the text of an anchor pair, with its negatives.
-
-    Attributes:
-        row: of the image or text.
-        true: its positives.
-        online: the hardest negatives of random batches, each once.
-        offline: drawn uniformly from the hardest of all.
-    """
+class Example(TypedDict):
+    """The image or the text of an anchor pair, with its positives and negatives."""
 
     row: int
     true: Listed
@@ -302,61 +381,15 @@ class Example:
     offline: Listed
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Kinds:
-    """Settings of the choice of negatives.
-
-    Attributes:
-        batch: captions in a batch, the anchor among them.
-        texts: length of an image's list that offline texts are drawn from.
-        images: length of a text's list that offline images are drawn from.
-        shown: negatives of each kind, at most.
-    """
-
-    batch: int
-    texts: int
-    images: int
-    shown: int
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Counterparts:
-    """Scores of all items of the other modality for one anchor."""
-
-    row: int
-    scores: Tensor
-    wrong: Tensor
-    true: Tensor
-
-    def listed(self, rows: Tensor) -> Listed:
-        """These rows, hardest first."""
-        place = places(self.scores, self.wrong)
-        rows = rows[self.scores[rows].argsort(descending=True, stable=True)]
-        ahead = [
-            int(place[row])
-            if self.wrong[row]
-            else 1 + int((self.wrong & (self.scores > self.scores[row])).sum())
-            for row in rows
-        ]
-        return Listed(tuple(rows.tolist()), tuple(ahead), tuple(self.scores[rows].tolist()))
-
-    def example(self, batches: Tensor, mined: Tensor, shown: int, rng: torch.Generator) -> Example:
-        """The hardest of each batch of counterparts, and a draw from the list."""
-        place = places(self.scores, self.wrong)
-        hardest = batches.gather(1, place[batches].argmin(1, keepdim=True)).squeeze(1)
-        hardest = torch.tensor(sorted({*hardest[self.wrong[hardest]].tolist()}), dtype=torch.long)
-        offline = mined[torch.randperm(len(mined), generator=rng)[:shown]]
-        return Example(self.row, *(self.listed(rows) for rows in (self.true, hardest, offline)))
-
-
 def examples(
     members: Sequence[EmbeddedDataset],
     relation: Relation,
     *,
-    kinds: Kinds,
     anchors: int,
+    batch: int,
+    texts: int,
+    images: int,
+    shown: int,
     rng: torch.Generator,
     lists: HardNegativeLists | None = None,
 ) -> list[tuple[Example, Example]]:
@@ -365,8 +398,11 @@ def examples(
     Args:
         members: models with their encodings; several are an ensemble.
         relation: which text describes which image.
-        kinds: how negatives are chosen.
         anchors: number of images, at most.
+        batch: captions in a batch, the anchor among them; an online negative is a batch's hardest.
+        texts: length of an image's list that offline texts are drawn from.
+        images: length of a text's list that offline images are drawn from.
+        shown: negatives of each kind, at most.
         rng: of anchors, batches and draws.
         lists: mined negatives; by default the members' own hardest.
 
@@ -379,241 +415,57 @@ def examples(
     described = (relation.counts > 0).nonzero().squeeze(1)
     if len(described) < 2:
         raise ValueError(f"{len(described)} images have captions; negatives need at least 2")
-    images = described[torch.randperm(len(described), generator=rng)[:anchors]]
-    texts = relation.random_caption(images, rng)
+    chosen = described[torch.randperm(len(described), generator=rng)[:anchors]]
+    captions = relation.random_caption(chosen, rng)
+    text_to_image = relation.text_to_image
+    owned = (text_to_image >= 0).nonzero().squeeze(1)
     pairs = []
-    for image, text, row, column in zip(images, texts, *anchor_scores(members, relation, texts)):
-        text_to_image = relation.text_to_image
-        left = _Counterparts(
-            int(image),
-            row,
-            (text_to_image >= 0) & (text_to_image != image),
-            _at(text_to_image == image),
-        )
-        wrong = (relation.counts > 0) & (relation.rows() != image)
-        right = _Counterparts(int(text), column, wrong, image.unsqueeze(0))
-        batches = _batches(relation, int(text), kinds, rng)
-        mined = (
-            _hardest_examples(left, kinds.texts, lists.texts[image] if lists else None),
-            _hardest_examples(right, kinds.images, lists.images[text] if lists else None),
-        )
-        pairs.append(
-            (
-                left.example(batches, mined[0], kinds.shown, rng),
-                right.example(text_to_image[batches], mined[1], kinds.shown, rng),
+    for image, text, to_texts, to_images in zip(
+        chosen, captions, *anchor_scores(members, relation, captions)
+    ):
+        wrong_texts, wrong_images = _wrong_counterparts(relation, image)
+        true_texts = (text_to_image == image).nonzero().squeeze(1)
+        others = owned[owned != text]
+        drawn = _draw_batches(others, min(batch - 1, len(others)), shown, rng)
+        mined = (lists.texts[image], lists.images[text]) if lists else (None, None)
+        sides = []
+        for row, scores, wrong, true, online, count, listed in (
+            (image, to_texts, wrong_texts, true_texts, drawn, texts, mined[0]),
+            (text, to_images, wrong_images, image[None], text_to_image[drawn], images, mined[1]),
+        ):
+            place = places(scores, wrong)
+            hardest = online.gather(1, place[online].argmin(1, keepdim=True))
+            hardest = torch.unique(hardest[wrong[hardest]])
+            if listed is None:
+                offline = (wrong & (place <= count)).nonzero().squeeze(1)
+            else:
+                offline = listed[listed >= 0][:count].long()
+            offline = offline[torch.randperm(len(offline), generator=rng)[:shown]]
+            sides.append(
+                Example(
+                    row=int(row),
+                    true=_listed(scores, wrong, true),
+                    online=_listed(scores, wrong, hardest),
+                    offline=_listed(scores, wrong, offline),
+                )
             )
-        )
+        pairs.append((sides[0], sides[1]))
     return pairs
 
 
-def _at(chosen: Tensor) -> Tensor:
-    return chosen.nonzero().squeeze(1)
-
-
-def _batches(relation: Relation, text: int, kinds: Kinds, rng: torch.Generator) -> Tensor:
-    """(shown, B - 1) the other captions of as many batches."""
-    others = _at(relation.text_to_image >= 0)
-    others = others[others != text]
-    rest = min(kinds.batch, len(others) + 1) - 1
-    samples = [torch.randperm(len(others), generator=rng)[:rest] for _ in range(kinds.shown)]
-    return others[torch.stack(samples)]
-
-
-def _hardest_examples(side: _Counterparts, count: int, mined: Tensor | None) -> Tensor:
-    """The hardest wrong rows: as mined, or by the side's own scores."""
-    if mined is not None:
-        return mined[mined >= 0][:count].long()
-    place = places(side.scores, side.wrong)
-    return _at(side.wrong & (place <= count))
-
-
-# -- Section 1: rank of the hardest negative of a random batch ----------------------------------
-
-BATCHES = (32, 64, 128, 256, 512, 1024)
-_SIDES = {"i2t": "captions for an image", "t2i": "images for a caption"}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class OnlineRankLine:
-    """Hardest negatives of random batches of one size, in one direction.
-
-    Attributes:
-        direction: of the queries.
-        batch: captions in a batch.
-        mean_rank: of the batch's hardest negative in the whole split, from 1.
-        half_interval: half width of its 95 % interval over anchors.
-        expected_rank: by counting.
-        hardest: number of counterparts that count as the hardest.
-        top: percent of batches whose hardest negative is one of them.
-        expected_top: by counting.
-        median_gap: score of the negative minus score of the anchor pair.
-    """
-
-    direction: Direction
-    batch: int
-    mean_rank: float
-    half_interval: float
-    expected_rank: float
-    hardest: int
-    top: float
-    expected_top: float
-    median_gap: float
-
-
-def online_rank(
-    name: str,
-    source: DataSource,
-    out: Path,
-    *,
-    split: str = "train",
-    batches: Sequence[int] = (),
-    anchors: int = 200,
-    draws: int = 20,
-    top: int = 100,
-    seed: int = 0,
-) -> tuple[OnlineRanks, OnlineRanks]:
-    """Rank the hardest negatives of random batches in a whole split (section 1).
-
-    Images count as among the hardest in proportion to texts: 20 images for 100 captions if an image
-    has five, as the paper takes 60 images for 300 texts.
-
-    Args:
-        name: of the model; joined by ``+``, an ensemble.
-        source: the data.
-        out: page to write; the numbers go beside it as JSON.
-        split: which split.
-        batches: sizes in captions; by default 32 to 1,024, up to the number of captions.
-        anchors: number of captions whose batches are drawn.
-        draws: batches of each size for each anchor.
-        top: number of captions that count as the hardest.
-        seed: of anchors and batches.
-
-    Returns:
-        Image to text, and text to image.
-
-    Raises:
-        ValueError: the page exists, model and data do not fit, or a batch cannot be drawn.
-    """
-    check_page_path(out)
-    distributed.init()
-    dataset = source.split(split)
-    scorers = open_scorers([name])
-    owned = int((dataset.text_to_image >= 0).sum())
-    sizes = tuple(batches) or tuple(b for b in BATCHES if b <= owned) or (owned,)
-    ranks = online_ranks(
-        scorers[0].on(dataset),
-        dataset.relation,
-        batches=sizes,
-        anchors=anchors,
-        draws=draws,
-        rng=torch.Generator().manual_seed(seed),
-    )
-    i2t, t2i = (_online_lines(side, dataset, top) for side in ranks)
-    shown = next((line for line in i2t if line.batch == 128), i2t[-1])
-    Analysis(
-        title="How hard online negatives are",
-        headline=(
-            f"The hardest wrong caption of a batch of {shown.batch:,} has rank "
-            f"{_rank(shown.mean_rank)} on average in {len(dataset.texts):,} captions (by counting "
-            f"{_rank(shown.expected_rank)}) and is one of the {shown.hardest:,} hardest in "
-            f"{shown.top:.1f} % of batches (by counting {shown.expected_top:.1f} %)."
-        ),
-        protocol=(
-            f"{describe_protocol(dataset, scorers, seed=seed)}; {min(anchors, owned):,} anchors, "
-            f"{draws} batches of each size for each"
-        ),
-        numbers={
-            "models": [name],
-            "seed": seed,
-            "lines": [asdict(line) for line in (*i2t, *t2i)],
-        },
-        figures=_online_figures(i2t, t2i),
-        tables=(_online_table(i2t), _online_table(t2i)),
-    ).publish(out)
-    return ranks
-
-
-def _online_lines(ranks: OnlineRanks, dataset: ImageTextDataset, top: int) -> list[OnlineRankLine]:
-    texts = int((dataset.text_to_image >= 0).sum())
-    described = int((dataset.relation.counts > 0).sum())
-    captions = 1.0 if ranks.direction == "i2t" else texts / described
-    hardest = max(1, round(top / captions))
-    return [
-        OnlineRankLine(
-            ranks.direction,
-            batch,
-            *ranks.mean(place),
-            expected_rank(texts, batch, captions=captions),
-            hardest,
-            ranks.top(place, hardest),
-            100 * chance_of_top(hardest, texts, batch, captions=captions),
-            ranks.gap(place),
-        )
-        for place, batch in enumerate(ranks.batches)
+def _listed(scores: Tensor, wrong: Tensor, rows: Tensor) -> Listed:
+    rows = rows[scores[rows].argsort(descending=True, stable=True)]
+    place = places(scores, wrong)
+    ahead = [
+        int(place[row]) if wrong[row] else 1 + int((wrong & (scores > scores[row])).sum())
+        for row in rows
     ]
-
-
-def _rank(rank: float) -> str:
-    return f"{rank:,.0f}" if rank >= 100 else f"{rank:.1f}"
-
-
-def _online_table(lines: Sequence[OnlineRankLine]) -> TableBlock:
-    side = _SIDES[lines[0].direction]
-    rows = tuple(
-        (
-            f"{line.batch:,}",
-            f"{line.mean_rank:,.1f}\u00a0±\u00a0{line.half_interval:,.1f}",
-            f"{line.expected_rank:,.1f}",
-            f"{line.top:.2f}\u00a0%",
-            f"{line.expected_top:.2f}\u00a0%",
-            format_number(line.median_gap),
-        )
-        for line in lines
-    )
-    note = (
-        f"Rank among all wrong {side.split()[0]} of the split, from 1; ± is a 95 % interval over "
-        f"anchors. Hardest: the first {lines[0].hardest:,}. Gap: score of the negative minus score "
-        "of the anchor pair. Expected: by counting, whatever the model."
-    )
-    head = "batch", "mean rank", "expected", "among the hardest", "expected share", "median gap"
-    return TableBlock(f"Online negatives: {side}", head, rows, note)
-
-
-def _online_figures(
-    i2t: Sequence[OnlineRankLine], t2i: Sequence[OnlineRankLine]
-) -> tuple[Figure, Figure]:
-    ranks, tops = [], []
-    for lines in (i2t, t2i):
-        name, batches = _SIDES[lines[0].direction], tuple(line.batch for line in lines)
-        ranks.append(
-            ExpectedCurve(
-                name,
-                batches,
-                tuple(line.expected_rank for line in lines),
-                tuple(line.mean_rank for line in lines),
-                tuple(line.half_interval for line in lines),
-            )
-        )
-        expected = tuple(line.expected_top for line in lines)
-        tops.append(ExpectedCurve(name, batches, expected, tuple(line.top for line in lines)))
-    hardest = f"{i2t[0].hardest:,} captions or {t2i[0].hardest:,} images"
-    often = f"How often it is one of the hardest {hardest}."
-    return (
-        expected_by_batch(ranks, "mean rank", "rank", "Its rank in the whole split.", log=True),
-        expected_by_batch(tops, "share of batches, %", "top", often),
-    )
-
-
-# -- Figure 3: online and offline negatives of some anchors --------------------------------------
-
-ExamplePairs = list[tuple[Example, Example]]
+    return Listed(rows=rows.tolist(), places=ahead, scores=scores[rows].tolist())
 
 
 def negative_examples(
     name: str,
     source: DataSource,
-    out: Path,
     *,
     split: str = "train",
     lists: Path | None = None,
@@ -622,214 +474,157 @@ def negative_examples(
     top: int = 300,
     shown: int = 3,
     seed: int = 0,
-) -> ExamplePairs:
+) -> Analysis:
     """Show negatives of random batches and of the whole split side by side (Figure 3).
 
     Offline negatives are drawn from the `top` hardest captions of an image, and from
     proportionally fewer images of a caption: 60 for 300 at five captions an image.
-
-    Args:
-        name: of the model that scores; joined by ``+``, an ensemble.
-        source: the data.
-        out: page to write; the numbers go beside it as JSON.
-        split: which split.
-        lists: folder of mined lists to draw offline negatives from; default the model's own.
-        anchors: number of images, each with one of its captions.
-        batch: captions in a batch; at most all.
-        top: draw offline negatives from so many captions; at most all.
-        shown: number of batches, and of offline negatives.
-        seed: of anchors, batches and draws.
-
-    Raises:
-        ValueError: the page exists, or model, lists and data do not fit.
     """
-    check_page_path(out)
-    distributed.init()
-    dataset = source.split(split)
-    scorers = open_scorers([name])
+    dataset, scorers = source.split(split), open_scorers([name])
     store = NegativeStore.open(lists, fingerprint=dataset.fingerprint) if lists else None
-    kinds = _example_sizes(dataset, store, batch=batch, top=top, shown=shown)
-    pairs = examples(
-        scorers[0].on(dataset),
-        dataset.relation,
-        kinds=kinds,
-        anchors=anchors,
-        rng=torch.Generator().manual_seed(seed),
-        lists=store.lists if store else None,
-    )
-    origin = f"lists of {lists}" if lists else "the model's own lists"
-    totals = f"{len(dataset.texts):,} captions and {len(dataset):,} images"
-    Analysis(
-        title="Online and offline negatives",
-        headline=f"Negatives of a batch of {kinds.batch}, and of {totals}.",
-        protocol=(
-            f"{describe_protocol(dataset, scorers, seed=seed)}; batches of {kinds.batch}; offline: "
-            f"drawn from {kinds.texts} texts and {kinds.images} images, {origin}"
-        ),
-        numbers={
-            "models": [name],
-            "seed": seed,
-            **asdict(kinds),
-            "anchors": [
-                {
-                    "image": dataset.image_ids[image.row],
-                    "caption": dataset.texts[text.row],
-                    "texts": asdict(image),
-                    "images": asdict(text),
-                }
-                for image, text in pairs
-            ],
-        },
-        tables=(_example_table(pairs),),
-        sections=tuple(_example_cards(pairs, dataset, kinds)),
-    ).publish(out)
-    return pairs
-
-
-def _example_sizes(
-    dataset: ImageTextDataset, store: NegativeStore | None, *, batch: int, top: int, shown: int
-) -> Kinds:
-    """The requested sizes, limited by the split and the lists."""
     most = max(1, len(dataset.texts))
     texts = min(top, most)
     images = images_for_texts(texts, dataset.relation)
     if store is not None:
         texts = min(texts, store.lists.texts.shape[1])
         images = min(images, store.lists.images.shape[1])
-    return Kinds(batch=min(batch, most), texts=texts, images=images, shown=shown)
-
-
-def _example_table(pairs: ExamplePairs) -> TableBlock:
-    sides = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    rows = tuple(
-        (f"{name}, {kind}", *_medians([getattr(example, kind) for example in side]))
-        for name, side in zip(("captions of an image", "images of a caption"), sides)
-        for kind in ("true", "online", "offline")
+    sizes = {"batch": min(batch, most), "texts": texts, "images": images, "shown": shown}
+    pairs = examples(
+        scorers[0].on(dataset),
+        dataset.relation,
+        **sizes,
+        anchors=anchors,
+        rng=torch.Generator().manual_seed(seed),
+        lists=store.lists if store else None,
     )
+    origin = f"lists of {lists}" if lists else "the model's own lists"
+    totals = f"{len(dataset.texts):,} captions and {len(dataset):,} images"
+    return Analysis(
+        title="Online and offline negatives",
+        headline=f"Negatives of a batch of {sizes['batch']}, and of {totals}.",
+        protocol=(
+            f"{describe_protocol(dataset, scorers, seed=seed)}; batches of {sizes['batch']}; "
+            f"offline: drawn from {texts} texts and {images} images, {origin}"
+        ),
+        numbers={
+            "models": [name],
+            "seed": seed,
+            **sizes,
+            "anchors": [
+                {
+                    "image": dataset.image_ids[image["row"]],
+                    "caption": dataset.texts[text["row"]],
+                    "texts": image,
+                    "images": text,
+                }
+                for image, text in pairs
+            ],
+        },
+        tables=(_example_table(pairs),),
+        sections=(
+            CardSection(
+                "Images and wrong captions",
+                "Before each caption its rank among the wrong ones, after it its score.",
+                tuple(_example_card(dataset, image, shown, texts) for image, _ in pairs),
+            ),
+            CardSection(
+                "Captions and wrong images",
+                "Under each image its rank among the wrong ones and its score.",
+                tuple(
+                    _example_card(dataset, text, shown, images, of_image=False) for _, text in pairs
+                ),
+            ),
+        ),
+    )
+
+
+def _example_table(pairs: Sequence[tuple[Example, Example]]) -> TableBlock:
+    rows = []
+    for name, side in zip(("captions of an image", "images of a caption"), zip(*pairs)):
+        for kind in ("true", "online", "offline"):
+            listed: list[Listed] = [example[kind] for example in side]
+            ranks = torch.tensor([float(place) for one in listed for place in one["places"]])
+            scores = torch.tensor([score for one in listed for score in one["scores"]])
+            medians = MISSING, MISSING
+            if len(ranks):
+                score = format_number(scores.double().median().item(), ".3f")
+                medians = f"{ranks.median():,.0f}", score
+            rows.append((f"{name}, {kind}", *medians))
     note = "Rank among all wrong counterparts of the split, from 1."
-    return TableBlock("In these examples", ("", "median rank", "median score"), rows, note)
-
-
-def _medians(listed: Sequence[Listed]) -> tuple[str, str]:
-    ranks = torch.tensor([place for one in listed for place in one.places]).double()
-    scores = torch.tensor([score for one in listed for score in one.scores]).double()
-    if not len(ranks):
-        return MISSING, MISSING
-    return f"{ranks.median():,.0f}", format_number(scores.median().item(), ".3f")
-
-
-def _example_cards(
-    pairs: ExamplePairs, shown: ImageTextDataset, kinds: Kinds
-) -> Iterator[CardSection]:
-    yield CardSection(
-        "Images and wrong captions",
-        "Before each caption its rank among the wrong ones, after it its score.",
-        tuple(_example_card(shown, pair[0], kinds, from_image=True) for pair in pairs),
-    )
-    yield CardSection(
-        "Captions and wrong images",
-        "Under each image its rank among the wrong ones and its score.",
-        tuple(_example_card(shown, pair[1], kinds, from_image=False) for pair in pairs),
-    )
+    return TableBlock("In these examples", ("", "median rank", "median score"), tuple(rows), note)
 
 
 def _example_card(
-    shown: ImageTextDataset, example: Example, kinds: Kinds, *, from_image: bool
+    dataset: ImageTextDataset, example: Example, shown: int, hardest: int, *, of_image: bool = True
 ) -> ExampleCard:
-    item = shown_caption if from_image else shown_image
-    query = shown_image if from_image else shown_caption
+    item, query = (shown_caption, shown_image) if of_image else (shown_image, shown_caption)
 
     def column(title: str, note: str, listed: Listed) -> CardColumn:
-        rows = zip(listed.rows, listed.places, listed.scores)
-        items = tuple(item(shown, row, example.row, place - 1, score) for row, place, score in rows)
-        return CardColumn(title, note, items)
+        rows = zip(listed["rows"], listed["places"], listed["scores"])
+        items = (item(dataset, row, example["row"], place - 1, score) for row, place, score in rows)
+        return CardColumn(title, note, tuple(items))
 
-    hardest = kinds.texts if from_image else kinds.images
-    return ExampleCard(
-        query(shown, example.row),
-        "",
-        (
-            column("Positive", "", example.true),
-            column("Online", f"hardest of each of {kinds.shown} batches", example.online),
-            column("Offline", f"drawn from the {hardest} hardest", example.offline),
-        ),
+    columns = (
+        column("Positive", "", example["true"]),
+        column("Online", f"hardest of each of {shown} batches", example["online"]),
+        column("Offline", f"drawn from the {hardest} hardest", example["offline"]),
     )
+    return ExampleCard(query(dataset, example["row"]), "", columns)
 
 
 # -- Figure 4: learning curves --------------------------------------------------------------------
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class TrainingCurve:
-    """Learning curve of a training and its settings, as far as they were recorded.
-
-    Attributes:
-        curve: metrics by epoch.
-        folder: of the training.
-        losses: names of its losses.
-        seed: of the training.
-        data: name of the data.
-        fingerprint: of the data.
-    """
-
-    curve: LearningCurve
-    folder: str
-    losses: str = ""
-    seed: int | None = None
-    data: str = ""
-    fingerprint: str = ""
-
-
-def curves(folders: Sequence[Path], out: Path) -> tuple[TrainingCurve, ...]:
-    """Draw development R@1 both ways (Figure 4), RSum and training loss by epoch.
-
-    Args:
-        folders: of training stages, or of runs with all their trainings.
-        out: page to write; the numbers go beside it as JSON.
-
-    Raises:
-        ValueError: the page exists, or a folder holds no log of a training.
-    """
-    check_page_path(out)
+def curves(folders: Sequence[Path]) -> Analysis:
+    """Draw development R@1 both ways (Figure 4), RSum and training loss by epoch."""
     places = training_folders(folders)
     names = short_names([str(place) for place in places])
-    trainings = tuple(_read_training(name, place) for name, place in zip(names, places))
-    data = ", ".join(dict.fromkeys(one.data for one in trainings if one.data))
-    seeds = ", ".join(dict.fromkeys(str(one.seed) for one in trainings if one.seed is not None))
-    Analysis(
+    measured = [learning_curve(name, place / METRICS) for name, place in zip(names, places)]
+    empty = next((place for place, one in zip(places, measured) if not one.epochs), None)
+    if empty is not None:
+        raise ValueError(f"{empty / METRICS} holds no epoch; was the training stopped at once?")
+    notes = [training_note(place) for place in places]
+    losses = [", ".join(dict.fromkeys(_loss_names(note.terms))) for note in notes]
+    data = ", ".join(dict.fromkeys(note.data for note in notes if note.data))
+    seeds = ", ".join(dict.fromkeys(str(note.seed) for note in notes if note.seed is not None))
+    rows = []
+    for curve, note, loss in zip(measured, notes, losses):
+        rsum = curve.dev_rsum
+        best: tuple[str, ...] = (MISSING,) * 5
+        if rsum:
+            place = rsum.index(max(rsum))
+            ways = curve.dev_i2t_r1, curve.dev_t2i_r1
+            recalls = (f"{way[place]:.1f}" if way else MISSING for way in ways)
+            best = f"{rsum[place]:.1f}", f"{curve.epochs[place]:g}", *recalls, f"{rsum[-1]:.1f}"
+        seed = MISSING if note.seed is None else str(note.seed)
+        rows.append((curve.name, loss or MISSING, seed, *best))
+    there = "R@1 i2t there", "R@1 t2i there"
+    head = "training", "loss", "seed", "best dev RSum", "at epoch", *there, "last RSum"
+    same_data = len({note.fingerprint for note in notes if note.fingerprint}) < 2
+    return Analysis(
         title="Learning curves",
-        headline=_curves_headline(trainings),
+        headline=_curves_headline(measured, same_data=same_data),
         protocol=(
             f"{f'{data} ' if data else ''}dev, whole split: RSum after each epoch, sum of R@1, R@5 "
             "and R@10 both ways, and R@1 each way, any hit; single models"
             f"{f'; seed {seeds}' if seeds else ''}"
         ),
-        numbers={"trainings": [asdict(one) for one in trainings]},
-        figures=(
-            *recall_curves([one.curve for one in trainings]),
-            *learning_curves([one.curve for one in trainings]),
-        ),
-        tables=(_curves_table(trainings),),
-    ).publish(out)
-    return trainings
-
-
-def _read_training(name: str, folder: Path) -> TrainingCurve:
-    metrics = learning_curve(name, folder / METRICS)
-    if not metrics.epochs:
-        raise ValueError(f"{folder / METRICS} holds no epoch; was the training stopped at once?")
-    note = folder.with_name(f"{folder.name}.json")
-    content = read_json(note, "the note of a stage") if note.is_file() else {}
-    try:
-        stage, data = content.get("stage", {}), content.get("data", {})
-        losses = ", ".join(dict.fromkeys(_loss_names(stage.get("objective", {}).get("terms", {}))))
-        seed = stage.get("plan", {}).get("seed")
-        return TrainingCurve(
-            metrics, str(folder), losses, seed, data.get("name", ""), data.get("fingerprint", "")
-        )
-    except AttributeError as error:
-        raise ValueError(f"{note} is no note of a stage: {error}") from error
+        numbers={
+            "trainings": [
+                {
+                    "curve": asdict(curve),
+                    "folder": str(place),
+                    "losses": loss,
+                    "seed": note.seed,
+                    "data": note.data,
+                    "fingerprint": note.fingerprint,
+                }
+                for curve, place, note, loss in zip(measured, places, notes, losses)
+            ]
+        },
+        figures=(*recall_curves(measured), *learning_curves(measured)),
+        tables=(TableBlock("Trainings", head, tuple(rows)),),
+    )
 
 
 def _loss_names(written: Any) -> Iterator[str]:
@@ -842,40 +637,21 @@ def _loss_names(written: Any) -> Iterator[str]:
             return
         if call:
             yield call.rpartition(":")[2]
-        for value in written.values():
-            yield from _loss_names(value)
-    elif isinstance(written, list):
+        written = list(written.values())
+    if isinstance(written, list):
         for value in written:
             yield from _loss_names(value)
 
 
-def _curves_table(trainings: Sequence[TrainingCurve]) -> TableBlock:
-    rows = []
-    for one in trainings:
-        rsum = one.curve.dev_rsum
-        measured: tuple[str, ...] = (MISSING,) * 5
-        if rsum:
-            best = max(rsum)
-            place = rsum.index(best)
-            ways = one.curve.dev_i2t_r1, one.curve.dev_t2i_r1
-            recalls = (f"{way[place]:.1f}" if way else MISSING for way in ways)
-            measured = f"{best:.1f}", f"{one.curve.epochs[place]:g}", *recalls, f"{rsum[-1]:.1f}"
-        seed = MISSING if one.seed is None else str(one.seed)
-        rows.append((one.curve.name, one.losses or MISSING, seed, *measured))
-    there = "R@1 i2t there", "R@1 t2i there"
-    head = "training", "loss", "seed", "best dev RSum", "at epoch", *there, "last RSum"
-    return TableBlock("Trainings", head, tuple(rows))
-
-
-def _curves_headline(trainings: Sequence[TrainingCurve]) -> str:
-    measured = [one.curve for one in trainings if one.curve.dev_rsum]
+def _curves_headline(trainings: Sequence[LearningCurve], *, same_data: bool) -> str:
+    measured = [one for one in trainings if one.dev_rsum]
     if not measured:
         return f"Training loss of {len(trainings)} trainings; none was measured on dev."
     top = max(measured, key=lambda one: max(one.dev_rsum))
     best = max(top.dev_rsum)
     if len(measured) == 1:
         return f"{top.name} reaches dev RSum {best:.1f} in {len(top.epochs)} epochs."
-    if len({one.fingerprint for one in trainings if one.fingerprint}) > 1:
+    if not same_data:
         return f"{len(trainings)} trainings on different data, whose figures do not compare."
     others = ", ".join(f"{max(o.dev_rsum):.1f} by {o.name}" for o in measured if o is not top)
     return f"The best dev RSum is {best:.1f} by {top.name}; {others}."
@@ -887,39 +663,9 @@ EDGES = (1, 5, 10, 20, 50, 100, 200)  # last rank of each bin but the open one
 BINS = ("1", "2–5", "6–10", "11–20", "21–50", "51–100", "101–200", "above 200")
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class CrossRanks:
-    """Ranks of all P true pairs, from 1, in the order of the texts.
-
-    Attributes:
-        texts: (P,) long, rank among the wrong texts of the pair's image, r_t.
-        images: (P,) long, rank among the wrong images of the pair's text, r_i.
-        ratio: texts per image, by which image ranks are scaled.
-    """
-
-    texts: Tensor
-    images: Tensor
-    ratio: float
-
-    @property
-    def cross(self) -> Tensor:
-        """(P,) double, max(ratio * (r_i - 1) + 1, r_t).
-
-        Section 4.3 has max(5 r_i - 4, r_t), which this is at five texts per image. Whole numbers
-        stay whole if the ratio is one.
-        """
-        return torch.maximum(self.ratio * (self.images.double() - 1) + 1, self.texts.double())
-
-    def shares(self) -> tuple[float, ...]:
-        """Percent of the pairs in each of `BINS`; a rank between two bins falls in the upper."""
-        place = torch.bucketize(self.cross, torch.tensor(EDGES, dtype=torch.double))
-        return tuple((100 * torch.bincount(place, minlength=len(BINS)) / len(place)).tolist())
-
-
-def cross_ranks(
+def pair_ranks(
     members: Sequence[EmbeddedDataset], text_to_image: Tensor, *, memory: int = MEMORY
-) -> CrossRanks:
+) -> tuple[Tensor, Tensor]:
     """Rank every true pair in one pass over the scores.
 
     Other true texts of the image count neither for nor against a pair; of equal scores the lower
@@ -929,6 +675,10 @@ def cross_ranks(
         members: models with their encodings; several are an ensemble.
         text_to_image: (T,) image of each text, -1 for none.
         memory: bytes, see `stream_scores`.
+
+    Returns:
+        (P,) ranks from 1, in the order of the texts: among the wrong texts of the pair's image,
+        r_t, and among the wrong images of its text, r_i.
 
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or no text describes an image.
@@ -942,38 +692,39 @@ def cross_ranks(
         )
     texts, pictures = PairRanks(text_to_image), Ranks("text", len(text_to_image), text_to_image)
     stream_scores(members, [texts, pictures], memory=memory)
-    r_t, r_i = texts.ranks().cpu()[paired.cpu()], pictures.ranks().cpu()[paired.cpu()]
-    return CrossRanks(r_t + 1, r_i + 1, len(r_t) / images)
+    r_t, r_i = (one.ranks().cpu()[paired.cpu()] + 1 for one in (texts, pictures))
+    return r_t, r_i
 
 
-def cross_rank(
-    names: Sequence[str], source: DataSource, out: Path, *, split: str = "test"
-) -> dict[str, CrossRanks]:
-    """Count true pairs by their cross-retrieval rank under each model (Figure 5).
+def cross_ranks(r_t: Tensor, r_i: Tensor, ratio: float) -> Tensor:
+    """(P,) double, max(ratio * (r_i - 1) + 1, r_t), with `ratio` texts per image.
 
-    Args:
-        names: of the models; joined by ``+``, an ensemble.
-        source: the data.
-        out: page to write; the numbers go beside it as JSON.
-        split: which split.
-
-    Returns:
-        The ranks by the model's short name.
-
-    Raises:
-        ValueError: the page exists, or model and data do not fit.
+    Section 4.3 has max(5 r_i - 4, r_t), which this is at five texts per image. Whole numbers stay
+    whole if the ratio is one.
     """
-    check_page_path(out)
-    distributed.init()
-    dataset = source.split(split)
-    scorers = open_scorers(names)
-    ranks = {s.name: cross_ranks(s.on(dataset), dataset.text_to_image) for s in scorers}
-    shares = {name: one.shares() for name, one in ranks.items()}
-    first = next(iter(ranks.values()))
-    pairs, ratio = first.cross.numel(), first.ratio
+    return torch.maximum(ratio * (r_i.double() - 1) + 1, r_t.double())
+
+
+def rank_shares(ranks: Tensor) -> list[float]:
+    """Percent of the ranks in each of `BINS`; a rank between two bins falls in the upper."""
+    place = torch.bucketize(ranks, torch.tensor(EDGES, dtype=torch.double))
+    shares: list[float] = (100 * torch.bincount(place, minlength=len(BINS)) / len(place)).tolist()
+    return shares
+
+
+def cross_rank(names: Sequence[str], source: DataSource, *, split: str = "test") -> Analysis:
+    """Count true pairs by their cross-retrieval rank under each model (Figure 5)."""
+    dataset, scorers = source.split(split), open_scorers(names)
+    pairs = int((dataset.text_to_image >= 0).sum())
+    ratio = pairs / max(1, len(dataset))
+    ranks = {
+        one.name: cross_ranks(*pair_ranks(one.on(dataset), dataset.text_to_image), ratio)
+        for one in scorers
+    }
+    shares = {name: rank_shares(one) for name, one in ranks.items()}
     rows = (
         *((name, *(f"{shares[s][place]:.1f}" for s in shares)) for place, name in enumerate(BINS)),
-        ("median rank", *(f"{one.cross.median():,.0f}" for one in ranks.values())),
+        ("median rank", *(f"{one.median():,.0f}" for one in ranks.values())),
     )
     note = (
         f"Percent of {pairs:,} true pairs by max({ratio:.4g} · (r_i − 1) + 1, r_t): r_i is the "
@@ -982,7 +733,7 @@ def cross_rank(
     )
     best = ", ".join(f"{share[0]:.1f} % under {name}" for name, share in shares.items())
     far = ", ".join(f"{share[-1]:.1f} % under {name}" for name, share in shares.items())
-    Analysis(
+    return Analysis(
         title="Cross-retrieval ranks",
         headline=f"Above every wrong pair: {best}. Beyond rank 200: {far}.",
         protocol=describe_protocol(dataset, scorers),
@@ -991,10 +742,9 @@ def cross_rank(
             "pairs": pairs,
             "texts_per_image": ratio,
             "bins": list(BINS),
-            "percent": {name: list(share) for name, share in shares.items()},
-            "median": {name: float(one.cross.median()) for name, one in ranks.items()},
+            "percent": shares,
+            "median": {name: float(one.median()) for name, one in ranks.items()},
         },
         figures=(share_bars(list(shares.items()), BINS, "cross"),),
         tables=(TableBlock("Shares of the true pairs", ("rank", *shares), rows, note),),
-    ).publish(out)
-    return ranks
+    )

@@ -242,6 +242,50 @@ def training_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(places)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingNote:
+    """Settings of a training, as far as the note beside its folder has them.
+
+    Attributes:
+        terms: its losses, as written calls.
+        writer: "dynamic" if the model in training generates captions, "static" and the name of a
+            frozen one; "" without a note.
+        seed: of the training.
+        data: name of the data.
+        fingerprint: of the data.
+    """
+
+    terms: Any
+    writer: str
+    seed: int | None
+    data: str
+    fingerprint: str
+
+
+def training_note(folder: Path) -> TrainingNote:
+    """Read the note beside the folder of a training.
+
+    Raises:
+        ValueError: the file is no note of a stage.
+    """
+    path = folder.with_name(f"{folder.name}.json")
+    content = read_json(path, "the note of a stage") if path.is_file() else {}
+    try:
+        stage, data = content.get("stage", {}), content.get("data", {})
+        filler = stage.get("filler")
+        writer = "dynamic" if filler is None else f"static: {filler}"
+        return TrainingNote(
+            terms=stage.get("objective", {}).get("terms", {}),
+            writer=writer if content else "",
+            seed=stage.get("plan", {}).get("seed"),
+            data=data.get("name", ""),
+            fingerprint=data.get("fingerprint", ""),
+        )
+    except AttributeError as error:
+        raise ValueError(f"{path} is no note of a stage: {error}") from error
+
+
 PERCENTILES = (10, 25, 50, 75, 90)
 _ABOVE, _GAP, _LOSS = "written_above", "written_gap", "loss_written"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, final
+from typing import TYPE_CHECKING, Annotated, ParamSpec, final
 
 import typer
 
@@ -25,6 +26,9 @@ from counterfoil.cli.options import (
 
 if TYPE_CHECKING:
     from counterfoil.analysis.captions import GenerationSettings
+    from counterfoil.pipelines.publishing import Analysis
+
+P = ParamSpec("P")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -63,6 +67,18 @@ class GenerationOptions:
         return GenerationSettings(**asdict(self))
 
 
+def _publish(
+    page: Path, analysis: Callable[P, Analysis], *arguments: P.args, **settings: P.kwargs
+) -> None:
+    """Compute an analysis and write its page, which is checked before anything is computed."""
+    from counterfoil.core import distributed
+    from counterfoil.pipelines.publishing import check_page_path
+
+    check_page_path(page)
+    distributed.init()
+    analysis(*arguments, **settings).publish(page)
+
+
 @app.command(
     "online-rank",
     epilog=example(
@@ -89,10 +105,11 @@ def online_rank(
     """Rank the hardest negatives of random batches in a whole split, for several batch sizes."""
     from counterfoil.analysis import aoq
 
-    aoq.online_rank(
+    _publish(
+        page,
+        aoq.online_rank,
         model,
         data.source(),
-        page,
         split=split,
         batches=batch or (),
         anchors=anchors,
@@ -129,10 +146,11 @@ def negatives(
     """Show online and offline negatives of some anchors side by side."""
     from counterfoil.analysis import aoq
 
-    aoq.negative_examples(
+    _publish(
+        page,
+        aoq.negative_examples,
         model,
         data.source(),
-        page,
         split=split,
         lists=lists,
         anchors=anchors,
@@ -148,7 +166,7 @@ def curves(folders: Trainings, page: Page) -> None:
     """Draw learning curves of several trainings, as one per loss."""
     from counterfoil.analysis import aoq
 
-    aoq.curves(folders, page)
+    _publish(page, aoq.curves, folders)
 
 
 @app.command(
@@ -163,7 +181,7 @@ def cross_rank(models: Models, page: Page, data: DataOptions, split: Split = "te
     """Count positive pairs by their rank among all wrong texts and images."""
     from counterfoil.analysis import aoq
 
-    aoq.cross_rank(models, data.source(), page, split=split)
+    _publish(page, aoq.cross_rank, models, data.source(), split=split)
 
 
 @app.command(
@@ -177,7 +195,7 @@ def margins(models: Models, page: Page, data: DataOptions, split: Split = "test"
     """Draw the margins between positives and their hardest negatives."""
     from counterfoil.analysis import ndgl
 
-    ndgl.margin_distributions(models, data.source(), page, split=split)
+    _publish(page, ndgl.margin_distributions, models, data.source(), split=split)
 
 
 @app.command(
@@ -199,7 +217,7 @@ def quantiles(
     """Draw the similarity of the hardest negatives to the query and to each other."""
     from counterfoil.analysis import ndgl
 
-    ndgl.quantiles(model, data.source(), page, split=split, top=top, level=level)
+    _publish(page, ndgl.quantiles, model, data.source(), split=split, top=top, level=level)
 
 
 @app.command(
@@ -223,10 +241,11 @@ def neighbourhood_map(
     refuse_without(context, "query", ("count", "seed"), alone=True)
     from counterfoil.analysis import ndgl
 
-    ndgl.maps(
+    _publish(
+        page,
+        ndgl.maps,
         model,
         data.source(),
-        page,
         split=split,
         queries=query or (),
         count=count,
@@ -245,7 +264,7 @@ def student(folders: Runs, page: Page) -> None:
     """Compare students with their teachers and the ensemble of teachers."""
     from counterfoil.analysis import ndgl
 
-    ndgl.student(folders, page)
+    _publish(page, ndgl.student, folders)
 
 
 @app.command(
@@ -272,7 +291,7 @@ def against(
     """Draw results against the number of teachers, or against the batch size."""
     from counterfoil.analysis import ndgl
 
-    ndgl.against(quantity, folders, page)
+    _publish(page, ndgl.against, quantity, folders)
 
 
 @app.command(
