@@ -1340,7 +1340,6 @@ typed(
     "no such set of foils", "foils blind nowhere.json --blind a.txt", "nowhere.json does not exist"
 )
 typed("blind without captions", f"foils blind {SCENES}", "--blind")
-typed("unknown rule for ties", f"foils vectors {SCENES} --ties optimist", "'optimist'", "wrong")
 typed("foils for vectors", f"foils vectors {SCENES}", "ready-made vectors", "model folder")
 typed("unknown form of foils", "foils vectors sugarcrap:x.json", "did you mean 'sugarcrepe'")
 typed("foils of no split", f"foils vectors {SCENES} --split tset", "did you mean 'test'")
@@ -1426,12 +1425,6 @@ def blind_model_without_its_captions(here, models):
     foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
     (here / "captions.txt").unlink()
     return FOIL_MODEL
-
-
-@case("for the sets of ARO", "ties=aro")
-def aros_ties_elsewhere(here, models):
-    foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
-    return *FOIL_MODEL, "--ties", "aro"
 
 
 @case("page is a folder; name a file")

@@ -93,15 +93,20 @@ def found(
     return lists[0], lists[1]
 
 
+def unnamed(text_to_image, images: int, **more) -> ImageTextDataset:
+    """A data set without a name, of these owners."""
+    settings = {"name": "", "texts": [f"caption {row}" for row in range(len(text_to_image))]}
+    return ImageTextDataset(
+        image_ids=[f"i{row}" for row in range(images)],
+        text_ids=[f"t{row}" for row in range(len(text_to_image))],
+        text_to_image=text_to_image,
+        splits=[""] * images,
+        **settings | more,
+    )
+
+
 def split(texts, text_to_image, draw) -> ImageTextDataset:
     """A data set with pictures that `draw` makes of their row."""
     count = int(text_to_image.max()) + 1
-    return ImageTextDataset(
-        name="cases",
-        image_ids=[str(row) for row in range(count)],
-        text_ids=[str(row) for row in range(len(texts))],
-        texts=texts,
-        text_to_image=text_to_image,
-        splits=["test"] * count,
-        pictures=DrawnPictures(draw, range(count), "cases"),
-    )
+    pictures = DrawnPictures(draw, range(count), "cases")
+    return unnamed(text_to_image, count, name="cases", texts=texts, pictures=pictures)

@@ -57,22 +57,12 @@ GROUP_IMAGES = 12  # shown of a group of duplicates
 @final
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """Settings of an audit.
+    """Settings of an audit."""
 
-    Attributes:
-        split: whose captions models judge; "all" for every split.
-        near: cosine from which two pictures are near-duplicates.
-        alike: TF-IDF cosine from which a mined text is a likely false negative.
-        top: findings of each kind on the page.
-
-    Raises:
-        ValueError: a cosine is out of range.
-    """
-
-    split: str = "all"
-    near: float = 0.97
-    alike: float = 0.6
-    top: int = 100
+    split: str = "all"  # whose captions models judge; "all" for every split
+    near: float = 0.97  # cosine from which two pictures are near-duplicates, at most 1
+    alike: float = 0.6  # TF-IDF cosine from which a mined text is a likely false negative
+    top: int = 100  # findings of each kind on the page
 
     def __post_init__(self) -> None:
         check_least("near", self.near)
@@ -138,19 +128,12 @@ class AuditSection:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without pictures."""
-        return {
-            "title": self.title,
-            "note": self.note,
-            "found": self.found,
-            "shown": self.shown,
-            "finds": [
-                {
-                    **({"image": find.image.text, "own": list(find.own)} if find.image else {}),
-                    "items": [item.to_dict() for item in find.items],
-                }
-                for find in self.finds
-            ],
-        }
+        finds = []
+        for find in self.finds:
+            about = {"image": find.image.text, "own": list(find.own)} if find.image else {}
+            finds.append({**about, "items": [item.to_dict() for item in find.items]})
+        counts = {"found": self.found, "shown": self.shown}
+        return {"title": self.title, "note": self.note, **counts, "finds": finds}
 
 
 @final
@@ -169,11 +152,8 @@ class AuditPage:
     @property
     def headline(self) -> str:
         """Number of findings of each kind."""
-        counts = [
-            f"{section.title.lower()}: {section.found:,}"
-            for section in self.sections
-            if section.found
-        ]
+        sections = [section for section in self.sections if section.found]
+        counts = [f"{section.title.lower()}: {section.found:,}" for section in sections]
         return f"{'; '.join(counts).capitalize()}." if counts else "Nothing odd was found."
 
     @property
@@ -214,7 +194,11 @@ def audit_dataset(
     # fail before pictures are opened
     _select_split(dataset, config.split)
     if explainer is not None and not models:
-        _check_ranks(explainer)
+        if not has_doubt_head(explainer.model):
+            raise ValueError(
+                f"{describe_missing_heads(explainer)}, so it ranks no captions alone; name a model "
+                "that ranks them with --model"
+            )
     readable, unreadable = _unreadable_images(dataset)
     sections = [unreadable, *_data_sections(_Display(readable, config.top), config)]
     if models or explainer is not None:
@@ -236,10 +220,10 @@ def _select_split(dataset: ImageTextDataset, split: str) -> ImageTextDataset:
 
 def _without_empty(dataset: ImageTextDataset) -> ImageTextDataset:
     """The data set without empty captions, which no model reads."""
-    if dataset.text_features is not None or all(text.strip() for text in dataset.texts):
+    rows = [row for row, text in enumerate(dataset.texts) if text.strip()]
+    if dataset.text_features is not None or len(rows) == len(dataset.texts):
         return dataset
-    nonempty = torch.tensor([bool(text.strip()) for text in dataset.texts])
-    texts = nonempty.nonzero().squeeze(1)
+    texts = torch.tensor(rows, dtype=torch.long)
     return dataset.cut(torch.arange(len(dataset)), texts, dataset.text_to_image[texts])
 
 
@@ -283,22 +267,23 @@ class _Display:
         shown = replace(self.image(image), text=item.shown.text)
         return replace(item, shown=shown, note=self._place(image, note))
 
-    def caption_beside_image(self, row: int, item: ReviewItem | None = None) -> Finding:
-        """A caption beside its image and the image's other captions."""
-        image = int(self.dataset.text_to_image[row])
-        own = self.captions(image, without=row)
-        return Finding((item or self.caption_item(row),), self.image(image), own)
-
-    def explained_caption(
-        self, row: int, note: str, measure: float | None, explanation: Explanation | None
+    def caption_beside_image(
+        self,
+        row: int,
+        note: str = "",
+        measure: float | None = None,
+        explanation: Explanation | None = None,
     ) -> Finding:
-        """A caption, coloured and with a proposed correction where it is explained."""
-        item = self.caption_item(row, note, measure)
+        """A caption beside its image and the image's other captions.
+
+        Where it is explained, it is coloured and has a proposed correction.
+        """
+        item, image = self.caption_item(row, note, measure), int(self.dataset.text_to_image[row])
         if explanation is not None:
             parts = ExplainedCard(PageItem(""), explanation, DOUBT_THRESHOLD).parts
             proposed = explanation.corrected.text if explanation.corrected else ""
             item = replace(item, parts=parts, proposed=proposed)
-        return self.caption_beside_image(row, item)
+        return Finding((item,), self.image(image), self.captions(image, without=row))
 
     def section(
         self, kind: str, title: str, note: str, count: int, findings: Iterable[Finding]
@@ -326,12 +311,10 @@ def _unreadable_images(dataset: ImageTextDataset) -> tuple[ImageTextDataset, Aud
         caption = next(iter(own), "")
         item = ReviewItem(name, "", caption, IMAGE_ACTIONS, PageItem(name), error)
         findings.append(Finding((item,), own=own))
-    readable = torch.tensor(
-        [row for row in range(len(dataset)) if row not in errors], dtype=torch.long
-    )
+    readable = [row for row in range(len(dataset)) if row not in errors]
     note = "Pictures that are missing or damaged. Training on pictures needs all of them."
     section = display.section("unreadable", "Unreadable", note, len(errors), findings)
-    return dataset.subset(readable), section
+    return dataset.subset(torch.tensor(readable, dtype=torch.long)), section
 
 
 def _data_sections(display: _Display, config: AuditConfig) -> Iterator[AuditSection]:
@@ -352,11 +335,8 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
     for left, right, score in zip(near.left.tolist(), near.right.tolist(), near.score.tolist()):
         for row in (left, right):
             best[row] = max(best.get(row, 0.0), score)
-    duplicates = connected_groups(near, len(dataset))
-    duplicates.sort(key=lambda rows: (-max(best[row] for row in rows), rows[0]))
-    groups: dict[bool, list[list[int]]] = {True: [], False: []}  # by whether splits share them
-    for rows in duplicates:
-        groups[len({dataset.splits[row] for row in rows}) > 1].append(rows)
+    groups = connected_groups(near, len(dataset))
+    groups.sort(key=lambda rows: (-max(best[row] for row in rows), rows[0]))
     inputs = "features" if dataset.features is not None else "grey thumbnails"
     rule = f"Cosine of their {inputs} of at least {least:g}."
     leaked = "Nearly the same picture in several splits: what is trained on is measured on too."
@@ -365,17 +345,15 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
         (True, "leaked", "Leaked images", leaked),
         (False, "repeated-images", "Near-duplicate images", repeated),
     ):
-        findings = (
-            Finding(
-                tuple(
-                    display.image_item(row, f"cosine {best[row]:.3f}", best[row])
-                    for row in rows[:GROUP_IMAGES]
-                )
-            )
-            for rows in groups[shared]
+        mine = [
+            rows for rows in groups if (len({dataset.splits[row] for row in rows}) > 1) == shared
+        ]
+        items = (
+            (display.image_item(row, f"cosine {best[row]:.3f}", best[row]) for row in rows)
+            for rows in (rows[:GROUP_IMAGES] for rows in mine)
         )
-        count = len(groups[shared])
-        yield display.section(kind, title, f"{note} {rule}", count, findings)
+        findings = (Finding(tuple(one)) for one in items)
+        yield display.section(kind, title, f"{note} {rule}", len(mine), findings)
 
 
 def _empty_captions(display: _Display) -> Iterator[AuditSection]:
@@ -435,9 +413,8 @@ class CaptionMismatch:
 def rank_mismatches(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> CaptionMismatch:
     """Rank every true pair among the wrong pairs of its caption and of its image.
 
-    Args:
-        members: models with their embeddings; several are an ensemble.
-        text_to_image: (T,) image of each text, -1 for none.
+    `members` are models with their embeddings, whose mean score counts; `text_to_image` is the (T,)
+    image of each text, -1 for none.
     """
     images, texts = Ranks("text", len(text_to_image), text_to_image), PairRanks(text_to_image)
     stream_scores(members, [images, texts])
@@ -463,7 +440,7 @@ def _mismatches(
     if explainer is not None and worst:
         explanations = _explain_rows(explainer, dataset, worst[: display.top])
     findings = (
-        display.explained_caption(
+        display.caption_beside_image(
             row,
             f"{int(ranks.images[row]):,} other images fit it better, "
             f"{int(ranks.texts[row]):,} other captions fit its image better",
@@ -490,7 +467,7 @@ def _doubted(display: _Display, explainer: Model) -> AuditSection:
     ]
     doubted.sort(key=lambda line: -(line[0] or 0))  # of equal doubts the first row comes first
     findings = (
-        display.explained_caption(row, f"greatest doubt {doubt:.2f}", doubt, explanation)
+        display.caption_beside_image(row, f"greatest doubt {doubt:.2f}", doubt, explanation)
         for doubt, row, explanation in doubted
     )
     note = "Captions with a doubted word, the most doubted first." + _explainer_note(explainer)
@@ -503,15 +480,6 @@ def _explainer_note(explainer: Model | None) -> str:
     if missing := describe_missing_heads(explainer):
         return f" {missing}: words are the deeper in colour the more the score gains without them."
     return f" Words that {explainer.name} doubts are coloured, with what it would write instead."
-
-
-def _check_ranks(explainer: Model) -> None:
-    """Refuse an explainer without a doubt head, which cannot rank captions."""
-    if not has_doubt_head(explainer.model):
-        raise ValueError(
-            f"{describe_missing_heads(explainer)}, so it ranks no captions alone; name a model "
-            "that ranks them with --model"
-        )
 
 
 def _explain_rows(
@@ -554,9 +522,6 @@ def likely_positives(
         dataset: the split that was mined.
         members: models with their embeddings, whose mean score is compared; empty for no scores.
         alike: TF-IDF cosine from which a text is suspected.
-
-    Raises:
-        ValueError: the lists are of other data, or `alike` is out of range.
     """
     lists.check(dataset.relation)
     sides = _hardest(lists, dataset)

@@ -27,7 +27,6 @@ from counterfoil.core.io import (
 )
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import FeatureProcessor, Processor
-from counterfoil.evaluation.metrics import EvaluationReport
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.evaluation.results import headline, result_table, results
 from counterfoil.model import (
@@ -432,9 +431,7 @@ def interpolate(
         dev = _dev_split(source.open())
         for alpha in candidates:
             embedded = interpolate_models(*models, alpha).embed(dev)
-            sums[alpha] = evaluate_protocol(
-                [embedded], dev.text_to_image, len(dev), extra_positives=dev.extra_positives
-            ).rsum
+            sums[alpha] = evaluate_protocol([embedded], dev).rsum
         rows = tuple((f"{alpha:g}", f"{rsum:.1f}") for alpha, rsum in sums.items())
         note = "0 is the original, 1 the tuned model"
         console.print(terminal_table(TableBlock("RSum on dev", ("alpha", "RSum"), rows, note)))
@@ -455,17 +452,9 @@ def interpolate(
 
 def _compare(models: Mapping[str, Model], dataset: ImageTextDataset) -> None:
     """Print each model's results beside the first's, with intervals of the differences."""
-    reports: dict[str, EvaluationReport] = {}
-    for name, model in models.items():
-        reports[name] = evaluate_protocol(
-            [model.embed(dataset)],
-            dataset.text_to_image,
-            len(dataset),
-            dataset=dataset.name,
-            split=dataset.split_name,
-            extra_positives=dataset.extra_positives,
-            corrections=dataset.corrections,
-        )
+    reports = {
+        name: evaluate_protocol([model.embed(dataset)], dataset) for name, model in models.items()
+    }
     first, *others = reports
     for name in others if distributed.rank() == 0 else ():
         runs = results({first: reports[first], name: reports[name]})

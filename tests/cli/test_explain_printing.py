@@ -96,7 +96,7 @@ def test_gains_have_no_column_of_other_words(told):
 
 
 def test_the_most_suspicious_are_ranked_with_their_worst_word(told):
-    lines = told(print_ranking, [card(place=1), card(GAINS, place=2)], "doubt")
+    lines = told(print_ranking, [card(place=1), card(GAINS, place=2)])
     assert lines[0].split() == ["image", "score", "doubt", "caption"]
     first, correction, second = lines[2:]
     assert " ".join(first.split()) == "1 [b]image 1 0.125 93 % A [red [93 %]] dog [50 %] runs."
@@ -105,5 +105,5 @@ def test_the_most_suspicious_are_ranked_with_their_worst_word(told):
 
 
 def test_a_caption_without_words_has_no_worst(told):
-    lines = told(print_ranking, [card(Explanation("?!", 0.25, ()), place=1)], "doubt")
+    lines = told(print_ranking, [card(Explanation("?!", 0.25, ()), place=1)])
     assert lines[2].split() == ["1", "[b]image", "1", "0.250", "?!"]

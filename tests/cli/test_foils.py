@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 import shlex
 from pathlib import Path
@@ -19,7 +18,6 @@ from recipes_cases import run
 
 ROOT = Path(__file__).parents[2]
 SCENES = "scenes:images=36"
-DATA = os.environ.get("COUNTERFOIL_DATA")
 
 
 def bare(text: str) -> str:
@@ -128,12 +126,6 @@ def test_every_form_from_end_to_end(form, models, asked, tmp_path):
     assert ("thresholds chosen on one half" in plain["protocol"]) == judged
 
 
-def test_ties_as_aro_counts_them(models, asked, tmp_path):
-    source = foil_cases.order(tmp_path / "set")
-    plain, _ = asked(models / "pixels", source, "--ties", "aro")
-    assert "ties as in ARO's code, to the option that stands first" in plain["protocol"]
-
-
 def test_winoground_has_no_blind_column(models, asked, tmp_path):
     source = foil_cases.winoground(tmp_path / "set")
     blind = ("--blind", "scenes:images=36")
@@ -170,16 +162,3 @@ def test_commands_of_the_page_run(models, tmp_path, monkeypatch):
         words = shlex.split(re.sub(r"(?<=[ :])scenes\S*", SCENES, line))
         small = ("--smoke", "--data", "scenes:images=36") if words[1] == "run" else ()
         assert run(*words[1:], *small) == 0, line
-
-
-@pytest.mark.skipif(DATA is None, reason="needs COUNTERFOIL_DATA")
-@pytest.mark.parametrize("name", ["sugarcrepe", "valse", "vsr", "negclip"])
-def test_real_samples(name, models, asked):
-    files = sorted((Path(DATA) / "finegrained").glob(f"coco_mini_*{name}*.json"))
-    images = Path(DATA) / "coco_mini" / "images"
-    plain, page = asked(models / "clip", *files, "--images", images)
-    assert "ties wrong;" in plain["protocol"]
-    assert "single model; seed 0" in plain["protocol"]
-    own = [line for line in plain["lines"] if line["own"]]
-    assert all(0 <= line["value"] <= 100 for line in own)
-    assert page.count("data:image/") == 12

@@ -41,7 +41,7 @@ SPOKEN = {
     "foils a scenes --examples 3": ("--examples is", "with --output"),
     "foils a b.json --split dev": ("--split is", "with foils of scenes"),
     "foils a scenes --blind b.txt --corrections d": ("--corrections is", "with --blind and data"),
-    "foils a order:scenes --images p": ("order:scenes renders its own pictures", "--images"),
+    "foils a scenes --images p": ("scenes renders its own pictures", "--images"),
     "evaluate vectors --data scenes:images=12 --images p": ("has its own pictures", "--images p"),
     "analyse map a --output c.html --query d --count 2 --seed 1": (
         "--count and --seed are",

@@ -14,7 +14,7 @@ from counterfoil.evaluation.cascade import Cascade, Shortlister, evaluate_cascad
 from counterfoil.evaluation.metrics import Protocol
 from counterfoil.evaluation.protocols import WHOLE, evaluate_protocol
 from counterfoil.scoring import pairs
-from evaluation_cases import member
+from evaluation_cases import member, unnamed
 from negatives_cases import HOSTS, host
 
 FOLDS = Protocol("folds", folds=3)
@@ -31,16 +31,8 @@ def ranked(
     coarse, fine, text_to_image, depth, protocol=WHOLE, tie="row", extra_positives=None, **options
 ) -> Cascade:
     by = Shortlister((member(coarse),), "quick", depth, **options)
-    return evaluate_cascade(
-        [member(fine)],
-        by,
-        text_to_image,
-        len(coarse),
-        protocol,
-        head=4,
-        tie=tie,
-        extra_positives=extra_positives,
-    )
+    data = unnamed(text_to_image, IMAGES, extra_positives=extra_positives)
+    return evaluate_cascade([member(fine)], by, data, protocol, head=4, tie=tie)
 
 
 def slow_order(coarse, fine, true, depth, tie) -> list[int]:
@@ -84,7 +76,7 @@ def test_every_place_is_that_of_a_sort(depth, tie, more):
 def test_lists_of_everything_give_the_full_ranking(protocol, tie):
     coarse, fine, text_to_image = case()
     found = ranked(coarse, fine, text_to_image, max(fine.shape), protocol, tie)
-    full = evaluate_protocol([member(fine)], text_to_image, IMAGES, protocol, tie=tie)
+    full = evaluate_protocol([member(fine)], unnamed(text_to_image, IMAGES), protocol, tie=tie)
     assert found.shortlists.full is not None
     assert found.report.numbers == found.shortlists.full.numbers == full.numbers
     assert found.shortlists.full.setting == full.setting
@@ -98,9 +90,9 @@ def test_lists_of_all_images_alone_rank_them_as_all_pairs_do(name):
     text_to_image = evaluation_cases.ragged(9, 1, most=5)
     fine, quick = host(name, 9, len(text_to_image)), host("vse", 9, len(text_to_image))
     by = Shortlister((quick,), "quick", len(text_to_image) - 1)
-    found = evaluate_cascade([fine], by, text_to_image, 9, head=4)
+    found = evaluate_cascade([fine], by, unnamed(text_to_image, 9), head=4)
     assert len(text_to_image) > 10
-    full = evaluate_protocol([fine], text_to_image, 9)
+    full = evaluate_protocol([fine], unnamed(text_to_image, 9))
     assert torch.equal(found.report.ranked[1].ranks, full.ranked[1].ranks)
 
 
@@ -108,9 +100,8 @@ def test_the_first_and_the_full_ranking_are_those_of_an_evaluation():
     coarse, fine, text_to_image = case()
     found = ranked(coarse, fine, text_to_image, 4, FOLDS, "pessimistic").shortlists
     for ours, scores in ((found.first, coarse), (found.full, fine)):
-        theirs = evaluate_protocol(
-            [member(scores)], text_to_image, IMAGES, FOLDS, tie="pessimistic"
-        )
+        data = unnamed(text_to_image, IMAGES)
+        theirs = evaluate_protocol([member(scores)], data, FOLDS, tie="pessimistic")
         assert ours is not None
         assert ours.numbers == theirs.numbers
         assert ours.setting == theirs.setting
@@ -124,7 +115,7 @@ def test_the_full_ranking_is_made_where_it_is_asked_for_or_cheap(monkeypatch):
     assert found.shortlists.full is None
     assert "the full ranking was not made" in found.shortlists.describe(found.report)
     asked = ranked(coarse, fine, text_to_image, 4, full=True)
-    full = evaluate_protocol([member(fine)], text_to_image, IMAGES)
+    full = evaluate_protocol([member(fine)], unnamed(text_to_image, IMAGES))
     lost = full.rsum - asked.report.rsum
     assert f"lost against the full ranking: {lost:.1f}" in asked.shortlists.describe(asked.report)
 
@@ -197,7 +188,7 @@ def _here(names: tuple[str, ...]) -> list[object]:
     text_to_image = evaluation_cases.ragged(15, 2, orphans=2)
     members = [host(name, 15, len(text_to_image)) for name in names]
     by = Shortlister((host("vse", 15, len(text_to_image)),), "quick", 6)
-    found = evaluate_cascade(members, by, text_to_image, 15, FOLDS, head=3)
+    found = evaluate_cascade(members, by, unnamed(text_to_image, 15), FOLDS, head=3)
     ranks = [ranked.ranks.tolist() for ranked in found.report.ranked]
     return [*ranks, found.texts.tolist(), found.image_scores.tolist(), found.shortlists.ceiling]
 

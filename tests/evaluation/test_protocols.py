@@ -16,6 +16,7 @@ from counterfoil.evaluation.protocols import (
     folds_of,
     protocol_by_name,
 )
+from evaluation_cases import member, unnamed
 
 FOLDS = Protocol("folds", folds=3)
 
@@ -29,10 +30,8 @@ def _case(images=37, seed=3, levels=None, orphans=3):
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
 def test_streamed_equals_dense(protocol, tie):
     scores, text_to_image = _case(levels=2)
-    streamed = evaluate_protocol(
-        [evaluation_cases.member(scores)], text_to_image, 37, protocol, tie=tie
-    )
-    dense = evaluate_scores(scores, text_to_image, protocol, tie=tie)
+    streamed = evaluate_protocol([member(scores)], unnamed(text_to_image, 37), protocol, tie=tie)
+    dense = evaluate_scores(scores, text_to_image, protocol, tie=tie, split="all")
     assert streamed.numbers == dense.numbers
     assert streamed.setting == dense.setting
     for ours, theirs in zip(streamed.ranked, dense.ranked):
@@ -53,16 +52,8 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
     scores, text_to_image = _case(levels=2)
     besides = _besides(text_to_image, 37)
     protocol = Protocol("p", folds=folds)
-    member = evaluation_cases.member(scores)
-    found = evaluate_protocol(
-        [member],
-        text_to_image,
-        37,
-        protocol,
-        tie=tie,
-        extra_positives=besides,
-        corrections="2 pairs",
-    )
+    data = unnamed(text_to_image, 37, extra_positives=besides, corrections="2 pairs")
+    found = evaluate_protocol([member(scores)], data, protocol, tie=tie)
     dense = evaluate_scores(scores, text_to_image, protocol, tie=tie, extra_positives=besides)
     assert "; the data as decided: 2 pairs; " in found.setting.line()
     own = text_to_image == torch.arange(37).unsqueeze(1)
@@ -81,7 +72,7 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
             assert torch.equal(side.ranked[0].ranks[images], rank_positions(block, truth, tie))
             assert torch.equal(side.ranked[1].ranks[texts], rank_positions(block.T, truth.T, tie))
             assert (side.ranked[0].folds[images] == fold).all()
-    plain = evaluate_protocol([member], text_to_image, 37, protocol, tie=tie)
+    plain = evaluate_protocol([member(scores)], unnamed(text_to_image, 37), protocol, tie=tie)
     for one, other in zip(plain.ranked, found.ranked):
         assert torch.equal(one.counted, other.counted)
         assert (other.ranks <= one.ranks).all() or tie == "row"
@@ -90,18 +81,16 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
 
 def test_memory_does_not_matter():
     scores, text_to_image = _case()
-    members = [evaluation_cases.member(scores)]
-    assert (
-        evaluate_protocol(members, text_to_image, 37, memory=1).numbers
-        == evaluate_protocol(members, text_to_image, 37).numbers
-    )
+    members, data = [member(scores)], unnamed(text_to_image, 37)
+    whole = evaluate_protocol(members, data)
+    assert evaluate_protocol(members, data, memory=1).numbers == whole.numbers
 
 
 def test_an_ensemble_is_the_mean_of_scores():
     scores, text_to_image = _case(levels=4)
     other = evaluation_cases.scores(37, text_to_image, 9, levels=4)
-    both = [evaluation_cases.member(scores), evaluation_cases.member(other)]
-    report = evaluate_protocol(both, text_to_image, 37)
+    both = [member(scores), member(other)]
+    report = evaluate_protocol(both, unnamed(text_to_image, 37))
     assert report.numbers == evaluate_scores((scores + other) / 2, text_to_image).numbers
     assert report.setting.members == 2
     assert "ensemble of 2 by mean score" in report.setting.line()
@@ -153,7 +142,7 @@ def test_a_fold_is_five_thousand_over_five_in_order():
 
 def test_ranks_are_kept_on_the_rows_of_the_split():
     scores, text_to_image = _case(orphans=0)
-    report = evaluate_protocol([evaluation_cases.member(scores)], text_to_image, 37)
+    report = evaluate_protocol([member(scores)], unnamed(text_to_image, 37))
     i2t, t2i = ranks_of(scores, text_to_image)
     assert torch.equal(report.ranked[0].ranks, i2t)
     assert torch.equal(report.ranked[1].ranks, t2i)
@@ -172,7 +161,7 @@ def test_protocols_that_do_not_fit(arguments, message):
     scores, text_to_image = _case()
     protocol, images = arguments
     with pytest.raises(ValueError, match=message):
-        evaluate_protocol([evaluation_cases.member(scores)], text_to_image, images, protocol)
+        evaluate_protocol([member(scores)], unnamed(text_to_image, images), protocol)
 
 
 def test_names():
@@ -183,7 +172,7 @@ def test_names():
 
 def _on_two(levels):
     scores, text_to_image = _case(levels=levels)
-    report = evaluate_protocol([evaluation_cases.member(scores)], text_to_image, 37, FOLDS)
+    report = evaluate_protocol([member(scores)], unnamed(text_to_image, 37), FOLDS)
     return [ranked.ranks.numpy() for ranked in report.ranked]
 
 

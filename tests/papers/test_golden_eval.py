@@ -11,7 +11,7 @@ import golden_vectors
 from counterfoil.evaluation import extended
 from counterfoil.evaluation.metrics import Protocol, ranks_of
 from counterfoil.evaluation.protocols import evaluate_protocol, evaluate_scores
-from evaluation_cases import member
+from evaluation_cases import member, unnamed
 
 SYSTEM = "eval"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -26,24 +26,26 @@ def _owner(scores):
     return torch.arange(scores.shape[1]) // 5
 
 
+def _data(scores):
+    return unnamed(_owner(scores), len(scores))
+
+
 @cache
 def whole():
     scores = golden().inputs["recall/scores"]
-    return evaluate_protocol([member(scores)], _owner(scores), len(scores))
+    return evaluate_protocol([member(scores)], _data(scores))
 
 
 @cache
 def folds():
     scores = golden().inputs["recall/scores"]
-    return evaluate_protocol(
-        [member(scores)], _owner(scores), len(scores), Protocol("5 folds", folds=5)
-    )
+    return evaluate_protocol([member(scores)], _data(scores), Protocol("5 folds", folds=5))
 
 
 @cache
 def ensemble():
     first, second = (golden().inputs[f"recall/scores{end}"] for end in ("", "_second_model"))
-    return evaluate_protocol([member(first), member(second)], _owner(first), len(first))
+    return evaluate_protocol([member(first), member(second)], _data(first))
 
 
 def _each(pair):

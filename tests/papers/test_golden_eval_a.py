@@ -10,7 +10,7 @@ import torch
 import golden_vectors
 from counterfoil.evaluation.metrics import Protocol, ranks_of
 from counterfoil.evaluation.protocols import evaluate_protocol
-from evaluation_cases import member
+from evaluation_cases import member, unnamed
 
 SYSTEM = "eval_a"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -44,7 +44,9 @@ def report(case, folds=1):
     members = [member(scores)]
     if case == "ensemble":
         members = [member(golden().inputs[name]) for name in ("scores1", "scores2")]
-    return evaluate_protocol(members, _owner(scores), len(scores), Protocol("cut", folds=folds))
+    return evaluate_protocol(
+        members, unnamed(_owner(scores), len(scores)), Protocol("cut", folds=folds)
+    )
 
 
 def _per_fold():
@@ -106,7 +108,7 @@ def test_every_output_is_described_and_compared():
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
 def test_streamed_ties_equal_those_of_a_matrix_that_is_held(tie):
     scores = golden().inputs["tied_scores"]
-    streamed = evaluate_protocol([member(scores)], _owner(scores), len(scores), tie=tie)
+    streamed = evaluate_protocol([member(scores)], unnamed(_owner(scores), len(scores)), tie=tie)
     for ranked in streamed.ranked:
         assert torch.equal(ranked.ranks, _ties(ranked.direction, tie))
 

@@ -56,7 +56,7 @@ def test_figures_are_those_of_the_sample(context, tmp_path):
     figures = dev_measure(context, stage(7), model)
     assert figures is not None
     found = figures(model.model)
-    wanted = evaluate_protocol([model.embed(sample)], sample.text_to_image, 7)
+    wanted = evaluate_protocol([model.embed(sample)], sample)
     assert found["rsum"] == wanted.rsum
     assert found["t2i_r1"] == wanted.t2i.r1
     assert found["images"] == 7

@@ -237,7 +237,7 @@ def test_ready_made_vectors(tmp_path):
     images /= np.linalg.norm(images, axis=1, keepdims=True)
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
     np.testing.assert_allclose(scores.numpy(), images @ texts.T, rtol=1e-5)
-    assert evaluate_protocol([member], dataset.text_to_image, len(dataset)).i2t.queries == 3
+    assert evaluate_protocol([member], dataset).i2t.queries == 3
     with pytest.raises(ValueError, match="ready-made vectors have no encoder"):
         model.encode(["a dog"])
 

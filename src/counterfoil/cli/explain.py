@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, final
@@ -196,6 +196,7 @@ def explain_many(
 ) -> list[Explanation]:
     """Explain all captions of a split or a file; returns the most suspicious, which are shown."""
     from counterfoil.core import distributed
+    from counterfoil.core.io import atomic_write
     from counterfoil.evaluation.explain import ExplanationCheckpoint, explain_dataset
     from counterfoil.model import load_model
 
@@ -216,26 +217,24 @@ def explain_many(
         checkpoint = ExplanationCheckpoint(lines_file, facts, resume=outputs.resume)
     captions = doubted = truncated = 0
     lines: list[tuple[float, bytes]] = []  # suspicion, JSON
-
-    def ranked() -> Iterator[Ranked]:
-        nonlocal captions, doubted, truncated
-        for row, explanation in explain_dataset(model, dataset, config, checkpoint):
-            doubt = explanation.doubt or 0.0
-            suspicion = doubt if rank_by == "doubt" else -explanation.score
-            if lines_file is not None:
-                image = dataset.image_ids[int(dataset.text_to_image[row])]
-                values = {"id": dataset.text_ids[row], "image": image, "suspicion": suspicion}
-                line = json.dumps({**values, **explanation.to_dict()}, ensure_ascii=False)
-                lines.append((suspicion, line.encode()))
-            captions += 1
-            truncated += explanation.unread is not None
-            doubted += doubt >= config.threshold
-            yield suspicion, row, explanation
-
-    # both sorts are stable: of equally suspicious captions the first row comes first
-    best = heapq.nlargest(top, ranked(), key=lambda line: line[0])
+    best: list[Ranked] = []
+    for row, explanation in explain_dataset(model, dataset, config, checkpoint):
+        doubt = explanation.doubt or 0.0
+        suspicion = doubt if rank_by == "doubt" else -explanation.score
+        if lines_file is not None:
+            image = dataset.image_ids[int(dataset.text_to_image[row])]
+            values = {"id": dataset.text_ids[row], "image": image, "suspicion": suspicion}
+            line = json.dumps({**values, **explanation.to_dict()}, ensure_ascii=False)
+            lines.append((suspicion, line.encode()))
+        captions += 1
+        truncated += explanation.unread is not None
+        doubted += doubt >= config.threshold
+        # both sorts are stable: of equally suspicious captions the first row comes first
+        best = heapq.nlargest(top, [*best, (suspicion, row, explanation)], key=lambda one: one[0])
     if lines_file is not None:
-        _write_lines(lines_file, lines)
+        lines.sort(key=lambda line: -line[0])
+        with atomic_write(lines_file) as temporary, temporary.open("wb") as stream:
+            stream.writelines(line + b"\n" for _, line in lines)
     # only now is the output complete on disk
     if checkpoint is not None:
         checkpoint.parts.remove()
@@ -252,15 +251,6 @@ def explain_many(
             )
         _show_ranking(model, dataset, best, (summary, protocol), config.threshold, outputs)
     return [explanation for _, _, explanation in best]
-
-
-def _write_lines(path: Path, lines: list[tuple[float, bytes]]) -> None:
-    """Write JSON lines, the most suspicious first."""
-    from counterfoil.core.io import atomic_write
-
-    lines.sort(key=lambda line: -line[0])
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
-        file.writelines(line + b"\n" for _, line in lines)
 
 
 def read_caption_file(file: Path, source: DataSource) -> ImageTextDataset:
@@ -302,7 +292,7 @@ def _show_ranking(
 ) -> None:
     """Print the ranking, write the page, and name the files."""
     from counterfoil.core.console import output
-    from counterfoil.evaluation.explanation_page import ExplainedCard, measure, picture_of
+    from counterfoil.evaluation.explanation_page import ExplainedCard, picture_of
 
     cards = []
     for place, (_, row, explanation) in enumerate(best, 1):
@@ -311,7 +301,7 @@ def _show_ranking(
         shown = picture_of(dataset.image_ids[image], picture)
         cards.append(ExplainedCard(shown, explanation, threshold, place))
     _print_missing_heads(model)
-    print_ranking(cards, measure(best[0][2]) if best else "")
+    print_ranking(cards)
     for sentence in filter(None, sentences):
         output(sentence)
     summary, protocol = sentences
@@ -364,7 +354,7 @@ def print_caption(card: ExplainedCard) -> None:
     from rich.text import Text
 
     from counterfoil.core.console import console, output
-    from counterfoil.evaluation.explanation_page import measure
+    from counterfoil.evaluation.explanation_page import measure, tints
 
     explanation = card.explanation
     console().print(styled_caption(card), soft_wrap=True)
@@ -373,27 +363,26 @@ def print_caption(card: ExplainedCard) -> None:
     table.add_column(measure(explanation), justify="right")
     if explanation.doubts:
         table.add_column("instead")
-    tints = [part.tint for part in card.parts if part.tint is not None]
-    for tint, (word, number, corrections) in zip(tints, card.rows, strict=True):
-        cells = [Text(word, _style(tint)), Text(number)]
-        table.add_row(*cells, *([Text(corrections)] if explanation.doubts else []))
+    columns = 3 if explanation.doubts else 2
+    for tint, (word, *others) in zip(tints(explanation), card.rows, strict=True):
+        table.add_row(*[Text(word, _style(tint)), *map(Text, others)][:columns])
     console().print(table)
     if explanation.corrected is not None:
         console().print(Text("corrected: ").append_text(styled_correction(card)), soft_wrap=True)
         output(f"score {explanation.corrected.score:.3f}")
 
 
-def print_ranking(cards: Sequence[ExplainedCard], measure: str) -> None:
+def print_ranking(cards: Sequence[ExplainedCard]) -> None:
     """Print the most suspicious captions as a table."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     from counterfoil.core.console import console
-    from counterfoil.evaluation.explanation_page import number
+    from counterfoil.evaluation.explanation_page import measure, number
 
     table = Table("", "image", box=box.SIMPLE_HEAD)
-    for name in ("score", measure):
+    for name in ("score", measure(cards[0].explanation) if cards else ""):
         table.add_column(name, justify="right")
     table.add_column("caption")
     for card in cards:

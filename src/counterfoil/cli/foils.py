@@ -19,7 +19,7 @@ from counterfoil.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from counterfoil.evaluation.foils.measures import BlindControl, FoilReport, FoilScore, TieRule
+    from counterfoil.evaluation.foils.measures import BlindControl, FoilReport, FoilScore
     from counterfoil.evaluation.foils.sets import FoilItem, FoilSet
     from counterfoil.model import Model
     from counterfoil.report.page import ExampleCard, TableBlock, TableRow
@@ -55,9 +55,7 @@ def foils(
     ],
     foil_set: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SET", help="Files or folder of a set, `scenes`, `order:scenes`, `FORM:PATH`."
-        ),
+        typer.Argument(metavar="SET", help="Files or folder of a set, `scenes`, or `FORM:PATH`."),
     ],
     images: Images = None,
     features: Features = None,
@@ -67,9 +65,6 @@ def foils(
         str | None,
         typer.Option(help="Captions to train a text-only control: `.txt`, or data (train split)."),
     ] = None,
-    ties: Annotated[
-        str, typer.Option(help="Ties count as `wrong`, or as in `aro`, for its sets.")
-    ] = "wrong",
     seed: Annotated[int, typer.Option(min=0, help="Seed of foils, thresholds and intervals.")] = 0,
     examples: Annotated[int, typer.Option(min=0, help="Worst items on the page.")] = 12,
     page: Annotated[
@@ -81,10 +76,8 @@ def foils(
 ) -> None:
     """Test whether a model tells captions from foils, which differ in one detail."""
     from counterfoil.core import distributed
-    from counterfoil.core.config import unknown_name
     from counterfoil.core.console import console, output
     from counterfoil.core.io import ensure_writable_file, write_json, write_text
-    from counterfoil.evaluation.foils.measures import TIES
     from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
     from counterfoil.report.tables import terminal_table
 
@@ -94,9 +87,6 @@ def foils(
         refuse(context, ("split",), "with foils of scenes")
     if blind is None or blind.endswith(".txt"):
         refuse(context, ("corrections",), "with --blind and data, whose captions they correct")
-    tie_rule = next((rule for rule in TIES if rule == ties), None)
-    if tie_rule is None:
-        raise ValueError(unknown_name(ties, list(TIES), "a rule for ties"))
     if model == BLIND and blind is None:
         raise ValueError("the blind model learns from captions; name them with --blind")
     for path in (page, json):
@@ -104,7 +94,7 @@ def foils(
             ensure_writable_file(path)
     distributed.init()
     foils = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
-    report = _report(model, foils, blind, corrections, tie_rule, seed)
+    report = _report(model, foils, blind, corrections, seed)
     if distributed.rank():
         return
     for table in _tables(report):
@@ -114,7 +104,7 @@ def foils(
         write_text(page, _page(report, examples, seed))
         output(f"{page}")
     if json is not None:
-        write_json(json, {"model": model, "seed": seed, "ties": ties, **report.to_dict()})
+        write_json(json, {"model": model, "seed": seed, "ties": "wrong", **report.to_dict()})
         output(f"{json}")
 
 
@@ -123,7 +113,6 @@ def _report(
     foils: FoilSet,
     blind: str | None,
     corrections: Path | None,
-    ties: TieRule,
     seed: int,
 ) -> FoilReport:
     """Evaluate a model or an ensemble, or the blind control alone."""
@@ -140,7 +129,7 @@ def _report(
     else:
         assert control is not None
         scores, description = control.scores, "the blind model alone"
-    return evaluate_foils(foils, scores, model=description, blind=control, ties=ties, seed=seed)
+    return evaluate_foils(foils, scores, model=description, blind=control, seed=seed)
 
 
 def _check_readable(model: Model, foils: FoilSet) -> None:

@@ -48,7 +48,12 @@ def image_draws(
         resamples: number of resamples.
         seed: of the resampling.
         width: numbers that the caller computes for each resample, which bounds b.
+
+    Raises:
+        ValueError: no resample.
     """
+    if resamples < 1:
+        raise ValueError(f"intervals need at least 1 resample, not {resamples}")
     rng = torch.Generator().manual_seed(seed)
     at_once = max(1, CELLS // max(1, width))
     for start in range(0, resamples, at_once):
@@ -60,9 +65,9 @@ def image_draws(
         yield counts
 
 
-def percentile_interval(values: Tensor, edges: tuple[float, float] = EDGES) -> Interval:
-    """Percentiles of (R,) resampled values; resamples without a value (NaN) do not count."""
-    low, high = values.nanquantile(torch.tensor(edges, dtype=torch.double)).tolist()
+def percentile_interval(values: Tensor) -> Interval:
+    """95 % of (R,) resampled values; resamples without a value (NaN) do not count."""
+    low, high = values.nanquantile(torch.tensor(EDGES, dtype=torch.double)).tolist()
     return Interval(low, high)
 
 
@@ -139,19 +144,18 @@ def shares(
     totals = [_by_image(quantity, rows, len(unique)) for quantity in counted]
     once = torch.ones(1, len(unique), dtype=torch.double)
     spread: list[list[Tensor]] = [[] for _ in counted]
-    draws = image_draws(
+    for counts in image_draws(
         [torch.arange(len(unique))],
         len(unique),
         resamples=resamples,
         seed=seed,
         width=len(unique),
-    )
-    for counts in draws:
+    ):
         for values, (gained, possible) in zip(spread, totals, strict=True):
-            values.append(share_of(counts, gained, possible))
+            values.append(_share_of(counts, gained, possible))
     return tuple(
         Share(
-            scale * share_of(once, gained, possible).item(),
+            scale * _share_of(once, gained, possible).item(),
             percentile_interval(scale * torch.cat(values)),
             int(possible.sum()),
         )
@@ -159,14 +163,8 @@ def shares(
     )
 
 
-def share_of(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
-    """(R,) share of the possible points in each resample, the mean over columns that have any.
-
-    Args:
-        counts: (R, I) number of times that each image is in a resample.
-        gained: (I, C) sums per image.
-        possible: (I, C).
-    """
+def _share_of(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
+    """(R,) share of the possible points in each resample, the mean over columns that have any."""
     return ((counts @ gained) / (counts @ possible)).nanmean(1)
 
 
@@ -204,52 +202,37 @@ class Comparison:
 
 
 def intervals(
-    report: EvaluationReport, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+    report: EvaluationReport, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Interval, ...]:
     """Percentile bootstrap intervals of all `METRICS`, over images with all their queries.
 
     Args:
         report: an evaluation.
         resamples: number of resamples.
-        level: share of resamples inside the interval.
         seed: of the resampling.
-
-    Raises:
-        ValueError: `resamples` or `level` out of range.
     """
-    _check(resamples, level)
-    draws = _draws(report, seed, resamples)
-    return _percentiles(torch.cat([_resampled(report, counts) for counts in draws]), level)
+    return tuple(map(percentile_interval, _resampled(report, resamples, seed).T))
 
 
 def sums(
-    report: EvaluationReport, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+    report: EvaluationReport, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Interval, Interval, Interval]:
     """Intervals of RSum and of its two halves, image to text and text to image.
 
-    Args:
-        report: an evaluation.
-        resamples: number of resamples.
-        level: share of resamples inside the interval.
-        seed: of the resampling; the same seed gives the resamples of `intervals`.
-
-    Raises:
-        ValueError: `resamples` or `level` out of range.
+    The same seed gives the resamples of `intervals`.
     """
-    _check(resamples, level)
-    values = torch.cat([_resampled(report, counts) for counts in _draws(report, seed, resamples)])
-    halves = [values[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5)]
-    total, i2t, t2i = _percentiles(torch.stack([values[:, -1], *halves], 1), level)
-    return total, i2t, t2i
+    values = _resampled(report, resamples, seed)
+    i2t, t2i = (values[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5))
+    total, i2t_span, t2i_span = map(percentile_interval, (values[:, -1], i2t, t2i))
+    return total, i2t_span, t2i_span
 
 
 def compare(
     first: EvaluationReport,
     second: EvaluationReport,
     *,
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     flips: int = 10_000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
     """Difference of all `METRICS` between two runs on the same queries, with tests.
@@ -259,31 +242,20 @@ def compare(
         second: evaluation of another on the same images, texts and folds.
         resamples: number of resamples for the intervals.
         flips: number of random exchanges for the tests; the smallest p is 1 / (flips + 1).
-        level: share of resamples inside the intervals.
         seed: of the resampling.
 
     Raises:
         ValueError: the runs have different queries.
     """
-    _check(resamples, level)
     for one, other in zip(first.ranked, second.ranked):
         _check_same(one, other)
-    draws = _draws(first, seed, resamples)
-    changes = [_resampled(second, counts) - _resampled(first, counts) for counts in draws]
-    spans = _percentiles(torch.cat(changes), level)
+    changes = _resampled(second, resamples, seed) - _resampled(first, resamples, seed)
+    spans = map(percentile_interval, changes.T)
     chances = iter(_flipped(_shares(second) - _shares(first), flips, seed).tolist())
     return tuple(
         Comparison(metric, after - before, span, None if metric in MEDIANS else next(chances))
         for metric, before, after, span in zip(METRICS, first.numbers, second.numbers, spans)
     )
-
-
-def _check(resamples: int, level: float) -> None:
-    if resamples < 1 or not 0 < level < 1:
-        raise ValueError(
-            f"intervals need at least 1 resample and a level between 0 and 1, not {resamples} and "
-            f"{level}"
-        )
 
 
 def _check_same(one: RankedQueries, other: RankedQueries) -> None:
@@ -297,15 +269,20 @@ def _check_same(one: RankedQueries, other: RankedQueries) -> None:
         )
 
 
-def _draws(report: EvaluationReport, seed: int, resamples: int) -> Iterator[Tensor]:
+def _draws(report: EvaluationReport, resamples: int, seed: int) -> Iterator[Tensor]:
     folds = report.ranked[0].folds
     strata = [(folds == fold).nonzero().flatten() for fold in range(int(folds.max()) + 1)]
     width = max(len(report.ranked[0]), len(report.ranked[1]))
     return image_draws(strata, len(folds), resamples=resamples, seed=seed, width=width)
 
 
-def _resampled(report: EvaluationReport, counts: Tensor) -> Tensor:
-    """(b, 11) all metrics of each resample."""
+def _resampled(report: EvaluationReport, resamples: int, seed: int) -> Tensor:
+    """(R, 11) all metrics of each resample."""
+    return torch.cat([_metrics(report, counts) for counts in _draws(report, resamples, seed)])
+
+
+def _metrics(report: EvaluationReport, counts: Tensor) -> Tensor:
+    """(b, 11) all metrics of some resamples."""
     each = [
         torch.cat([_within(ranked, counts, fold) for ranked in report.ranked], 1)
         for fold in range(len(report.folds))
@@ -370,8 +347,3 @@ def _flipped(changes: Tensor, flips: int, seed: int) -> Tensor:
         signs = torch.randint(2, shape, generator=rng).double().mul_(2).sub_(1)
         extreme += ((signs @ changes).abs() >= actual).sum(0)
     return (extreme + 1) / (flips + 1)
-
-
-def _percentiles(values: Tensor, level: float) -> tuple[Interval, ...]:
-    edge = (1 - level) / 2
-    return tuple(percentile_interval(column, (edge, 1 - edge)) for column in values.T)

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.types import Pairs
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import (
     EvaluationReport,
     EvaluationSetting,
     Protocol,
     Tie,
-    check_tie,
     rank_positions,
 )
 from counterfoil.evaluation.protocols import (
     WHOLE,
-    check_pools,
     evaluate_protocol,
     fold_parts,
     report_of,
+    setting_of,
 )
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import RescoredPairs
@@ -145,18 +145,13 @@ def check_depth(depth: int) -> None:
 def evaluate_cascade(
     members: Sequence[EmbeddedDataset],
     by: Shortlister,
-    text_to_image: Tensor,
-    image_count: int,
+    dataset: ImageTextDataset,
     protocol: Protocol = WHOLE,
     *,
     head: int,
     tie: Tie = "row",
-    dataset: str = "",
-    split: str = "",
     seed: int | None = None,
     memory: int = MEMORY,
-    extra_positives: Pairs | None = None,
-    corrections: str = "",
 ) -> Cascade:
     """Re-rank the shortlists of other models in both directions, and count.
 
@@ -166,59 +161,29 @@ def evaluate_cascade(
     Args:
         members: encoded images and texts under the models that re-rank.
         by: the models that make the shortlists.
-        text_to_image: (T,) image row of each text; -1 for a text of no image.
-        image_count: number of images.
+        dataset: the split that was encoded.
         protocol: how to cut the split; shortlists are made within folds.
         head: length of the lists that are returned.
         tie: rule for equal scores; of those, shortlists take the lower row.
-        dataset: for the record.
-        split: for the record.
-        seed: for the record.
+        seed: of the models that re-rank, for the record.
         memory: bytes for encodings on the device and for score tiles.
-        extra_positives: rows of further true pairs.
-        corrections: for the record.
 
     Raises:
-        ValueError: pools and `text_to_image` do not fit together, or the protocol does not fit the
-            split.
+        ValueError: a model encoded another split, or the protocol does not fit the split.
     """
-    check_tie(tie)
-    for member in (*members, *by.first):
-        check_pools(member, image_count, len(text_to_image))
-    setting = EvaluationSetting(
-        protocol,
-        image_count,
-        len(text_to_image),
-        tie,
-        len(members),
-        dataset,
-        split,
-        seed,
-        decided=corrections,
-    )
-    ranker = _FoldRanker(members, by, head, image_count, len(text_to_image), tie, memory)
-    report = report_of(
-        ranker, text_to_image, replace(setting, first=by.name, depth=by.depth), extra_positives
-    )
+    setting = setting_of(members, dataset, protocol, tie, seed)
+    alone = setting_of(by.first, dataset, protocol, tie, None)
+    text_to_image = dataset.text_to_image
+    ranker = _FoldRanker(members, by, head, setting, memory)
+    cascaded = replace(setting, first=by.name, depth=by.depth)
+    report = report_of(ranker, text_to_image, cascaded, dataset.extra_positives)
     first_ranks = iter(ranker.firsts)  # of each fold, in order
-    alone = replace(setting, members=len(by.first), seed=None)
     first = report_of(lambda *_: next(first_ranks), text_to_image, alone)
     full = None
     if ranker.covered:
         full = replace(report, setting=setting)
-    elif by.full or image_count * len(text_to_image) <= AFFORDABLE:
-        full = evaluate_protocol(
-            members,
-            text_to_image,
-            image_count,
-            protocol,
-            tie=tie,
-            dataset=dataset,
-            split=split,
-            seed=seed,
-            extra_positives=extra_positives,
-            corrections=corrections,
-        )
+    elif by.full or setting.images * setting.texts <= AFFORDABLE:
+        full = evaluate_protocol(members, dataset, protocol, tie=tie, seed=seed)
     pairs = zip(ranker.hits, report.ranked, strict=True)
     i2t, t2i = (100.0 * hit[ranked.counted].double().mean().item() for hit, ranked in pairs)
     (texts, images), (text_scores, image_scores) = ranker.rows, ranker.scores
@@ -266,12 +231,11 @@ class _FoldRanker:
         members: Sequence[EmbeddedDataset],
         by: Shortlister,
         head: int,
-        images: int,
-        texts: int,
-        tie: Tie,
+        setting: EvaluationSetting,
         memory: int,
     ) -> None:
-        self.members, self.by, self.tie, self.memory = members, by, tie, memory
+        images, texts = setting.images, setting.texts
+        self.members, self.by, self.tie, self.memory = members, by, setting.tie, memory
         self.head, self.covered = head, by.depth >= max(images, texts)
         self.firsts: list[tuple[Tensor, Tensor]] = []
         depths = [] if self.covered else sorted({*(d for d in DEPTHS if d < by.depth), by.depth})

@@ -88,15 +88,5 @@ def evaluate(
     models = [model] if isinstance(model, Model) else list(model)
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
-    report = evaluate_protocol(
-        [one.embed(dataset) for one in models],
-        dataset.text_to_image,
-        len(dataset),
-        chosen,
-        tie=ties,
-        dataset=dataset.name,
-        split=dataset.split_name,
-        extra_positives=dataset.extra_positives,
-        corrections=dataset.corrections,
-    )
-    return EvaluationResult(report)
+    members = [one.embed(dataset) for one in models]
+    return EvaluationResult(evaluate_protocol(members, dataset, chosen, tie=ties))

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, overload
 
 import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_literal, unknown_name
 from counterfoil.core.console import progress
 from counterfoil.core.io import read_json, write_json
 from counterfoil.core.resumable import FACTS, PartsFolder, check_facts
@@ -65,25 +66,17 @@ class WordCorrection:
 @final
 @dataclass(frozen=True, slots=True)
 class ExplainedWord:
-    """A word of a caption.
+    """A word of a caption."""
 
-    Attributes:
-        text: the word.
-        start: its first character in the caption.
-        stop: the character after its last.
-        doubt: probability that it is wrong, in 0..1; None without a doubt head.
-        gain: score of the caption without the word, less its score; None with a doubt head.
-        kept: probability of the word itself under the correction head; None unless doubted.
-        corrections: other words, by falling probability.
-    """
-
-    text: str
-    start: int
-    stop: int
-    doubt: float | None = None
+    text: str  # the word
+    start: int  # its first character in the caption
+    stop: int  # the character after its last
+    doubt: float | None = None  # probability that it is wrong, in 0..1; None without a doubt head
+    # score of the caption without the word, less its score; None with a doubt head
     gain: float | None = None
+    # probability of the word itself under the correction head; None unless doubted
     kept: float | None = None
-    corrections: tuple[WordCorrection, ...] = ()
+    corrections: tuple[WordCorrection, ...] = ()  # other words, by falling probability
 
 
 @final
@@ -99,20 +92,13 @@ class CorrectedCaption:
 @final
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a caption matches an image, word by word.
-
-    Attributes:
-        caption: the caption.
-        score: of the caption with the image.
-        words: from left to right.
-        corrected: the corrected caption; None where no word was replaced.
-        unread: first character beyond the model's limit; None where it reads the whole caption.
-    """
+    """How a caption matches an image, word by word."""
 
     caption: str
-    score: float
-    words: tuple[ExplainedWord, ...]
-    corrected: CorrectedCaption | None = None
+    score: float  # of the caption with the image
+    words: tuple[ExplainedWord, ...]  # from left to right
+    corrected: CorrectedCaption | None = None  # None where no word was replaced
+    # first character beyond the model's limit; None where it reads the whole caption
     unread: int | None = None
 
     @property
@@ -148,14 +134,12 @@ class ExplainConfig:
             ValueError: an unknown order, or doubt where the model has none.
         """
         has_doubts = has_doubt_head(model.model)
-        known = list(get_args(RankBy))
-        if self.rank is not None and self.rank not in known:
-            raise ValueError(unknown_name(self.rank, known, "a rank of captions"))
-        if self.rank == "doubt" and not has_doubts:
-            raise ValueError(f"{describe_missing_heads(model)}; rank by score")
         if self.rank is None:
             return "doubt" if has_doubts else "score"
-        return "doubt" if self.rank == "doubt" else "score"
+        rank: RankBy = parse_literal(RankBy, self.rank, "a rank of captions")
+        if rank == "doubt" and not has_doubts:
+            raise ValueError(f"{describe_missing_heads(model)}; rank by score")
+        return rank
 
 
 @overload
@@ -233,13 +217,8 @@ def explain_dataset(
 ) -> Iterator[tuple[int, Explanation]]:
     """Explain every caption that has an image; yields caption rows in order, with explanations.
 
-    Captions that are too long are explained as far as the model reads them.
-
-    Args:
-        model: an opened model.
-        dataset: captions with their images.
-        config: settings.
-        checkpoint: stores finished parts, and supplies those of an interrupted pass.
+    Captions that are too long are explained as far as the model reads them. Parts that the
+    checkpoint holds are not explained again.
 
     Raises:
         ValueError: as `explain` does, but for long captions.
@@ -317,11 +296,7 @@ def describe_missing_heads(model: Model) -> str:
 
 
 def text_processor(model: Model) -> Processor:
-    """The processor of a model that reads captions.
-
-    Raises:
-        ValueError: the model compares embeddings and has none.
-    """
+    """The processor of a model that reads captions; refuses a model of ready-made vectors."""
     if model.processor is None or model.processor.tokenizer is None:
         raise ValueError(
             f"{model.name} compares ready-made vectors and cannot read a caption; give a model "
@@ -331,11 +306,7 @@ def text_processor(model: Model) -> Processor:
 
 
 def find_image_row(dataset: ImageTextDataset, image_id: str) -> int:
-    """The row of an image.
-
-    Raises:
-        ValueError: there is no image of that id.
-    """
+    """The row of an image, by its id."""
     try:
         return list(dataset.image_ids).index(image_id)
     except ValueError:
@@ -363,13 +334,10 @@ def _truncation(text: str, words: Sequence[WordSpan]) -> int | None:
 def _truncations(tokenizer: Tokenizer, captions: Sequence[str]) -> list[int | None]:
     """Where each caption is cut; None for all where the tokenizer reports no spans."""
     try:
-        spans = tokenizer.spans(captions)
+        read = [group_tokens(spans, None) for spans in tokenizer.spans(captions)]
     except ValueError:
         return [None] * len(captions)
-    return [
-        _truncation(text, group_tokens(own, None))
-        for text, own in zip(captions, spans, strict=True)
-    ]
+    return list(map(_truncation, captions, read))
 
 
 def explain_by_occlusion(
@@ -403,16 +371,15 @@ def explain_by_occlusion(
             part = slice(start, start + OCCLUSION_BATCH)
             texts = model.encode_texts(read(variants[part]).to(device))
             scores += model.score_pairs(images.rows(variant_rows[part]).to(device), texts).tolist()
-    explanations, at = [], 0
+    explanations, left = [], iter(scores)
     for text, own in zip(captions, words, strict=True):
-        score, *reduced = scores[at : at + 1 + len(own)]
+        score, *reduced = islice(left, 1 + len(own))
         _check_number(text, score)
         gains = tuple(
             ExplainedWord(text[start:stop], start, stop, gain=other - score)
             for (start, stop), other in zip(own, reduced, strict=True)
         )
         explanations.append(Explanation(text, score, gains))
-        at += 1 + len(own)
     return explanations
 
 
@@ -477,7 +444,7 @@ def explain_by_heads(
     correction, the sentence is read again, and so on until no original word is doubted.
 
     Args:
-        model: the model; it has a doubt head.
+        model: a model with a doubt head.
         tokenizer: of the model.
         images: encoded.
         captions: N, none of them empty.
@@ -658,10 +625,7 @@ class ExplanationCheckpoint:
         Args:
             output: the file that will hold all explanations; the parts are in a folder beside it.
             facts: plain values that the explanations depend on.
-            resume: allow parts of an interrupted pass.
-
-        Raises:
-            ValueError: there are parts and `resume` is False, or they depend on other facts.
+            resume: allow parts of an interrupted pass, if they depend on the same facts.
         """
         self.parts = PartsFolder(output.with_name(f"{output.name}.partial"), suffix=".json")
         self._facts, self._facts_file = dict(facts), self.parts.folder / FACTS
@@ -676,11 +640,7 @@ class ExplanationCheckpoint:
         check_facts(self.parts.folder, stored, self._facts)
 
     def load(self, number: int) -> list[Explanation] | None:
-        """A finished part; None where it is missing.
-
-        Raises:
-            ValueError: it is damaged.
-        """
+        """A finished part; None where it is missing."""
         from pydantic import TypeAdapter, ValidationError
 
         path = self.parts.path(number)

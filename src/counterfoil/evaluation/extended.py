@@ -37,9 +37,9 @@ def read_extended(path: Path) -> Positives:
     Raises:
         ValueError: the file is missing or holds something else.
     """
-    lists = read_json(path, "a ground-truth file")
+    plain = read_json(path, "a ground-truth file")
     try:
-        return {int(query): frozenset(int(item) for item in lists[query]) for query in lists}
+        return {int(query): frozenset(int(item) for item in plain[query]) for query in plain}
     except (TypeError, ValueError, IndexError) as error:
         raise ValueError(
             f"{path} is not a ground-truth file: a JSON object from query id to a list of item "
@@ -69,11 +69,8 @@ def align_rankings(
             f"{len(query_ids)} evaluated ones (the first is {missing[0]}); evaluate the split "
             "that the ground truth was written for"
         )
-    return _ids_of(rows[[places[query] for query in positives]].long(), item_ids)
-
-
-def _ids_of(rows: Tensor, ids: Tensor) -> Tensor:
-    return ids[rows.clamp(min=0)].masked_fill(rows < 0, -1)
+    rows = rows[[places[query] for query in positives]].long()
+    return item_ids[rows.clamp(min=0)].masked_fill(rows < 0, -1)
 
 
 def positive_hits(rankings: Tensor, positives: Positives) -> Tensor:
@@ -86,14 +83,7 @@ def positive_hits(rankings: Tensor, positives: Positives) -> Tensor:
     Raises:
         ValueError: not one row per query, or an item occurs twice in a row.
     """
-    check_rankings(rankings, len(positives))
-    pairs = zip(rankings.tolist(), positives.values(), strict=True)
-    hits = [[item in items for item in ranking] for ranking, items in pairs]
-    return torch.tensor(hits, dtype=torch.bool).view(rankings.shape)
-
-
-def check_rankings(rankings: Tensor, queries: int) -> None:
-    """Refuse rankings that are not one list of distinct items per query."""
+    queries = len(positives)
     if rankings.dim() != 2 or len(rankings) != queries:
         raise ValueError(
             f"the ground truth has {queries} queries, so rankings of shape ({queries}, K) are "
@@ -106,6 +96,9 @@ def check_rankings(rankings: Tensor, queries: int) -> None:
             f"{int(twice.sum())} of the {queries} rankings hold an item twice (the first is row "
             f"{int(twice.nonzero()[0])}); an item may occur once in a ranking"
         )
+    pairs = zip(rankings.tolist(), positives.values(), strict=True)
+    hits = [[item in items for item in ranking] for ranking, items in pairs]
+    return torch.tensor(hits, dtype=torch.bool).view(rankings.shape)
 
 
 # -- ECCV Caption ---------------------------------------------------------------------------------
@@ -120,26 +113,17 @@ ECCV_DEPTH = 50  # the longest list of true captions is 48
 @final
 @dataclass(frozen=True, slots=True)
 class ECCVResult:
-    """Metrics with several positives for a query, in percent.
-
-    Attributes:
-        direction: of the queries.
-        map_at_r: mean over queries of (1 / R) * sum of the precisions at the hits among the first
-            R, where R is the query's number of positives.
-        r_precision: fraction of positives among the first R.
-        r1: queries whose first item is a positive.
-        r5: queries with a positive in the first 5.
-        r10: queries with a positive in the first 10.
-        queries: number of queries.
-    """
+    """Metrics of one direction with several positives for a query, in percent."""
 
     direction: Direction
+    # mean over queries of (1 / R) * sum of the precisions at the hits among the first R, where R
+    # is the query's number of positives
     map_at_r: float
-    r_precision: float
-    r1: float
+    r_precision: float  # fraction of positives among the first R
+    r1: float  # queries with a positive first
     r5: float
     r10: float
-    queries: int
+    queries: int  # number of queries
 
 
 def rank_precisions(rankings: Tensor, positives: Positives) -> tuple[Tensor, Tensor]:
@@ -182,17 +166,11 @@ def eccv_score(rankings: Tensor, positives: Positives, direction: Direction) -> 
         positives: the ground truth.
         direction: of the queries.
     """
-    map_at_r, r_precision = rank_precisions(rankings, positives)
-    r1, r5, r10 = any_hit_recall(rankings, positives)
-    return ECCVResult(
-        direction=direction,
-        map_at_r=100.0 * map_at_r.mean().item(),
-        r_precision=100.0 * r_precision.mean().item(),
-        r1=r1,
-        r5=r5,
-        r10=r10,
-        queries=len(positives),
+    map_at_r, r_precision = (
+        100.0 * of.mean().item() for of in rank_precisions(rankings, positives)
     )
+    recalls = any_hit_recall(rankings, positives)
+    return ECCVResult(direction, map_at_r, r_precision, *recalls, queries=len(positives))
 
 
 # -- Crisscrossed Captions ------------------------------------------------------------------------
@@ -211,23 +189,14 @@ Rated = Mapping[int, Sequence[tuple[int, float]]]
 @final
 @dataclass(frozen=True, slots=True)
 class CxCResult:
-    """Recalls of one kind of query, in percent: any true item in the first k.
-
-    Attributes:
-        kind: of queries and items.
-        r1: at 1.
-        r5: at 5.
-        r10: at 10.
-        queries: number of queries.
-        left_out: queries without a positive.
-    """
+    """Recalls of one kind of query, in percent: any true item in the first k."""
 
     kind: Kind
     r1: float
     r5: float
     r10: float
-    queries: int
-    left_out: int = 0
+    queries: int  # number of queries with a positive
+    left_out: int = 0  # number of queries without
 
 
 def cxc_between(
@@ -342,8 +311,8 @@ def _recall(
             f"none of the {len(query_ids)} {kind} queries has a rated item; check the ids"
         )
     rankings = align_rankings(positives, query_ids, item_ids, rows.cpu())
-    r1, r5, r10 = any_hit_recall(rankings, positives)
-    return CxCResult(kind, r1, r5, r10, len(positives), len(query_ids) - len(positives))
+    recalls = any_hit_recall(rankings, positives)
+    return CxCResult(kind, *recalls, len(positives), len(query_ids) - len(positives))
 
 
 # -- Evaluation of models --------------------------------------------------------------------------
@@ -383,13 +352,12 @@ def crisscrossed(
         cxc_between("t2i", text_ids, image_ids, images, _rated(folder / "t2i.json")),
     ]
     if len(members) == 1 and members[0].images.tokens.shape[1] == 1:
-        one = members[0]
-        results.append(cxc_images(one.images.tokens[:, 0], image_ids, _rated(folder / "i2i.json")))
-        results.append(
-            cxc_texts(
-                one.texts.tokens[:, 0], text_ids, dataset.text_to_image, _rated(folder / "t2t.json")
-            )
-        )
+        pictures, captions = members[0].images.tokens[:, 0], members[0].texts.tokens[:, 0]
+        of_texts = _rated(folder / "t2t.json")
+        results += [
+            cxc_images(pictures, image_ids, _rated(folder / "i2i.json")),
+            cxc_texts(captions, text_ids, dataset.text_to_image, of_texts),
+        ]
     return tuple(results)
 
 
@@ -397,18 +365,15 @@ def extended_table(
     eccv_results: Sequence[ECCVResult], cxc_results: Sequence[CxCResult]
 ) -> Iterator[Table]:
     """Tables for the terminal, all in percent."""
-    if eccv_results:
-        shown = Table("ECCV-Caption", "mAP@R", "R-Precision", "R@1", "queries")
-        for e in eccv_results:
-            numbers = (f"{n:.1f}" for n in (e.map_at_r, e.r_precision, e.r1))
-            shown.add_row(e.direction, *numbers, f"{e.queries:,}")
-        yield shown
-    if cxc_results:
-        shown = Table("CxC", "R@1", "R@5", "R@10", "queries", "left out")
-        for c in cxc_results:
-            numbers = (f"{n:.1f}" for n in (c.r1, c.r5, c.r10))
-            shown.add_row(c.kind, *numbers, f"{c.queries:,}", f"{c.left_out:,}")
-        yield shown
+    eccv = Table("ECCV-Caption", "mAP@R", "R-Precision", "R@1", "queries")
+    for e in eccv_results:
+        numbers = (f"{n:.1f}" for n in (e.map_at_r, e.r_precision, e.r1))
+        eccv.add_row(e.direction, *numbers, f"{e.queries:,}")
+    cxc = Table("CxC", "R@1", "R@5", "R@10", "queries", "left out")
+    for c in cxc_results:
+        numbers = (f"{n:.1f}" for n in (c.r1, c.r5, c.r10))
+        cxc.add_row(c.kind, *numbers, f"{c.queries:,}", f"{c.left_out:,}")
+    yield from (table for table in (eccv, cxc) if table.row_count)
 
 
 def _lists(

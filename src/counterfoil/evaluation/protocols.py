@@ -12,6 +12,7 @@ from torch import Tensor
 
 from counterfoil.core.config import parse_choice
 from counterfoil.core.types import Pairs
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import (
     Direction,
     EvaluationReport,
@@ -51,55 +52,33 @@ def protocol_by_name(name: str) -> Protocol:
 
 def evaluate_protocol(
     members: Sequence[EmbeddedDataset],
-    text_to_image: Tensor,
-    image_count: int,
+    dataset: ImageTextDataset,
     protocol: Protocol = WHOLE,
     *,
     tie: Tie = "row",
-    dataset: str = "",
-    split: str = "",
     seed: int | None = None,
     memory: int = MEMORY,
     also: Sequence[ScoreReducer] = (),
-    extra_positives: Pairs | None = None,
-    corrections: str = "",
 ) -> EvaluationReport:
     """Rank all texts for every image and all images for every text, and count.
 
+    Extra positives of the data set are right answers in both directions. A text of no image is
+    ranked but is no query, and is in no fold.
+
     Args:
         members: encoded images and texts under one or more models, whose scores are averaged.
-        text_to_image: (T,) image row of each text; -1 for a text of no image, which is ranked but
-            is no query, and is in no fold.
-        image_count: number of images.
+        dataset: the split that was encoded.
         protocol: how to cut the split.
         tie: rule for equal scores.
-        dataset: for the record.
-        split: for the record.
-        seed: for the record.
+        seed: of the models, for the record.
         memory: bytes for encodings on the device and for score tiles.
         also: reducers that share the pass over the scores; not with folds.
-        extra_positives: rows of further true pairs, right answers in both directions.
-        corrections: for the record.
 
     Raises:
-        ValueError: pools and `text_to_image` do not fit together, or the protocol does not fit the
-            split.
+        ValueError: a model encoded another split, or the protocol does not fit the split.
     """
-    check_tie(tie)
     assert not also or protocol.folds == 1, "a fold is not the whole matrix"
-    for member in members:
-        check_pools(member, image_count, len(text_to_image))
-    setting = EvaluationSetting(
-        protocol,
-        image_count,
-        len(text_to_image),
-        tie,
-        len(members),
-        dataset,
-        split,
-        seed,
-        decided=corrections,
-    )
+    setting = setting_of(members, dataset, protocol, tie, seed)
 
     def rank(
         images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
@@ -109,7 +88,41 @@ def evaluate_protocol(
         stream_scores(fold_parts(members, images, texts), [i2t, t2i, *also], memory=memory)
         return i2t.ranks(tie), t2i.ranks(tie)
 
-    return report_of(rank, text_to_image, setting, extra_positives)
+    return report_of(rank, dataset.text_to_image, setting, dataset.extra_positives)
+
+
+def setting_of(
+    members: Sequence[EmbeddedDataset],
+    dataset: ImageTextDataset,
+    protocol: Protocol,
+    tie: Tie,
+    seed: int | None,
+) -> EvaluationSetting:
+    """The setting of an evaluation, as `evaluate_protocol` takes it.
+
+    Raises:
+        ValueError: the tie rule is unknown, or a model encoded another split.
+    """
+    check_tie(tie)
+    images, texts = len(dataset), len(dataset.text_to_image)
+    for member in members:
+        encoded = len(member.images), len(member.texts)
+        if encoded != (images, texts):
+            raise ValueError(
+                f"a model encoded {encoded[0]} images and {encoded[1]} texts, but the split has "
+                f"{images} images and {texts} texts; encode this split with every model"
+            )
+    return EvaluationSetting(
+        protocol,
+        images,
+        texts,
+        tie,
+        len(members),
+        dataset.name,
+        dataset.split_name,
+        seed,
+        decided=dataset.corrections,
+    )
 
 
 def evaluate_scores(
@@ -214,16 +227,6 @@ def report_of(
             RankedQueries("t2i", ranks[1], text_to_image, text_fold),
         ),
     )
-
-
-def check_pools(member: EmbeddedDataset, images: int, texts: int) -> None:
-    """Refuse a model that has encoded another split."""
-    encoded = len(member.images), len(member.texts)
-    if encoded != (images, texts):
-        raise ValueError(
-            f"a model encoded {encoded[0]} images and {encoded[1]} texts, but the split has "
-            f"{images} images and {texts} texts; encode this split with every model"
-        )
 
 
 def fold_parts(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -47,22 +47,17 @@ class WordSpan:
 def group_tokens(spans: Sequence[tuple[int, int]], words: Sequence[int] | None) -> list[WordSpan]:
     """Group the tokens of a caption into words; special tokens belong to none.
 
-    Args:
-        spans: first character of each token and the one after its last.
-        words: word of each token; None where every token is a word.
+    `spans` are the first character of each token and the one after its last; `words` the word of
+    each token, None where every token is a word.
 
     >>> group_tokens([(0, 0), (0, 1), (2, 6), (6, 9), (0, 0)], [-1, 0, 1, 1, -1])
     [WordSpan(start=0, stop=1, tokens=(1,)), WordSpan(start=2, stop=9, tokens=(2, 3))]
     """
     grouped: dict[int, WordSpan] = {}
     for token, (start, stop) in enumerate(spans):
-        if start == stop:
-            continue
-        word = token if words is None else words[token]
-        before = grouped.get(word)
-        if before is None:
-            grouped[word] = WordSpan(start, stop, (token,))
-        else:
+        if start < stop:
+            word = token if words is None else words[token]
+            before = grouped.get(word, WordSpan(start, stop, ()))
             grouped[word] = WordSpan(before.start, stop, (*before.tokens, token))
     return list(grouped.values())
 
@@ -78,10 +73,6 @@ def is_word(text: str) -> bool:
 
 def spell(tokens: Sequence[str], old: str) -> str:
     """Join tokens into a word with the capitals of the word that it replaces.
-
-    Args:
-        tokens: as the tokenizer spells them; the first begins a word.
-        old: the replaced word.
 
     >>> spell(["sk", "##ate", "board"], "Surf"), spell(["dog"], "CAT"), spell(["dog"], "cat")
     ('Skate board', 'DOG', 'dog')
@@ -101,14 +92,8 @@ def replace_words(
     """Replace words of a caption and keep everything else as it was written.
 
     An "a" or "an" before a new word is adapted to it. Where letters would meet, as in "cannot", a
-    blank is inserted.
-
-    Args:
-        text: the caption.
-        changes: from left to right, without overlap.
-
-    Returns:
-        The new caption, and the spans of new words in it, adapted articles among them.
+    blank is inserted. `changes` are from left to right, without overlap; returned are the new
+    caption and the spans of new words in it, adapted articles among them.
 
     >>> new, spans = replace_words("A red umbrella, cannot fly.", [TextChange(2, 5, "orange"),
     ...     TextChange(19, 22, "ever")])
@@ -167,9 +152,7 @@ class ImageSentences:
         return replace(self, ids=ids)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class TokenCandidates:
+class TokenCandidates(NamedTuple):
     """The K most likely tokens at M positions."""
 
     ids: Tensor  # (M, K) long, by falling probability
@@ -332,11 +315,8 @@ def rank_replacements(
 ) -> list[RankedReplacements]:
     """Beam search for replacements of each word, all other words unchanged.
 
-    Args:
-        heads: the model.
-        sentences: the sentences.
-        words: ordered by sentence.
-        beam: replacements per word; the word itself may be among them.
+    `words` are ordered by sentence; each has at most `beam` replacements, the word itself may be
+    among them.
     """
     if not words:
         return []

@@ -28,14 +28,8 @@ def dataset(extra: int = 0) -> ImageTextDataset:
         torch.randint(IMAGES, (extra,), generator=rng),
         torch.randint(len(owner), (extra,), generator=rng),
     )
-    return ImageTextDataset(
-        name="made",
-        image_ids=[f"i{row}" for row in range(IMAGES)],
-        text_ids=[f"t{row}" for row in range(len(owner))],
-        texts=[f"caption {row}" for row in range(len(owner))],
-        text_to_image=owner,
-        splits=["test"] * IMAGES,
-        extra_positives=more if extra else None,
+    return evaluation_cases.unnamed(
+        owner, IMAGES, name="made", extra_positives=more if extra else None
     )
 
 
@@ -56,13 +50,7 @@ def test_ranks_by_a_slow_loop_with_ties(folds: int, extra: int) -> None:
     found += 2 * (attack.dataset.text_to_image == torch.arange(IMAGES).unsqueeze(1))
     found[:, len(owner) :] += 2  # about as high as the true captions, and many as high
     member = evaluation_cases.member(found)
-    before = evaluate_protocol(
-        attack.captions_only([member]),
-        made.text_to_image,
-        IMAGES,
-        Protocol("p", folds=folds),
-        extra_positives=made.extra_positives,
-    )
+    before = evaluate_protocol(attack.captions_only([member]), made, Protocol("p", folds=folds))
     report = evaluate_attack([member], attack, before)
     fold_of = before.ranked[0].folds.tolist()
     true = {image: {t for t, o in enumerate(owner) if o == image} for image in range(IMAGES)}

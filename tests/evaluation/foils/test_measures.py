@@ -43,15 +43,12 @@ INF = math.inf
 def test_choice_against_loops(rows):
     width = max(map(len, rows))
     scores = torch.tensor([[*row, *[-INF] * (width - len(row))] for row in rows]).double()
-    found, ties = choice_accuracy(scores), choice_accuracy(scores, ties_right=True)
-    pairs = pairwise_accuracy(scores)
+    found, pairs = choice_accuracy(scores), pairwise_accuracy(scores)
     for n, (true, *foils) in enumerate(rows):
         assert found.gained[n] == all(true > foil for foil in foils)
-        assert ties.gained[n] == all(true >= foil for foil in foils)
         assert found.chance[n] == pytest.approx(1 / (1 + len(foils)))
         assert pairs.gained[n] == sum(true > foil for foil in foils)
         assert pairs.possible[n] == len(foils)
-    assert bool((pairwise_accuracy(scores, ties_right=True).gained >= pairs.gained).all())
 
 
 @given(st.lists(st.tuples(few, few, few, few), min_size=1, max_size=5))
@@ -115,11 +112,10 @@ def test_thresholds_are_exchanged_between_halves():
     assert threshold_accuracy(judged, torch.ones(4, dtype=torch.bool), 4) is None
 
 
-@pytest.fixture(params=sorted({*foil_cases.WRITERS, "scenes", "order of scenes"}))
+@pytest.fixture(params=sorted({*foil_cases.WRITERS, "scenes"}))
 def foils(request, tmp_path):
-    made = {"scenes": "scenes:images=18", "order of scenes": "order:scenes:images=18"}
-    if request.param in made:
-        return open_foil_set([made[request.param]])
+    if request.param == "scenes":
+        return open_foil_set(["scenes:images=18"])
     return open_foil_set([str(foil_cases.WRITERS[request.param](tmp_path))])
 
 
@@ -160,17 +156,6 @@ def test_all_that_ties_is_wrong(foils):
         if line.measure != "by threshold":
             assert line.value == 0
             assert line.interval == Interval(0, 0)
-
-
-def test_aros_own_rule_for_ties(tmp_path):
-    order = open_foil_set([str(foil_cases.order(tmp_path / "o"))])
-    ties = measure_foils(order, torch.zeros(4), ties="aro", resamples=5)
-    assert {line.measure: line.value for line in ties} == {"accuracy": 100, "pairwise": 100}
-    pairs = open_foil_set([str(foil_cases.aro(tmp_path / "a"))])
-    assert measure_foils(pairs, torch.zeros(6), ties="aro", resamples=5)[-1].value == 0
-    other = open_foil_set([str(foil_cases.sugarcrepe(tmp_path / "s"))])
-    with pytest.raises(ValueError, match="for the sets of ARO"):
-        measure_foils(other, torch.zeros(24), ties="aro")
 
 
 def test_intervals_draw_pictures_with_all_their_items(tmp_path):
@@ -268,13 +253,10 @@ def test_blind_model_reads_captions_only(foils):
 
 
 def test_rows_are_filled_in_order(tmp_path):
-    foils = open_foil_set(["order:scenes:images=18"])
-    scores = random_scores(foils)
-    table, start = choice_table(foils, scores), 0
-    for row, item in zip(table.tolist(), foils.items):
-        own = scores[start : start + len(item.texts)].double().tolist()
-        assert row == own + [-INF] * (len(row) - len(own))
-        start += len(item.texts)
+    rows = [{"image": "a", "caption": "a", "foils": list("bcd"[: n + 1])} for n in (0, 2, 1)]
+    foils = open_foil_set([str(foil_cases.dump(tmp_path / "p.json", rows))])
+    table = choice_table(foils, torch.arange(9))
+    assert table.tolist() == [[0, 1, -INF, -INF], [2, 3, 4, 5], [6, 7, 8, -INF]]
 
 
 def test_suspicious_when_surely_far_above_chance():

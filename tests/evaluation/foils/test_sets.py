@@ -18,7 +18,6 @@ from counterfoil.evaluation.foils.sets import (
     WordClasses,
     normalise_caption,
     open_foil_set,
-    scene_word_classes,
     shuffle_words,
 )
 
@@ -78,13 +77,7 @@ def test_parts_of_pictures_are_cut_out(tmp_path):
 
 def test_valse_keeps_what_annotators_agree_on(tmp_path):
     found = open_foil_set([str(foil_cases.valse(tmp_path))])
-    assert (
-        sorted(item.id for item in found.items)
-        == [
-            *("foil-it_0", "foil-it_1", "plurals_0", "plurals_1"),
-        ]
-        or len(found) == 4
-    )
+    assert len(found) == 4
     assert dict(found.left_out) == {"on whose caption fewer than 2 annotators agreed": 2}
     assert {item.category for item in found.items} == {"plurals", "foil-it"}
 
@@ -153,9 +146,7 @@ def test_scenes_are_true_and_their_foils_false():
 
 def test_shuffles_keep_the_words():
     caption = "A small red circle is to the left of two big stars and above a blue heart"
-    words = scene_word_classes(caption)
-    assert [words.words[at] for at in words.nouns] == ["circle", "stars", "heart"]
-    assert [words.words[at] for at in words.adjectives] == ["small", "red", "big", "blue"]
+    words = WordClasses(tuple(split_words(caption)), (3, 11, 16), (1, 2, 10, 15))
     first, *others = shuffle_words(caption, words, torch.Generator().manual_seed(0))
     assert first == normalise_caption(caption) == caption.lower()
     plain = split_words(caption)
@@ -180,13 +171,6 @@ def test_long_captions_are_cut():
     assert all(
         len(told.split()) <= 30 for told in shuffle_words("dog " * 50, words, torch.Generator())
     )
-
-
-def test_order_of_scenes():
-    found = open_foil_set(["order:scenes:images=24"], seed=1)
-    assert found.form == "order"
-    assert all(2 <= len(item.texts) <= 5 for item in found.items)
-    assert found.dataset.pictures is not None
 
 
 def test_captions_of_pictures_are_shuffled_with_spacy(tmp_path, monkeypatch):
@@ -253,17 +237,6 @@ def test_entries_of_no_form(tmp_path):
     assert "holds no entries" in refused([str(foil_cases.dump(tmp_path / "a.json", 3))])
     path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "text": "b"}])
     assert "has the fields image, text" in refused([str(path)])
-
-
-def test_nothing_to_ask(tmp_path):
-    path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "caption": "b", "foils": []}])
-    assert "holds no item with a foil" in refused([str(path)])
-
-
-def test_foils_that_are_no_list(tmp_path):
-    path = tmp_path / "n.tsv"
-    path.write_text("title\tfilepath\tneg_caption\na dog\ta.jpg\t['a, b\n")
-    assert "line 2: neg_caption is no list of foils" in refused([str(path)])
 
 
 @pytest.mark.skipif(DATA is None, reason="needs COUNTERFOIL_DATA")

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from counterfoil.evaluation.bootstrap import (
+    RESAMPLES,
     Counted,
     Interval,
     image_draws,
@@ -28,11 +29,6 @@ from counterfoil.evaluation.language_models import NGrams
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import score_index_pairs
 
-TieRule: TypeAlias = Literal["wrong", "aro"]
-TIES: Mapping[TieRule, str] = {
-    "wrong": "ties wrong",
-    "aro": "ties as in ARO's code, to the option that stands first",
-}
 JUDGED_FORMATS = ("valse", "vsr", "foil-it")  # sets that ask whether a caption is true
 MARGIN = 10.0  # percent above chance from which a blind model makes a set suspicious
 
@@ -40,25 +36,15 @@ MARGIN = 10.0  # percent above chance from which a blind model makes a set suspi
 @final
 @dataclass(frozen=True, slots=True)
 class FoilScore:
-    """One number of a foil set.
+    """One number of a foil set."""
 
-    Attributes:
-        measure: name of the measure.
-        of: title of the items that it is an average of.
-        items: number of items.
-        value: percent.
-        interval: 95 %.
-        chance: percent by guessing.
-        own: whether the set's authors report this aggregate.
-    """
-
-    measure: str
-    of: str
-    items: int
-    value: float
-    interval: Interval
-    chance: float
-    own: bool
+    measure: str  # name of the measure
+    of: str  # title of the items that it is an average of
+    items: int  # number of items
+    value: float  # percent
+    interval: Interval  # 95 %
+    chance: float  # percent by guessing
+    own: bool  # whether the set's authors report this aggregate
 
     @property
     def suspicious(self) -> bool:
@@ -73,21 +59,13 @@ class FoilScore:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FoilReport:
-    """The numbers of a model on a foil set.
-
-    Attributes:
-        foils: the set.
-        scores: (P,) scores of `foil_pairs` of the set.
-        lines: the numbers.
-        blind: the same numbers of the blind control, or none.
-        protocol: the protocol in one sentence.
-    """
+    """The numbers of a model on a foil set."""
 
     foils: FoilSet
-    scores: Tensor
+    scores: Tensor  # (P,) scores of `foil_pairs` of the set
     lines: tuple[FoilScore, ...]
-    blind: tuple[FoilScore, ...]
-    protocol: str
+    blind: tuple[FoilScore, ...]  # the same numbers of the blind control, or none
+    protocol: str  # in one sentence
 
     def headline(self) -> str:
         """The aggregates that the set's authors report, in one sentence."""
@@ -105,7 +83,7 @@ class FoilReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, with the scores of every item."""
-        dataset = self.foils.dataset
+        dataset, scores = self.foils.dataset, self.item_scores()
         margins = item_margins(self.foils, self.scores).tolist()
         return {
             "set": self.foils.name,
@@ -121,10 +99,10 @@ class FoilReport:
                     "pictures": [dataset.image_ids[row] for row in item.images],
                     "captions": [dataset.texts[row] for row in item.texts],
                     "true": item.true,
-                    "scores": scores,
+                    "scores": own,
                     "margin": margin,
                 }
-                for item, scores, margin in zip(self.foils.items, self.item_scores(), margins)
+                for item, own, margin in zip(self.foils.items, scores, margins)
             ],
         }
 
@@ -132,15 +110,10 @@ class FoilReport:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class BlindControl:
-    """A model of captions that are not in the set, which sees no image.
+    """A model of captions that are not in the set, which sees no image."""
 
-    Attributes:
-        scores: (P,) scores of `foil_pairs` of the set.
-        description: the model and its captions, in words.
-    """
-
-    scores: Tensor
-    description: str
+    scores: Tensor  # (P,) scores of `foil_pairs` of the set
+    description: str  # the model and its captions, in words
 
 
 def evaluate_foils(
@@ -149,7 +122,6 @@ def evaluate_foils(
     *,
     model: str,
     blind: BlindControl | None = None,
-    ties: TieRule = "wrong",
     seed: int = 0,
 ) -> FoilReport:
     """All numbers of a model on a set, those of the blind control, and the protocol.
@@ -159,49 +131,38 @@ def evaluate_foils(
         scores: (P,) scores of `foil_pairs` of the set.
         model: description of the model, for the protocol.
         blind: the control; not reported for crossed pairs, whose captions are both true once.
-        ties: rule for ties, see `measure_foils`.
         seed: seed of the draws.
-
-    Raises:
-        ValueError: ARO's rule for ties and a set that is not ARO's.
     """
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in foils.left_out.items())
-    thresholds = "thresholds chosen on one half of the pictures for the other"
     parts = [
         f"{foils.name}: {len(foils):,} items, {len(foils.dataset):,} pictures",
         f"left out: {left_out}" if left_out else "",
-        TIES[ties],
-        thresholds if foils.form in JUDGED_FORMATS else "",
+        "ties wrong",
+        "thresholds chosen on one half of the pictures for the other"
+        if foils.form in JUDGED_FORMATS
+        else "",
         model,
         f"seed {seed}",
         blind.description if blind else "",
         "95 % intervals: pictures drawn anew with all their items, 1,000 times",
     ]
-    lines = measure_foils(foils, scores, ties=ties, seed=seed)
+    lines = measure_foils(foils, scores, seed=seed)
     controls: tuple[FoilScore, ...] = ()
     if blind is not None and blind.scores is not scores and foils.task != "crossed":
-        controls = measure_foils(foils, blind.scores, ties=ties, seed=seed)
-    return FoilReport(foils, scores, lines, controls, "; ".join(part for part in parts if part))
+        controls = measure_foils(foils, blind.scores, seed=seed)
+    return FoilReport(foils, scores, lines, controls, "; ".join(filter(None, parts)))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FoilChange:
-    """Accuracy of two models on the same items.
+    """Accuracy of two models on the same items."""
 
-    Attributes:
-        of: title of the items.
-        items: number of items.
-        before: percent, of the first model.
-        after: percent, of the second.
-        interval: 95 %, of the difference.
-    """
-
-    of: str
-    items: int
-    before: float
-    after: float
-    interval: Interval
+    of: str  # title of the items
+    items: int  # number of items
+    before: float  # percent, of the first model
+    after: float  # percent, of the second
+    interval: Interval  # 95 %, of the difference
 
 
 def compare_foils(
@@ -219,12 +180,11 @@ def compare_foils(
     names = [item.category for item in foils.items]
     groups = category_groups(foils.form, Counter(names))
     right = [choice_accuracy(choice_table(foils, scores)).gained for scores in (before, after)]
+    gained = (*right, right[1] - right[0])
     counted = []
     for group in groups:
-        own = _group_columns(group, names).double()
-        possible = torch.ones(len(names), 1, dtype=torch.double) * own
-        gained = (*right, right[1] - right[0])
-        counted += [Counted(part.unsqueeze(1) * own, possible) for part in gained]
+        own = _group_columns(group, names)
+        counted += [Counted(part.unsqueeze(1) * own, own) for part in gained]
     images = torch.tensor([item.images[0] for item in foils.items])
     percents = shares(counted, images, scale=100, seed=seed)
     parts = zip(groups, percents[::3], percents[1::3], percents[2::3], strict=True)
@@ -306,27 +266,22 @@ class ScoredCaptions:
     true: Tensor  # (M,) bool
 
 
-def choice_accuracy(
-    scores: Tensor, *, ties_right: bool = False, name: str = "accuracy"
-) -> ItemMeasure:
+def choice_accuracy(scores: Tensor, *, name: str = "accuracy") -> ItemMeasure:
     """Whether the caption in column 0 scores above all others.
 
     Args:
         scores: (N, K) scores of the captions of each item; -inf where it has fewer.
-        ties_right: a tie with the best of the others counts.
         name: name of the measure.
     """
-    best = scores[:, 1:].amax(1)
-    right = scores[:, 0] >= best if ties_right else scores[:, 0] > best
+    right = scores[:, 0] > scores[:, 1:].amax(1)
     options = (scores > -torch.inf).sum(1).double()
     return ItemMeasure(name, right.double(), torch.ones_like(options), 1 / options)
 
 
-def pairwise_accuracy(scores: Tensor, *, ties_right: bool = False) -> ItemMeasure:
-    """Number of foils below the caption in column 0; arguments as in `choice_accuracy`."""
+def pairwise_accuracy(scores: Tensor) -> ItemMeasure:
+    """Number of foils below the caption in column 0; `scores` as in `choice_accuracy`."""
     exists = scores[:, 1:] > -torch.inf
-    first = scores[:, :1]
-    above = (first >= scores[:, 1:]) if ties_right else (first > scores[:, 1:])
+    above = scores[:, :1] > scores[:, 1:]
     foils = exists.sum(1).double()
     return ItemMeasure("pairwise", (above & exists).sum(1).double(), foils, foils / 2)
 
@@ -531,31 +486,16 @@ def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[Catego
 
 
 def measure_foils(
-    foils: FoilSet,
-    scores: Tensor,
-    *,
-    ties: TieRule = "wrong",
-    seed: int = 0,
-    resamples: int = 1000,
+    foils: FoilSet, scores: Tensor, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[FoilScore, ...]:
     """All numbers of a set.
 
     Args:
         foils: the set.
         scores: (P,) scores of `foil_pairs` of the set.
-        ties: "aro" counts as ARO's code does: the option that stands first wins a tie, which is
-            the true one in its order sets and the foil in its other two.
         seed: seed of the draws, and of the halves between which thresholds are exchanged.
         resamples: number of bootstrap resamples.
-
-    Raises:
-        ValueError: ARO's rule for ties and a set that is not ARO's.
     """
-    if ties == "aro" and foils.form not in ("order", "aro-relation", "aro-attribution"):
-        raise ValueError(
-            f"{foils.name} has its own rule for ties, by which they are wrong; ties=aro is for the "
-            "sets of ARO"
-        )
     images = torch.tensor([item.images[0] for item in foils.items])
     judged = scored_captions(foils, scores) if foils.form in JUDGED_FORMATS else None
     # items of one image are in one half
@@ -566,7 +506,7 @@ def measure_foils(
     columns = [_group_columns(group, names) for group in groups]
     parts = [
         (measure, group, own)
-        for measure in _item_measures(foils, scores.double(), judged, half, ties)
+        for measure in _item_measures(foils, scores.double(), judged, half)
         for group, own in zip(groups, columns, strict=True)
     ]
     counted = [
@@ -595,18 +535,17 @@ def measure_foils(
 
 
 def _item_measures(
-    foils: FoilSet, scores: Tensor, judged: ScoredCaptions | None, half: Tensor, ties: TieRule
+    foils: FoilSet, scores: Tensor, judged: ScoredCaptions | None, half: Tensor
 ) -> list[ItemMeasure]:
     if foils.task == "crossed":
         return list(winoground_scores(scores.view(-1, 2, 2)))
     measures: list[ItemMeasure] = []
     if foils.task == "choice":
         table = choice_table(foils, scores)
-        ties_right = ties == "aro" and foils.form == "order"
         name = "pairwise" if judged is not None else "accuracy"
-        measures.append(choice_accuracy(table, ties_right=ties_right, name=name))
+        measures.append(choice_accuracy(table, name=name))
         if table.shape[1] > 2:
-            measures.append(pairwise_accuracy(table, ties_right=ties_right))
+            measures.append(pairwise_accuracy(table))
     if judged is not None and (level := threshold_accuracy(judged, half, len(foils))):
         measures.append(level)
     return measures

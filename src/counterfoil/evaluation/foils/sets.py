@@ -2,7 +2,7 @@
 
 ``open_foil_set(["sugarcrepe/"], images="val2017/")`` reads any of the formats of
 `counterfoil.evaluation.foils.readers`, ``open_foil_set(["scenes"])`` makes foils of rendered
-scenes, and ``open_foil_set(["order:scenes"])`` shuffles the words of their captions.
+scenes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.precomp import features_of
 from counterfoil.data.scenes import graphs
-from counterfoil.data.scenes.grammar import parse as parse_scene_caption
 from counterfoil.data.scenes.truth import foils as scene_foils
 from counterfoil.data.tokenizers import split_words
 from counterfoil.evaluation.foils.readers import (
@@ -117,8 +116,7 @@ def open_foil_set(
 
     Args:
         sources: files, or a folder of them; "FORM:PATH" gives the format where it cannot be
-            detected; "scenes" or "scenes:images=300,seed=2" makes foils of rendered scenes, and
-            "order:" before these shuffles their captions.
+            detected; "scenes" or "scenes:images=300,seed=2" makes foils of rendered scenes.
         images: folder of the images; by default a folder ``cxc_images`` beside the file.
         features: stored features of the images, by their names.
         split: split of the scenes.
@@ -127,12 +125,12 @@ def open_foil_set(
     Raises:
         ValueError: something is missing or of no known format, or files are of several formats.
     """
-    form, rest = _split_format(sources[0])
     if is_scenes(sources[0]):
         if images is not None:
             raise ValueError(f"{sources[0]} renders its own pictures; leave out --images")
-        foils = scenes_foil_set(rest, split, seed, shuffled=form == "order")
+        foils = scenes_foil_set(sources[0], split, seed)
         return foils if features is None else _with_features(foils, features)
+    form, rest = _split_format(sources[0])
     files = _foil_files([rest, *sources[1:]])
     form, entries, left_out, shuffled = _read_files(form, files, seed)
     beside = files[0].parent / "images"
@@ -150,8 +148,7 @@ def open_foil_set(
 
 def is_scenes(source: str) -> bool:
     """Whether a source names rendered scenes."""
-    _, rest = _split_format(source)
-    return rest.partition(":")[0] == "scenes" and not Path(rest).exists()
+    return source.partition(":")[0] == "scenes" and not Path(source).exists()
 
 
 def build_foil_set(
@@ -255,7 +252,7 @@ def _split_format(source: str) -> tuple[FoilFormat | None, str]:
     """The format before the colon of a source, and the rest of it."""
     before, colon, rest = source.partition(":")
     form: FoilFormat | None = next((name for name in get_args(FoilFormat) if name == before), None)
-    if not colon or Path(source).exists() or form == "scenes":
+    if not colon or Path(source).exists():
         return None, source
     if form is None:
         raise ValueError(unknown_name(before, list(get_args(FoilFormat)), "a form of foils"))
@@ -392,43 +389,29 @@ def _spacy_classes(captions: Sequence[str]) -> Iterator[WordClasses]:
 # --- scenes ----------------------------------------------------------------------------------
 
 
-def scenes_foil_set(source: str, split: str, seed: int, *, shuffled: bool = False) -> FoilSet:
-    """Make a set of a split of rendered scenes.
-
-    Each caption is paired with the first foil of each kind that `counterfoil.data.scenes.foils`
-    gives; or with its four shuffles at once.
-
-    Args:
-        source: as "scenes" or "scenes:images=300".
-        split: split of the scenes.
-        seed: seed of the foils.
-        shuffled: shuffle words instead of changing a detail.
+def scenes_foil_set(source: str, split: str, seed: int) -> FoilSet:
+    """Make a set of a split of rendered scenes, as "scenes" or "scenes:images=300".
 
     Raises:
         ValueError: no such scenes or split.
     """
-    return foils_of_scenes(load_dataset(source).split(split), seed, shuffled=shuffled)
+    return foils_of_scenes(load_dataset(source).split(split), seed)
 
 
-def foils_of_scenes(dataset: ImageTextDataset, seed: int, *, shuffled: bool = False) -> FoilSet:
-    """Make a set of rendered scenes, see `scenes_foil_set`.
+def foils_of_scenes(dataset: ImageTextDataset, seed: int) -> FoilSet:
+    """Pair each caption of rendered scenes with the first foil of each kind.
 
-    Args:
-        dataset: the scenes.
-        seed: seed of the foils.
-        shuffled: shuffle words instead of changing a detail.
+    The foils are those of `counterfoil.data.scenes.foils`.
 
     Raises:
         ValueError: an image is no rendered scene.
     """
-    rng = torch.Generator().manual_seed(seed)
-    kind = "shuffled captions" if shuffled else "foils"
     foils = build_foil_set(
-        "order" if shuffled else "scenes",
-        _shuffled_entries(dataset, rng) if shuffled else _changed_entries(dataset, rng),
+        "scenes",
+        _changed_entries(dataset, torch.Generator().manual_seed(seed)),
         {},
         dataset.name,
-        name=f"{kind} of {dataset.name} {dataset.split_name}",
+        name=f"foils of {dataset.name} {dataset.split_name}",
         seed=seed,
     )
     place = {name: row for row, name in enumerate(dataset.image_ids)}
@@ -448,20 +431,3 @@ def _changed_entries(dataset: ImageTextDataset, rng: torch.Generator) -> Iterato
             kinds.add(foil.kind)
             name = f"{dataset.text_ids[row]} {foil.kind}"
             yield FoilEntry(name, foil.kind, (dataset.image_ids[image],), (caption, foil.caption))
-
-
-def _shuffled_entries(dataset: ImageTextDataset, rng: torch.Generator) -> Iterator[FoilEntry]:
-    for row, caption in enumerate(dataset.texts):
-        image = dataset.image_ids[int(dataset.text_to_image[row])]
-        captions = shuffle_words(caption, scene_word_classes(caption), rng)
-        yield FoilEntry(dataset.text_ids[row], "", (image,), captions)
-
-
-def scene_word_classes(caption: str) -> WordClasses:
-    """The words of a caption of scenes, its nouns and adjectives by the grammar of scenes."""
-    parsed = parse_scene_caption(caption)
-    assert parsed is not None
-    nouns = [span.start for span in parsed.of("object")]
-    modifiers = parsed.of("size", "pattern", "colour")
-    adjectives = [span.start for span in modifiers if span.stop - span.start == 1]
-    return WordClasses(tuple(parsed.words), tuple(nouns), tuple(adjectives))

@@ -192,17 +192,8 @@ class RetrievalEvaluation:
         Raises:
             ValueError: the protocol does not fit the split.
         """
-        settings: dict[str, Any] = {
-            "tie": tie,
-            "dataset": dataset.name,
-            "split": dataset.split_name,
-            "seed": seed,
-            "extra_positives": dataset.extra_positives,
-            "corrections": dataset.corrections,
-        }
-        matching = dataset.text_to_image, len(dataset), protocol
         if by:
-            cascade = evaluate_cascade(members, by, *matching, head=TOP, **settings)
+            cascade = evaluate_cascade(members, by, dataset, protocol, head=TOP, tie=tie, seed=seed)
             lists = cascade.texts, cascade.text_scores, cascade.images, cascade.image_scores
             return RetrievalEvaluation(
                 cascade.report, *lists, dataset.fingerprint, cascade.shortlists
@@ -211,7 +202,12 @@ class RetrievalEvaluation:
         images = TopK("text", len(dataset.texts), min(TOP, len(dataset)))
         whole = protocol.folds == 1
         report = evaluate_protocol(
-            members, *matching, also=(texts, images) if whole else (), **settings
+            members,
+            dataset,
+            protocol,
+            tie=tie,
+            seed=seed,
+            also=(texts, images) if whole else (),
         )
         if not whole:  # ranks are within folds, the lists are not
             stream_scores(members, [texts, images])
