@@ -193,12 +193,11 @@ def audit_dataset(
     """
     # fail before pictures are opened
     _select_split(dataset, config.split)
-    if explainer is not None and not models:
-        if not has_doubt_head(explainer.model):
-            raise ValueError(
-                f"{describe_missing_heads(explainer)}, so it ranks no captions alone; name a model "
-                "that ranks them with --model"
-            )
+    if explainer is not None and not models and not has_doubt_head(explainer.model):
+        raise ValueError(
+            f"{describe_missing_heads(explainer)}, so it ranks no captions alone; name a model "
+            "that ranks them with --model"
+        )
     readable, unreadable = _unreadable_images(dataset)
     sections = [unreadable, *_data_sections(_Display(readable, config.top), config)]
     if models or explainer is not None:

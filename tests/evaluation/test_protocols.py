@@ -153,7 +153,7 @@ def test_ranks_are_kept_on_the_rows_of_the_split():
     "arguments, message",
     [
         ((FLICKR_1K, 37), "'Flickr 1K' is defined on 1,000 images, but this split has 37"),
-        ((FOLDS, 36), "a model encoded 37 images and .* texts, but the split has 36 images"),
+        ((FOLDS, 38), "a model encoded 37 images and .* texts, but the split has 38 images"),
         ((Protocol("f", folds=38), 37), "37 images cannot be cut into 38 folds"),
     ],
 )

@@ -237,6 +237,8 @@ def test_entries_of_no_form(tmp_path):
     assert "holds no entries" in refused([str(foil_cases.dump(tmp_path / "a.json", 3))])
     path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "text": "b"}])
     assert "has the fields image, text" in refused([str(path)])
+    path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "caption": "b", "foils": []}])
+    assert "holds no item with a foil" in refused([str(path)])
 
 
 @pytest.mark.skipif(DATA is None, reason="needs COUNTERFOIL_DATA")
