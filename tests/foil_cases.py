@@ -97,20 +97,6 @@ def vsr(folder: Path) -> Path:
     return lines(folder / "test.jsonl", rows)
 
 
-def foil_it(folder: Path) -> Path:
-    pictures(folder / "images", ("COCO_val2014_000000000009.jpg",))
-    note = {"image_id": 9, "foil_id": 0}
-    plain = {
-        "images": [],
-        "annotations": [
-            note | {"id": 5, "caption": "a dog", "foil": False, "target_word": "ORIG"},
-            note | {"id": 5, "caption": "a cat", "foil": True, "target_word": "dog"},
-            note | {"id": 6, "caption": "a cow", "foil": True, "target_word": "dog"},
-        ],
-    }
-    return dump(folder / "foilv1.0_test_2017.json", plain)
-
-
 def winoground(folder: Path, many: int = 3) -> Path:
     rows = [
         {
@@ -146,7 +132,6 @@ WRITERS = {
     "order": order,
     "valse": valse,
     "vsr": vsr,
-    "foil-it": foil_it,
     "winoground": winoground,
     "pairs": negclip,
 }

@@ -57,12 +57,19 @@ GROUP_IMAGES = 12  # shown of a group of duplicates
 @final
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """Settings of an audit."""
+    """Settings of an audit.
 
-    split: str = "all"  # whose captions models judge; "all" for every split
-    near: float = 0.97  # cosine from which two pictures are near-duplicates, at most 1
-    alike: float = 0.6  # TF-IDF cosine from which a mined text is a likely false negative
-    top: int = 100  # findings of each kind on the page
+    Attributes:
+        split: whose captions models judge; "all" for every split.
+        near: cosine from which two pictures are near-duplicates, at most 1.
+        alike: TF-IDF cosine from which a mined text is a likely false negative.
+        top: findings of each kind on the page.
+    """
+
+    split: str = "all"
+    near: float = 0.97
+    alike: float = 0.6
+    top: int = 100
 
     def __post_init__(self) -> None:
         check_least("near", self.near)

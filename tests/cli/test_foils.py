@@ -122,7 +122,7 @@ def test_every_form_from_end_to_end(form, models, asked, tmp_path):
     assert plain["form"] == form
     assert plain["lines"]
     assert "data:image/" in page
-    judged = form in ("vsr", "valse", "foil-it")
+    judged = form in ("vsr", "valse")
     assert ("thresholds chosen on one half" in plain["protocol"]) == judged
 
 

@@ -66,17 +66,25 @@ class WordCorrection:
 @final
 @dataclass(frozen=True, slots=True)
 class ExplainedWord:
-    """A word of a caption."""
+    """A word of a caption.
 
-    text: str  # the word
-    start: int  # its first character in the caption
-    stop: int  # the character after its last
-    doubt: float | None = None  # probability that it is wrong, in 0..1; None without a doubt head
-    # score of the caption without the word, less its score; None with a doubt head
+    Attributes:
+        text: the word.
+        start: its first character in the caption.
+        stop: the character after its last.
+        doubt: probability that it is wrong, in 0..1; None without a doubt head.
+        gain: score of the caption without the word, less its score; None with a doubt head.
+        kept: probability of the word itself under the correction head; None unless doubted.
+        corrections: other words, by falling probability.
+    """
+
+    text: str
+    start: int
+    stop: int
+    doubt: float | None = None
     gain: float | None = None
-    # probability of the word itself under the correction head; None unless doubted
     kept: float | None = None
-    corrections: tuple[WordCorrection, ...] = ()  # other words, by falling probability
+    corrections: tuple[WordCorrection, ...] = ()
 
 
 @final
@@ -92,13 +100,20 @@ class CorrectedCaption:
 @final
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a caption matches an image, word by word."""
+    """How a caption matches an image, word by word.
+
+    Attributes:
+        caption: the caption.
+        score: of the caption with the image.
+        words: from left to right.
+        corrected: the corrected caption; None where no word was replaced.
+        unread: first character beyond the model's limit; None where it reads the whole caption.
+    """
 
     caption: str
-    score: float  # of the caption with the image
-    words: tuple[ExplainedWord, ...]  # from left to right
-    corrected: CorrectedCaption | None = None  # None where no word was replaced
-    # first character beyond the model's limit; None where it reads the whole caption
+    score: float
+    words: tuple[ExplainedWord, ...]
+    corrected: CorrectedCaption | None = None
     unread: int | None = None
 
     @property

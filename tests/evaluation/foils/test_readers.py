@@ -34,11 +34,6 @@ def written(folder: Path, name: str, text: str) -> Path:
     [
         ("a.json", json.dumps(ENTRIES), ["entry 0", "entry 1"]),
         ("a.json", json.dumps(dict(zip("xy", ENTRIES))), ["entry 'x'", "entry 'y'"]),
-        (
-            "a.json",
-            json.dumps({"images": [], "annotations": ENTRIES}),
-            ["annotations[0]", "annotations[1]"],
-        ),
         ("a.jsonl", "\n\n".join(map(json.dumps, ENTRIES)), ["line 1", "line 3"]),
         ("a.jsonl", "\ufeff" + "\r\n".join(map(json.dumps, ENTRIES)), ["line 1", "line 2"]),
         ("a.csv", "image,caption\na.jpg,a dog\nb.jpg,ein Hündchen\n", ["line 2", "line 3"]),
@@ -91,12 +86,6 @@ def test_what_is_refused(name, text, told, tmp_path):
     assert told in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.tsv"])
-def test_a_file_that_is_not_there(name, tmp_path):
-    with pytest.raises(ValueError, match="does not exist"):
-        read_rows(tmp_path / name)
-
-
 PAIR = {"image": "a.jpg", "caption": "a dog", "foil": "a cat"}
 JUDGED = {"image": "a.jpg", "caption": "a dog", "label": 1}
 
@@ -125,10 +114,6 @@ def one(form, plain, name="set.json"):
 )
 def test_the_first_entry_tells_the_form(form, plain, name):
     assert detect_format(Path(name), [("entry 0", plain), ("entry 1", {})]) == form
-
-
-def test_annotations_are_those_of_foil_it():
-    assert detect_format(Path("x.json"), [("annotations[0]", {"id": 1})]) == "foil-it"
 
 
 @pytest.mark.parametrize(
@@ -181,18 +166,6 @@ def test_a_judged_caption_may_be_true_or_false():
     assert not one("vsr", JUDGED | {"label": 0}).true
 
 
-def test_foils_of_foil_it_go_with_the_caption_of_the_same_id_wherever_it_stands():
-    def note(key, caption, foil):
-        return {"id": key, "image_id": 9, "caption": caption, "foil": foil, "target_word": "dog"}
-
-    notes = [note(1, "a cat", True), note(1, "a dog", False), note(1, "a cow", True)]
-    alone = [note(2, "a bird", True), note(3, "a bat", False)]
-    rows = [(f"annotations[{n}]", plain) for n, plain in enumerate([*notes, *alone])]
-    entries, left_out = parse_entries("foil-it", Path("foil.json"), rows)
-    assert [entry.captions for entry in entries] == [("a dog", "a cat"), ("a dog", "a cow")]
-    assert left_out == {"whose caption is not in the file": 1}
-
-
 @pytest.mark.parametrize(
     ("form", "plain", "told"),
     [
@@ -243,18 +216,10 @@ def test_a_name_that_leads_to_one_file(name, file, tmp_path):
     assert greys(tmp_path, name) == [grey]
 
 
-def test_the_nearest_name_is_meant(tmp_path):
-    grey = painted(tmp_path, "x/a.png", "a.png", "x/000009.png", "9.png")
-    assert greys(tmp_path, "a.png", "x/a.png", "9") == [
-        grey["a.png"],
-        grey["x/a.png"],
-        grey["9.png"],
-    ]
-
-
-def test_of_several_with_one_name_it_is_always_the_same(tmp_path):
-    grey = painted(tmp_path, "z/a.png", "b/a.png", "m/a.png")
-    assert greys(tmp_path, "a.jpg") == [grey["b/a.png"]]
+def test_the_nearest_name_is_meant_and_of_several_always_the_same(tmp_path):
+    grey = painted(tmp_path, "x/a.png", "a.png", "x/000009.png", "9.png", "z/c.png", "b/c.png")
+    found = greys(tmp_path, "a.png", "x/a.png", "9", "c.jpg")
+    assert found == [grey["a.png"], grey["x/a.png"], grey["9.png"], grey["b/c.png"]]
 
 
 @pytest.mark.parametrize("lost", ["ex_1_img_0.png", "ex_1_img_0", "b_0"])

@@ -29,22 +29,32 @@ from counterfoil.evaluation.language_models import NGrams
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import score_index_pairs
 
-JUDGED_FORMATS = ("valse", "vsr", "foil-it")  # sets that ask whether a caption is true
+JUDGED_FORMATS = ("valse", "vsr")  # sets that ask whether a caption is true
 MARGIN = 10.0  # percent above chance from which a blind model makes a set suspicious
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FoilScore:
-    """One number of a foil set."""
+    """One number of a foil set.
 
-    measure: str  # name of the measure
-    of: str  # title of the items that it is an average of
-    items: int  # number of items
-    value: float  # percent
-    interval: Interval  # 95 %
-    chance: float  # percent by guessing
-    own: bool  # whether the set's authors report this aggregate
+    Attributes:
+        measure: name of the measure.
+        of: title of the items that it is an average of.
+        items: number of items.
+        value: percent.
+        interval: 95 %.
+        chance: percent by guessing.
+        own: whether the set's authors report this aggregate.
+    """
+
+    measure: str
+    of: str
+    items: int
+    value: float
+    interval: Interval
+    chance: float
+    own: bool
 
     @property
     def suspicious(self) -> bool:

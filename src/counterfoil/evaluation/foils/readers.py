@@ -3,11 +3,9 @@
 sugarcrepe        {"0": {"filename", "caption", "negative_caption"}}, one file a category
 aro-relation      [{"image_path", "true_caption", "false_caption", "relation_name", "bbox_x"}]
 aro-attribution   the same with "attributes": [first, second]
-order             [{"image", "caption_options": [true, foil, …]}], or [{"image", "caption"}], whose
-                  captions `counterfoil.evaluation.foils.sets` shuffles
+order             [{"image", "caption_options": [true, foil, …]}]
 valse             {id: {"image_file", "caption", "foil", "mturk": {"caption", …}}}, one a piece
 vsr               one {"image", "caption", "label": 0 or 1, "relation"} a line
-foil-it           {"annotations": [{"id", "image_id", "caption", "foil", "target_word"}]}
 winoground        one {"id", "image_0", "image_1", "caption_0", "caption_1", "collapsed_tag"} a
                   line
 pairs             anything with an image, a caption and its foils: NegCLIP's table ("filepath",
@@ -49,7 +47,6 @@ FoilFormat: TypeAlias = Literal[
     "order",
     "valse",
     "vsr",
-    "foil-it",
     "winoground",
     "pairs",
     "scenes",
@@ -73,23 +70,14 @@ LIST_COLUMNS = frozenset({"foils", "neg_caption"})
 @final
 @dataclass(frozen=True, slots=True)
 class FoilEntry:
-    """One entry of a file: an item of the set.
+    """One entry of a file: an item of the set."""
 
-    Attributes:
-        id: its name in the set.
-        category: the kind of change, or another subset.
-        images: name of its image, or of two.
-        captions: the true one first, then its foils; with two images the caption of each.
-        true: whether a single caption is true.
-        box: left, top, width and height of the part of the image that is shown.
-    """
-
-    id: str
-    category: str
-    images: tuple[str, ...]
-    captions: tuple[str, ...]
-    true: bool = True
-    box: Box | None = None
+    id: str  # its name in the set
+    category: str  # the kind of change, or another subset
+    images: tuple[str, ...]  # name of its image, or of two
+    captions: tuple[str, ...]  # the true one first, then its foils; of two images, one of each
+    true: bool = True  # whether a single caption is true
+    box: Box | None = None  # left, top, width and height of the part of the image that is shown
 
 
 # --- rows of a file --------------------------------------------------------------------------
@@ -106,8 +94,6 @@ def read_rows(path: Path) -> Rows:
     if path.suffix == ".jsonl":
         return _json_lines(path)
     plain = read_json(path, "a set of foils")
-    if isinstance(plain, dict) and isinstance(plain.get("annotations"), list):
-        return [(f"annotations[{n}]", entry) for n, entry in enumerate(plain["annotations"])]
     if isinstance(plain, dict):
         return [(f"entry {key!r}", entry) for key, entry in plain.items()]
     if isinstance(plain, list):
@@ -198,15 +184,6 @@ class _WinogroundRow(_Row):
     collapsed_tag: str = ""
 
 
-@final
-class _FoilItRow(_Row):
-    id: int | str
-    image_id: int | str
-    caption: str
-    foil: bool
-    target_word: str = ""
-
-
 _R = TypeVar("_R", bound=_Row)
 
 
@@ -221,7 +198,6 @@ def detect_format(path: Path, rows: Rows) -> FoilFormat:
         raise ValueError(f"{path} holds no entry with an image and captions")
     keys = first.keys()
     fits: tuple[tuple[FoilFormat, bool], ...] = (
-        ("foil-it", rows[0][0].startswith("annotations[")),
         ("winoground", keys >= {"image_0", "caption_0"}),
         ("order", "caption_options" in keys),
         ("vsr", keys >= {"caption", "label"}),
@@ -256,8 +232,6 @@ def parse_entries(form: FoilFormat, path: Path, rows: Rows) -> tuple[list[FoilEn
     Raises:
         ValueError: an entry is not of this format.
     """
-    if form == "foil-it":
-        return _foil_it_entries(path, rows)
     entries, left_out = list[FoilEntry](), Counter[str]()
     for number, (name, plain) in enumerate(rows):
         entry = _entry(form, path, name, plain, str(number))
@@ -301,20 +275,6 @@ def _choice_entry(form: FoilFormat, path: Path, row: _ChoiceRow, key: str) -> Fo
     if form.startswith("aro-") and row.bbox_w > 0 and row.bbox_h > 0:
         box = (int(row.bbox_x), int(row.bbox_y), int(row.bbox_w), int(row.bbox_h))
     return FoilEntry(key, category, (str(row.image),), (*captions, *foils), box=box)
-
-
-def _foil_it_entries(path: Path, rows: Rows) -> tuple[list[FoilEntry], Counter[str]]:
-    """Every foil with the caption that has the same id."""
-    parsed = [_validated(_FoilItRow, path, name, plain) for name, plain in rows]
-    captions = {row.id: row.caption for row in parsed if not row.foil}
-    entries, left_out = list[FoilEntry](), Counter[str]()
-    for row in parsed:
-        if row.foil and row.id in captions:
-            texts = captions[row.id], row.caption
-            entries.append(FoilEntry(str(row.id), row.target_word, (str(row.image_id),), texts))
-        elif row.foil:
-            left_out["whose caption is not in the file"] += 1
-    return entries, left_out
 
 
 def _validated(kind: type[_R], path: Path, name: str, plain: Any) -> _R:

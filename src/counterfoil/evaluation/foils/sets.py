@@ -7,13 +7,11 @@ scenes.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Literal, TypeAlias, final, get_args
 
 import torch
 
@@ -23,12 +21,10 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.precomp import features_of
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import foils as scene_foils
-from counterfoil.data.tokenizers import split_words
 from counterfoil.evaluation.foils.readers import (
     Box,
     FoilEntry,
     FoilFormat,
-    Rows,
     detect_format,
     locate_images,
     parse_entries,
@@ -43,7 +39,6 @@ NAMES: Mapping[FoilFormat, str] = {
     "order": "ARO order",
     "valse": "VALSE",
     "vsr": "VSR",
-    "foil-it": "FOIL-it",
     "winoground": "Winoground",
     "pairs": "pairs",
     "scenes": "foils of scenes",
@@ -54,22 +49,14 @@ ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
 @final
 @dataclass(frozen=True, slots=True)
 class FoilItem:
-    """One item of a set: images with a true caption and foils.
+    """One item of a set: images with a true caption and foils."""
 
-    Attributes:
-        id: its name in the set.
-        category: the part of the set that it belongs to.
-        images: row of its image, or of two.
-        texts: rows of the true caption and then of its foils; with two images, the caption of
-            each.
-        true: whether a single caption is true.
-    """
-
-    id: str
-    category: str
-    images: tuple[int, ...]
+    id: str  # its name in the set
+    category: str  # the part of the set that it belongs to
+    images: tuple[int, ...]  # row of its image, or of two
+    # rows of the true caption and then of its foils; with two images, the caption of each
     texts: tuple[int, ...]
-    true: bool = True
+    true: bool = True  # whether a single caption is true
 
 
 @final
@@ -83,7 +70,7 @@ class FoilSet:
         dataset: images and captions; foils describe no image.
         items: the items.
         left_out: number of entries left out, by reason.
-        seed: random seed of foils made here; None for published foils.
+        seed: random seed of foils of scenes; None for published foils.
     """
 
     form: FoilFormat
@@ -117,10 +104,10 @@ def open_foil_set(
     Args:
         sources: files, or a folder of them; "FORM:PATH" gives the format where it cannot be
             detected; "scenes" or "scenes:images=300,seed=2" makes foils of rendered scenes.
-        images: folder of the images; by default a folder ``cxc_images`` beside the file.
+        images: folder of the images; by default a folder ``images`` beside the file.
         features: stored features of the images, by their names.
         split: split of the scenes.
-        seed: random seed of foils made here.
+        seed: random seed of foils of scenes.
 
     Raises:
         ValueError: something is missing or of no known format, or files are of several formats.
@@ -132,7 +119,7 @@ def open_foil_set(
         return foils if features is None else _with_features(foils, features)
     form, rest = _split_format(sources[0])
     files = _foil_files([rest, *sources[1:]])
-    form, entries, left_out, shuffled = _read_files(form, files, seed)
+    form, entries, left_out = _read_files(form, files)
     beside = files[0].parent / "images"
     foils = build_foil_set(
         form,
@@ -141,7 +128,6 @@ def open_foil_set(
         ", ".join(map(str, files)),
         name=Path(rest).stem if form == "pairs" else NAMES[form],
         folder=images or (beside if beside.is_dir() else None),
-        seed=seed if shuffled else None,
     )
     return foils if features is None else _with_features(foils, features)
 
@@ -223,24 +209,22 @@ def _image_id(name: str, box: Box | None) -> str:
 
 
 def _read_files(
-    form: FoilFormat | None, files: Sequence[Path], seed: int
-) -> tuple[FoilFormat, list[FoilEntry], Counter[str], bool]:
-    """The format, the entries, the number of others by reason, and whether words were shuffled."""
+    form: FoilFormat | None, files: Sequence[Path]
+) -> tuple[FoilFormat, list[FoilEntry], Counter[str]]:
+    """The format, the entries, and the number of others by reason."""
     contents = [(path, read_rows(path)) for path in files]
     forms = {form or detect_format(path, rows) for path, rows in contents}
     if len(forms) > 1:
         raise ValueError(
             f"the files are of several sets, {' and '.join(sorted(forms))}; name files of one"
         )
-    form, shuffled = forms.pop(), False
+    form = forms.pop()
     entries, left_out = list[FoilEntry](), Counter[str]()
     for path, rows in contents:
-        if form == "order" and has_plain_captions(rows):
-            rows, shuffled = shuffle_rows(path, rows, seed), True
         parsed, others = parse_entries(form, path, rows)
         entries += parsed
         left_out.update(others)
-    return form, entries, left_out, shuffled
+    return form, entries, left_out
 
 
 def _with_features(foils: FoilSet, features: Path) -> FoilSet:
@@ -274,116 +258,6 @@ def _foil_files(sources: Sequence[str]) -> list[Path]:
             raise ValueError(f"{path} holds no file of foils, {', '.join(ENDINGS)}")
         files += inside
     return files
-
-
-# --- word order (ARO) ------------------------------------------------------------------------
-
-LONGEST = 30  # words, as BLIP's captions are cut
-TAGGER = "en_core_web_sm"
-_NOUN_TAGS, _ADJECTIVE_TAGS = ("NN", "NNS", "NNP", "NNPS"), ("JJ", "JJR", "JJS")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class WordClasses:
-    """The words of a caption, with the indices of its nouns and adjectives."""
-
-    words: tuple[str, ...]
-    nouns: tuple[int, ...]
-    adjectives: tuple[int, ...]
-
-
-def shuffle_words(caption: str, classes: WordClasses, rng: torch.Generator) -> tuple[str, ...]:
-    """A caption and its four shuffles, normalised by `normalise_caption`.
-
-    Yuksekgonul et al., "When and why vision-language models behave like bags-of-words, and what
-    to do about it?", ICLR 2023, section 2.3: nouns among themselves and adjectives among
-    themselves; all other words; words within groups of three; groups of three.
-
-    Departs from the authors' code in: words are split by `counterfoil.data.tokenizers.split_words`
-    for all four, and one seeded generator shuffles.
-    """
-    words = list(classes.words)
-    named = {*classes.nouns, *classes.adjectives}
-    rest = [place for place in range(len(words)) if place not in named]
-    named_only = _permuted(_permuted(words, classes.nouns, rng), classes.adjectives, rng)
-    plain = split_words(caption)
-    threes = [plain[start : start + 3] for start in range(0, len(plain), 3)]
-    within = [word for three in threes for word in _permuted(three, range(len(three)), rng)]
-    order = torch.randperm(len(threes), generator=rng).tolist()
-    across = [word for place in order for word in threes[place]]
-    shuffles = (named_only, _permuted(words, rest, rng), within, across)
-    return normalise_caption(caption), *(normalise_caption(" ".join(s)) for s in shuffles)
-
-
-def _permuted(words: Sequence[str], places: Sequence[int], rng: torch.Generator) -> list[str]:
-    """The words, with those at some places permuted at random."""
-    out = list(words)
-    for place, other in zip(places, torch.randperm(len(places), generator=rng).tolist()):
-        out[place] = words[places[other]]
-    return out
-
-
-def normalise_caption(caption: str) -> str:
-    """A caption in lower case without punctuation, cut to 30 words.
-
-    >>> normalise_caption('A man, "Bob", sits.  (Alone)')
-    'a man, bob , sits alone'
-    """
-    words = re.sub(r"[.!\"()*#:;~]", " ", caption.lower()).split()
-    return " ".join(words[:LONGEST])
-
-
-def has_plain_captions(rows: Rows) -> bool:
-    """Whether entries are captions of images, without their shuffles."""
-    return all(
-        isinstance(entry, dict) and "caption" in entry and "caption_options" not in entry
-        for _, entry in rows
-    )
-
-
-def shuffle_rows(path: Path, rows: Rows, seed: int) -> Rows:
-    """Replace captions by options, the caption and its shuffles; spaCy tags the words.
-
-    Args:
-        path: the file, for messages.
-        rows: entries with a caption or a list of them.
-        seed: seed of the shuffles.
-
-    Raises:
-        ValueError: spaCy or its model is not installed, or a caption is not text.
-    """
-    rng = torch.Generator().manual_seed(seed)
-    captions: list[tuple[str, dict[str, Any], str]] = []
-    for name, plain in rows:
-        listed = plain["caption"]
-        for place, caption in enumerate(listed if isinstance(listed, list) else [listed]):
-            if not isinstance(caption, str):
-                raise ValueError(f"{path}: {name}.caption: a text or a list of texts is needed")
-            captions.append((f"{name}.caption[{place}]", plain, caption))
-    tagged = _spacy_classes([caption for _, _, caption in captions])
-    return [
-        (name, plain | {"caption_options": list(shuffle_words(caption, classes, rng))})
-        for (name, plain, caption), classes in zip(captions, tagged)
-    ]
-
-
-def _spacy_classes(captions: Sequence[str]) -> Iterator[WordClasses]:
-    try:
-        pipeline = import_module("spacy").load(TAGGER)
-    except (ImportError, OSError):
-        raise ValueError(
-            f"shuffling nouns and adjectives needs spaCy with {TAGGER}, which is not installed: "
-            f"pip install spacy, python -m spacy download {TAGGER}; or give a file whose entries "
-            'have "caption_options"'
-        ) from None
-    for document in pipeline.pipe(captions):
-        tags = [word.tag_ for word in document]
-        yield WordClasses(
-            tuple(word.text for word in document),
-            tuple(place for place, tag in enumerate(tags) if tag in _NOUN_TAGS),
-            tuple(place for place, tag in enumerate(tags) if tag in _ADJECTIVE_TAGS),
-        )
 
 
 # --- scenes ----------------------------------------------------------------------------------
