@@ -89,7 +89,7 @@ def evaluate(
     from counterfoil.core import distributed
     from counterfoil.core.config import parse_literal
     from counterfoil.core.console import console, output
-    from counterfoil.core.io import write_json
+    from counterfoil.core.io import ensure_writable_file, write_json
     from counterfoil.evaluation.cascade import DEPTH
     from counterfoil.evaluation.extended import crisscrossed, eccv_caption, extended_table
     from counterfoil.evaluation.foils.attack import evaluate_attack
@@ -106,7 +106,9 @@ def evaluate(
     _check_options(
         len(compared), first=bool(first), shortlist=depth is not None or full, extended=extended
     )
-    _check_outputs(json, folder)
+    for check, path in ((ensure_writable_file, json), (check_new_folder, folder)):
+        if path is not None:
+            check(path)
     distributed.init()
     dataset = data.source().split(split)
     folds_of(settings, len(dataset))  # fails before anything is encoded
@@ -151,14 +153,7 @@ def evaluate(
 
 
 def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool) -> None:
-    """Refuse options that do not go together, or have no effect.
-
-    Args:
-        models: models that are compared.
-        first: whether a model makes shortlists.
-        shortlist: whether an option about shortlists is given.
-        extended: whether --eccv, --cxc or --foils is given.
-    """
+    """Refuse options that do not go together, or have no effect; extended: --eccv and its kin."""
     if shortlist and not first:
         raise ValueError(
             "--depth and --full are about a shortlist, and no model makes one; name a model with "
@@ -174,16 +169,6 @@ def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool)
             "--eccv, --cxc and --foils are measured for one model at a time; name one, or join an "
             "ensemble with + or --ensemble"
         )
-
-
-def _check_outputs(json: Path | None, folder: Path | None) -> None:
-    """Fail early where a file or folder cannot be written."""
-    from counterfoil.core.io import ensure_writable_file
-
-    if json is not None:
-        ensure_writable_file(json)
-    if folder is not None:
-        check_new_folder(folder)
 
 
 def _compared(names: Sequence[str], *, ensemble: bool) -> dict[str, list[str]]:

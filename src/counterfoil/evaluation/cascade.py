@@ -68,17 +68,11 @@ class Shortlister:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CascadePoint:
-    """A cascade with shortlists of one length.
+    """A cascade with shortlists of one length."""
 
-    Attributes:
-        depth: pairs that are scored for a query.
-        pairs: different pairs that are scored for all queries, of both directions.
-        report: the ranking.
-    """
-
-    depth: int
-    pairs: int
-    report: EvaluationReport
+    depth: int  # pairs that are scored for a query
+    pairs: int  # different pairs that are scored for all queries, of both directions
+    report: EvaluationReport  # the ranking
 
 
 @final
@@ -101,11 +95,7 @@ class ShortlistReport:
     curve: tuple[CascadePoint, ...] = ()
 
     def describe(self, reached: EvaluationReport) -> str:
-        """The ceiling, and the loss against the full ranking, in a sentence.
-
-        Args:
-            reached: the evaluation with these shortlists.
-        """
+        """The ceiling, and the loss of `reached` against the full ranking, in a sentence."""
         (i2t, t2i), depth = self.ceiling, reached.setting.shortlists()
         ceiling = f"{depth}; ceiling of any R@K: i2t {i2t:.1f}, t2i {t2i:.1f}"
         if self.full is None:

@@ -18,18 +18,12 @@ DEPTH = 7
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedLists:
-    """One direction of an evaluation, with its lists.
+    """One direction of an evaluation, with its lists."""
 
-    Attributes:
-        ranked: rank of the best match of each query.
-        rows: (Q, K) rows of the first items, best first; -1 for none.
-        scores: (Q, K) their scores, or None.
-        others: ranks of the same queries under other runs, by name.
-    """
-
-    ranked: RankedQueries
-    rows: Tensor
-    scores: Tensor | None = None
+    ranked: RankedQueries  # rank of the best match of each query
+    rows: Tensor  # (Q, K) rows of the first items, best first; -1 for none
+    scores: Tensor | None = None  # (Q, K) their scores
+    # ranks of the same queries under other runs, by name
     others: tuple[tuple[str, RankedQueries], ...] = ()
 
 
@@ -120,7 +114,7 @@ def shown_caption(
     Args:
         dataset: the split.
         row: row of the caption.
-        query: image whose captions are matches.
+        query: image whose captions are matches; -1 for none.
         place: rank from 0; -1 for none.
         score: of the pair, if known.
     """
@@ -137,12 +131,7 @@ def shown_image(
 ) -> PageItem:
     """An image as an item of a page: its picture, or its first caption if there are no pictures.
 
-    Args:
-        dataset: the split.
-        row: row of the image.
-        query: caption whose images are matches.
-        place: rank from 0; -1 for none.
-        score: of the pair, if known.
+    The arguments are those of `shown_caption`, images and captions exchanged.
     """
     own = (dataset.text_to_image == row).nonzero().flatten()
     words = dataset.texts[int(own[0])] if len(own) else f"image {row}"
@@ -183,12 +172,7 @@ def differ(first: RankedQueries, second: RankedQueries, count: int) -> tuple[lis
     """Queries that the second model answers better than the first, and those it answers worse.
 
     They are in order of how many times better the rank is, so that from 100 to 10 is as much as
-    from 10 to 1; at most one per image, and of equal ones the lower row first.
-
-    Args:
-        first: ranks under one model.
-        second: ranks of the same queries under the other.
-        count: number of each, at most.
+    from 10 to 1; at most one per image and `count` of each, and of equal ones the lower row first.
 
     Raises:
         ValueError: the ranks are of other queries.

@@ -44,18 +44,12 @@ class _Level:
 
 @final
 class NGrams:
-    """Probability of each word of a caption given the words before it; see the module.
+    """Probability of each word of a caption given the words before it; see the module."""
 
-    Attributes:
-        order: words of the longest n-gram.
-        words: number of distinct words in training, the end of a caption among them.
-        captions: number of captions in training.
-    """
-
-    def __init__(self, levels: Sequence[_Level], captions: int) -> None:
+    def __init__(self, levels: Sequence[_Level]) -> None:
         self._levels = tuple(levels)
-        self.order, self.captions = len(levels), captions
-        self.words = len(levels[0].counts)
+        self.order = len(levels)  # words of the longest n-gram
+        self.words = len(levels[0].counts)  # distinct, the end of a caption among them
 
     @staticmethod
     def of(captions: Iterable[str], *, order: int = ORDER) -> NGrams:
@@ -67,33 +61,20 @@ class NGrams:
         if order < 1:
             raise ValueError(f"n-grams of {order} words cannot be counted; at least 1 is needed")
         raw: list[Counter[Gram]] = [Counter() for _ in range(order)]
-        count = 0
         for caption in captions:
             words = _ended(caption)
-            count += 1
             for length in range(1, order + 1):
                 grams = zip(*(words[start:] for start in range(length)))
                 raw[length - 1].update(grams)
-        if not count:
+        if not raw[0]:
             raise ValueError("a language model needs at least one caption to learn from")
         del raw[0][(START,)]  # never predicted
-        return NGrams(_levels(raw), count)
+        return NGrams(_levels(raw))
 
     def scores(self, captions: Sequence[str]) -> Tensor:
         """(N,) double, mean log probability of the words of each caption and of its end."""
         means = [sum(logs) / len(logs) for logs in map(self._logs, captions)]
         return torch.tensor(means, dtype=torch.double)
-
-    def perplexity(self, captions: Sequence[str]) -> float:
-        """Perplexity of all words of some captions and their ends together.
-
-        Raises:
-            ValueError: there is no caption.
-        """
-        logs = [log for caption in captions for log in self._logs(caption)]
-        if not logs:
-            raise ValueError("a perplexity needs at least one caption")
-        return math.exp(-sum(logs) / len(logs))
 
     def probability(self, word: str, before: Sequence[str]) -> float:
         """Probability of a word after others, the first of which may be `START`."""
@@ -157,15 +138,10 @@ BATCH_TOKENS = 2**10
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CaptionLogProbs:
-    """Log probabilities of N captions by a language model.
+    """Log probabilities of N captions by a language model."""
 
-    Attributes:
-        logs: (N,) double, log probability of each whole caption.
-        tokens: (N,) long, number of its tokens; at least one.
-    """
-
-    logs: Tensor
-    tokens: Tensor
+    logs: Tensor  # (N,) double, log probability of each whole caption
+    tokens: Tensor  # (N,) long, number of its tokens; at least one
 
     def rows(self, rows: Tensor) -> CaptionLogProbs:
         """Select rows."""
@@ -180,21 +156,14 @@ class CaptionLogProbs:
 @final
 @dataclass(frozen=True, slots=True)
 class Fluency:
-    """Perplexities of some captions; lower is more fluent.
+    """Perplexities of some captions; lower is more fluent."""
 
-    Attributes:
-        captions: number of captions.
-        typical: exp of the mean, over captions, of the mean negative log probability of a token.
-        mean: mean of the perplexities of the captions.
-        whole: perplexity of all tokens together, so that long captions count more.
-        times: `typical`, divided by that of the original captions.
-    """
-
-    captions: int
+    captions: int  # number of captions
+    # exp of the mean, over captions, of the mean negative log probability of a token
     typical: Share
-    mean: Share
-    whole: Share
-    times: Share | None = None
+    mean: Share  # mean of the perplexities of the captions
+    whole: Share  # perplexity of all tokens together, so that long captions count more
+    times: Share | None = None  # `typical`, divided by that of the original captions
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -248,18 +217,10 @@ class CausalLM:
 
     Each caption follows the token that begins a text, if the model has one, so that its first word
     counts; the end of a text does not.
-
-    Attributes:
-        name: the folder or name.
-        begins: the token that begins a text; None where there is none.
     """
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
-        """Open a model.
-
-        Args:
-            name: a folder or name.
-            device: of the model.
+        """Open a model, by its folder or name.
 
         Raises:
             ValueError: transformers is not installed, or there is no such language model.
@@ -282,7 +243,7 @@ class CausalLM:
         self._model: Any = model.to(self._device).eval()
         known = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
         self._begin: int | None = next((token for token in known if token is not None), None)
-        self.begins: str | None = None
+        self.begins: str | None = None  # the token that begins a text, if there is one
         if self._begin is not None:
             self.begins = str(self._tokenizer.convert_ids_to_tokens(self._begin))
 

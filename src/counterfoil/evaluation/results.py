@@ -22,19 +22,12 @@ GROUPS = (
 @final
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Numbers of a run.
+    """Numbers of a run."""
 
-    Attributes:
-        name: of the run.
-        numbers: one for each of `METRICS`.
-        intervals: one for each of `METRICS`.
-        against: comparison with the first run; empty for the first run itself.
-    """
-
-    name: str
-    numbers: tuple[float, ...]
-    intervals: tuple[Interval, ...]
-    against: tuple[Comparison, ...] = ()
+    name: str  # of the run
+    numbers: tuple[float, ...]  # one for each of `METRICS`
+    intervals: tuple[Interval, ...]  # one for each of `METRICS`
+    against: tuple[Comparison, ...] = ()  # with the first run; empty for the first run itself
 
 
 def results(reports: dict[str, EvaluationReport], *, seed: int = 0) -> tuple[RunResult, ...]:
@@ -77,14 +70,7 @@ def headline(runs: Sequence[RunResult]) -> str:
 
 
 def result_table(runs: Sequence[RunResult]) -> TableBlock:
-    """Tabulate all metrics by run, with intervals and differences from the first run.
-
-    Args:
-        runs: at least one; all but the first carry a comparison with it.
-
-    Raises:
-        ValueError: there is no run.
-    """
+    """Tabulate all metrics by run, with intervals and differences from the first run."""
     if not runs:
         raise ValueError("a report needs at least one evaluated run")
     head = ["Metric"]
@@ -125,12 +111,7 @@ def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
 
 
 def cascade_table(name: str, shortlists: ShortlistReport) -> TableBlock:
-    """Tabulate recalls by the number of pairs that the re-ranking model scores for a query.
-
-    Args:
-        name: of the cascade.
-        shortlists: with a curve.
-    """
+    """Tabulate recalls by the number of pairs that the re-ranking model scores for a query."""
     setting = shortlists.first.setting
     queries = setting.images + setting.texts
     rows = [("0", "0", *_recalls(shortlists.first))]
@@ -163,11 +144,7 @@ def _recalls(report: EvaluationReport) -> tuple[str, ...]:
 
 
 def cascade_figure(curves: Mapping[str, ShortlistReport]) -> Figure:
-    """Draw RSum against the number of pairs that are scored for a query.
-
-    Args:
-        curves: shortlists with a curve, by the name of the cascade.
-    """
+    """Draw RSum against the number of pairs that are scored for a query, by name of the cascade."""
     points = []
     for name, shortlists in curves.items():
         for point in shortlists.curve:

@@ -32,17 +32,11 @@ TIES = "a foil that ties with the best caption ranks before it"
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CaptionAttack:
-    """A split and the F foils of its captions.
+    """A split and the F foils of its captions."""
 
-    Attributes:
-        dataset: the split with the foils behind its T texts; they describe no image.
-        images: (F,) long, the image of the original caption.
-        kinds: (F,) kind of each foil.
-    """
-
-    dataset: ImageTextDataset
-    images: Tensor
-    kinds: tuple[str, ...]
+    dataset: ImageTextDataset  # the split, with the foils behind its T texts; they have no image
+    images: Tensor  # (F,) long, the image of the original caption
+    kinds: tuple[str, ...]  # (F,) kind of each foil
 
     @classmethod
     def of(cls, dataset: ImageTextDataset, foils: Iterable[tuple[str, str, str]]) -> CaptionAttack:
@@ -93,17 +87,11 @@ class CaptionAttack:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class AttackReport:
-    """Retrieval by images before and after foils of each kind are added.
+    """Retrieval by images before and after foils of each kind are added."""
 
-    Attributes:
-        before: without foils.
-        after: by kind of the foils; with several kinds, all together last.
-        foils: number of foils by kind.
-    """
-
-    before: EvaluationReport
-    after: Mapping[str, EvaluationReport]
-    foils: Mapping[str, int]
+    before: EvaluationReport  # without foils
+    after: Mapping[str, EvaluationReport]  # by kind of the foils; all together last, if several
+    foils: Mapping[str, int]  # number of foils by kind
 
     def protocol(self) -> str:
         """The protocol in one sentence."""
