@@ -32,7 +32,7 @@ from counterfoil.evaluation.explanation_page import ExplainedCard
 from counterfoil.model import Model
 from counterfoil.negatives.diagnose import (
     InspectedPairs,
-    SuspectedPositives,
+    inspect_pairs,
     pair_scores,
     suspects_by_score,
     suspects_by_wording,
@@ -533,18 +533,26 @@ def likely_positives(
     sides = _hardest(lists, dataset)
     limits = _positive_scores(dataset, members, sides)
     suspected: dict[tuple[int, int], LikelyPositive] = {}
-    for side, limit, estimates in zip(
+    for side, limit, by_wording in zip(
         sides, limits, suspects_by_wording(dataset, sides, least=alike)
     ):
-        estimates, scores = list(estimates), None
+        estimates, pairs, listed = list(by_wording), side.pairs, side.listed
+        gaps: Tensor | None = None
         if members:
-            pairs, listed = side.pairs, side.listed
             scores = torch.full(listed.shape, -torch.inf)
             scores[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
             estimates.append(suspects_by_score(side, scores, limit))
-        for pair in _suspected_pairs(side, estimates, scores, limit):
-            other = suspected.get((pair.image, pair.text))
-            suspected[pair.image, pair.text] = pair if other is None else _merge(other, pair)
+            gaps = scores - limit.unsqueeze(1)
+        for estimate in estimates:
+            for line, place in estimate.suspected.nonzero().tolist():
+                image, text = int(pairs.image[line, place]), int(pairs.text[line, place])
+                gap = None if gaps is None else float(gaps[line, place])
+                before = suspected.get((image, text), LikelyPositive(image, text, (), gap))
+                reasons = tuple(dict.fromkeys((*before.reasons, estimate.name)))
+                # the greater gap where both sides list the pair
+                if gap is not None and before.gap is not None:
+                    gap = max(gap, before.gap)
+                suspected[image, text] = LikelyPositive(image, text, reasons, gap)
     return sorted(
         suspected.values(),
         key=lambda pair: (-len(pair.reasons), -(pair.gap or 0.0), pair.image, pair.text),
@@ -555,24 +563,16 @@ def _hardest(
     lists: HardNegativeLists, dataset: ImageTextDataset
 ) -> tuple[InspectedPairs, InspectedPairs]:
     """The hardest texts of every image with a caption, and the hardest images of every text."""
-    relation, text_to_image = dataset.relation, dataset.text_to_image
-    images = (relation.counts > 0).nonzero().squeeze(1)
-    texts = (text_to_image >= 0).nonzero().squeeze(1)
-    captions, counts = relation.captions(images)
-    first_caption = captions[counts.cumsum(0) - counts]
-    hard_texts = lists.texts[images, :HARD_TEXTS].long()
-    hard_images = lists.images[texts, :HARD_IMAGES].long()
+    relation = dataset.relation
+    hardest = replace(
+        lists, texts=lists.texts[:, :HARD_TEXTS], images=lists.images[:, :HARD_IMAGES]
+    )
+    texts = (dataset.text_to_image >= 0).nonzero().squeeze(1)
+    captions, counts = relation.captions((relation.counts > 0).nonzero().squeeze(1))
+    first_captions = captions[counts.cumsum(0) - counts]  # an image's texts are listed once
     return (
-        InspectedPairs(
-            Pairs(images, first_caption),
-            Pairs(images.unsqueeze(1).expand_as(hard_texts), hard_texts),
-            hard_texts >= 0,
-        ),
-        InspectedPairs(
-            Pairs(text_to_image[texts], texts),
-            Pairs(hard_images, texts.unsqueeze(1).expand_as(hard_images)),
-            hard_images >= 0,
-        ),
+        inspect_pairs(hardest, relation, first_captions)[0],
+        inspect_pairs(hardest, relation, texts)[1],
     )
 
 
@@ -588,30 +588,6 @@ def _positive_scores(
     scores = pair_scores(members, own)
     lowest = torch.full((len(dataset),), torch.inf).scatter_reduce(0, own.image, scores, "amin")
     return lowest[images], scores
-
-
-def _suspected_pairs(
-    side: InspectedPairs,
-    estimates: Sequence[SuspectedPositives],
-    scores: Tensor | None,
-    limit: Tensor,
-) -> Iterator[LikelyPositive]:
-    if not estimates:
-        return
-    suspected = torch.stack([estimate.suspected for estimate in estimates]).any(0)
-    for line, place in suspected.nonzero().tolist():
-        yield LikelyPositive(
-            int(side.pairs.image[line, place]),
-            int(side.pairs.text[line, place]),
-            tuple(e.name for e in estimates if bool(e.suspected[line, place])),
-            None if scores is None else float(scores[line, place] - limit[line]),
-        )
-
-
-def _merge(pair: LikelyPositive, other: LikelyPositive) -> LikelyPositive:
-    reasons = tuple(dict.fromkeys((*pair.reasons, *other.reasons)))
-    gaps = [gap for gap in (pair.gap, other.gap) if gap is not None]
-    return LikelyPositive(pair.image, pair.text, reasons, max(gaps, default=None))
 
 
 def _false_negatives(

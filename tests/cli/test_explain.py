@@ -95,13 +95,6 @@ def test_a_data_set_is_ranked(words, explained):
     assert f"{len(worst)} captions; greatest doubt first" in told
 
 
-def test_a_data_set_is_ranked_by_score(words, explained):
-    told, _, plain = explained(words, "--data", cases.SCENES, "--rank", "score")
-    scores = [line["score"] for line in plain]
-    assert scores == sorted(scores)
-    assert "lowest score first" in told
-
-
 def test_lines_of_a_file_with_images_of_data(words, explained, tmp_path):
     rows = [
         {"image": cases.IMAGE, "caption": "a red star"},

@@ -11,7 +11,6 @@ import explain_cases as cases
 import recipes_cases
 from corpus_cases import write_picture
 from counterfoil.cli.explain import ExplainOutputs, explain_many, explain_one, read_caption_file
-from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import ExplainConfig, ExplainedWord, Explanation
 from counterfoil.pipelines.run import DataSource
 
@@ -62,21 +61,6 @@ def test_by_score_the_lowest_come_first(audited):
     shown, lines = audited(2, "score")
     assert shown == ["1", "3"]
     assert [line["suspicion"] for line in lines] == sorted(DOUBTS, reverse=True)
-
-
-def test_lines_of_a_file_have_images_of_other_data(tmp_path):
-    whole = load_dataset(cases.SCENES)
-    names = [whole.image_ids[row] for row in (7, 2, 7)]
-    rows = [{"image": name, "caption": f"caption {n}"} for n, name in enumerate(names)]
-    dataset = read_caption_file(
-        cases.write_lines(tmp_path / "said.jsonl", rows), DataSource(cases.SCENES)
-    )
-    found = {
-        t: dataset.image_ids[row] for t, row in zip(dataset.texts, dataset.text_to_image.tolist())
-    }
-    assert found == {f"caption {n}": name for n, name in enumerate(names)}
-    assert len(dataset) == len(whole)
-    assert dataset.name == "said.jsonl"
 
 
 def test_an_image_that_the_data_lack_is_named(tmp_path):

@@ -115,7 +115,7 @@ def test_a_blind_model_above_chance_marks_the_set(models, asked, tmp_path):
     assert "100.0 !" in page
 
 
-@pytest.mark.parametrize("form", foil_cases.WRITERS)
+@pytest.mark.parametrize("form", ["aro-relation", "valse", "vsr"])
 def test_every_form_from_end_to_end(form, models, asked, tmp_path):
     source = foil_cases.WRITERS[form](tmp_path / "set")
     plain, page = asked(models / "pixels", source, "--images", tmp_path / "set" / "images")

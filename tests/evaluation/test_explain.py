@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -103,20 +99,3 @@ def test_captions_that_cannot_be_explained(model, plain, dataset):
         explain(model, "nothing", ["a dog"], dataset=dataset)
     with pytest.raises(ValueError, match="reads stored features"):
         explain(model, dataset.pictures.open(0), ["a dog"])
-
-
-def test_a_fresh_process_finds_the_same(model, dataset, tmp_path):
-    """From the folder alone, on the command line."""
-    out = tmp_path / "out.json"
-    words = ["explain", model.name, cases.IMAGE, "A blue star above a square.", "--json", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "counterfoil.cli", *words, "--data", cases.SCENES],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    here = explain(model, cases.IMAGE, "A blue star above a square.", dataset=dataset)
-    found = json.loads(out.read_text())
-    assert found["score"] == pytest.approx(here.score, abs=1e-6)
-    assert [word["doubt"] for word in found["words"]] == pytest.approx(
-        [word.doubt for word in here.words], abs=1e-6
-    )

@@ -6,7 +6,7 @@ import torch
 import evaluation_cases
 import processes
 from counterfoil.core.types import Pairs
-from counterfoil.evaluation.metrics import METRICS, Protocol, rank_positions, ranks_of
+from counterfoil.evaluation.metrics import METRICS, Protocol, rank_positions
 from counterfoil.evaluation.protocols import (
     COCO_1K,
     FLICKR_1K,
@@ -138,15 +138,6 @@ def test_numbers_follow_the_names_of_the_metrics():
 def test_a_fold_is_five_thousand_over_five_in_order():
     cuts = folds_of(COCO_1K, 5000)
     assert [(int(c[0]), len(c)) for c in cuts] == [(1000 * f, 1000) for f in range(5)]
-
-
-def test_ranks_are_kept_on_the_rows_of_the_split():
-    scores, text_to_image = _case(orphans=0)
-    report = evaluate_protocol([member(scores)], unnamed(text_to_image, 37))
-    i2t, t2i = ranks_of(scores, text_to_image)
-    assert torch.equal(report.ranked[0].ranks, i2t)
-    assert torch.equal(report.ranked[1].ranks, t2i)
-    assert torch.equal(report.ranked[1].images, text_to_image)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from functools import cache
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 import evaluation_cases
 from counterfoil.evaluation import galleries
@@ -20,17 +18,11 @@ from counterfoil.evaluation.protocols import evaluate_scores
 from counterfoil.evaluation.results import chance, figure, headline, result_table, results, signed
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
 from counterfoil.report.page import (
-    CardColumn,
-    CardSection,
-    ExampleCard,
     FigureSection,
     Page,
-    PageItem,
     Provenance,
     render_page,
-    write_page,
 )
-from counterfoil.report.tables import terminal_table
 
 NASTY = "<script>alert(\"1\")</script> & 'quoted' $x_1$"
 PICTURE = "data:image/png;base64,AAAA"
@@ -149,23 +141,6 @@ def test_a_single_run_has_no_differences():
     assert "Differences" not in block.note
 
 
-@pytest.mark.parametrize("asked", [None, PICTURE])
-@pytest.mark.parametrize("picture", [None, PICTURE])
-def test_a_search_has_a_page_of_its_own(tmp_path, asked, picture):
-    items = tuple(PageItem(NASTY, picture, n, score=0.5) for n in (1, 2))
-    card = ExampleCard(PageItem(NASTY, asked), "", (CardColumn("", "", items),))
-    sections = (CardSection("Results", "", (card,)),)
-    write_page(Page(NASTY, "", "two images", sections=sections), tmp_path / "found.html")
-    reader = _Reader()
-    reader.feed((tmp_path / "found.html").read_text(encoding="utf-8"))
-    assert reader.open == []
-    pictures = [attributes["src"] for tag, attributes in reader.seen if tag == "img"]
-    assert pictures == [PICTURE] * ((asked is not None) + 2 * (picture is not None))
-    text = " ".join(reader.text)
-    assert "0.50" in text
-    assert "at place" not in text
-
-
 def cells(runs, metric):
     """Cells of a metric, which stands once in either direction."""
     lines = [row for row in result_table(runs).rows if len(row) > 1]
@@ -235,18 +210,3 @@ def test_numbers():
     assert figure("i2t median rank", 3.4) == "3.4"
     assert figure("i2t mean rank", 3.0) == "3.0"
     assert (chance(None), chance(0.0001), chance(0.04)) == ("–", "< 0.001", "0.040")
-
-
-def test_the_terminal_table_fits_and_is_literal():
-    first, second = _runs()[0]
-    runs = replace(first, name="[bold]a[/]"), second
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(terminal_table(result_table(runs), "the [red]protocol[/]"))
-    text = console.export_text()
-    assert "[bold]a[/]" in text
-    assert "the [red]protocol[/]" in text
-    assert "…" in text
-    assert max(map(len, text.splitlines())) <= 80
-    for metric in ("R@1", "R@5", "R@10", "Median rank", "Mean rank"):
-        assert text.count(f" {metric} ") == 2
-    assert f"{runs[1].numbers[-1]:.1f}" in text

@@ -15,7 +15,6 @@ from counterfoil.data.tokenizers import word_spans
 from counterfoil.evaluation.explain import without_word
 from counterfoil.evaluation.word_heads import (
     ImageSentences,
-    RankedReplacements,
     SentenceWord,
     WordHeads,
     group_tokens,
@@ -62,23 +61,9 @@ def slow(reader, told: ImageSentences, word: SentenceWord) -> dict[tuple[int, ..
     return cases.every_rewording(reader.model, one, ids, word.tokens, reader.tokenizer)
 
 
-def likeliest(every: dict[tuple[int, ...], float], most: int) -> dict[tuple[int, ...], float]:
-    return dict(sorted(every.items(), key=lambda item: -item[1])[:most])
-
-
 def test_words_are_where_they_are_asked_for(tokenizer, told):
     for word, spelt in SPELT.items():
         assert tokenizer.tokens(told.ids[word.row, list(word.tokens)].tolist()) == spelt
-
-
-def test_beams_as_wide_as_the_vocabulary_find_the_likeliest(reader, told):
-    wide = reader.tokenizer.size
-    asked = [SKATE, SURF, NEAR]
-    for word, answer in zip(asked, rank_replacements(reader, told, asked, wide), strict=True):
-        best = likeliest(slow(reader, told, word), wide)
-        assert {one.ids: one.log_prob for one in answer.best} == pytest.approx(best, abs=1e-5)
-        logs = [one.log_prob for one in answer.best]
-        assert logs == sorted(logs, reverse=True)
 
 
 def test_a_beam_of_one_goes_on_with_the_best_beginning(reader, told):
@@ -96,27 +81,9 @@ def test_a_beam_of_one_goes_on_with_the_best_beginning(reader, told):
     assert written.log_prob == pytest.approx(every[begun], abs=1e-5)
 
 
-def test_the_word_itself_has_what_its_pieces_have(reader, told):
-    for word, answer in zip((SKATE, SURF), rank_replacements(reader, told, [SKATE, SURF], 3)):
-        own = tuple(told.ids[word.row, list(word.tokens)].tolist())
-        assert answer.own == pytest.approx(slow(reader, told, word)[own], abs=1e-5)
-
-
-def test_words_change_nothing_for_one_another(reader, told):
-    before = told.ids.clone()
-    asked = [SKATE, SURF, SKATES, NEAR]
-    together = rank_replacements(reader, told, asked, 4)
-    assert torch.equal(told.ids, before)
-    for word, answer in zip(asked, together, strict=True):
-        (alone,) = rank_replacements(reader, told, [word], 4)
-        assert [one.ids for one in alone.best] == [one.ids for one in answer.best]
-        assert alone.own == pytest.approx(answer.own, abs=1e-5)
-
-
-def test_no_more_than_there_is_and_nothing_for_nothing(reader, told):
+def test_every_token_may_stand_there_and_nothing_for_nothing(reader, told):
     special = cases.unwritten(reader.tokenizer)
     (answer,) = rank_replacements(reader, told, [SURF], 1000)
-    assert isinstance(answer, RankedReplacements)
     found = {one.ids[0] for one in answer.best}
     assert found.isdisjoint(special)
     assert len(found) == len(slow(reader, told, SURF))

@@ -24,7 +24,7 @@ from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import CUTOFFS, Direction
 from counterfoil.scoring.encode import EmbeddedDataset
-from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.reducers import TopK, rank_keys, rows_of, scores_of
 from counterfoil.scoring.stream import stream_scores
 
 # ids of the positives of each query id
@@ -267,26 +267,15 @@ def nearest_neighbours(
             use it only to compare with their numbers.
         at_once: rows of similarities in memory.
     """
-    lists = []
+    lists, columns = [], torch.arange(len(embedded), device=embedded.device)
     for start in range(0, len(embedded), at_once):
-        similar = embedded[start : start + at_once] @ embedded.T
-        rows = torch.arange(len(similar), device=embedded.device)
+        similar = embedded[start : start + at_once].float() @ embedded.T.float()
+        rows = columns[: len(similar)]
         similar[rows, rows + start] = 0.0 if own == "zero" else -torch.inf
-        lists.append(_top_columns(similar, min(depth, len(embedded))))
+        # of equal values the lower row has the larger key
+        best = rank_keys(similar, columns).topk(min(depth, len(embedded)), 1).values
+        lists.append(rows_of(best).masked_fill(scores_of(best) == -torch.inf, -1))
     return torch.cat(lists)
-
-
-def _top_columns(similar: Tensor, depth: int) -> Tensor:
-    """(n, K) columns of the highest values, best first, the lower column first among equals."""
-    places = similar.topk(depth, 1).indices.sort(1).values
-    best, order = similar.gather(1, places).sort(stable=True, dim=1, descending=True)
-    places = places.gather(1, order)
-    shared = (similar >= best[:, -1:]).sum(1) > depth  # a tie at the end of topk
-    if shared.any():
-        places[shared] = (
-            similar[shared].sort(stable=True, dim=1, descending=True).indices[:, :depth]
-        )
-    return places.masked_fill(best == -torch.inf, -1)
 
 
 def _related(

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -46,6 +46,7 @@ def test_every_file_holds_the_same_entries(name, text, called, tmp_path):
     assert [plain for _, plain in rows] == ENTRIES
 
 
+@settings(max_examples=30)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1)))
 def test_captions_come_out_of_tables_as_they_went_in(tmp_path_factory, captions):
     table = io.StringIO(newline="")
