@@ -1439,9 +1439,8 @@ def page_of_foils_that_is_a_folder(here, models):
 
 EXPLAINED = "scenes:images=36,features=regions"
 
-typed("nothing to explain", "explain vectors", "an image and a caption", "--file", "--data")
+typed("nothing to explain", "explain vectors", "an image and a caption", "--data")
 typed("no caption to explain", "explain vectors a.png", "an image and a caption")
-typed("explain two things", "explain vectors a.png dog --file a.jsonl", "an image and a caption")
 typed("explain vectors", f"explain vectors --data {EXPLAINED}", "ready-made vectors")
 typed("no picture to explain", "explain vectors a.png dog", "a.png does not exist")
 typed("no image to explain", "explain vectors photo dog", "'photo' is no picture", "--data")
@@ -1451,9 +1450,6 @@ typed(
     "'scene-0-tset-00000' is not an image of scenes",
     "did you mean 'scene-0-",
     "36 in all",
-)
-typed(
-    "no file to explain", "explain vectors --file captions.jsonl", "captions.jsonl does not exist"
 )
 typed(
     "doubt above one",
@@ -1473,43 +1469,25 @@ def lines_to_explain(here: Path, *lines: str) -> None:
 @case("captions.jsonl, line 2 is not JSON")
 def explained_line_that_is_no_json(here, models):
     lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}', "{")
-    return "explain", models / "pixels", "--file", "captions.jsonl"
+    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
 
 
 @case("captions.jsonl, line 1: there is no 'caption'")
 def explained_line_without_a_caption(here, models):
     lines_to_explain(here, '{"image": "a.png"}')
-    return "explain", models / "pixels", "--file", "captions.jsonl"
+    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
 
 
 @case("caption 'a.png#1' is empty")
 def explained_line_with_an_empty_caption(here, models):
     lines_to_explain(here, '{"image": "a.png", "captions": ["a dog", " "]}')
-    return "explain", models / "pixels", "--file", "captions.jsonl"
+    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
 
 
 @case("b.png does not exist")
 def explained_line_without_its_picture(here, models):
     lines_to_explain(here, '{"image": "b.png", "caption": "a dog"}')
-    return "explain", models / "pixels", "--file", "captions.jsonl"
-
-
-@case("'a.png' is not an image of scenes")
-def explained_line_with_an_image_of_other_data(here, models):
-    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}')
-    return "explain", models / "pixels", "--file", "captions.jsonl", "--data", EXPLAINED
-
-
-@case("no head that doubts or corrects words", "rank by score")
-def ranked_by_doubt_that_nobody_has(here, models):
-    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}')
-    return "explain", models / "pixels", "--file", "captions.jsonl", "--rank", "doubt"
-
-
-@case("'scor' is not a rank of captions", "did you mean 'score'")
-def ranked_by_something_unknown(here, models):
-    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}')
-    return "explain", models / "pixels", "--file", "captions.jsonl", "--rank", "scor"
+    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
 
 
 @case("the caption is empty")

@@ -1,4 +1,4 @@
-"""``counterfoil explain`` on one caption, on a file, and on a data set."""
+"""``counterfoil explain`` on one caption and on a data set."""
 
 from __future__ import annotations
 
@@ -95,42 +95,29 @@ def test_a_data_set_is_ranked(words, explained):
     assert f"{len(worst)} captions; greatest doubt first" in told
 
 
-def test_lines_of_a_file_with_images_of_data(words, explained, tmp_path):
-    rows = [
-        {"image": cases.IMAGE, "caption": "a red star"},
-        {"image": "scene-0-train-00001", "captions": ["a blue circle", "a star " * 20]},
-    ]
-    file = cases.write_lines(tmp_path / "captions.jsonl", rows)
-    told, page, plain = explained(words, "--file", file, "--data", cases.SCENES)
-    told_of = {(line["image"], line["caption"]): line for line in plain}
-    assert len(told_of) == 3
-    found = told_of[cases.IMAGE, "a red star"]
-    _, _, alone = explained(words, cases.IMAGE, "a red star", "--data", cases.SCENES)
-    assert found["score"] == pytest.approx(alone["score"], abs=1e-6)
-    assert "1 too long for the model" in told
-    assert "too long: the model reads it up to" in page
-    assert sum(line["unread"] is not None for line in plain) == 1
-
-
-def test_lines_of_a_file_with_pictures_beside_it(models, explained, tmp_path):
+def test_captions_of_pictures_are_ranked_by_score(models, explained, tmp_path):
     write_picture(tmp_path / "a.png")
-    rows = [{"image": "a.png", "caption": "a red dog"}, {"image": "a.png", "caption": "the snow"}]
-    file = cases.write_lines(tmp_path / "captions.jsonl", rows)
-    told, page, plain = explained(models / "pixels", "--file", file)
-    assert [line["caption"] for line in sorted(plain, key=lambda line: line["id"])] == [
-        "a red dog",
-        "the snow",
-    ]
-    assert page.count("data:image/") == 2
-    assert "captions.jsonl: 2 captions; lowest score first" in told
+    rows = [{"image": "a.png", "captions": ["a red dog", "the snow", "dog " * 70]}]
+    cases.write_lines(tmp_path / "captions.jsonl", rows)
+    data = ("--data", tmp_path, "--split", "all")
+    told, page, plain = explained(models / "pixels", *data)
+    scores = [line["score"] for line in plain]
+    assert scores == sorted(scores)
+    assert page.count("data:image/") == 3
+    assert "3 captions; lowest score first; 1 too long for the model" in told
+    assert "too long: the model reads it up to" in page
+    (cut,) = (line for line in plain if line["unread"] is not None)
+    assert cut["caption"].startswith("dog dog")
 
 
-def test_a_broken_run_leaves_nothing(words, tmp_path, monkeypatch):
-    rows = [{"image": cases.IMAGE, "caption": "a red star"}, {"image": cases.IMAGE, "caption": " "}]
-    file = cases.write_lines(tmp_path / "captions.jsonl", rows)
+def test_a_broken_run_leaves_nothing(models, tmp_path):
+    write_picture(tmp_path / "a.png")
+    rows = [{"image": "a.png", "captions": ["a red star", " "]}]
+    cases.write_lines(tmp_path / "captions.jsonl", rows)
     before = sorted(tmp_path.iterdir())
+    data = ("--data", tmp_path, "--split", "all")
     out = ("--output", tmp_path / "p.html", "--json", tmp_path / "o.jsonl")
-    assert run("explain", words, "--file", file, "--data", cases.SCENES, *out) == 2
+    assert run("explain", models / "pixels", *data, *out) == 2
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -187,7 +174,6 @@ def test_commands_of_the_page_run(words, tmp_path, monkeypatch):
     ]
     assert len(on_scenes) >= 2
     monkeypatch.chdir(tmp_path)
-    cases.write_lines(tmp_path / "captions.jsonl", [{"image": cases.IMAGE, "caption": "a star"}])
     for line in on_scenes:
         found = shlex.split(line.split("  #")[0])
         found[2] = str(words)

@@ -10,13 +10,12 @@ import pytest
 import explain_cases as cases
 import recipes_cases
 from corpus_cases import write_picture
-from counterfoil.cli.explain import ExplainOutputs, explain_many, explain_one, read_caption_file
+from counterfoil.cli.explain import ExplainOutputs, explain_many, explain_one
 from counterfoil.evaluation.explain import ExplainConfig, ExplainedWord, Explanation
 from counterfoil.pipelines.run import DataSource
 
 PLAN = ExplainConfig(threshold=0.5)
 DOUBTS = (0.25, 0.75, 0.5, 0.75, 0.0, 0.5)
-NO_DATA = DataSource("")
 
 
 @pytest.fixture
@@ -36,12 +35,11 @@ def audited(tmp_path, monkeypatch):
             )
 
     monkeypatch.setattr("counterfoil.evaluation.explain.explain_dataset", made_up)
-    monkeypatch.setattr(ExplainConfig, "rank_by", lambda plan, _: plan.rank)
 
-    def audited(top: int, rank: str | None = None):
+    def audited(top: int, doubts: bool):
         out = ExplainOutputs(json=tmp_path / "lines.jsonl")
-        plan = replace(PLAN, rank=rank)
-        shown = explain_many(str(model), NO_DATA, "test", folder / "captions.jsonl", plan, top, out)
+        monkeypatch.setattr("counterfoil.evaluation.explain.has_doubt_head", lambda _: doubts)
+        shown = explain_many(str(model), DataSource(str(folder)), "all", PLAN, top, out)
         kept = [json.loads(line) for line in out.json.read_text().splitlines()]
         return [one.caption[-1] for one in shown], kept
 
@@ -51,24 +49,16 @@ def audited(tmp_path, monkeypatch):
 @pytest.mark.parametrize("top", range(1, 8))
 def test_the_most_suspicious_are_shown_and_of_equals_the_first(audited, top):
     order = sorted(range(len(DOUBTS)), key=lambda row: (-DOUBTS[row], row))
-    shown, lines = audited(top, "doubt")
+    shown, lines = audited(top, True)
     assert shown == [str(row) for row in order[:top]]
     assert [line["caption"][-1] for line in lines] == [str(row) for row in order]
     assert [line["suspicion"] for line in lines] == sorted(DOUBTS, reverse=True)
 
 
 def test_by_score_the_lowest_come_first(audited):
-    shown, lines = audited(2, "score")
+    shown, lines = audited(2, False)
     assert shown == ["1", "3"]
     assert [line["suspicion"] for line in lines] == sorted(DOUBTS, reverse=True)
-
-
-def test_an_image_that_the_data_lack_is_named(tmp_path):
-    path = cases.write_lines(tmp_path / "said.jsonl", [{"image": "nowhere", "caption": "a dog"}])
-    with pytest.raises(ValueError, match="nowhere"):
-        read_caption_file(path, DataSource(cases.SCENES))
-    with pytest.raises(ValueError, match="does not exist; lines of image and caption"):
-        read_caption_file(tmp_path / "none.jsonl", DataSource(cases.SCENES))
 
 
 def test_what_is_no_picture_is_refused_before_a_model_is_opened(tmp_path):

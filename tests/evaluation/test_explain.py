@@ -80,12 +80,6 @@ def test_what_a_model_lacks(model, plain, tmp_path):
     assert "no head that doubts or corrects words" in describe_missing_heads(plain)
     doubts = load_model(cases.saved(tmp_path / "doubts", ("rank", "doubt")))
     assert "no head that corrects words" in describe_missing_heads(doubts)
-    assert ExplainConfig().rank_by(model) == ExplainConfig().rank_by(doubts) == "doubt"
-    assert ExplainConfig().rank_by(plain) == ExplainConfig(rank="score").rank_by(model) == "score"
-    with pytest.raises(ValueError, match=r"no head that doubts or corrects words.*rank by score"):
-        ExplainConfig(rank="doubt").rank_by(plain)
-    with pytest.raises(ValueError, match="did you mean 'score'"):
-        ExplainConfig(rank="scores").rank_by(model)
 
 
 def test_captions_that_cannot_be_explained(model, plain, dataset):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, final
 
@@ -37,15 +37,8 @@ if TYPE_CHECKING:
 Ranked: TypeAlias = "tuple[float, int, Explanation]"  # suspicion, caption row
 TINTS = ((0.75, "bold red"), (0.5, "red"), (0.25, "yellow"))
 
-CaptionFile = Annotated[
-    Path | None, typer.Option(help="File with an image and a caption on each line.")
-]
 Threshold = Annotated[
     float, typer.Option(min=0, max=1, help="Doubt from which a word counts as wrong.")
-]
-Rank = Annotated[
-    str | None,
-    typer.Option(help="Order of many captions: greatest `doubt` first, or lowest `score`."),
 ]
 Json = Annotated[Path | None, typer.Option(help="Write JSON of one caption, JSON lines of many.")]
 
@@ -57,8 +50,8 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil explain runs/tags-dc/uniter-scenes/tags-dc scene-0-test-00003 "
         '"a red star above a square" --data scenes:features=regions --output page.html',
         "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --json out.json",
-        "counterfoil explain runs/mine --file captions.jsonl --output page.html --json all.jsonl",
-        "counterfoil explain runs/mine --data flickr8k/ --features regions/ --split train",
+        "counterfoil explain runs/mine --data photos/ --split all --output page.html",
+        "counterfoil explain runs/mine --data flickr8k/ --features regions/ --json all.jsonl",
     )
 )
 @data_options
@@ -71,12 +64,10 @@ def explain(
     ] = None,
     caption: Annotated[str | None, typer.Argument(help="Caption to explain.")] = None,
     split: Split = "test",
-    file: CaptionFile = None,
     threshold: Threshold = 0.5,
     alternatives: Annotated[
         int, typer.Option(min=1, help="Corrections shown of each doubted word.")
     ] = 3,
-    rank: Rank = None,
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
     page: Annotated[
         Path | None, typer.Option("--output", help="HTML page with the images.")
@@ -88,30 +79,20 @@ def explain(
     """Find wrong words of a caption and correct them; or of all captions of a data set."""
     from counterfoil.evaluation.explain import ExplainConfig
 
-    _check_options(context, single=image is not None)
-    config = ExplainConfig(threshold=threshold, corrections=alternatives, rank=rank)
+    if image is not None:
+        refuse(context, ("split", "top", "resume"), "with --data alone")
+    refuse_without(context, "data", ("features", "images", "corrections", "split"))
+    config = ExplainConfig(threshold=threshold, corrections=alternatives)
     source = data.source(default="")
     outputs = ExplainOutputs(page, json, resume)
-    if image is None and (file is not None or data.data is not None):
-        explain_many(model, source, split, file, config, top, outputs)
-    elif image is None or caption is None or file is not None:
+    if image is None and data.data is not None:
+        explain_many(model, source, split, config, top, outputs)
+    elif image is None or caption is None:
         raise ValueError(
-            "give an image and a caption, or --file with lines of both, or --data without either "
-            "for all captions of a split"
+            "give an image and a caption, or --data without either for all captions of a split"
         )
     else:
         explain_one(model, image, caption, source if data.data else None, config, outputs)
-
-
-def _check_options(context: typer.Context, *, single: bool) -> None:
-    """Refuse options without effect on a single caption, a file, or a data set."""
-    if single:
-        refuse(context, ("split", "rank", "top", "resume"), "with --file, or with --data alone")
-    if single or context.params["file"] is None:
-        refuse_without(context, "data", ("features", "images", "corrections", "split"))
-    else:
-        refuse_without(context, "data", ("corrections",))
-        refuse_without(context, "file", ("split",), alone=True)
 
 
 @final
@@ -189,22 +170,25 @@ def explain_many(
     model_name: str,
     source: DataSource,
     split: str,
-    file: Path | None,
     config: ExplainConfig,
     top: int,
     outputs: ExplainOutputs,
 ) -> list[Explanation]:
-    """Explain all captions of a split or a file; returns the most suspicious, which are shown."""
+    """Explain all captions of a split; returns the most suspicious, which are shown."""
     from counterfoil.core import distributed
     from counterfoil.core.io import atomic_write
-    from counterfoil.evaluation.explain import ExplanationCheckpoint, explain_dataset
+    from counterfoil.evaluation.explain import (
+        ExplanationCheckpoint,
+        explain_dataset,
+        has_doubt_head,
+    )
     from counterfoil.model import load_model
 
     outputs.check()
     distributed.init()
-    dataset = source.split(split) if file is None else read_caption_file(file, source)
+    dataset = source.split(split)
     model = load_model(model_name)
-    rank_by = config.rank_by(model)
+    by_doubt = has_doubt_head(model.model)  # otherwise by score, the lowest first
     lines_file = None if distributed.rank() else outputs.json
     checkpoint = None
     if lines_file is not None:
@@ -220,7 +204,7 @@ def explain_many(
     best: list[Ranked] = []
     for row, explanation in explain_dataset(model, dataset, config, checkpoint):
         doubt = explanation.doubt or 0.0
-        suspicion = doubt if rank_by == "doubt" else -explanation.score
+        suspicion = doubt if by_doubt else -explanation.score
         if lines_file is not None:
             image = dataset.image_ids[int(dataset.text_to_image[row])]
             values = {"id": dataset.text_ids[row], "image": image, "suspicion": suspicion}
@@ -239,7 +223,7 @@ def explain_many(
     if checkpoint is not None:
         checkpoint.parts.remove()
     if distributed.rank() == 0:
-        order = "greatest doubt" if rank_by == "doubt" else "lowest score"
+        order = "greatest doubt" if by_doubt else "lowest score"
         protocol = f"{dataset.name}: {captions:,} captions; {order} first"
         if truncated:
             protocol += f"; {truncated:,} too long for the model, judged as far as it reads"
@@ -251,35 +235,6 @@ def explain_many(
             )
         _show_ranking(model, dataset, best, (summary, protocol), config.threshold, outputs)
     return [explanation for _, _, explanation in best]
-
-
-def read_caption_file(file: Path, source: DataSource) -> ImageTextDataset:
-    """A data set of the lines of a file; its images may come from other data."""
-    import torch
-
-    from counterfoil.data.readers.folder import LISTS, read_folder
-    from counterfoil.evaluation.explain import find_image_row
-
-    if not file.is_file():
-        raise ValueError(
-            f"{file} does not exist; lines of image and caption are needed there, as in {LISTS[0]}"
-        )
-    if not source.data:
-        return read_folder(file, images=source.images, features=source.features, name=file.name)
-    lines, data = read_folder(file, name=file.name), source.open()
-    rows = {name: row for row, name in enumerate(data.image_ids)}
-    for name in lines.image_ids:
-        if name not in rows:
-            find_image_row(data, name)  # raises with the known ids
-    new_rows = torch.tensor([rows[name] for name in lines.image_ids])
-    return replace(
-        data,
-        name=file.name,
-        texts=lines.texts,
-        text_ids=lines.text_ids,
-        text_to_image=new_rows[lines.text_to_image],
-        text_features=None,
-    )
 
 
 def _show_ranking(

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, final, overload
 
 import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.config import parse_literal, unknown_name
+from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
 from counterfoil.core.io import read_json, write_json
 from counterfoil.core.resumable import FACTS, PartsFolder, check_facts
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 DOUBT_THRESHOLD = 0.5  # TAGS-DC, section 4.4
 CAPTION_BATCH = 256  # captions explained together, and per part of a checkpoint
 OCCLUSION_BATCH = 256  # sentences scored together
-RankBy: TypeAlias = Literal["doubt", "score"]
 
 
 @final
@@ -138,23 +137,6 @@ class ExplainConfig:
 
     threshold: float = DOUBT_THRESHOLD  # doubt from which a word counts as wrong
     corrections: int = 3  # shown per doubted word
-    # order of captions: "doubt", the greatest of a caption's words, or "score", lowest first; None
-    # for doubt where the model has it
-    rank: str | None = None
-
-    def rank_by(self, model: Model) -> RankBy:
-        """The order of captions for a model.
-
-        Raises:
-            ValueError: an unknown order, or doubt where the model has none.
-        """
-        has_doubts = has_doubt_head(model.model)
-        if self.rank is None:
-            return "doubt" if has_doubts else "score"
-        rank: RankBy = parse_literal(RankBy, self.rank, "a rank of captions")
-        if rank == "doubt" and not has_doubts:
-            raise ValueError(f"{describe_missing_heads(model)}; rank by score")
-        return rank
 
 
 @overload
