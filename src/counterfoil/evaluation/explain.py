@@ -418,6 +418,18 @@ class _Draft:
     def old(self, word: int) -> str:
         return self.text[self.words[word].start : self.words[word].stop]
 
+    def most_doubted(self, doubts: Sequence[float], threshold: float) -> int | None:
+        """The most doubted original word; None where none is doubted."""
+        words = [n for n, doubt in enumerate(doubts) if doubt >= threshold and n not in self.new]
+        return max(words, key=lambda word: doubts[word], default=None)
+
+    def changes(self) -> list[TextChange]:
+        return [
+            TextChange(self.words[word].start, self.words[word].stop, new)
+            for word, new in sorted(self.new.items())
+            if new != self.old(word)
+        ]
+
 
 # replacements by row of the caption and number of the word
 _Ranked: TypeAlias = "dict[tuple[int, int], RankedReplacements]"
@@ -545,7 +557,7 @@ def _correct(
     while worst := {
         row: word
         for row, own in doubts.items()
-        if (word := _most_doubted(own, drafts[row], threshold)) is not None
+        if (word := drafts[row].most_doubted(own, threshold)) is not None
     }:
         if any(drafts[row].new for row in worst):  # after the first round: other words have changed
             ranked = _rank(heads, sentences.with_ids(ids), drafts, sorted(worst.items()), 4)
@@ -564,25 +576,15 @@ def _correct(
         }
 
 
-def _most_doubted(doubts: Sequence[float], draft: _Draft, threshold: float) -> int | None:
-    """The most doubted original word; None where none is doubted."""
-    words = [n for n, doubt in enumerate(doubts) if doubt >= threshold and n not in draft.new]
-    return max(words, key=lambda word: doubts[word], default=None)
-
-
 def _score_corrected(
     heads: WordHeads, drafts: Sequence[_Draft], rows: Tensor
 ) -> dict[int, CorrectedCaption]:
     """The corrected captions by row, tokenized and scored again."""
-    edits = {}
-    for row, draft in enumerate(drafts):
-        changes = [
-            TextChange(draft.words[word].start, draft.words[word].stop, new)
-            for word, new in sorted(draft.new.items())
-            if new != draft.old(word)
-        ]
-        if changes:
-            edits[row] = replace_words(draft.text, changes)
+    edits = {
+        row: replace_words(draft.text, changes)
+        for row, draft in enumerate(drafts)
+        if (changes := draft.changes())
+    }
     if not edits:
         return {}
     sentences, _ = _tokenize(heads.tokenizer, [text for text, _ in edits.values()], rows[[*edits]])
