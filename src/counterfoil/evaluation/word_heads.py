@@ -164,10 +164,7 @@ class TokenCandidates(NamedTuple):
 class WordHeads:
     """Batched forward passes through a model's word heads, without gradients.
 
-    Args:
-        model: a model with word heads.
-        tokenizer: of this model.
-        images: encoded images, which sentences refer to by row.
+    Sentences refer to the encoded images by row.
     """
 
     def __init__(self, model: RetrievalModel, tokenizer: Tokenizer, images: Embeddings) -> None:
@@ -194,13 +191,8 @@ class WordHeads:
         """The most likely tokens at some positions, the rest of the sentences unchanged.
 
         Special tokens and punctuation are excluded, and so are continuation pieces where a word
-        starts.
-
-        Args:
-            sentences: the sentences.
-            slots: M positions, in the order of the sentences.
-            word_starts: (M,) bool, whether a word starts there.
-            count: K; fewer where the vocabulary is smaller.
+        starts. `slots` are M positions in the order of the sentences, and `word_starts` (M,) says
+        whether a word starts there; there are `count` tokens each, or the whole vocabulary.
         """
         parts = []
         batches = self._forward(sentences, WordHead.CORRECT, slots=slots)

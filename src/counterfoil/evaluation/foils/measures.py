@@ -205,12 +205,7 @@ def compare_foils(
 
 
 def score_foils(members: Sequence[EmbeddedDataset], foils: FoilSet) -> Tensor:
-    """(P,) mean scores of `foil_pairs` of a set; every pair is scored once.
-
-    Args:
-        members: models with the encoded images and captions of the set.
-        foils: the set.
-    """
+    """(P,) mean scores of `foil_pairs` of a set by models that encoded it; each pair once."""
     images, texts = foil_pairs(foils)
     count = len(foils.dataset.texts)
     unique, place = (images * count + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
@@ -279,9 +274,7 @@ class ScoredCaptions:
 def choice_accuracy(scores: Tensor, *, name: str = "accuracy") -> ItemMeasure:
     """Whether the caption in column 0 scores above all others.
 
-    Args:
-        scores: (N, K) scores of the captions of each item; -inf where it has fewer.
-        name: name of the measure.
+    `scores` (N, K) are those of the captions of each item, -inf where it has fewer.
     """
     right = scores[:, 0] > scores[:, 1:].amax(1)
     options = (scores > -torch.inf).sum(1).double()
@@ -316,18 +309,10 @@ def winoground_scores(scores: Tensor) -> tuple[ItemMeasure, ItemMeasure, ItemMea
 
 
 def threshold_accuracy(judged: ScoredCaptions, half: Tensor, items: int) -> ItemMeasure | None:
-    """Whether captions are judged rightly, true above a threshold.
+    """Whether captions are judged rightly, true above a threshold; None where a half is empty.
 
-    The threshold of one half of the items is the best one of the other half; of several the
-    lowest.
-
-    Args:
-        judged: the captions.
-        half: (N,) bool, the half of each item.
-        items: N.
-
-    Returns:
-        None where a half is empty.
+    The threshold of one half of the N items, given by `half` (N,) bool, is the best one of the
+    other half; of several the lowest.
     """
     side = half[judged.item]
     if bool(side.all()) or not bool(side.any()):
@@ -343,12 +328,7 @@ def threshold_accuracy(judged: ScoredCaptions, half: Tensor, items: int) -> Item
 
 
 def best_threshold(scores: Tensor, true: Tensor) -> float:
-    """The level above which "true" is right most often; of several the lowest.
-
-    Args:
-        scores: (M,) double.
-        true: (M,) bool.
-    """
+    """The level of (M,) scores above which "true" is right most often; of several the lowest."""
     values, place = scores.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     zeros = torch.zeros(len(values), dtype=torch.long)
     false_upto = zeros.index_add(0, place, (~true).long()).cumsum(0)
