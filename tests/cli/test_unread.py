@@ -29,7 +29,7 @@ SPOKEN = {
     ),
     "write rules scenes --output a --kind numeral --synonyms wordnet": ("--synonyms is", "nouns"),
     "write tags a scenes --output b --slack 0.1": ("--slack is", "with --guide"),
-    "explain a b c --resume --top 3": ("--resume and --top are", "with --data alone"),
+    "explain a b c --resume --top 3": ("--top and --resume are", "with --data alone"),
     "explain a b c --images p": ("--images is", "with --data"),
     "explain a b c --data scenes --split dev": ("--split is", "with --data alone"),
     "explain a --corrections d": ("--corrections is", "with --data"),
