@@ -1,17 +1,22 @@
-"""Kinds of bad input: what is prepared, what is typed, and what the answer has to name.
+"""Bad input: what is prepared, what is typed, and what the answer has to name.
 
-A case prepares files in an empty folder, which is also where the command runs, and returns the
-command line. `models` has the model folders and the finished run of tests/cli/conftest.py.
+A case of `TABLE` is the command line, ``=>``, and fragments of the answer between bars. Before it
+may stand steps, each ended by ``::``, that prepare files in the folder where the command runs; they
+are functions of this module. Indented lines continue a case, and `$NAME` is one of `words`.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
+import re
+import shlex
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from string import Template
 
 import numpy as np
 import torch
@@ -19,900 +24,130 @@ from PIL import Image
 
 import hub_cases
 import recipes_cases
-from analysis_cases import REGIONS, reader, taught, write_run
+from analysis_cases import REGIONS, SCENES, reader, taught, write_run
 from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
 from counterfoil.core.config import config_from_dict
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import read_image_folder
 from counterfoil.data.tokenizers import SPECIAL
+from counterfoil.model import load_model
 from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
-
-Case = Callable[[Path, Path], Sequence[object]]
-CASES: dict[str, tuple[Case, tuple[str, ...]]] = {}
-SCENES = "scenes:images=36"
-
-
-def case(*fragments: str) -> Callable[[Case], Case]:
-    def keep(function: Case) -> Case:
-        CASES[function.__name__] = (function, fragments)
-        return function
-
-    return keep
-
-
-def typed(name: str, line: str, *fragments: str) -> None:
-    """A command line that needs no files."""
-    CASES[name] = (lambda here, models: line.split(), fragments)
-
-
-typed("unknown verb", "runn demo", "No such command 'runn'", "Did you mean 'run'")
-typed(
-    "unknown option",
-    "run aoq/vsepp-scenes --outputt x",
-    "--outputt",
-    "--output",
-    "counterfoil run --help",
-)
-typed("missing argument", "run", "Missing argument 'recipe'", "counterfoil run --help")
-typed("no model and no features", "features a b", "no image features", "features --model MODEL")
-typed("batch of a conversion", "features a b --batch 3", "--batch is read only with --model")
-typed("grid of regions", "features a b --model c --regions 3 --grid 2", "only without --regions")
-typed("no number", "run aoq/vsepp-scenes --minutes soon", "'--minutes'", "valid number")
-typed("negative minutes", "run aoq/vsepp-scenes --minutes -1", "'--minutes'", "greater than")
-typed(
-    "lists of nothing",
-    "mine vectors --output x --texts 0",
-    "'--texts'",
-    "greater than or equal to 1",
-)
-typed("zero batch", "features a b --model c --batch 0", "'--batch'", "greater than or equal to 1")
-typed("serve no index", "serve nowhere", "nowhere is no index", "counterfoil index")
-typed("serve at no port", "serve nowhere --port 70000", "'--port'", "70000")
-typed("serve a depth of nothing", "serve nowhere --depth 0", "'--depth'", "0")
-typed("serve without time", "serve nowhere --seconds 0", "'--seconds'", "greater than")
-typed("unknown recipe", "plan demoo", "'demoo' is not a recipe", "did you mean 'demo'")
-typed("unknown host", "train scan-t2l --data scenes", "'scan-t2l'", "did you mean 'scan-t2i'")
-typed(
-    "unknown stage", "plan aoq/vsepp-scenes --set onlin.seed=1", "'onlin'", "did you mean 'online'"
-)
-typed(
-    "unknown key", "plan aoq/vsepp-scenes --set online.epoks=1", "'epoks'", "did you mean 'epochs'"
-)
-typed(
-    "unknown inner key",
-    "plan aoq/vsepp-scenes --set online.model.image.widht=1",
-    "did you mean 'width'",
-)
-typed("unknown key of all", "plan aoq/vsepp-scenes --set *.sead=1", "'sead'", "did you mean 'seed'")
-typed(
-    "no setting", "plan aoq/vsepp-scenes --set epochs", "'epochs' is no setting", "stage.key=value"
-)
-typed(
-    "wrong kind of value",
-    "plan aoq/vsepp-scenes --set online.epochs=many",
-    "'many' is text",
-    "whole number",
-)
-typed(
-    "float for int",
-    "plan aoq/vsepp-scenes --set online.epochs=1.5",
-    "1.5 is a number",
-    "a whole number",
-)
-typed("key below a number", "plan aoq/vsepp-scenes --set online.seed.x=1", "'x' is not a key")
-typed(
-    "negative batch", "run aoq/vsepp-scenes --set online.batch=-1", "batch=-1", "may not be below 0"
-)
-typed(
-    "all at once", "run aoq/vsepp-scenes --set online.batch=0", "SwitchAfter", "HardestTripletLoss"
-)
-typed("all and few", "train vsepp --data scenes --batch-size few", "'few'", "all")
-typed("a batch of nothing", "train vsepp --data scenes --batch-size 0", "'0'", "all")
-typed("unknown lens", "run aoq/vsepp-scenes --set online.processor.images=pixles", "mean 'pixels'")
-typed(
-    "unknown protocol of a stage", "plan aoq/vsepp-scenes --set *.protocol=coco-1", "mean 'coco-1k'"
-)
-typed(
-    "no number at all",
-    "plan aoq/vsepp-scenes --set online.epochs=none",
-    "None is none",
-    "whole number",
-)
-typed("replaced whole", "plan aoq/vsepp-scenes --set online.model=3", "set one of", "image_pool")
-typed("rate of nothing", "run aoq/vsepp-scenes --set online.rate=0.0", "rate=0.0", "above 0")
-typed(
-    "unknown precision",
-    "run aoq/vsepp-scenes --set online.precision=fp61",
-    "'fp61' is not a value of 'precision'",
-)
-typed("report of nothing", "report", "Missing argument 'runs")
-typed("report of no run", "report nowhere", "nowhere holds no note of a stage", "folder of a run")
-typed("audit nowhere", "audit scenes", "Missing option '--output'")
-typed("audit of no data", "audit phots --output x", "phots does not exist")
-typed("near nothing", "audit scenes --output x --near 0", "near=0", "above 0 and up to 1")
-typed(
-    "alike too much",
-    "audit scenes --output x --negatives y --alike 2",
-    "alike=2",
-    "above 0 and up to 1",
-)
-typed("audit of no split", f"audit {SCENES} --output x --model vectors --split tst", "'tst'")
-typed("audit no lists", f"audit {SCENES} --output x --negatives y", "y", "does not exist")
-typed("no decisions", f"audit {SCENES} --output x --corrections d.jsonl", "d.jsonl does not exist")
-typed("tuning of nothing", "train vsepp --tune lora --data scenes:images=12", "with --model")
-typed(
-    "forgetting of nothing", "train vsepp --other scenes --data scenes:images=12", "--other are for"
-)
-typed(
-    "unknown loss of a pretrained model",
-    "train tripelt --model a --data scenes:images=12",
-    "did you mean 'triplet'",
-)
-typed(
-    "unknown way to tune",
-    "train triplet --model a --tune frozn --data scenes:images=12",
-    "did you mean 'frozen'",
-)
-typed("choice of no dev", "interpolate a b --output c", "chosen on dev", "--data")
-typed("alpha out of range", "interpolate a b --output c --alpha 2", "'--alpha'")
-typed("no such data", "train vsepp --data phots", "phots does not exist", "captions.jsonl")
-typed("hub name without hf:", "data check some/set", 'write "hf:some/set"')
-typed("unknown setting of scenes", "data check scenes:image=9", "did you mean 'images'")
-typed("scenes of no number", "data check scenes:images=x", "'images=x' needs a whole number")
-typed("too few scenes", "data check scenes:images=0", "0 scenes", "give more images")
-typed("unknown features of scenes", "data check scenes:features=region", "did you mean 'regions'")
-typed("no such model", "evaluate no/model --data scenes:images=12", "no/model", "config.json")
-typed("no such model folder", "evaluate ./nothing --data scenes:images=12", "./nothing")
-typed("unknown split", "evaluate vectors --data scenes:images=12 --split tset", "mean 'test'")
-typed("unknown protocol", "evaluate vectors --protocol coco-1", "'coco-1'", "mean 'coco-1k'")
-typed(
-    "depth of no shortlist", "evaluate vectors --depth 20", "--depth", "name a model with --first"
-)
-typed("full beside nothing", "evaluate vectors --full", "--full", "name a model with --first")
-typed(
-    "shortlists of nothing",
-    "evaluate vectors --first vectors --depth 0",
-    "'--depth'",
-    "greater than or equal to 1",
-)
-typed("shortlists of extended", "evaluate vectors --first vectors --cxc x", "leave out --eccv")
-typed(
-    "stage of no depth", "plan aoq/vsepp-scenes --set test-online.depth=0", "depth=0", "at least 1"
-)
-typed("unknown tie rule", "evaluate vectors --ties optimist", "mean 'optimistic'")
-typed("query for vectors", "search vectors dog --data scenes:images=12", "ready-made vectors")
-typed("missing picture query", "search vectors dog.jpg --data scenes", "dog.jpg does not exist")
-typed("unknown system", "convert scam a b c", "'scam'", "did you mean 'scan'")
-typed("nothing to sweep", "sweep demo", "demo varies nothing", "add --over")
-typed(
-    "sweep over no key",
-    "sweep aoq/vsepp-scenes --over online.rate",
-    "no axis of a sweep",
-    "key=value,value",
-)
-typed(
-    "sweep over an unknown key",
-    "sweep aoq/vsepp-scenes --over online.rte=1,2",
-    "did you mean 'rate'",
-)
-typed(
-    "sweep over wrong kinds", "sweep aoq/vsepp-scenes --over online.batch=8,many", "'many' is text"
-)
-typed("sweep over one value twice", "sweep aoq/vsepp-scenes --over online.batch=8,8", "8 twice")
-typed(
-    "sweep of no training", "sweep aoq/vsepp-scenes --over *.seed=1,2 --stage test", "'test' is not"
-)
-typed("sweep drawn too long", "sweep aoq/vsepp-scenes --over *.seed=1,2 --draw 3", "the grid has 2")
-typed(
-    "sweep of no seeds", "sweep aoq/vsepp-scenes --over *.batch=8,9 --seeds 0,one", "--seeds 0,one"
-)
-typed(
-    "sweep of equals",
-    "sweep aoq/vsepp-scenes --data scenes:images=36 --over online.minutes=1,2",
-    "train the same 'adaptive'",
-)
-typed("unknown sweep", "sweep sweeps/tags-scene", "did you mean 'sweeps/tags-scenes'")
-typed("sweep with a grid of its own", "sweep sweeps/tags-scenes --over a.b=1", "go with a recipe")
-typed("no recipe file", "run mine.py", "mine.py does not exist", "sets `recipe`")
-
-
-@case("mine.py does not set `recipe`")
-def recipe_file_without_recipe(here, models):
-    (here / "mine.py").write_text("x = 1\n")
-    return "run", "mine.py"
-
-
-@case("mine.py, line 2", "NameError", "oops")
-def recipe_file_that_breaks(here, models):
-    (here / "mine.py").write_text("x = 1\noops\n")
-    return "plan", "mine.py"
-
-
-@case("mine.py, line 1", "SyntaxError")
-def recipe_file_that_is_no_python(here, models):
-    (here / "mine.py").write_text("recipe = (\n")
-    return "plan", "mine.py"
-
-
-@case("reads 'lists', which no earlier stage writes")
-def recipe_with_a_loose_end(here, models):
-    (here / "mine.py").write_text(
-        "from dataclasses import replace\n"
-        "from counterfoil.recipes.catalogue import find_recipe\n"
-        "whole = find_recipe('aoq/vsepp-scenes')\n"
-        "recipe = replace(whole, stages=whole.stages[:1] + whole.stages[2:])\n"
-    )
-    return "plan", "mine.py"
-
-
-# data
-
-
-def photos(here: Path, count: int = 12) -> Path:
-    """A Karpathy data set of pictures with two captions each."""
-    split = ["train", "train", "dev", "test"]
-    images = [
-        karpathy_image(f"{n}.png", split[n % 4], [f"a dog {n}", "the snow"], first=2 * n)
-        for n in range(count)
-    ]
-    write_karpathy(here / "photos", images)
-    return here / "photos"
-
-
-TRAIN = ("train", "vsepp", "--data", "photos", *recipes_cases.SMALL)
-
-
-@case("photos/images/4.png", "missing")
-def missing_picture(here, models):
-    (photos(here) / "images" / "4.png").unlink()
-    return TRAIN
-
-
-@case("photos/images/4.png cannot be read as a picture")
-def truncated_picture(here, models):
-    path = photos(here) / "images" / "4.png"
-    path.write_bytes(path.read_bytes()[:150])
-    return TRAIN
-
-
-@case("photos/images/0.png cannot be read as a picture")
-def text_named_picture(here, models):
-    (photos(here) / "images" / "0.png").write_text("no picture")
-    return TRAIN
-
-
-@case("holds none of the first 12 pictures", "give the folder of the pictures")
-def wrong_picture_folder(here, models):
-    photos(here)
-    (here / "other").mkdir()
-    return (*TRAIN, "--images", "other")
-
-
-@case("dataset_toy.json cannot be read")
-def broken_json(here, models):
-    path = photos(here) / "dataset_toy.json"
-    path.write_text(path.read_text()[:-40])
-    return TRAIN
-
-
-@case("images[1].split")
-def karpathy_without_split(here, models):
-    path = photos(here) / "dataset_toy.json"
-    plain = json.loads(path.read_text())
-    del plain["images"][1]["split"]
-    path.write_text(json.dumps(plain))
-    return TRAIN
-
-
-@case("'0.png'", "twice")
-def duplicated_ids(here, models):
-    images = [karpathy_image("0.png", "train", ["a dog"], n) for n in range(2)]
-    write_karpathy(here / "photos", images)
-    return TRAIN
-
-
-@case("has no image features", "counterfoil features")
-def no_features(here, models):
-    photos(here)
-    return (
-        "run",
-        "vsepp-flickr8k",
-        "--data",
-        "photos",
-        *recipes_cases.SMALL,
-        "--set",
-        "test.protocol=whole",
-    )
-
-
-@case("this split has 3", "1,000")
-def protocol_that_does_not_fit(here, models):
-    photos(here)
-    return "run", "vsepp-flickr8k", "--data", "photos"
-
-
-@case("'train' is not a split")
-def no_train_split(here, models):
-    images = [karpathy_image(f"{n}.png", "test", ["a dog"], n) for n in range(3)]
-    write_karpathy(here / "photos", images)
-    return TRAIN
-
-
-@case("'test' is not a split")
-def no_test_split(here, models):
-    images = [karpathy_image(f"{n}.png", "train", ["a dog"], n) for n in range(3)]
-    write_karpathy(here / "photos", images)
-    return TRAIN
-
-
-def listed(here: Path, name: str, text: str | bytes) -> tuple[object, ...]:
-    folder = here / "photos"
-    for n in range(3):
-        write_picture(folder / f"{n}.png", n)
-    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return TRAIN
-
-
-@case("is no data set")
-def empty_folder(here, models):
-    (here / "photos").mkdir()
-    return TRAIN
-
-
-@case("photos/9.txt has no picture of that name")
-def caption_without_image(here, models):
-    listed(here, "0.txt", "a dog")
-    return listed(here, "9.txt", "a cat")
-
-
-@case("is no data set", "captions.jsonl")
-def images_without_captions(here, models):
-    listed(here, "0.txt", "")
-    (here / "photos" / "0.txt").unlink()
-    return TRAIN
-
-
-@case("the first line is 'image,title of it'; it needs the names of the columns")
-def wrong_columns(here, models):
-    return listed(here, "captions.csv", "image,title of it\n0.png,a dog\n")
-
-
-@case("line 2", "number of columns")
-def unquoted_comma(here, models):
-    return listed(here, "captions.csv", "image,caption\n0.png,a dog, in snow\n")
-
-
-@case("captions.jsonl, line 2 is not JSON")
-def broken_line(here, models):
-    return listed(here, "captions.jsonl", '{"image": "0.png", "caption": "a"}\n{"image": \n')
-
-
-@case("captions.jsonl", "UTF-8")
-def captions_not_utf8(here, models):
-    return listed(here, "captions.jsonl", b'{"image": "0.png", "caption": "caf\xe9"}\n')
-
-
-@case("captions.jsonl holds no image")
-def empty_list(here, models):
-    return listed(here, "captions.jsonl", "\n")
-
-
-@case("captions.jsonl and captions.csv", "give the path of the one")
-def two_lists(here, models):
-    listed(here, "captions.csv", "image,caption\n0.png,a dog\n")
-    return listed(here, "captions.jsonl", "{}\n")
-
-
-# features
-
-
-def precomp(here: Path, values: np.ndarray | None = None) -> tuple[object, ...]:
-    captions = [f"a dog {n}" for n in range(10)]
-    for split in ("train", "dev", "test"):
-        write_split(here / "pre", split, random_array(5, 3, 4), captions)
-    if values is not None:
-        np.save(here / "pre" / "train_ims.npy", values)
-    whole = ("--set", "test.protocol=whole", "--set", "online.min_count=1")
-    processor = (
-        "--set",
-        "online.processor.min_count=1",
-        "--set",
-        "online.processor.standardise=False",
-    )
-    return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *processor
-
-
-@case("row 2 holds NaN", "counterfoil data check")
-def nan_feature(here, models):
-    values = random_array(5, 3, 4)
-    values[2, 1, 1] = np.nan
-    return precomp(here, values)
-
-
-@case("has shape (5, 3, 2, 4)")
-def features_of_four_axes(here, models):
-    return precomp(here, random_array(5, 3, 2, 4))
-
-
-@case("int64", "float16, float32, int8")
-def features_of_whole_numbers(here, models):
-    args = precomp(here)
-    for split in ("train", "dev", "test"):
-        np.save(here / "pre" / f"{split}_ims.npy", np.ones((5, 3, 4), np.int64))
-    return args
-
-
-@case("7 images and 10 captions", "train_owner.txt")
-def numbers_that_do_not_divide(here, models):
-    return precomp(here, random_array(7, 3, 4))
-
-
-@case("cannot be read as one", "same regions, width")
-def splits_of_other_widths(here, models):
-    return precomp(here, random_array(5, 3, 6))
-
-
-@case("train_ims.npy cannot be read as features")
-def truncated_features(here, models):
-    args = precomp(here)
-    path = here / "pre" / "train_ims.npy"
-    path.write_bytes(path.read_bytes()[:-7])
-    return args
-
-
-@case("images.npy cannot be read")
-def pickle_in_place_of_npy(here, models):
-    args = vectors(here)
-    np.save(here / "vec" / "images.npy", np.array([{"a": 1}], object), allow_pickle=True)
-    return args
-
-
-@case("4 wide", "reads features of width 9")
-def features_of_another_width_than_the_model(here, models):
-    precomp(here)
-    recipes_cases.feature_model(here / "wide", 9)
-    return "evaluate", "wide", "--data", "pre"
-
-
-@case("has no pictures", "reads pixels")
-def pixels_where_there_are_none(here, models):
-    precomp(here)
-    return "evaluate", models / "pixels", "--data", "pre"
-
-
-@case("pre (train) has no pictures", "reads pixels", "--images")
-def photos_where_there_are_features_alone(here, models):
-    precomp(here)
-    return "train", "mobilenet", "--data", "pre"
-
-
-@case("12 of 12 images have no features", "'0.png'")
-def features_of_other_images(here, models):
-    photos(here)
-    (here / "feat").mkdir()
-    np.save(here / "feat" / "features.npy", random_array(2, 3, 4))
-    (here / "feat" / "features.json").write_text('{"ids": ["x", "y"]}')
-    return "evaluate", models / "regions", "--data", "photos", "--features", "feat"
-
-
-@case("3 rows for 12 images")
-def features_of_other_number(here, models):
-    photos(here)
-    np.save(here / "f.npy", random_array(3, 4))
-    return "evaluate", models / "regions", "--data", "photos", "--features", "f.npy"
-
-
-# embeddings
-
-
-def vectors(here: Path) -> tuple[object, ...]:
-    (here / "vec").mkdir()
-    np.save(here / "vec" / "images.npy", random_array(4, 6))
-    np.save(here / "vec" / "texts.npy", random_array(8, 6, seed=1))
-    return "evaluate", "vectors", "--data", "vec", "--split", "all"
-
-
-@case("owner.npy has shape (7,)", "8 whole numbers")
-def owner_of_wrong_length(here, models):
-    args = vectors(here)
-    np.save(here / "vec" / "owner.npy", np.zeros(7, np.int64))
-    return args
-
-
-@case("6 wide", "5")
-def embeddings_of_different_widths(here, models):
-    args = vectors(here)
-    np.save(here / "vec" / "texts.npy", random_array(8, 5))
-    return args
-
-
-@case("texts.npy does not exist")
-def embeddings_of_one_side(here, models):
-    args = vectors(here)
-    (here / "vec" / "texts.npy").unlink()
-    return args
-
-
-@case("'train' is not a split", "test")
-def training_on_embeddings(here, models):
-    vectors(here)
-    return "mine", "vectors", "--data", "vec", "--output", "lists"
-
-
-# models
-
-
-def damaged(here: Path, models: Path, kind: str = "pixels") -> tuple[Path, tuple[object, ...]]:
-    shutil.copytree(models / kind, here / "model")
-    return here / "model", ("evaluate", "model", "--data", "scenes:images=12")
-
-
-def edit(path: Path, **changes: object) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-@case("model.safetensors is damaged")
-def truncated_model(here, models):
-    folder, args = damaged(here, models)
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-9])
-    return args
-
-
-@case("model.safetensors", "checksum does not fit")
-def flipped_bit_in_model(here, models):
-    folder, args = damaged(here, models)
-    path = folder / "model.safetensors"
-    plain = bytearray(path.read_bytes())
-    plain[-9] ^= 1
-    path.write_bytes(plain)
-    return args
-
-
-@case("is not the card of a counterfoil model")
-def card_of_another_kind(here, models):
-    folder, args = damaged(here, models)
-    edit(folder / "model.json", kind="something")
-    return args
-
-
-@case("'os:system' is not something this file may call")
-def card_that_calls_the_system(here, models):
-    folder, args = damaged(here, models)
-    edit(folder / "model.json", model={"call": "os:system", "command": "touch owned"})
-    return args
-
-
-@case("write_text, which is no retrieval model")
-def card_that_calls_our_own_functions(here, models):
-    folder, args = damaged(here, models)
-    call = {"call": "counterfoil.core.io:write_text", "path": "owned", "text": "x"}
-    edit(folder / "model.json", model=call)
-    return args
-
-
-@case("format 99", "reads formats 1 and 2")
-def model_of_a_newer_version(here, models):
-    folder, args = damaged(here, models)
-    edit(folder / "model.json", format=99)
-    return args
-
-
-@case("Vanished", "does not exist in this version of counterfoil")
-def model_of_a_class_that_is_gone(here, models):
-    folder, args = damaged(here, models)
-    edit(folder / "model.json", model={"call": "counterfoil.models.vsepp:Vanished"})
-    return args
-
-
-@case("model.json", "'depht'", "does not fit this version")
-def card_with_an_unknown_argument(here, models):
-    folder, args = damaged(here, models)
-    plain = json.loads((folder / "model.json").read_text())
-    plain["model"]["depht"] = 3
-    (folder / "model.json").write_text(json.dumps(plain))
-    tensors, _ = read_tensors(folder / "model.safetensors", "weights")
-    about = {"model": config_from_dict(plain["model"]).digest()}
-    write_tensors(folder / "model.safetensors", tensors, about)
-    return args
-
-
-@case("tokenizer.json does not exist")
-def model_without_tokenizer(here, models):
-    folder, args = damaged(here, models)
-    (folder / "tokenizer.json").unlink()
-    return args
-
-
-@case("lens.json")
-def model_without_lens(here, models):
-    folder, args = damaged(here, models)
-    (folder / "lens.json").unlink()
-    return args
-
-
-@case("another one than the model was saved with")
-def tokenizer_of_another_model(here, models):
-    folder, args = damaged(here, models)
-    words = [*SPECIAL, *(f"word{n}" for n in range(500))]
-    edit(folder / "tokenizer.json", words=words)
-    return args
-
-
-@case("was its training finished")
-def folder_without_model(here, models):
-    (here / "model").mkdir()
-    return "evaluate", "model", "--data", "scenes:images=12"
-
-
-@case("'model' has no tokenizer files")
-def clip_without_tokenizer(here, models):
-    folder, args = damaged(here, models, "clip")
-    for path in folder.glob("token*"):
+from counterfoil.search.index import build_index
+
+
+def words(models: Path) -> dict[str, object]:
+    """What the names stand for; `models` is of tests/cli/conftest.py."""
+    small = " ".join(recipes_cases.SMALL)
+    lists = " ".join((*recipes_cases.SMALL_LISTS, *recipes_cases.SMALL_DRAW))
+    few, setting = "scenes:images=12", "--set online.processor"
+    return {
+        **{name: models / name for name in ("pixels", "regions", "clip", "run")},
+        "models": models,
+        "SCENES": SCENES,
+        "REGIONS": REGIONS,
+        "FEW": few,
+        "LONG": "dog " * 70,
+        "SMALL": small,
+        "ONLINE": small.replace("*", "online"),
+        "TRAIN": f"train vsepp --data photos {small}",
+        "RUN": f"run aoq/vsepp-scenes --data {SCENES} --output run --smoke {small} {lists}",
+        "PRECOMP": f"run vsepp-flickr8k --data pre {small} --set test.protocol=whole "
+        f"{setting}.min_count=1 {setting}.standardise=False",
+        "MINE": f"mine {models / 'pixels'} --data {few} --output lists",
+        "CONVERT": "convert vsepp best.pth.tar vocab.json out",
+        "PAGE": f"--data {SCENES} --output page.html",
+        "ASKED": f"--data {REGIONS} --anchors 2 --output p.html",
+        "FOILS": "foils blind set.json --blind captions.txt",
+        "EXPORT": f"export {models / 'run/lists'} --data {SCENES} --output out",
+        "IMPORT": f"negatives import . --output lists --data {SCENES}",
+        "AOQ": f"negatives export {models / 'run/lists'} --output aoq --data {SCENES}",
+    }
+
+
+def prepare(case: str, models: Path) -> list[str]:
+    """Prepare the files of a case in the working directory; its command line."""
+    *steps, command = Template(case).substitute(words(models)).split(" :: ")
+    for step in steps:
+        name, *arguments = shlex.split(step)
+        STEPS[name](*arguments)
+    return shlex.split(command)
+
+
+# files of any kind
+
+
+def write(path: str, *lines: str, encoding: str = "utf-8") -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("".join(line + "\n" for line in lines), encoding)
+
+
+def latin(path: str, *lines: str) -> None:
+    write(path, *lines, encoding="latin-1")
+
+
+def mkdir(path: str) -> None:
+    Path(path).mkdir(parents=True)
+
+
+def rm(pattern: str) -> None:
+    for path in list(Path().glob(pattern)):
         path.unlink()
-    return args
 
 
-@case("caption", "empty")
-def empty_query(here, models):
-    return "search", models / "pixels", " ", "--data", "scenes:images=12"
+def copy(source: str, target: str) -> None:
+    if Path(source).is_dir():
+        shutil.copytree(source, target)
+    else:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
 
 
-@case("reads stored features, not pictures", "counterfoil features")
-def picture_for_a_model_of_features(here, models):
-    precomp(here)
-    write_picture(here / "dog.png")
-    return "search", models / "regions", "dog.png", "--data", "pre"
+def cut(path: str, count: str) -> None:
+    Path(path).write_bytes(Path(path).read_bytes()[: -int(count)])
 
 
-@case("dog.png cannot be read as a picture")
-def broken_picture_query(here, models):
-    (here / "dog.png").write_text("x")
-    return "search", models / "pixels", "dog.png", "--data", "scenes:images=12"
+def keep(path: str, count: str) -> None:
+    Path(path).write_bytes(Path(path).read_bytes()[: int(count)])
 
 
-@case("i2t.json does not exist")
-def missing_annotations(here, models):
-    (here / "eccv").mkdir()
-    return "evaluate", models / "pixels", "--data", "scenes:images=12", "--eccv", "eccv"
+def flip(path: str, place: str) -> None:
+    content = bytearray(Path(path).read_bytes())
+    content[-int(place)] ^= 1
+    Path(path).write_bytes(content)
 
 
-@case("i2t.json")
-def broken_annotations(here, models):
-    (here / "eccv").mkdir()
-    for name in ("i2t", "t2i"):
-        (here / "eccv" / f"{name}.json").write_text("[1, 2]")
-    return "evaluate", models / "pixels", "--data", "scenes:images=12", "--eccv", "eccv"
+def edit(path: str, changes: str) -> None:
+    content = json.loads(Path(path).read_text())
+    Path(path).write_text(json.dumps(content | json.loads(changes)))
 
 
-# folders that are there already, and runs
+def picture(path: str, seed: str = "0") -> None:
+    write_picture(Path(path), int(seed))
 
 
-@case("lists exists and is left alone")
-def lists_that_exist(here, models):
-    (here / "lists").mkdir()
-    return "mine", models / "pixels", "--data", "scenes:images=12", "--output", "lists"
+def huge_picture(path: str) -> None:
+    Image.new("1", (9000, 9000)).save(path)
 
 
-@case("file/lists cannot be written", "is a file")
-def file_where_a_folder_should_be(here, models):
-    (here / "file").write_text("x")
-    return "mine", models / "pixels", "--data", "scenes:images=12", "--output", "file/lists"
+def array(shape: str, path: str) -> None:
+    Path(path).parent.mkdir(exist_ok=True)
+    np.save(path, random_array(*map(int, shape.split(","))))
 
 
-@case("lists.partial holds a mining that was stopped", "--resume")
-def lists_that_were_stopped(here, models):
-    (here / "lists.partial").mkdir()
-    return mining(models)
+def integers(shape: str, *paths: str) -> None:
+    for path in paths:
+        np.save(path, np.zeros(tuple(map(int, shape.split(","))), np.int64))
 
 
-def mining(models: Path, *more: object) -> tuple[object, ...]:
-    return "mine", models / "pixels", "--data", "scenes:images=12", "--output", "lists", *more
-
-
-@case("'caption=0.8'", "did you mean 'captions'?")
-def filter_of_another_name(here, models):
-    return mining(models, "--filter", "caption=0.8")
-
-
-@case("'captions' is no setting", "write key=value")
-def filter_without_a_value(here, models):
-    return mining(models, "--filter", "captions")
-
-
-@case("captions=1.5")
-def filter_out_of_range(here, models):
-    return mining(models, "--filter", "captions=1.5")
-
-
-@case("guided=0.0 needs a guide model, and none was named")
-def guided_by_nobody(here, models):
-    return mining(models, "--filter", "guided=0.0")
-
-
-@case("a guide model was named, but no filter asks it")
-def guide_that_is_not_asked(here, models):
-    return mining(models, "--guide", models / "pixels")
-
-
-@case("file is a file", "name a folder with --")
-def run_in_a_file(here, models):
-    (here / "file").write_text("x")
-    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "file", "--smoke"
-
-
-def finished(here: Path, models: Path, *more: object) -> tuple[object, ...]:
-    shutil.copytree(models / "run", here / "run")
-    small = (*recipes_cases.SMALL, *recipes_cases.SMALL_LISTS, *recipes_cases.SMALL_DRAW)
-    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "run", "--smoke", *small, *more
-
-
-@case("run/online was made with other settings or other data", "choose another --")
-def run_of_other_settings(here, models):
-    return finished(here, models, "--set", "online.seed=4")
-
-
-@case("run/online was made with other settings or other data", "choose another --")
-def run_on_other_data(here, models):
-    return finished(here, models, "--data", "scenes:images=37")
-
-
-@case("run/online was made with other settings or other data")
-def folder_of_somebody_else(here, models):
-    (here / "run" / "online").mkdir(parents=True)
-    (here / "run" / "online" / "thesis.tex").write_text("x")
-    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "run"
-
-
-def unfinished(here: Path, models: Path) -> tuple[object, ...]:
-    """A run whose second training has not begun."""
-    args = finished(here, models)
-    for stage in ("adaptive", "test-adaptive", "report"):
-        shutil.rmtree(here / "run" / stage)
-        (here / "run" / f"{stage}.json").unlink()
-    return args
-
-
-@case("run/adaptive holds a run that was stopped", "--resume")
-def unfinished_stage_without_resume(here, models):
-    args = unfinished(here, models)
-    note = (models / "run" / "adaptive.json").read_text()
-    (here / "run" / "adaptive.json").write_text(note.replace('"done"', '"running"'))
-    return args
-
-
-@case("online.json cannot be read as the note of a stage")
-def broken_note(here, models):
-    args = finished(here, models)
-    (here / "run" / "online.json").write_text("{")
-    return args
-
-
-@case("was mined from corpus 0123456789abcdef", "mine again")
-def store_of_another_corpus(here, models):
-    args = unfinished(here, models)
-    edit(here / "run" / "lists" / "manifest.json", corpus="0123456789abcdef")
-    return args
-
-
-@case("has format 99", "upgrade counterfoil")
-def store_of_a_newer_version(here, models):
-    args = unfinished(here, models)
-    edit(here / "run" / "lists" / "manifest.json", format=99)
-    return args
-
-
-@case("texts.npy cannot be read")
-def truncated_store(here, models):
-    args = unfinished(here, models)
-    path = here / "run" / "lists" / "texts.npy"
-    path.write_bytes(path.read_bytes()[:-5])
-    return args
-
-
-@case("texts.npy holds", "its manifest promises")
-def store_with_short_lists(here, models):
-    args = unfinished(here, models)
-    path = here / "run" / "lists" / "texts.npy"
+def short(path: str) -> None:
     np.save(path, np.load(path)[:, :3])
-    return args
 
 
-@case("last.safetensors is damaged")
-def truncated_checkpoint(here, models):
-    args = unfinished(here, models)
-    note = (models / "run" / "adaptive.json").read_text()
-    (here / "run" / "adaptive.json").write_text(note.replace('"done"', '"running"'))
-    (here / "run" / "adaptive" / "checkpoints").mkdir(parents=True)
-    path = here / "run" / "adaptive" / "checkpoints" / "last.safetensors"
-    path.write_bytes((models / "run" / "online" / "model" / "model.safetensors").read_bytes()[:99])
-    return (*args, "--resume")
-
-
-# features and convert
-
-
-@case("exists and does not hold these features")
-def features_over_something_else(here, models):
-    (here / "feat").mkdir()
-    (here / "feat" / "a.txt").write_text("x")
-    return "features", "scenes:images=12", "feat", "--model", models / "clip"
-
-
-@case("nothing", "no vision model")
-def features_of_no_model(here, models):
-    return "features", "scenes:images=12", "feat", "--model", "no/nothing"
-
-
-@case("a grid of 4 cells cannot be averaged to 9 x 9")
-def grid_too_fine(here, models):
-    return "features", "scenes:images=12", "feat", "--model", models / "clip", "--grid", "9"
-
-
-@case("has no pictures")
-def features_without_pictures(here, models):
-    precomp(here)
-    return "features", "pre", "feat", "--model", models / "clip"
-
-
-@case("no detector that can be read")
-def regions_of_no_detector(here, models):
-    hub_cases.vit(here / "vit")
-    hub_cases.processor(here / "vit", image_processor_type="ViTImageProcessor")
-    return "features", "scenes:images=12", "feat", "--model", "vit", "--regions", "9"
-
-
-@case("holds features of images and no captions", "counterfoil features trainval.tsv")
-def a_table_of_regions_as_data(here, models):
-    (here / "trainval.tsv").write_text("7\t100\t50\t1\tAAAA\tAAAA\n")
-    return "train", "vsepp", "--data", "trainval.tsv"
-
-
-@case("is read only with --model")
-def images_of_a_conversion(here, models):
-    (here / "trainval.tsv").write_text("7\t100\t50\t1\tAAAA\tAAAA\n")
-    return "features", "trainval.tsv", "feat", "--images", "photos"
-
-
-@case("has no captions with a tree")
-def phrases_of_a_folder_without_trees(here, models):
-    model = reader(here / "reader")
-    return "write", "tags", model, REGIONS, "--output", "x", "--phrases", here
-
-
-def authors(here: Path, words: int = 9) -> tuple[object, ...]:
-    """A checkpoint and vocabulary in the authors' layout."""
-    gru = torch.nn.GRU(5, 6, batch_first=True)
-    text = {"embed.weight": torch.randn(words, 5)}
-    text |= {f"rnn.{name}": value for name, value in gru.state_dict().items()}
-    image = {"fc.weight": torch.randn(6, 4), "fc.bias": torch.randn(6)}
-    torch.save({"model": [OrderedDict(image), OrderedDict(text)]}, here / "best.pth.tar")
-    index = {word: n for n, word in enumerate([*SPECIAL, "a", "b", "c", "d", "e"])}
-    (here / "vocab.json").write_text(json.dumps({"word2idx": index}))
-    return "convert", "vsepp", "best.pth.tar", "vocab.json", "out"
-
-
-@case("vocab.json has 9 words", "trained with 11")
-def vocabulary_of_another_size(here, models):
-    return authors(here, words=11)
-
-
-@case("out exists and is left alone")
-def converted_over_something_else(here, models):
-    args = authors(here)
-    (here / "out").mkdir()
-    return args
-
-
-@case("'directoin'", "did you mean 'direction'")
-def converted_with_unknown_setting(here, models):
-    authors(here)
-    return "convert", "scan", "best.pth.tar", "vocab.json", "out", "--set", "directoin=i2t"
-
-
-@case("these weights do not fit", "rnn.weight_ih_l0_reverse", "the settings that it was trained")
-def converted_with_a_setting_of_another_shape(here, models):
-    return (*authors(here), "--set", "text.bidirectional=true")
+def nan(path: str) -> None:
+    values = np.load(path)
+    values[2, 1, 1] = np.nan
+    np.save(path, values)
 
 
 class Owned:
@@ -920,1023 +155,765 @@ class Owned:
         return (open, ("owned", "w"))
 
 
-@case("best.pth.tar cannot be read without running code")
-def checkpoint_with_forbidden_pickle(here, models):
-    args = authors(here)
-    torch.save({"model": Owned()}, here / "best.pth.tar")
-    return args
+def pickled(path: str) -> None:
+    """A file that runs code where it is unpickled."""
+    match Path(path).suffix:
+        case ".npy":
+            np.save(path, np.array([{"a": 1}], object), allow_pickle=True)
+        case ".tar":
+            torch.save({"model": Owned()}, path)
+        case _:
+            Path(path).write_bytes(pickle.dumps(Owned()))
 
 
-@case("best.pth.tar cannot be read")
-def truncated_authors_checkpoint(here, models):
-    args = authors(here)
-    path = here / "best.pth.tar"
-    path.write_bytes(path.read_bytes()[:300])
-    return args
+# data
 
 
-@case("has no 'text.embed.weight'")
-def checkpoint_without_text(here, models):
-    args = authors(here)
-    torch.save(
-        {
-            "model": [
-                {"fc.weight": torch.ones(6, 4), "fc.bias": torch.ones(6)},
-                {"rnn.weight_ih_l0": torch.ones(18, 4)},
-            ]
-        },
-        here / "best.pth.tar",
-    )
-    return args
+def photos() -> None:
+    """A Karpathy data set of twelve pictures with two captions each."""
+    split = ["train", "train", "dev", "test"]
+    images = [
+        karpathy_image(f"{n}.png", split[n % 4], [f"a dog {n}", "the snow"], first=2 * n)
+        for n in range(12)
+    ]
+    write_karpathy(Path("photos"), images)
 
 
-@case("vocab.pkl cannot be read as a vocabulary", "only a Vocabulary")
-def vocabulary_with_forbidden_pickle(here, models):
-    args = authors(here)
-    (here / "vocab.pkl").write_bytes(pickle.dumps(Owned()))
-    return (*args[:3], "vocab.pkl", "out")
+def photos_of(split: str, *names: str) -> None:
+    images = [karpathy_image(name, split, ["a dog"], n) for n, name in enumerate(names)]
+    write_karpathy(Path("photos"), images)
 
 
-@case("best.pth.tar does not exist")
-def no_authors_checkpoint(here, models):
-    args = authors(here)
-    (here / "best.pth.tar").unlink()
-    return args
+def photo_without_split() -> None:
+    photos()
+    path = Path("photos/dataset_toy.json")
+    content = json.loads(path.read_text())
+    del content["images"][1]["split"]
+    path.write_text(json.dumps(content))
 
 
-@case("64,000,000")
-def picture_too_large(here, models):
-    Image.new("1", (9000, 9000)).save(here / "dog.png")
-    return "search", models / "pixels", "dog.png", "--data", "scenes:images=12"
+def pictures(folder: str = "photos") -> None:
+    for n in range(3):
+        write_picture(Path(folder) / f"{n}.png", n)
 
 
-@case("page is a folder; name a file")
-def page_that_is_a_folder(here, models):
-    (here / "page").mkdir()
-    return "search", models / "pixels", "a dog", "--data", "scenes:images=12", "--output", "page"
+def one_photo() -> None:
+    load_dataset("scenes:images=1").pictures.open(0).save("1.png")
+    write("1.txt", "a red square")
 
 
-@case("'adaptive' starts from 'online', which is another model", "size mismatch")
-def start_of_another_model(here, models):
-    (here / "mine.py").write_text(
-        "from dataclasses import replace\n"
-        "from counterfoil.recipes.catalogue import find_recipe\n"
-        "whole = find_recipe('aoq/vsepp-scenes')\n"
-        "first = whole.stages[0]\n"
-        "again = replace(first, name='adaptive', start='online')\n"
-        "recipe = replace(whole, name='two', stages=(first, again))\n"
-    )
-    small = [word.replace("*", "online") for word in recipes_cases.SMALL]
-    shutil.copytree(models / "run" / "online", here / "run" / "online")
-    shutil.copy(models / "run" / "online.json", here / "run")
-    return "run", "mine.py", "--data", SCENES, "--output", "run", "--smoke", *small
+def precomp() -> None:
+    for split in ("train", "dev", "test"):
+        write_split(Path("pre"), split, random_array(5, 3, 4), [f"a dog {n}" for n in range(10)])
 
 
-# write
+def vectors() -> None:
+    mkdir("vec")
+    np.save("vec/images.npy", random_array(4, 6))
+    np.save("vec/texts.npy", random_array(8, 6, seed=1))
 
 
-typed(
-    "no such kind", f"write rules {SCENES} --output w --kind nuon", "'nuon'", "did you mean 'noun'"
-)
-typed(
-    "no such synonyms", f"write rules {SCENES} --output w --synonyms net", "'net'", "list, wordnet"
-)
-typed("foils of no split", f"write rules {SCENES} --output w --split trian", "'trian'")
-typed(
-    "nouns too rare", f"write rules {SCENES} --output w --frequency 999", "999 times", "lower the"
-)
-typed(
-    "no foils at all",
-    f"write rules {SCENES} --output w --most 0",
-    "'--most'",
-    "greater than or equal",
-)
+def nan_features() -> None:
+    photos()
+    np.save("photos/features.npy", np.full((12, 3, 4), np.nan, np.float32))
 
 
-@case("written exists and is left alone", "--output")
-def foils_over_a_folder(here, models):
-    (here / "written").mkdir()
-    return "write", "rules", SCENES, "--output", "written"
+def region_table(path: str) -> None:
+    write(path, "7\t100\t50\t1\tAAAA\tAAAA")
 
 
-TAGS = f"write tags vectors {SCENES} --output w"
-typed("no such rule", f"{TAGS} --rule lemas", "'lemas' is not a rule", "did you mean 'lemmas'")
-typed("no such parser", f"{TAGS} --phrases spicy", "'spicy'", "did you mean 'spacy'")
-typed("no such singles", f"{TAGS} --singles alone", "'alone'", "always, only")
-typed("no such temperature", f"{TAGS} --temperature 0", "temperature=0.0", "above 0")
-typed(
-    "an encoder that is none",
-    f"analyse true-rate w --data {SCENES} --output p.html --encoder .",
-    "no modules.json",
-    "sentence-transformers",
-)
-typed(
-    "judge of no lists",
-    "judge vectors --data scenes --negatives x --output y",
-    "x/manifest.json does not",
-)
-typed("judge of nothing", "judge vectors --output y", "Missing option '--negatives'")
-typed(
-    "meanings by nobody",
-    "mine vectors --data scenes --output x --filter meanings=0.7",
-    "encoder to a folder",
-)
-typed("no maskings", f"{TAGS} --masks 0", "'--masks'", "greater than or equal to 1")
-typed("tags of no split", f"{TAGS} --split trian", "'trian'")
-typed("tags of no such model", f"write tags nowhere/at/all {SCENES} --output w", "nowhere/at/all")
-typed(
-    "no phrases in no file",
-    f"write tags vectors {SCENES},features=regions --output w --phrases no.json",
-    "no.json",
-)
+def stored_foil(image: str = "1.jpg") -> None:
+    """Two photos of a training split, and a foil of the first."""
+    images = [karpathy_image(f"{n}.jpg", "train", ["A dog."], n) for n in (1, 2)]
+    write_karpathy(Path.cwd(), images)
+    dataset = load_dataset(str(Path.cwd())).split("train")
+    foil = GeneratedCaption(image, dataset.text_ids[0], "A dog.", "A cat.", "noun", ())
+    GeneratedStore.write(Path("w"), [foil], dataset, writer="hand", settings={}, seed=0)
 
 
-@case("the generator VSEPP does not read words", "name a model that does")
-def a_writer_that_cannot_read(here, models):
-    return "write", "tags", models / "pixels", SCENES, "--output", "w"
+def foil_set(*entries: str) -> None:
+    write("captions.txt", "a dog in the snow")
+    write("set.json", f"[{', '.join(entries)}]")
 
 
-@case("holds a writing that was stopped", "--resume")
-def a_writing_that_was_stopped(here, models):
-    (here / "w.partial").mkdir()
-    return "write", "tags", models / "pixels", SCENES, "--output", "w"
-
-
-@case("exists and is left alone", "--output")
-def tags_over_a_folder(here, models):
-    (here / "w").mkdir()
-    return "write", "tags", models / "pixels", SCENES, "--output", "w"
-
-
-# negatives import and export
-
-
-def aoq_files(here: Path, models: Path, *names: str) -> Path:
+def aoq_lists(run: str, *names: str) -> None:
     """Files of AOQ's mining scripts that hold the lists of the run."""
     for name in names:
         for kind, rows in (("i2t", "texts"), ("t2i", "images")):
-            array = np.load(models / "run" / "lists" / f"{rows}.npy")
-            np.save(here / f"{kind}_{name}.npy", array)
-    return here
+            copy(f"{run}/lists/{rows}.npy", f"{kind}_{name}.npy")
 
 
-def aoq_import(*more: str) -> Sequence[str]:
-    return "negatives", "import", ".", "--output", "lists", "--data", SCENES, *more
+def aoq_toy() -> None:
+    np.save("i2t_toy.npy", [[11]])
+    np.save("t2i_toy.npy", [[0]])
 
 
-@case("should hold one pair of files i2t_NAME.npy and t2i_NAME.npy", "neither")
-def import_of_nothing(here, models):
-    return aoq_import()
+# models and runs
 
 
-@case("those of coco, f30k", "--name")
-def import_of_two(here, models):
-    aoq_files(here, models, "coco", "f30k")
-    return aoq_import()
+def feature_model(folder: str, width: str) -> None:
+    recipes_cases.feature_model(Path(folder), int(width))
 
 
-@case("t2i_f30k.npy does not exist")
-def import_of_a_half(here, models):
-    (aoq_files(here, models, "f30k") / "t2i_f30k.npy").unlink()
-    return aoq_import()
+def reading_model(folder: str, *outputs: str) -> None:
+    if outputs:
+        reader(Path(folder), outputs=outputs)
+    else:
+        reader(Path(folder))
 
 
-@case("i2t_f30k.npy holds int32 of shape (24, 20)", "(4, any)")
-def import_for_other_data(here, models):
-    aoq_files(here, models, "f30k")
-    return aoq_import("--split", "dev", "--data", "scenes:images=24,dev=4,test=4")
+def vit() -> None:
+    hub_cases.vit(Path("vit"))
+    hub_cases.processor(Path("vit"), image_processor_type="ViTImageProcessor")
 
 
-@case("lists exists and is left alone", "--output")
-def import_over_something(here, models):
-    (aoq_files(here, models, "f30k") / "lists").mkdir()
-    return aoq_import()
+def unknown_argument(folder: str) -> None:
+    path = Path(folder) / "model.json"
+    content = json.loads(path.read_text())
+    content["model"]["depht"] = 3
+    path.write_text(json.dumps(content))
+    tensors, _ = read_tensors(path.with_name("model.safetensors"), "weights")
+    about = {"model": config_from_dict(content["model"]).digest()}
+    write_tensors(path.with_name("model.safetensors"), tensors, about)
 
 
-@case("captions 5i to 5i+4")
-def import_for_other_captions(here, models):
-    photos(here)
-    arrays = {"texts": np.array([[11]]), "images": np.array([[0]])}
-    return (
-        "negatives",
-        "import",
-        str(aoq_small(here, arrays)),
-        "--output",
-        "x",
-        "--data",
-        "photos",
+def other_words(path: str) -> None:
+    edit(path, json.dumps({"words": [*SPECIAL, *(f"word{n}" for n in range(500))]}))
+
+
+def authors(words: str = "9") -> None:
+    """A checkpoint and vocabulary in the authors' layout."""
+    gru = torch.nn.GRU(5, 6, batch_first=True)
+    text = {"embed.weight": torch.randn(int(words), 5)}
+    text |= {f"rnn.{name}": value for name, value in gru.state_dict().items()}
+    image = {"fc.weight": torch.randn(6, 4), "fc.bias": torch.randn(6)}
+    torch.save({"model": [OrderedDict(image), OrderedDict(text)]}, "best.pth.tar")
+    index = {word: n for n, word in enumerate([*SPECIAL, "a", "b", "c", "d", "e"])}
+    write("vocab.json", json.dumps({"word2idx": index}))
+
+
+def checkpoint_without_text() -> None:
+    authors()
+    image = {"fc.weight": torch.ones(6, 4), "fc.bias": torch.ones(6)}
+    torch.save({"model": [image, {"rnn.weight_ih_l0": torch.ones(18, 4)}]}, "best.pth.tar")
+
+
+def recipe_file(expression: str) -> None:
+    write(
+        "mine.py",
+        "from dataclasses import replace",
+        "from counterfoil.recipes.catalogue import find_recipe",
+        "whole = find_recipe('aoq/vsepp-scenes')",
+        f"recipe = {expression}",
     )
 
 
-def aoq_small(here: Path, arrays: dict[str, np.ndarray]) -> Path:
-    np.save(here / "i2t_toy.npy", arrays["texts"])
-    np.save(here / "t2i_toy.npy", arrays["images"])
-    return here
+def unfinished(run: str, state: str = "absent") -> None:
+    """A run whose second training has not begun, or was stopped."""
+    copy(run, "run")
+    for stage in ("adaptive", "test-adaptive", "report"):
+        shutil.rmtree(f"run/{stage}")
+        rm(f"run/{stage}.json")
+    if state == "running":
+        note = Path(run, "adaptive.json").read_text()
+        Path("run/adaptive.json").write_text(note.replace('"done"', '"running"'))
 
 
-def aoq_export(models: Path, *more: str) -> Sequence[str]:
-    store = str(models / "run" / "lists")
-    return "negatives", "export", store, "--output", "aoq", "--data", SCENES, *more
+def untested(run: str) -> None:
+    shutil.copytree(run, "run", ignore=shutil.ignore_patterns("test-*"))
 
 
-@case("i2t_scenes.npy exists and is left alone", "--output")
-def export_over_something(here, models):
-    (here / "aoq").mkdir()
-    (here / "aoq" / "i2t_scenes.npy").write_bytes(b"x")
-    return aoq_export(models)
+def two_runs() -> None:
+    for name, images in (("first", 36), ("second", 48)):
+        write_run(Path(name), taught(), f"scenes:images={images}")
 
 
-@case("'a/b' cannot be part of a file's name", "--name")
-def export_with_a_path_for_a_name(here, models):
-    return aoq_export(models, "--name", "a/b")
+def verb(*words: str) -> None:
+    assert recipes_cases.run(*words) == 0
 
 
-@case("was mined from corpus", "counterfoil mine")
-def export_of_another_corpus(here, models):
-    return aoq_export(models, "--split", "dev")
+def indexed(model: str) -> None:
+    """An index of some photos."""
+    pictures("my-photos")
+    build_index(load_model(model), read_image_folder(Path("my-photos")), "my-index").close()
 
 
-typed("export of no store", f"negatives export no --output x --data {SCENES}", "no/manifest.json")
-typed(
-    "export of nothing",
-    f"negatives export x --output y --texts 0 --data {SCENES}",
-    "'--texts'",
-    "greater than or equal to 1",
-)
+STEPS: dict[str, Callable[..., None]] = {
+    name: step for name, step in list(globals().items()) if inspect.isfunction(step)
+}
 
+TABLE = """
+# the command line alone
+runn demo => No such command 'runn' | Did you mean 'run'
+run aoq/vsepp-scenes --outputt x => --outputt | --output | counterfoil run --help
+run => Missing argument 'recipe' | counterfoil run --help
+features a b => no image features | features --model MODEL
+features a b --batch 3 => --batch is read only with --model
+features a b --model c --regions 3 --grid 2 => only without --regions
+run aoq/vsepp-scenes --minutes soon => '--minutes' | valid number
+run aoq/vsepp-scenes --minutes -1 => '--minutes' | greater than
+mine vectors --output x --texts 0 => '--texts' | greater than or equal to 1
+features a b --model c --batch 0 => '--batch' | greater than or equal to 1
+serve nowhere => nowhere is no index | counterfoil index
+serve nowhere --port 70000 => '--port' | 70000
+serve nowhere --depth 0 => '--depth' | 0
+serve nowhere --seconds 0 => '--seconds' | greater than
+plan demoo => 'demoo' is not a recipe | did you mean 'demo'
+train scan-t2l --data scenes => 'scan-t2l' | did you mean 'scan-t2i'
+plan aoq/vsepp-scenes --set onlin.seed=1 => 'onlin' | did you mean 'online'
+plan aoq/vsepp-scenes --set online.epoks=1 => 'epoks' | did you mean 'epochs'
+plan aoq/vsepp-scenes --set online.model.image.widht=1 => did you mean 'width'
+plan aoq/vsepp-scenes --set *.sead=1 => 'sead' | did you mean 'seed'
+plan aoq/vsepp-scenes --set epochs => 'epochs' is no setting | stage.key=value
+plan aoq/vsepp-scenes --set online.epochs=many => 'many' is text | whole number
+plan aoq/vsepp-scenes --set online.epochs=1.5 => 1.5 is a number | a whole number
+plan aoq/vsepp-scenes --set online.seed.x=1 => 'x' is not a key
+run aoq/vsepp-scenes --set online.batch=-1 => batch=-1 | may not be below 0
+run aoq/vsepp-scenes --set online.batch=0 => SwitchAfter | HardestTripletLoss
+train vsepp --data scenes --batch-size few => 'few' | all
+train vsepp --data scenes --batch-size 0 => '0' | all
+run aoq/vsepp-scenes --set online.processor.images=pixles => mean 'pixels'
+plan aoq/vsepp-scenes --set *.protocol=coco-1 => mean 'coco-1k'
+plan aoq/vsepp-scenes --set online.epochs=none => None is none | whole number
+plan aoq/vsepp-scenes --set online.model=3 => set one of | image_pool
+run aoq/vsepp-scenes --set online.rate=0.0 => rate=0.0 | above 0
+run aoq/vsepp-scenes --set online.precision=fp61 => 'fp61' is not a value of 'precision'
+report => Missing argument 'runs
+report nowhere => nowhere holds no note of a stage | folder of a run
+audit scenes => Missing option '--output'
+audit phots --output x => phots does not exist
+audit scenes --output x --near 0 => near=0 | above 0 and up to 1
+audit scenes --output x --negatives y --alike 2 => alike=2 | above 0 and up to 1
+audit $SCENES --output x --model vectors --split tst => 'tst'
+audit $SCENES --output x --negatives y => y | does not exist
+audit $SCENES --output x --corrections d.jsonl => d.jsonl does not exist
+train vsepp --tune lora --data $FEW => with --model
+train vsepp --other scenes --data $FEW => --other are for
+train tripelt --model a --data $FEW => did you mean 'triplet'
+train triplet --model a --tune frozn --data $FEW => did you mean 'frozen'
+interpolate a b --output c => chosen on dev | --data
+interpolate a b --output c --alpha 2 => '--alpha'
+train vsepp --data phots => phots does not exist | captions.jsonl
+data check some/set => write "hf:some/set"
+data check scenes:image=9 => did you mean 'images'
+data check scenes:images=x => 'images=x' needs a whole number
+data check scenes:images=0 => 0 scenes | give more images
+data check scenes:features=region => did you mean 'regions'
+evaluate no/model --data $FEW => no/model | config.json
+evaluate ./nothing --data $FEW => ./nothing
+evaluate vectors --data $FEW --split tset => mean 'test'
+evaluate vectors --protocol coco-1 => 'coco-1' | mean 'coco-1k'
+evaluate vectors --depth 20 => --depth | name a model with --first
+evaluate vectors --full => --full | name a model with --first
+evaluate vectors --first vectors --depth 0 => '--depth' | greater than or equal to 1
+evaluate vectors --first vectors --cxc x => leave out --eccv
+plan aoq/vsepp-scenes --set test-online.depth=0 => depth=0 | at least 1
+evaluate vectors --ties optimist => mean 'optimistic'
+search vectors dog --data $FEW => ready-made vectors
+search vectors dog.jpg --data scenes => dog.jpg does not exist
+convert scam a b c => 'scam' | did you mean 'scan'
+sweep demo => demo varies nothing | add --over
+sweep aoq/vsepp-scenes --over online.rate => no axis of a sweep | key=value,value
+sweep aoq/vsepp-scenes --over online.rte=1,2 => did you mean 'rate'
+sweep aoq/vsepp-scenes --over online.batch=8,many => 'many' is text
+sweep aoq/vsepp-scenes --over online.batch=8,8 => 8 twice
+sweep aoq/vsepp-scenes --over *.seed=1,2 --stage test => 'test' is not
+sweep aoq/vsepp-scenes --over *.seed=1,2 --draw 3 => the grid has 2
+sweep aoq/vsepp-scenes --over *.batch=8,9 --seeds 0,one => --seeds 0,one
+sweep aoq/vsepp-scenes --data $SCENES --over online.minutes=1,2 => train the same 'adaptive'
+sweep sweeps/tags-scene => did you mean 'sweeps/tags-scenes'
+sweep sweeps/tags-scenes --over a.b=1 => go with a recipe
+run mine.py => mine.py does not exist | sets `recipe`
+write rules $SCENES --output w --kind nuon => 'nuon' | did you mean 'noun'
+write rules $SCENES --output w --synonyms net => 'net' | list, wordnet
+write rules $SCENES --output w --split trian => 'trian'
+write rules $SCENES --output w --frequency 999 => 999 times | lower the
+write rules $SCENES --output w --most 0 => '--most' | greater than or equal
+write tags vectors $SCENES --output w --rule lemas => 'lemas' is not a rule | did you mean 'lemmas'
+write tags vectors $SCENES --output w --phrases spicy => 'spicy' | did you mean 'spacy'
+write tags vectors $SCENES --output w --singles alone => 'alone' | always, only
+write tags vectors $SCENES --output w --temperature 0 => temperature=0.0 | above 0
+analyse true-rate w --data $SCENES --output p.html --encoder .
+    => no modules.json | sentence-transformers
+judge vectors --data scenes --negatives x --output y => x/manifest.json does not
+judge vectors --output y => Missing option '--negatives'
+mine vectors --data scenes --output x --filter meanings=0.7 => encoder to a folder
+write tags vectors $SCENES --output w --masks 0 => '--masks' | greater than or equal to 1
+write tags vectors $SCENES --output w --split trian => 'trian'
+write tags nowhere/at/all $SCENES --output w => nowhere/at/all
+write tags vectors $REGIONS --output w --phrases no.json => no.json
+negatives export no --output x --data $SCENES => no/manifest.json
+negatives export x --output y --texts 0 --data $SCENES => '--texts' | greater than or equal to 1
+diagnose no --data $SCENES => no/manifest.json
+diagnose x --samples 0 => '--samples' | greater than or equal to 1
+analyse online-rnk vectors => 'online-rnk' | 'online-rank'
+analyse curves . => Missing option '--output'
+analyse curves . --output page.pdf => page.pdf | ends in .html
+analyse curves . --output page.html => holds no metrics.jsonl
+analyse curves nowhere --output page.html => nowhere holds no metrics.jsonl
+analyse online-rank vectors --output a.html --batch 1 => '--batch' | equal to 2
+analyse negatives vectors --output a.html --anchors 0 => '--anchors' | equal to 1
+analyse cross-rank runs/a+ --output a.html --data $FEW => 'runs/a+' is no ensemble
+analyse against batches . --output page.html => 'batches' | did you mean 'batch'
+analyse student nowhere --output page.html => nowhere holds no note of a stage
+analyse against batch runs/a runs/a --output page.html => runs/a is given twice
+analyse map vectors --data scenes --method tsn --output page.html => 'tsn' | did you mean 'tsne'
+analyse map vectors --negatives 0 --output a.html => '--negatives'
+foils vectors => Missing argument 'SET'
+foils blind nowhere.json --blind a.txt => nowhere.json does not exist
+foils blind $SCENES => --blind
+foils vectors $SCENES => ready-made vectors | model folder
+foils vectors sugarcrap:x.json => did you mean 'sugarcrepe'
+foils vectors $SCENES --split tset => did you mean 'test'
+explain vectors => an image and a caption | --data
+explain vectors a.png => an image and a caption
+explain vectors --data $REGIONS => ready-made vectors
+explain vectors a.png dog => a.png does not exist
+explain vectors photo dog => 'photo' is no picture | --data
+explain vectors scene-0-tset-00000 dog --data $REGIONS
+    => 'scene-0-tset-00000' is not an image of scenes | did you mean 'scene-0- | 36 in all
+explain vectors a.png dog --threshold 1.5 => '--threshold' | less than or equal to 1, not '1.5'
+explain vectors --data x --top 0 => '--top' | equal to 1
+explain vectors --data $REGIONS --split tset => mean 'test'
+analyse true-rate --data scenes --output p.html => nothing is to be judged | --crowd
+analyse true-rate --crowd c.txt --data $SCENES --output p.html => c.txt does not exist
+analyse fluency w --data $SCENES --output p.html => w/manifest.json
+analyse sheet w --data $SCENES --output s.csv => w/manifest.json
+analyse triples vectors --anchors 0 --output p.html => '--anchors'
+analyse triples vectors --data scenes --output p.html => cannot read written captions
+analyse words vectors --data $FEW --output p.html => cannot read written captions
+analyse discrimination vectors --data $FEW --output p.html => cannot read written captions
+analyse difficulty nowhere --output p.html => holds no metrics.jsonl
+export nothing/here/at/all --to hf --output out => nothing/here
+export x --to trec --output out => 'trec' | a form of models | hf
+export x --to hf --output out --data scenes => --data | x holds none
+index runs/mine --output x => name both
+
+# options that nothing would read
+plan --set online.seed=1 => --set is | with a recipe
+export a --to hf --output b --data scenes => --data is | with negatives | a holds none
+export a --to hf --output b --split dev --images p => --images and --split are | them out
+export a --to hf --output b --most 2 --features f => --features and --most | negatives
+export a --to hf --output b --corrections d => --corrections is | leave it out
+report a --images p => --images is | with --data
+report a --features p --corrections d => --features and --corrections are | with --data
+interpolate a b --output c --alpha 1 --images p => --images is | with --data
+interpolate a b --output c --alpha 1 --corrections p => --corrections is | with --data
+train vsepp --tune full --written w => --tune and --written are | with --model
+mine a --output b --proposals 3 => --proposals is | with --propose
+audit scenes --output a --split dev => --split is | with --model or --explainer
+audit scenes --output a --alike 0.5 => --alike is | with --negatives
+sweep --seed 1 --dry => --seed and --dry are | with a recipe
+sweep demo --over *.seed=1,2 --seed 3 => --seed is | with --draw
+sweep demo --over *.seed=1,2 --dry --data x --test-best
+    => --data and --test-best are | without --dry
+write rules scenes --output a --kind numeral --synonyms wordnet => --synonyms is | nouns
+write tags a scenes --output b --slack 0.1 => --slack is | with --guide
+explain a b c --resume --top 3 => --top and --resume are | with --data alone
+explain a b c --data scenes --split dev => --split is | with --data alone
+explain a --corrections d => --corrections is | with --data
+explain a b c --images p => --images is | with --data
+index --half --backend milvus => --backend and --half are | with a model
+index --output a --delete b --split dev => --split is | with a model and data
+serve a --images p => --images is | with --data
+serve a b --features p --corrections d => --features and --corrections are | with --data
+foils a scenes --images p => scenes renders its own pictures | --images
+foils a scenes --examples 3 => --examples is | with --output
+foils a b.json --split dev => --split is | with foils of scenes
+foils a scenes --blind b.txt --corrections d => --corrections is | with --blind and data
+evaluate vectors --data $FEW --images p => has its own pictures | --images p
+analyse map a --output c.html --query d --count 2 --seed 1 => --count and --seed are | --query
+analyse triples a --output c.html --written w --masks 3 => --masks is | without --written
+analyse discrimination a --output c.html --foils w --no-rules --keep 3 => --keep is | --writer
+analyse discrimination a --output c.html --foils w --masks 3 => --masks is | --writer
+analyse true-rate a --output c.html --slack 0.1 => --slack is | with --guide
+export a --to hf --output b --split train => --split is read only with negatives
+
+# what is missing
+evaluate $run --data $SCENES => run is a folder of several models; name one of them:
+evaluate $run/online $run/online --data $SCENES => run/online is given twice
+report $run/online => run/online is a model, which the report has to evaluate first
+evaluate $run/online => no data set is given; add --data with a folder
+search $run/online 'a dog' => no data set is given; add --data with a folder
+mine $run/online --output lists => no data set is given; add --data
+train vsepp => no data set is given; add --data with a folder
+one_photo :: train vsepp --data . --output run => image; a model learns from the other images
+evaluate vectors --data $SCENES --device gpu => 'gpu' is not a device
+audit phots --folder a => phots does not exist
+cache --clear pixel => 'pixel' is not a kind of cached files; did you mean 'pixels'
+
+# recipes
+write mine.py 'x = 1' :: run mine.py => mine.py does not set `recipe`
+write mine.py 'x = 1' oops :: plan mine.py => mine.py, line 2 | NameError | oops
+write mine.py 'recipe = (' :: plan mine.py => mine.py, line 1 | SyntaxError
+recipe_file 'replace(whole, stages=whole.stages[:1] + whole.stages[2:])' :: plan mine.py
+    => reads 'lists', which no earlier stage writes
+recipe_file "replace(whole, name='two', stages=(whole.stages[0], replace(whole.stages[0],
+    name='adaptive', start='online')))" ::
+    copy $run/online run/online :: copy $run/online.json run/online.json ::
+    run mine.py --data $SCENES --output run --smoke $ONLINE
+    => 'adaptive' starts from 'online', which is another model | size mismatch
+
+# data
+photos :: rm photos/images/4.png :: $TRAIN => photos/images/4.png | missing
+photos :: keep photos/images/4.png 150 :: $TRAIN => photos/images/4.png cannot be read as a picture
+photos :: write photos/images/0.png 'no picture' :: $TRAIN
+    => photos/images/0.png cannot be read as a picture
+photos :: mkdir other :: $TRAIN --images other
+    => holds none of the first 12 pictures | give the folder of the pictures
+photos :: cut photos/dataset_toy.json 40 :: $TRAIN => dataset_toy.json cannot be read
+photo_without_split :: $TRAIN => images[1].split
+photos_of train 0.png 0.png :: $TRAIN => '0.png' | twice
+photos :: run vsepp-flickr8k --data photos $SMALL --set test.protocol=whole
+    => has no image features | counterfoil features
+photos :: run vsepp-flickr8k --data photos => this split has 3 | 1,000
+photos_of test 0.png 1.png 2.png :: $TRAIN => 'train' is not a split
+photos_of train 0.png 1.png 2.png :: $TRAIN => 'test' is not a split
+mkdir photos :: $TRAIN => is no data set
+pictures :: write photos/0.txt 'a dog' :: write photos/9.txt 'a cat' :: $TRAIN
+    => photos/9.txt has no picture of that name
+pictures :: $TRAIN => is no data set | captions.jsonl
+pictures :: write photos/captions.csv 'image,title of it' '0.png,a dog' :: $TRAIN
+    => the first line is 'image,title of it'; it needs the names of the columns
+pictures :: write photos/captions.csv image,caption '0.png,a dog, in snow' :: $TRAIN
+    => line 2 | number of columns
+pictures :: write photos/captions.jsonl '{"image": "0.png", "caption": "a"}' '{"image": ' ::
+    $TRAIN
+    => captions.jsonl, line 2 is not JSON
+pictures :: latin photos/captions.jsonl '{"image": "0.png", "caption": "café"}' :: $TRAIN
+    => captions.jsonl | UTF-8
+pictures :: write photos/captions.jsonl '' :: $TRAIN => captions.jsonl holds no image
+pictures :: write photos/captions.csv image,caption '0.png,a dog' ::
+    write photos/captions.jsonl {} :: $TRAIN
+    => captions.jsonl and captions.csv | give the path of the one
+
+# features
+precomp :: nan pre/train_ims.npy :: $PRECOMP => row 2 holds NaN | counterfoil data check
+precomp :: array 5,3,2,4 pre/train_ims.npy :: $PRECOMP => has shape (5, 3, 2, 4)
+precomp :: integers 5,3,4 pre/train_ims.npy pre/dev_ims.npy pre/test_ims.npy :: $PRECOMP
+    => int64 | float16, float32, int8
+precomp :: array 7,3,4 pre/train_ims.npy :: $PRECOMP => 7 images and 10 captions | train_owner.txt
+precomp :: array 5,3,6 pre/train_ims.npy :: $PRECOMP => cannot be read as one | same regions, width
+precomp :: cut pre/train_ims.npy 7 :: $PRECOMP => train_ims.npy cannot be read as features
+vectors :: pickled vec/images.npy :: evaluate vectors --data vec --split all
+    => images.npy cannot be read
+precomp :: feature_model wide 9 :: evaluate wide --data pre => 4 wide | reads features of width 9
+precomp :: evaluate $pixels --data pre => has no pictures | reads pixels
+precomp :: train mobilenet --data pre => pre (train) has no pictures | reads pixels | --images
+photos :: array 2,3,4 feat/features.npy :: write feat/features.json '{"ids": ["x", "y"]}' ::
+    evaluate $regions --data photos --features feat => 12 of 12 images have no features | '0.png'
+photos :: array 3,4 f.npy :: evaluate $regions --data photos --features f.npy
+    => 3 rows for 12 images
+vectors :: integers 7 vec/owner.npy :: evaluate vectors --data vec --split all
+    => owner.npy has shape (7,) | 8 whole numbers
+vectors :: array 8,5 vec/texts.npy :: evaluate vectors --data vec --split all => 6 wide | 5
+vectors :: rm vec/texts.npy :: evaluate vectors --data vec --split all => texts.npy does not exist
+vectors :: mine vectors --data vec --output lists => 'train' is not a split | test
+
+# models
+copy $pixels model :: cut model/model.safetensors 9 :: evaluate model --data $FEW
+    => model.safetensors is damaged
+copy $pixels model :: flip model/model.safetensors 9 :: evaluate model --data $FEW
+    => model.safetensors | checksum does not fit
+copy $pixels model :: edit model/model.json '{"kind": "something"}' :: evaluate model --data
+    $FEW
+    => is not the card of a counterfoil model
+copy $pixels model ::
+    edit model/model.json '{"model": {"call": "os:system", "command": "touch owned"}}' ::
+    evaluate model --data $FEW => 'os:system' is not something this file may call
+copy $pixels model ::
+    edit model/model.json '{"model": {"call": "counterfoil.core.io:write_text", "path": "owned",
+    "text": "x"}}' ::
+    evaluate model --data $FEW => write_text, which is no retrieval model
+copy $pixels model :: edit model/model.json '{"format": 99}' :: evaluate model --data $FEW
+    => format 99 | reads formats 1 and 2
+copy $pixels model ::
+    edit model/model.json '{"model": {"call": "counterfoil.models.vsepp:Vanished"}}' ::
+    evaluate model --data $FEW => Vanished | does not exist in this version of counterfoil
+copy $pixels model :: unknown_argument model :: evaluate model --data $FEW
+    => model.json | 'depht' | does not fit this version
+copy $pixels model :: rm model/tokenizer.json :: evaluate model --data $FEW
+    => tokenizer.json does not exist
+copy $pixels model :: rm model/lens.json :: evaluate model --data $FEW => lens.json
+copy $pixels model :: other_words model/tokenizer.json :: evaluate model --data $FEW
+    => another one than the model was saved with
+mkdir model :: evaluate model --data $FEW => was its training finished
+copy $clip model :: rm model/token* :: evaluate model --data $FEW => 'model' has no tokenizer files
+write st/modules.json '[{"path": "CLIPModel", "type": "sentence_transformers.models.CLIPModel"},
+    {"path": "Dense", "type": "sentence_transformers.models.Dense"}]' ::
+    evaluate st --data $SCENES => st is a model of sentence-transformers | module Dense
+search $pixels ' ' --data $FEW => caption | empty
+precomp :: picture dog.png :: search $regions dog.png --data pre
+    => reads stored features, not pictures | counterfoil features
+write dog.png x :: search $pixels dog.png --data $FEW => dog.png cannot be read as a picture
+huge_picture dog.png :: search $pixels dog.png --data $FEW => 64,000,000
+mkdir page :: search $pixels 'a dog' --data $FEW --output page => page is a folder; name a file
+mkdir eccv :: evaluate $pixels --data $FEW --eccv eccv => i2t.json does not exist
+write eccv/i2t.json '[1, 2]' :: write eccv/t2i.json '[1, 2]' ::
+    evaluate $pixels --data $FEW --eccv eccv => i2t.json
+
+# folders that are there already, and runs
+mkdir lists :: $MINE => lists exists and is left alone
+write file x :: mine $pixels --data $FEW --output file/lists
+    => file/lists cannot be written | is a file
+mkdir lists.partial :: $MINE => lists.partial holds a mining that was stopped | --resume
+$MINE --filter caption=0.8 => 'caption=0.8' | did you mean 'captions'?
+$MINE --filter captions => 'captions' is no setting | write key=value
+$MINE --filter captions=1.5 => captions=1.5
+$MINE --filter guided=0.0 => guided=0.0 needs a guide model, and none was named
+$MINE --guide $pixels => a guide model was named, but no filter asks it
+write file x :: run aoq/vsepp-scenes --data $SCENES --output file --smoke
+    => file is a file | name a folder with --
+copy $run run :: $RUN --set online.seed=4
+    => run/online was made with other settings or other data | choose another --
+copy $run run :: $RUN --data scenes:images=37
+    => run/online was made with other settings or other data | choose another --
+write run/online/thesis.tex x :: run aoq/vsepp-scenes --data $SCENES --output run
+    => run/online was made with other settings or other data
+unfinished $run running :: $RUN => run/adaptive holds a run that was stopped | --resume
+copy $run run :: write run/online.json { :: $RUN
+    => online.json cannot be read as the note of a stage
+unfinished $run :: edit run/lists/manifest.json '{"corpus": "0123456789abcdef"}' :: $RUN
+    => was mined from corpus 0123456789abcdef | mine again
+unfinished $run :: edit run/lists/manifest.json '{"format": 99}' :: $RUN
+    => has format 99 | upgrade counterfoil
+unfinished $run :: cut run/lists/texts.npy 5 :: $RUN => texts.npy cannot be read
+unfinished $run :: short run/lists/texts.npy :: $RUN => texts.npy holds | its manifest promises
+unfinished $run running ::
+    copy $run/online/model/model.safetensors run/adaptive/checkpoints/last.safetensors ::
+    keep run/adaptive/checkpoints/last.safetensors 99 :: $RUN --resume
+    => last.safetensors is damaged
+
+# features and convert
+write feat/a.txt x :: features $FEW feat --model $clip => exists and does not hold these features
+features $FEW feat --model no/nothing => nothing | no vision model
+features $FEW feat --model $clip --grid 9 => a grid of 4 cells cannot be averaged to 9 x 9
+precomp :: features pre feat --model $clip => has no pictures
+vit :: features $FEW feat --model vit --regions 9 => no detector that can be read
+region_table trainval.tsv :: train vsepp --data trainval.tsv
+    => holds features of images and no captions | counterfoil features trainval.tsv
+region_table trainval.tsv :: features trainval.tsv feat --images photos => is read only with --model
+authors 11 :: $CONVERT => vocab.json has 9 words | trained with 11
+authors :: mkdir out :: $CONVERT => out exists and is left alone
+authors :: convert scan best.pth.tar vocab.json out --set directoin=i2t
+    => 'directoin' | did you mean 'direction'
+authors :: $CONVERT --set text.bidirectional=true
+    => these weights do not fit | rnn.weight_ih_l0_reverse | the settings that it was trained
+authors :: pickled best.pth.tar :: $CONVERT => best.pth.tar cannot be read without running code
+authors :: keep best.pth.tar 300 :: $CONVERT => best.pth.tar cannot be read
+checkpoint_without_text :: $CONVERT => has no 'text.embed.weight'
+authors :: pickled vocab.pkl :: convert vsepp best.pth.tar vocab.pkl out
+    => vocab.pkl cannot be read as a vocabulary | only a Vocabulary
+authors :: rm best.pth.tar :: $CONVERT => best.pth.tar does not exist
+
+# write
+mkdir written :: write rules $SCENES --output written => written exists and is left alone | --output
+reading_model reader :: write tags reader $REGIONS --output x --phrases .
+    => has no captions with a tree
+write tags $pixels $SCENES --output w
+    => the generator VSEPP does not read words | name a model that does
+mkdir w.partial :: write tags $pixels $SCENES --output w
+    => holds a writing that was stopped | --resume
+mkdir w :: write tags $pixels $SCENES --output w => exists and is left alone | --output
+
+# negatives import and export
+$IMPORT => should hold one pair of files i2t_NAME.npy and t2i_NAME.npy | neither
+aoq_lists $run coco f30k :: $IMPORT => those of coco, f30k | --name
+aoq_lists $run f30k :: rm t2i_f30k.npy :: $IMPORT => t2i_f30k.npy does not exist
+aoq_lists $run f30k :: $IMPORT --split dev --data scenes:images=24,dev=4,test=4
+    => i2t_f30k.npy holds int32 of shape (24, 20) | (4, any)
+aoq_lists $run f30k :: mkdir lists :: $IMPORT => lists exists and is left alone | --output
+photos :: aoq_toy :: negatives import . --output x --data photos => captions 5i to 5i+4
+write aoq/i2t_scenes.npy x :: $AOQ => i2t_scenes.npy exists and is left alone | --output
+$AOQ --name a/b => 'a/b' cannot be part of a file's name | --name
+$AOQ --split dev => was mined from corpus | counterfoil mine
 
 # diagnose
-
-
-typed("diagnosis of no store", f"diagnose no --data {SCENES}", "no/manifest.json")
-typed("diagnosis of nothing", "diagnose x --samples 0", "'--samples'", "greater than or equal to 1")
-
-
-@case("was mined from corpus", "counterfoil mine")
-def diagnosis_against_other_data(here, models):
-    return "diagnose", str(models / "run" / "lists"), "--data", "scenes:images=40"
-
-
-@case("alike=1.5", "above 0 and up to 1")
-def diagnosis_with_an_impossible_cosine(here, models):
-    return "diagnose", str(models / "run" / "lists"), "--data", SCENES, "--alike", "1.5"
-
-
-@case("page.html is a folder; name a file")
-def diagnosis_page_that_is_a_folder(here, models):
-    (here / "page.html").mkdir()
-    store = str(models / "run" / "lists")
-    return "diagnose", store, "--data", SCENES, "--output", "page.html"
-
-
-@case("nowhere/at-all", "config.json")
-def diagnosis_with_no_such_model(here, models):
-    store = str(models / "run" / "lists")
-    return "diagnose", store, "--data", SCENES, "--model", "nowhere/at-all"
-
+diagnose $run/lists --data scenes:images=40 => was mined from corpus | counterfoil mine
+diagnose $run/lists --data $SCENES --alike 1.5 => alike=1.5 | above 0 and up to 1
+mkdir page.html :: diagnose $run/lists $PAGE => page.html is a folder; name a file
+diagnose $run/lists --data $SCENES --model nowhere/at-all => nowhere/at-all | config.json
 
 # analyse
-
-
-ANALYSE = ("--data", SCENES, "--output", "page.html")
-
-typed("unknown analysis", "analyse online-rnk vectors", "'online-rnk'", "'online-rank'")
-typed("analysis without a page", "analyse curves .", "Missing option '--output'")
-typed("page of another kind", "analyse curves . --output page.pdf", "page.pdf", "ends in .html")
-typed("no log below", "analyse curves . --output page.html", "holds no metrics.jsonl")
-typed("no such log", "analyse curves nowhere --output page.html", "nowhere holds no metrics.jsonl")
-typed(
-    "batch of one",
-    "analyse online-rank vectors --output a.html --batch 1",
-    "'--batch'",
-    "equal to 2",
-)
-typed(
-    "no anchors",
-    "analyse negatives vectors --output a.html --anchors 0",
-    "'--anchors'",
-    "equal to 1",
-)
-typed(
-    "half an ensemble",
-    "analyse cross-rank runs/a+ --output a.html --data scenes:images=12",
-    "'runs/a+' is no ensemble",
-)
-
-
-@case("page.html exists and is left alone")
-def page_that_exists(here, models):
-    (here / "page.html").write_text("mine")
-    return "analyse", "cross-rank", models / "pixels", *ANALYSE
-
-
-@case("page.json exists and is left alone")
-def numbers_that_exist(here, models):
-    (here / "page.json").write_text("mine")
-    return "analyse", "negatives", models / "pixels", *ANALYSE
-
-
-@case("pixels is given twice")
-def the_same_model_twice(here, models):
-    return "analyse", "cross-rank", models / "pixels", models / "pixels", *ANALYSE
-
-
-@case("batches of 7, 121 cannot be drawn from 120 captions", "2 to 120")
-def batch_of_more_than_there_is(here, models):
-    sizes = ("--batch", "121", "--batch", "7")
-    return "analyse", "online-rank", models / "pixels", *sizes, *ANALYSE
-
-
-@case("manifest.json does not exist")
-def lists_that_are_not_there(here, models):
-    return "analyse", "negatives", models / "pixels", "--lists", "nowhere", *ANALYSE
-
-
-@case("run/lists", "corpus")
-def lists_of_another_split(here, models):
-    other = ("--lists", models / "run/lists", "--split", "test")
-    return "analyse", "negatives", models / "pixels", *other, *ANALYSE
-
-
-@case("metrics.jsonl holds no epoch")
-def log_without_an_epoch(here, models):
-    (here / "metrics.jsonl").write_text('{"step": 1}\n')
-    return "analyse", "curves", ".", "--output", "page.html"
-
-
-@case("stage.json is no note of a stage")
-def note_of_something_else(here, models):
-    (here / "stage").mkdir()
-    (here / "stage" / "metrics.jsonl").write_text('{"epoch": 1.0, "loss": 1.0}\n')
-    (here / "stage.json").write_text('{"stage": 3}')
-    return "analyse", "curves", "stage", "--output", "page.html"
-
-
-typed(
-    "against nothing known",
-    "analyse against batches . --output page.html",
-    "'batches'",
-    "did you mean 'batch'",
-)
-typed("no run", "analyse student nowhere --output page.html", "nowhere holds no note of a stage")
-typed(
-    "a run twice", "analyse against batch runs/a runs/a --output page.html", "runs/a is given twice"
-)
-typed(
-    "unknown map",
-    "analyse map vectors --data scenes --method tsn --output page.html",
-    "'tsn'",
-    "did you mean 'tsne'",
-)
-typed("no negatives on a map", "analyse map vectors --negatives 0 --output a.html", "'--negatives'")
-
-
-@case("run has measured no student beside a teacher of its own", "ndgl/gpo-scenes")
-def run_without_a_student(here, models):
-    return "analyse", "student", models / "run", "--output", "page.html"
-
-
-@case("has only the batch size 16, and a curve needs at least two", "ndgl/batches/")
-def run_of_one_batch_size(here, models):
-    return "analyse", "against", "batch", models / "run", "--output", "page.html"
-
-
-@case("has no number of teachers, and a curve needs at least two")
-def run_without_teachers(here, models):
-    return "analyse", "against", "teachers", models / "run", "--output", "page.html"
-
-
-@case("stage.json is no note of a stage", "state", "field required")
-def note_without_a_state(here, models):
-    (here / "stage.json").write_text('{"kind": "evaluate", "stage": {"name": "stage"}}')
-    return "analyse", "student", ".", "--output", "page.html"
-
-
-@case("holds no finished evaluation", "name the folder of a run")
-def run_that_was_stopped(here, models):
-    shutil.copytree(models / "run", here / "run", ignore=shutil.ignore_patterns("test-*"))
-    return "analyse", "student", "run", "--output", "page.html"
-
-
-@case("figures of different data or protocols do not stand in one picture")
-def runs_on_different_data(here, models):
-    for name, images in (("first", 36), ("second", 48)):
-        write_run(here / name, taught(), f"scenes:images={images}")
-    return "analyse", "student", "first", "second", "--output", "page.html"
-
-
-@case("'a blue dog' is neither a caption nor an image id of scenes test", "--query")
-def map_of_another_split(here, models):
-    return "analyse", "map", models / "pixels", "--query", "a blue dog", *ANALYSE
-
+write page.html mine :: analyse cross-rank $pixels $PAGE => page.html exists and is left alone
+write page.json mine :: analyse negatives $pixels $PAGE => page.json exists and is left alone
+analyse cross-rank $pixels $pixels $PAGE => pixels is given twice
+analyse online-rank $pixels --batch 121 --batch 7 $PAGE
+    => batches of 7, 121 cannot be drawn from 120 captions | 2 to 120
+analyse negatives $pixels --lists nowhere $PAGE => manifest.json does not exist
+analyse negatives $pixels --lists $run/lists --split test $PAGE => run/lists | corpus
+write metrics.jsonl '{"step": 1}' :: analyse curves . --output page.html
+    => metrics.jsonl holds no epoch
+write stage/metrics.jsonl '{"epoch": 1.0, "loss": 1.0}' :: write stage.json '{"stage": 3}' ::
+    analyse curves stage --output page.html => stage.json is no note of a stage
+analyse student $run --output page.html
+    => run has measured no student beside a teacher of its own | ndgl/gpo-scenes
+analyse against batch $run --output page.html
+    => has only the batch size 16, and a curve needs at least two | ndgl/batches/
+analyse against teachers $run --output page.html
+    => has no number of teachers, and a curve needs at least two
+write stage.json '{"kind": "evaluate", "stage": {"name": "stage"}}' ::
+    analyse student . --output page.html
+    => stage.json is no note of a stage | state | field required
+untested $run :: analyse student run --output page.html
+    => holds no finished evaluation | name the folder of a run
+two_runs :: analyse student first second --output page.html
+    => figures of different data or protocols do not stand in one picture
+analyse map $pixels --query 'a blue dog' $PAGE
+    => 'a blue dog' is neither a caption nor an image id of scenes test | --query
 
 # foils
-
-
-FOIL_MODEL = ("foils", "blind", "set.json", "--blind", "captions.txt")
-
-typed("foils without a set", "foils vectors", "Missing argument 'SET'")
-typed(
-    "no such set of foils", "foils blind nowhere.json --blind a.txt", "nowhere.json does not exist"
-)
-typed("blind without captions", f"foils blind {SCENES}", "--blind")
-typed("foils for vectors", f"foils vectors {SCENES}", "ready-made vectors", "model folder")
-typed("unknown form of foils", "foils vectors sugarcrap:x.json", "did you mean 'sugarcrepe'")
-typed("foils of no split", f"foils vectors {SCENES} --split tset", "did you mean 'test'")
-
-
-def foil_set(here: Path, *entries: object, name: str = "set.json") -> Path:
-    (here / "captions.txt").write_text("a dog in the snow\n")
-    (here / name).write_text(json.dumps(list(entries)))
-    return here / name
-
-
-@case("set.json: entry 1.foils: field required")
-def foils_without_a_foil(here, models):
-    foil_set(here, {"image": "a", "caption": "b", "foil": "c"}, {"image": "a", "caption": "b"})
-    return FOIL_MODEL
-
-
-@case("set.json: entry 0: input should be a valid dictionary")
-def foils_that_are_no_objects(here, models):
-    foil_set(here, 3)
-    return "foils", "blind", "pairs:set.json", "--blind", "captions.txt"
-
-
-@case("set.json: entry 0.label: input should be 0 or 1")
-def label_that_is_neither(here, models):
-    foil_set(here, {"image": "a", "caption": "b", "label": 2, "relation": "on"})
-    return FOIL_MODEL
-
-
-@case("set.json cannot be read as a set of foils")
-def foils_that_are_no_json(here, models):
-    foil_set(here)
-    (here / "set.json").write_text("{")
-    return FOIL_MODEL
-
-
-@case("set.jsonl, line 2 is no JSON")
-def foils_with_a_broken_line(here, models):
-    foil_set(here)
-    (here / "set.jsonl").write_text('{"image": "a", "caption": "b", "foil": "c"}\n{\n')
-    return "foils", "blind", "set.jsonl", "--blind", "captions.txt"
-
-
-@case("set.json is in no form of foils", "image, text")
-def foils_of_no_form(here, models):
-    foil_set(here, {"image": "a", "text": "b"})
-    return FOIL_MODEL
-
-
-@case("entry '0' has an empty caption")
-def foils_that_say_nothing(here, models):
-    foil_set(here, {"image": "a", "caption": "b", "foil": " "})
-    return FOIL_MODEL
-
-
-@case("1 of 1 pictures of set are not in pictures, such as 'a.jpg'", "give the folder")
-def foils_without_their_picture(here, models):
-    foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
-    (here / "pictures").mkdir()
-    return "foils", models / "pixels", "set.json", "--images", "pictures"
-
-
-@case("set comes without pictures, such as 'a.jpg'", "--images")
-def foils_without_a_folder(here, models):
-    foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
-    return "foils", models / "pixels", "set.json"
-
-
-@case("reads stored features", "--features", "'a.jpg'")
-def foils_for_a_model_of_features(here, models):
-    foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
-    return "foils", models / "regions", "set.json"
-
-
-@case("captions.txt holds no caption that is not in set")
-def blind_model_that_knows_nothing_else(here, models):
-    foil_set(here, {"image": "a", "caption": "a dog in the snow", "foil": "c"})
-    return FOIL_MODEL
-
-
-@case("captions.txt does not exist")
-def blind_model_without_its_captions(here, models):
-    foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
-    (here / "captions.txt").unlink()
-    return FOIL_MODEL
-
-
-@case("page is a folder; name a file")
-def page_of_foils_that_is_a_folder(here, models):
-    foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
-    (here / "page").mkdir()
-    return *FOIL_MODEL, "--output", "page"
-
+foil_set '{"image": "a", "caption": "b", "foil": "c"}' '{"image": "a", "caption": "b"}' ::
+    $FOILS
+    => set.json: entry 1.foils: field required
+foil_set 3 :: foils blind pairs:set.json --blind captions.txt
+    => set.json: entry 0: input should be a valid dictionary
+foil_set '{"image": "a", "caption": "b", "label": 2, "relation": "on"}' :: $FOILS
+    => set.json: entry 0.label: input should be 0 or 1
+foil_set :: write set.json { :: $FOILS => set.json cannot be read as a set of foils
+foil_set :: write set.jsonl '{"image": "a", "caption": "b", "foil": "c"}' { ::
+    foils blind set.jsonl --blind captions.txt => set.jsonl, line 2 is no JSON
+foil_set '{"image": "a", "text": "b"}' :: $FOILS => set.json is in no form of foils | image, text
+foil_set '{"image": "a", "caption": "b", "foil": " "}' :: $FOILS => entry '0' has an empty caption
+foil_set '{"image": "a.jpg", "caption": "b", "foil": "c"}' :: mkdir pictures ::
+    foils $pixels set.json --images pictures
+    => 1 of 1 pictures of set are not in pictures, such as 'a.jpg' | give the folder
+foil_set '{"image": "a.jpg", "caption": "b", "foil": "c"}' :: foils $pixels set.json
+    => set comes without pictures, such as 'a.jpg' | --images
+foil_set '{"image": "a.jpg", "caption": "b", "foil": "c"}' :: foils $regions set.json
+    => reads stored features | --features | 'a.jpg'
+foil_set '{"image": "a", "caption": "a dog in the snow", "foil": "c"}' :: $FOILS
+    => captions.txt holds no caption that is not in set
+foil_set '{"image": "a", "caption": "b", "foil": "c"}' :: rm captions.txt :: $FOILS
+    => captions.txt does not exist
+foil_set '{"image": "a", "caption": "b", "foil": "c"}' :: mkdir page :: $FOILS --output page
+    => page is a folder; name a file
 
 # explain
-
-
-EXPLAINED = "scenes:images=36,features=regions"
-
-typed("nothing to explain", "explain vectors", "an image and a caption", "--data")
-typed("no caption to explain", "explain vectors a.png", "an image and a caption")
-typed("explain vectors", f"explain vectors --data {EXPLAINED}", "ready-made vectors")
-typed("no picture to explain", "explain vectors a.png dog", "a.png does not exist")
-typed("no image to explain", "explain vectors photo dog", "'photo' is no picture", "--data")
-typed(
-    "no image of the data",
-    f"explain vectors scene-0-tset-00000 dog --data {EXPLAINED}",
-    "'scene-0-tset-00000' is not an image of scenes",
-    "did you mean 'scene-0-",
-    "36 in all",
-)
-typed(
-    "doubt above one",
-    "explain vectors a.png dog --threshold 1.5",
-    "'--threshold'",
-    "less than or equal to 1, not '1.5'",
-)
-typed("no suspicious captions", "explain vectors --data x --top 0", "'--top'", "equal to 1")
-typed("explain no split", f"explain vectors --data {EXPLAINED} --split tset", "mean 'test'")
-
-
-def lines_to_explain(here: Path, *lines: str) -> None:
-    write_picture(here / "a.png")
-    (here / "captions.jsonl").write_text("".join(line + "\n" for line in lines))
-
-
-@case("captions.jsonl, line 2 is not JSON")
-def explained_line_that_is_no_json(here, models):
-    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}', "{")
-    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
-
-
-@case("captions.jsonl, line 1: there is no 'caption'")
-def explained_line_without_a_caption(here, models):
-    lines_to_explain(here, '{"image": "a.png"}')
-    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
-
-
-@case("caption 'a.png#1' is empty")
-def explained_line_with_an_empty_caption(here, models):
-    lines_to_explain(here, '{"image": "a.png", "captions": ["a dog", " "]}')
-    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
-
-
-@case("b.png does not exist")
-def explained_line_without_its_picture(here, models):
-    lines_to_explain(here, '{"image": "b.png", "caption": "a dog"}')
-    return "explain", models / "pixels", "--data", "captions.jsonl", "--split", "all"
-
-
-@case("the caption is empty")
-def explained_caption_that_is_empty(here, models):
-    write_picture(here / "a.png")
-    return "explain", models / "pixels", "a.png", " "
-
-
-@case("the caption is too long", "leave out what follows")
-def explained_caption_that_is_too_long(here, models):
-    write_picture(here / "a.png")
-    return "explain", models / "pixels", "a.png", "dog " * 70
-
-
-@case("reads stored features", "counterfoil features")
-def explained_picture_for_a_model_of_features(here, models):
-    write_picture(here / "a.png")
-    return "explain", models / "regions", "a.png", "a dog"
-
-
-@case("page is a folder; name a file")
-def page_of_an_explanation_that_is_a_folder(here, models):
-    write_picture(here / "a.png")
-    (here / "page").mkdir()
-    return "explain", models / "pixels", "a.png", "a dog", "--output", "page"
-
-
-@case("photos/features.npy", "NaN or infinite")
-def explained_features_that_are_no_numbers(here, models):
-    photos(here)
-    values = np.full((12, 3, 4), np.nan, np.float32)
-    np.save(here / "photos" / "features.npy", values)
-    found = ("--data", "photos", "--features", "photos/features.npy")
-    return "explain", models / "regions", "0.png", "a dog", *found
-
-
-typed(
-    "truth of nothing",
-    "analyse true-rate --data scenes --output p.html",
-    "nothing is to be judged",
-    "--crowd",
-)
-typed(
-    "judgements that are not there",
-    f"analyse true-rate --crowd c.txt --data {SCENES} --output p.html",
-    "c.txt does not exist",
-)
-typed(
-    "fluency of no store", f"analyse fluency w --data {SCENES} --output p.html", "w/manifest.json"
-)
-typed("sheet of no store", f"analyse sheet w --data {SCENES} --output s.csv", "w/manifest.json")
-
-
-def stored_foil(here: Path, image: str = "1.jpg") -> None:
-    """Two photos of a training split, and a foil of the first."""
-    write_karpathy(here, [karpathy_image(f"{n}.jpg", "train", ["A dog."], n) for n in (1, 2)])
-    dataset = load_dataset(str(here)).split("train")
-    foil = GeneratedCaption(image, dataset.text_ids[0], "A dog.", "A cat.", "noun", ())
-    GeneratedStore.write(here / "w", [foil], dataset, writer="hand", settings={}, seed=0)
-
-
-@case("w was written for", "only of scenes", "counterfoil analyse sheet")
-def truth_of_photos(here, models):
-    stored_foil(here)
-    return "analyse", "true-rate", "w", "--data", ".", "--output", "p.html"
-
-
-@case("w has a foil of caption", "of '3.jpg'", "write again")
-def foils_of_an_unknown_picture(here, models):
-    stored_foil(here, "3.jpg")
-    return "analyse", "fluency", "w", "--data", ".", "--output", "p.html"
-
-
-@case("w was written for corpus", "write again")
-def fluency_of_foils_of_other_data(here, models):
-    stored_foil(here)
-    return "analyse", "fluency", "w", "--data", SCENES, "--output", "p.html"
-
-
-@case("w is given twice")
-def sheet_of_a_store_twice(here, models):
-    stored_foil(here)
-    return "analyse", "sheet", "w", "w", "--data", ".", "--output", "s.csv"
-
-
-@case("w has only 1 pictures left for 2 sentences", "--count")
-def sheet_of_too_few_pictures(here, models):
-    stored_foil(here)
-    return "analyse", "sheet", "w", "--data", ".", "--count", "2", "--output", "s.csv"
-
-
-@case("a.csv has no columns item and answer", "counterfoil analyse sheet")
-def answers_of_another_table(here, models):
-    stored_foil(here)
-    (here / "a.csv").write_text("image,true\n1.jpg,yes\n")
-    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--output", "p.html"
-
-
-@case("answers 'maybe' to s1", "true, false, unsure")
-def an_unknown_answer(here, models):
-    stored_foil(here)
-    (here / "a.csv").write_text("item,answer\ns1,maybe\n")
-    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--output", "p.html"
-
-
-@case("no answer is about w", "a filled sheet")
-def answers_about_other_captions(here, models):
-    stored_foil(here)
-    (here / "a.csv").write_text("item,answer\ns1,true\n")
-    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--output", "p.html"
-
-
-@case("cannot be read as a causal language model", "--lm")
-def fluency_by_no_language_model(here, models):
-    stored_foil(here)
-    (here / "lm").mkdir()
-    return "analyse", "fluency", "w", "--data", ".", "--lm", "./lm", "--output", "p.html"
-
-
-@case("has no head that doubts or corrects words", "--corrector")
-def fluency_corrected_by_a_model_without_words(here, models):
-    stored_foil(here)
-    more = "--corrector", models / "pixels", "--output", "p.html"
-    return "analyse", "fluency", "w", "--data", ".", *more
-
-
-@case("is given twice; name each folder once")
-def fluency_of_a_store_twice(here, models):
-    stored_foil(here)
-    return "analyse", "fluency", "w", "w", "--data", ".", "--output", "p.html"
-
-
-@case("compares ready-made vectors and cannot read written captions")
-def guide_of_vectors(here, models):
-    assert (
-        recipes_cases.run("write", "rules", SCENES, "--split", "test", "--output", here / "w") == 0
-    )
-    return "analyse", "true-rate", "w", "--data", SCENES, "--guide", "vectors", "--output", "p.html"
-
-
-# written negatives
-
-TELL = ("--data", REGIONS, "--anchors", "2", "--output", "p.html")
-
-typed("no anchors at all", "analyse triples vectors --anchors 0 --output p.html", "'--anchors'")
-typed(
-    "triples of vectors",
-    "analyse triples vectors --data scenes --output p.html",
-    "cannot read written captions",
-)
-typed(
-    "words of vectors",
-    "analyse words vectors --data scenes:images=12 --output p.html",
-    "cannot read written captions",
-)
-typed(
-    "duels of vectors",
-    "analyse discrimination vectors --data scenes:images=12 --output p.html",
-    "cannot read written captions",
-)
-typed(
-    "difficulty of nothing", "analyse difficulty nowhere --output p.html", "holds no metrics.jsonl"
-)
-
-
-@case("no log below", "tells how hard written captions are", "tags/uniter-scenes")
-def difficulty_of_a_training_without_written_captions(here, models):
-    return "analyse", "difficulty", models / "run", "--output", "p.html"
-
-
-@case("metrics.jsonl tells only a part", "'written_gap' is missing")
-def difficulty_of_half_a_log(here, models):
-    (here / "metrics.jsonl").write_text('{"step": 1, "written_above": 1.0}\n')
-    return "analyse", "difficulty", ".", "--output", "p.html"
-
-
-@case("pixels writes no captions", "--writer", "--written")
-def triples_by_a_model_that_cannot_write(here, models):
-    return "analyse", "triples", models / "pixels", "--batch", "4", *TELL
-
-
-@case("writes no captions", "name one model")
-def triples_by_an_ensemble(here, models):
-    both = f"{models / 'pixels'}+{models / 'run/online'}"
-    return "analyse", "triples", both, "--batch", "4", *TELL
-
-
-@case("--written", "--writer", "drop one")
-def triples_of_two_sources_of_written_captions(here, models):
-    both = ("--written", "w", "--writer", models / "pixels")
-    return "analyse", "triples", models / "pixels", *both, *TELL
-
-
-@case("batches of 128 cannot be drawn from 30 captions", "--batch")
-def triples_of_large_batches(here, models):
-    return "analyse", "triples", models / "pixels", *TELL
-
-
-@case("was written for split 'train'", "'test'", "--split")
-def triples_of_foils_of_another_split(here, models):
-    assert recipes_cases.run("write", "rules", REGIONS, "--output", here / "w") == 0
-    return "analyse", "triples", models / "pixels", "--written", "w", "--batch", "4", *TELL
-
-
-@case("was written for split 'train'", "'test'", "--split")
-def duels_with_foils_of_another_split(here, models):
-    assert recipes_cases.run("write", "rules", REGIONS, "--output", here / "w") == 0
-    return "analyse", "discrimination", models / "pixels", "--foils", "w", *TELL
-
-
-@case("there is nothing to tell apart", "--foils", "--writer")
-def duels_with_nobody(here, models):
-    none = ("--no-rules", "--others", "0")
-    return "analyse", "discrimination", models / "pixels", *none, *TELL
-
-
-@case("VSEPP does not read words", "tags-dc/uniter-scenes")
-def words_of_a_model_without_heads(here, models):
-    return "analyse", "words", models / "pixels", *TELL
-
-
-@case("is an ensemble", "name one model")
-def words_of_an_ensemble(here, models):
-    return "analyse", "words", f"{models / 'pixels'}+{models / 'run/online'}", *TELL
-
-
-@case("has no heads for correct, doubt")
-def words_of_a_model_that_only_fills(here, models):
-    reader(here / "mute", outputs=("rank", "fill"))
-    return "analyse", "words", "mute", *TELL
-
-
-@case("temperature=0.0", "above 0")
-def words_written_at_no_temperature(here, models):
-    reader(here / "first")
-    return "analyse", "words", "first", "--temperature", "0", *TELL
-
+picture a.png :: write captions.jsonl '{"image": "a.png", "caption": "a dog"}' { ::
+    explain $pixels --data captions.jsonl --split all => captions.jsonl, line 2 is not JSON
+picture a.png :: write captions.jsonl '{"image": "a.png"}' ::
+    explain $pixels --data captions.jsonl --split all
+    => captions.jsonl, line 1: there is no 'caption'
+picture a.png :: write captions.jsonl '{"image": "a.png", "captions": ["a dog", " "]}' ::
+    explain $pixels --data captions.jsonl --split all => caption 'a.png#1' is empty
+picture a.png :: write captions.jsonl '{"image": "b.png", "caption": "a dog"}' ::
+    explain $pixels --data captions.jsonl --split all => b.png does not exist
+picture a.png :: explain $pixels a.png ' ' => the caption is empty
+picture a.png :: explain $pixels a.png '$LONG' => the caption is too long | leave out what follows
+picture a.png :: explain $regions a.png 'a dog' => reads stored features | counterfoil features
+picture a.png :: mkdir page :: explain $pixels a.png 'a dog' --output page
+    => page is a folder; name a file
+nan_features :: explain $regions 0.png 'a dog' --data photos --features photos/features.npy
+    => photos/features.npy | NaN or infinite
+
+# generated negatives
+stored_foil :: analyse true-rate w --data . --output p.html
+    => w was written for | only of scenes | counterfoil analyse sheet
+stored_foil 3.jpg :: analyse fluency w --data . --output p.html
+    => w has a foil of caption | of '3.jpg' | write again
+stored_foil :: analyse fluency w --data $SCENES --output p.html
+    => w was written for corpus | write again
+stored_foil :: analyse sheet w w --data . --output s.csv => w is given twice
+stored_foil :: analyse sheet w --data . --count 2 --output s.csv
+    => w has only 1 pictures left for 2 sentences | --count
+stored_foil :: write a.csv image,true 1.jpg,yes ::
+    analyse true-rate w --answers a.csv --data . --output p.html
+    => a.csv has no columns item and answer | counterfoil analyse sheet
+stored_foil :: write a.csv item,answer s1,maybe ::
+    analyse true-rate w --answers a.csv --data . --output p.html
+    => answers 'maybe' to s1 | true, false, unsure
+stored_foil :: write a.csv item,answer s1,true ::
+    analyse true-rate w --answers a.csv --data . --output p.html
+    => no answer is about w | a filled sheet
+stored_foil :: mkdir lm :: analyse fluency w --data . --lm ./lm --output p.html
+    => cannot be read as a causal language model | --lm
+stored_foil :: analyse fluency w --data . --corrector $pixels --output p.html
+    => has no head that doubts or corrects words | --corrector
+stored_foil :: analyse fluency w w --data . --output p.html => is given twice; name each folder once
+verb write rules $SCENES --split test --output w ::
+    analyse true-rate w --data $SCENES --guide vectors --output p.html
+    => compares ready-made vectors and cannot read written captions
+analyse difficulty $run --output p.html
+    => no log below | tells how hard written captions are | tags/uniter-scenes
+write metrics.jsonl '{"step": 1, "written_above": 1.0}' :: analyse difficulty . --output p.html
+    => metrics.jsonl tells only a part | 'written_gap' is missing
+analyse triples $pixels --batch 4 $ASKED => pixels writes no captions | --writer | --written
+analyse triples $pixels+$run/online --batch 4 $ASKED => writes no captions | name one model
+analyse triples $pixels --written w --writer $pixels $ASKED => --written | --writer | drop one
+analyse triples $pixels $ASKED => batches of 128 cannot be drawn from 30 captions | --batch
+verb write rules $REGIONS --output w :: analyse triples $pixels --written w --batch 4 $ASKED
+    => was written for split 'train' | 'test' | --split
+verb write rules $REGIONS --output w :: analyse discrimination $pixels --foils w $ASKED
+    => was written for split 'train' | 'test' | --split
+analyse discrimination $pixels --no-rules --others 0 $ASKED
+    => there is nothing to tell apart | --foils | --writer
+analyse words $pixels $ASKED => VSEPP does not read words | tags-dc/uniter-scenes
+analyse words $pixels+$run/online $ASKED => is an ensemble | name one model
+reading_model mute rank fill :: analyse words mute $ASKED => has no heads for correct, doubt
+reading_model first :: analyse words first --temperature 0 $ASKED => temperature=0.0 | above 0
 
 # export
-
-
-def exported(models: Path, *words: object) -> Sequence[object]:
-    return "export", models / "run/lists", "--data", SCENES, "--output", "out", *words
-
-
-typed("no model to export", "export nothing/here/at/all --to hf --output out", "nothing/here")
-typed("no form of models", "export x --to trec --output out", "'trec'", "a form of models", "hf")
-typed("data of a model", "export x --to hf --output out --data scenes", "--data", "x holds none")
-
-
-@case("'open_clip' is not a form of negatives", "did you mean 'open-clip'")
-def unknown_form_of_negatives(here, models):
-    return exported(models, "--to", "open_clip")
-
-
-@case("out exists and is left alone")
-def exported_negatives_that_are_there(here, models):
-    (here / "out").mkdir()
-    return exported(models, "--to", "trec")
-
-
-@case("out exists and is left alone")
-def exported_model_that_is_there(here, models):
-    (here / "out").write_text("notes")
-    return "export", models / "clip", "--to", "hf", "--output", "out"
-
-
-@case("was mined from corpus", "split 'train'")
-def exported_for_another_split(here, models):
-    return exported(models, "--to", "trec", "--split", "test")
-
-
-@case("--evaluation is for the card of a model", "holds negatives")
-def card_of_negatives(here, models):
-    return exported(models, "--to", "trec", "--evaluation", "test.json")
-
-
-@case("--evaluation is for a card", "--to counterfoil")
-def card_for_another_library(here, models):
-    more = ("--to", "hf", "--output", "out", "--evaluation", "test.json")
-    return "export", models / "clip", *more
-
-
-@case("test.json holds no evaluation", "counterfoil evaluate --")
-def card_with_no_evaluation(here, models):
-    (here / "test.json").write_text("{}")
-    more = ("--to", "counterfoil", "--output", "out", "--evaluation", "test.json")
-    return "export", models / "clip", *more
-
-
-@case("is a VSE", "CLIP or SigLIP", "--to counterfoil")
-def exported_model_of_regions(here, models):
-    return "export", models / "regions", "--to", "hf", "--output", "out"
-
-
-@case("st is a model of sentence-transformers", "module Dense")
-def sentence_transformer_of_several_layers(here, models):
-    (here / "st").mkdir()
-    kinds = ("CLIPModel", "Dense")
-    modules = [{"path": kind, "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
-    (here / "st/modules.json").write_text(json.dumps(modules))
-    return "evaluate", "st", "--data", SCENES
-
-
-# indices
-
-
-def _indexed(here: Path, models: Path) -> Path:
-    """An index of some photos, one of which has its own name on disk."""
-    from counterfoil.data.readers.folder import read_image_folder
-    from counterfoil.model import load_model
-    from counterfoil.search.index import build_index
-
-    (here / "my-photos").mkdir()
-    for n in range(3):
-        write_picture(here / "my-photos" / f"{n}.png")
-    return build_index(
-        load_model(models / "clip"), read_image_folder(here / "my-photos"), here / "my-index"
-    ).folder
-
-
-@case("is no index", "counterfoil index")
-def no_index(here: Path, models: Path) -> Sequence[object]:
-    return ("index", "--output", here)
-
-
-@case("exists and holds an index", "--add adds to it")
-def index_that_is_there(here: Path, models: Path) -> Sequence[object]:
-    return ("index", models / "clip", here / "my-photos", "--output", _indexed(here, models))
-
-
-@case("'fais' is not one of", "faiss-hnsw")
-def unknown_backend(here: Path, models: Path) -> Sequence[object]:
-    photos = _indexed(here, models).with_name("my-photos")
-    return ("index", models / "clip", photos, "--output", here / "x", "--backend", "fais")
-
-
-@case("leave it out, or choose milvus")
-def address_of_no_server(here: Path, models: Path) -> Sequence[object]:
-    photos = _indexed(here, models).with_name("my-photos")
-    return ("index", models / "clip", photos, "--output", here / "x", "--address", "http://a")
-
-
-@case("was chosen when it was made")
-def backend_of_more(here: Path, models: Path) -> Sequence[object]:
-    more = ("--output", _indexed(here, models), "--add", "--backend", "exact")
-    return ("index", models / "clip", here / "my-photos", *more)
-
-
-@case("is another picture", "--prefix", "--exchange")
-def add_another_picture_of_the_same_name(here: Path, models: Path) -> Sequence[object]:
-    more = ("--output", _indexed(here, models), "--add")
-    (here / "trip").mkdir()
-    write_picture(here / "trip" / "1.png", 7)
-    return ("index", models / "clip", here / "trip", *more)
-
-
-@case("--exchange is read only with --add")
-def exchange_in_a_new_index(here: Path, models: Path) -> Sequence[object]:
-    photos = _indexed(here, models).with_name("my-photos")
-    return ("index", models / "clip", photos, "--output", here / "x", "--exchange")
-
-
-@case("is another model", "cannot be compared")
-def add_with_another_model(here: Path, models: Path) -> Sequence[object]:
-    more = ("--output", _indexed(here, models), "--add")
-    return ("index", models / "pixels", here / "my-photos", *more)
-
-
-@case("is another model", "cannot be compared")
-def ask_with_another_model(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "a dog", "--model", models / "pixels")
-
-
-@case("'9.png' is not an id of", "3 images and 0 captions")
-def delete_what_is_not_there(here: Path, models: Path) -> Sequence[object]:
-    return ("index", "--output", _indexed(here, models), "--delete", "0.png", "--delete", "9.png")
-
-
-@case("deleting needs no model and no data")
-def delete_with_a_model(here: Path, models: Path) -> Sequence[object]:
-    more = ("--output", _indexed(here, models), "--delete", "0.png")
-    return ("index", models / "clip", here / "my-photos", *more)
-
-
-typed("index of no data", "index runs/mine --output x", "name both")
-
-
-@case("no captions to find", "3 images and 0 captions")
-def captions_of_bare_pictures(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "a dog", "--find", "captions")
-
-
-@case("'pictures' is not one of", "'images', 'captions'")
-def find_something_else(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "a dog", "--find", "pictures")
-
-
-@case("'word' is not one of", "picture")
-def query_of_no_kind(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "a dog", "--as", "word")
-
-
-@case("nope.jpg does not exist", "no image of", "has this id")
-def picture_that_is_nowhere(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "nope.jpg")
-
-
-@case("caption 0 of 1 is empty")
-def empty_query_of_an_index(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), " ")
-
-
-@case("--depth says how much is re-ranked", "--rerank")
-def depth_of_nothing(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "a dog", "--depth", "9")
-
-
-@case("reads stored features", "--features")
-def rerank_without_features(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "a dog", "--rerank", models / "regions")
-
-
-@case("10 results are wanted", "only the first 5")
-def depth_below_top(here: Path, models: Path) -> Sequence[object]:
-    return ("search", _indexed(here, models), "a dog", "--rerank", models / "clip", "--depth", "5")
-
-
-@case("--json goes with an index")
-def json_of_a_model(here: Path, models: Path) -> Sequence[object]:
-    return ("search", models / "clip", "a dog", "--json")
-
-
-@case("000000-images.npy", "cannot be read")
-def truncated_index(here: Path, models: Path) -> Sequence[object]:
-    path = _indexed(here, models) / "000000-images.npy"
-    path.write_bytes(path.read_bytes()[:-9])
-    return ("search", path.parent, "a dog")
-
-
-@case("index.json", "has format 99")
-def index_of_another_version(here: Path, models: Path) -> Sequence[object]:
-    path = _indexed(here, models) / "index.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    return ("search", path.parent, "a dog")
-
-
-@case("the model of", "cannot be opened", "--model")
-def index_without_its_model(here: Path, models: Path) -> Sequence[object]:
-    path = _indexed(here, models) / "index.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model": str(here / "gone")}))
-    return ("search", path.parent, "a dog")
+$EXPORT --to open_clip => 'open_clip' is not a form of negatives | did you mean 'open-clip'
+mkdir out :: $EXPORT --to trec => out exists and is left alone
+write out notes :: export $clip --to hf --output out => out exists and is left alone
+$EXPORT --to trec --split test => was mined from corpus | split 'train'
+$EXPORT --to trec --evaluation test.json
+    => --evaluation is for the card of a model | holds negatives
+export $clip --to hf --output out --evaluation test.json
+    => --evaluation is for a card | --to counterfoil
+write test.json {} :: export $clip --to counterfoil --output out --evaluation test.json
+    => test.json holds no evaluation | counterfoil evaluate --
+export $regions --to hf --output out => is a VSE | CLIP or SigLIP | --to counterfoil
+
+# index and search
+index --output . => is no index | counterfoil index
+indexed $clip :: index $clip my-photos --output my-index
+    => exists and holds an index | --add adds to it
+indexed $clip :: index $clip my-photos --output x --backend fais
+    => 'fais' is not one of | faiss-hnsw
+indexed $clip :: index $clip my-photos --output x --address http://a
+    => leave it out, or choose milvus
+indexed $clip :: index $clip my-photos --output my-index --add --backend exact
+    => was chosen when it was made
+indexed $clip :: picture trip/1.png 7 :: index $clip trip --output my-index --add
+    => is another picture | --prefix | --exchange
+indexed $clip :: index $clip my-photos --output x --exchange => --exchange is read only with --add
+indexed $clip :: index $pixels my-photos --output my-index --add
+    => is another model | cannot be compared
+indexed $clip :: search my-index 'a dog' --model $pixels => is another model | cannot be compared
+indexed $clip :: index --output my-index --delete 0.png --delete 9.png
+    => '9.png' is not an id of | 3 images and 0 captions
+indexed $clip :: index $clip my-photos --output my-index --delete 0.png
+    => deleting needs no model and no data
+indexed $clip :: search my-index 'a dog' --find captions
+    => no captions to find | 3 images and 0 captions
+indexed $clip :: search my-index 'a dog' --find pictures
+    => 'pictures' is not one of | 'images', 'captions'
+indexed $clip :: search my-index 'a dog' --as word => 'word' is not one of | picture
+indexed $clip :: search my-index nope.jpg => nope.jpg does not exist | no image of | has this id
+indexed $clip :: search my-index ' ' => caption 0 of 1 is empty
+indexed $clip :: search my-index 'a dog' --depth 9 => --depth says how much is re-ranked | --rerank
+indexed $clip :: search my-index 'a dog' --rerank $regions => reads stored features | --features
+indexed $clip :: search my-index 'a dog' --rerank $clip --depth 5
+    => 10 results are wanted | only the first 5
+search $clip 'a dog' --json => --json is read only with an index
+indexed $clip :: cut my-index/000000-images.npy 9 :: search my-index 'a dog'
+    => 000000-images.npy | cannot be read
+indexed $clip :: edit my-index/index.json '{"format": 99}' :: search my-index 'a dog'
+    => index.json | has format 99
+indexed $clip :: edit my-index/index.json '{"model": "$models/gone"}' :: search my-index 'a dog'
+    => the model of | cannot be opened | --model
+"""
+
+
+def table() -> dict[str, tuple[str, ...]]:
+    """The fragments of the answer to each case."""
+    lines = [line for line in TABLE.splitlines() if line and not line.startswith("#")]
+    joined = re.sub(r"\n +", " ", "\n".join(lines)).splitlines()
+    cases = [line.split(" => ") for line in joined]
+    assert len({case for case, _ in cases}) == len(cases)
+    return {case: tuple(fragments.split(" | ")) for case, fragments in cases}
+
+
+CASES = table()

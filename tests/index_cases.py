@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from counterfoil.search.collection import IndexEntry, NewVectors
-from counterfoil.search.vector_index import IndexState, VectorIndex
+from counterfoil.search.vector_index import IndexEntry, IndexState, NewVectors, VectorIndex
 
 
 def empty(folder: Path, width: int = 8, **more: object) -> VectorIndex:

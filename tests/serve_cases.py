@@ -25,9 +25,8 @@ from counterfoil.data.tokenizers import WordTokenizer
 from counterfoil.model import load_model, save_model
 from counterfoil.models.layers.towers import GRU, PatchTower
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.index import open_index
-from counterfoil.search.vector_index import IndexState, VectorIndex
+from counterfoil.search.vector_index import IndexEntry, IndexState, NewVectors, VectorIndex
 from counterfoil.serve.app import application
 from counterfoil.serve.service import SearchService
 from counterfoil.serve.settings import ServerSettings

@@ -62,16 +62,8 @@ def save_shared(
 ) -> None:
     """Write a self-contained model folder with its card, atomically.
 
-    Args:
-        model: to save.
-        folder: to write; must not exist yet, or be empty.
-        evaluations: files that ``counterfoil evaluate --json`` wrote; evaluations in the model's
-            own run are added to them.
-        name: by which others open it, for the card; the folder by default.
-
-    Raises:
-        ValueError: the folder is not empty, the model is ready-made vectors, or a file is no
-            evaluation.
+    The card has the `evaluations` given, files of ``counterfoil evaluate --json``, and those of the
+    model's own run; `name` is by which others open it, the folder by default.
     """
     if model.processor is None or model.spec is None:
         raise ValueError("ready-made vectors are no model; save the folder that holds them")
@@ -98,11 +90,7 @@ def save_shared(
 def push_shared(
     model: Model, name: str, *, evaluations: Sequence[Path], private: bool, message: str
 ) -> str:
-    """Upload a model to the Hugging Face hub and return its address.
-
-    Raises:
-        ValueError: as `save_shared`, or the hub refuses it.
-    """
+    """Upload a model to the Hugging Face hub and return its address."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError
 
@@ -125,9 +113,6 @@ def portable_config(spec: Config[T]) -> Config[T]:
     """The call with the configurations of pretrained parts in it, in place of their names.
 
     It builds the model with fresh weights, without reading a folder or the hub.
-
-    Raises:
-        ValueError: the configuration of a pretrained part cannot be read.
     """
     arguments = {name: _portable(value) for name, value in spec.arguments.items()}
     known = inspect.signature(spec.make).parameters
@@ -228,14 +213,7 @@ LIMITS = """\
 def model_card(
     card: SavedModelCard, processor: Processor, measured: Sequence[Evaluation], name: str
 ) -> str:
-    """The text of ``README.md``, with the YAML head that the hub reads.
-
-    Args:
-        card: of the saved model.
-        processor: of the model.
-        measured: its evaluations.
-        name: by which others open it.
-    """
+    """The text of ``README.md``, with the YAML head that the hub reads."""
     kind = card.model.make.__qualname__
     title, base = name.rstrip("/").rpartition("/")[2], _base_model(card)
     began = f" It began from `{base}`, whose licence holds for it, too." if base else ""
@@ -364,16 +342,7 @@ class InterpolationPoint:
 
 
 def interpolate_models(original: Model, tuned: Model, alpha: float) -> Model:
-    """A model with the weights (1 - alpha) original + alpha tuned.
-
-    Args:
-        original: before fine-tuning.
-        tuned: a saved model after fine-tuning; LoRA adapters are merged first.
-        alpha: from 0, the original, to 1.
-
-    Raises:
-        ValueError: alpha is out of range, or the weights are not of one architecture.
-    """
+    """A model with the weights (1 - alpha) original + alpha tuned; LoRA is merged first."""
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha} is not between the two; give 0 (original) to 1 (tuned)")
     _check_pair(original, tuned)
@@ -413,10 +382,6 @@ def interpolate(
         source: the photos, whose dev split chooses and whose test split measures all three models;
             needed for more than one alpha.
         other: other data to measure all three models on, its test split or all of it.
-
-    Raises:
-        ValueError: `folder` exists, there is no dev split to choose by, or models and data do not
-            fit.
     """
     ensure_absent(folder, "a new folder with --output")
     ensure_writable_folder(folder)

@@ -108,16 +108,7 @@ def save_model(
     provenance: Mapping[str, Any] | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> None:
-    """Write a model folder atomically; an existing one is replaced.
-
-    Args:
-        folder: to write.
-        spec: the call that builds the model, with all values filled in.
-        model: the model.
-        processor: its processor.
-        provenance: JSON-ready facts about its origin.
-        metrics: figures by name.
-    """
+    """Write a model folder atomically; an existing one is replaced."""
     card = {
         "kind": _KIND,
         "format": FORMAT,
@@ -134,15 +125,7 @@ def save_model(
 
 
 def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Model:
-    """Open a model folder; nothing in it is executed but constructors of this package's modules.
-
-    Args:
-        folder: written by `save_model`.
-        device: of the model.
-
-    Raises:
-        ValueError: it is no model folder, is damaged, or comes from another version.
-    """
+    """Open a model folder; nothing in it is executed but constructors of this package's modules."""
     card, card_digest = _read_card(folder)
     weights, metadata = read_tensors(folder / WEIGHTS, "the weights of a model")
     if metadata.get("model") != card_digest:
@@ -169,11 +152,7 @@ def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Mod
 
 
 def read_card(folder: Path) -> SavedModelCard:
-    """Read the card of a model folder.
-
-    Raises:
-        ValueError: it is no model folder, or comes from another version.
-    """
+    """Read the card of a model folder."""
     return _read_card(folder)[0]
 
 
@@ -243,15 +222,7 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 def download_model(name: str, *, revision: str | None = None) -> Path | None:
     """Download a model that counterfoil pushed to the hub, or find it in the local cache.
 
-    Args:
-        name: as in "user/model".
-        revision: branch, tag or commit; None for the newest.
-
-    Returns:
-        Its folder; None if there is no such model, or it is one of another library.
-
-    Raises:
-        ValueError: it cannot be downloaded, or the hub cannot be reached.
+    None if there is no such model, or it is one of another library.
     """
     from huggingface_hub import hf_hub_download, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import (
@@ -297,11 +268,6 @@ def identity_of(
 
     They depend on weights, architecture and preprocessing; a copy in another folder is the same
     model.
-
-    Args:
-        model: the model.
-        spec: the call that built it, if it is known.
-        processor: its processor; None for ready-made vectors.
     """
     digest = hashlib.sha256(model_digest(model).encode())
     if spec is not None:
@@ -355,18 +321,10 @@ MAX_TOKENS = 64  # of a caption, for two towers
 @final
 @dataclass(frozen=True, slots=True)
 class TimmPretrainedPair:
-    """An image model of timm and a language model of Hugging Face, each with an untrained head.
+    """An image model of timm and a language model of Hugging Face, each with an untrained head."""
 
-    Attributes:
-        name: as in ``timm:resnet50+bert-base-uncased``.
-        untrained: whether some of its weights are random: its heads are.
-
-    Raises:
-        ValueError: one of the two names is missing.
-    """
-
-    name: str
-    untrained: bool = True
+    name: str  # as in ``timm:resnet50+bert-base-uncased``
+    untrained: bool = True  # its heads have random weights
 
     def __post_init__(self) -> None:
         if not all(self._towers):
@@ -381,15 +339,7 @@ class TimmPretrainedPair:
         return self._config(pretrained=True, config=None, trained=True)
 
     def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
-        """The call that builds it for training.
-
-        Args:
-            frozen: train the heads only.
-            lora: rank of LoRA adapters; must be 0.
-
-        Raises:
-            ValueError: `lora` is not 0.
-        """
+        """The call that builds it for training; with `frozen`, of its heads only."""
         if lora:
             raise ValueError(f"{self.name} cannot have adapters; tune it full, or frozen")
         return self._config(
@@ -435,23 +385,14 @@ class TimmPretrainedPair:
 @final
 @dataclass(frozen=True, slots=True)
 class PretrainedPair:
-    """A pretrained pair of encoders, of transformers or open_clip.
-
-    Attributes:
-        make: class of the model.
-        name: folder or name.
-        processor: preprocessing of images and texts as in its pretraining.
-        width: D of its vectors.
-        config: its configuration, for a model of open_clip.
-        untrained: whether its weights are random.
-    """
+    """A pretrained pair of encoders, of transformers or open_clip."""
 
     make: type[DualEncoder] | type[OpenClipModel]
     name: str
     processor: ProcessorConfig
-    width: int
-    config: str | None = None
-    untrained: bool = False
+    width: int  # D of its vectors
+    config: str | None = None  # of a model of open_clip
+    untrained: bool = False  # whether its weights are random
 
     @property
     def spec(self) -> Config[RetrievalModel]:
@@ -461,7 +402,7 @@ class PretrainedPair:
         return make_config(self.make, name=self.name, config=self.config)
 
     def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
-        """The call that builds it for training.
+        """The call that builds it for training, of what `frozen` and `lora` leave trainable.
 
         Args:
             frozen: train only adapters behind its vectors.
@@ -479,11 +420,7 @@ class PretrainedPair:
 
 
 def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
-    """The pretrained pair of encoders of a name or folder.
-
-    Raises:
-        ValueError: there is none, or its library is not installed.
-    """
+    """The pretrained pair of encoders of a name or folder."""
     if name.startswith(PREFIX):
         return TimmPretrainedPair(name)
     config, untrained = None, False
@@ -511,11 +448,7 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
 
 
 def starts_untrained(name: str) -> bool:
-    """Whether a model of this name has random weights, so that it has to be trained.
-
-    Raises:
-        ValueError: it names a model of open_clip, which is not installed or does not know it.
-    """
+    """Whether a model of this name has random weights, so that it has to be trained."""
     if name.startswith(PREFIX):
         return True
     return name.startswith(open_clip.PREFIX) and open_clip.open_clip_place(name).fresh
@@ -564,11 +497,7 @@ def _as_list(items: ImageInput | Sequence[ImageInput]) -> list[ImageInput]:
 
 
 def _open_image(item: Path | Image.Image | bytes | NDArray[Any]) -> Image.Image:
-    """An image in RGB.
-
-    Raises:
-        ValueError: it cannot be read, is an array of another form, or no image at all.
-    """
+    """An image in RGB."""
     match item:
         case Image.Image():
             return item
@@ -830,11 +759,7 @@ def _describe_processor(processor: Processor | None) -> str:
 
 
 def model_identity(name: str | Path) -> str:
-    """Sixteen hex digits of the files of a model folder; the name of a model without a folder.
-
-    Raises:
-        ValueError: the folder holds no model.
-    """
+    """Sixteen hex digits of the files of a model folder; the name of a model without a folder."""
     folder = _model_folder(Path(name))
     if folder is None:
         return str(name)

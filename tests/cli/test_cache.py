@@ -7,8 +7,6 @@ import time
 
 import pytest
 
-from recipes_cases import run
-
 
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
@@ -49,9 +47,3 @@ def test_all_is_deleted_but_what_is_not_ours(cached, printed):
     assert not [path for kind in ("pixels", "states") for path in (cached / kind).iterdir()]
     assert (cached / "mine.txt").exists()
     assert (outside / "kept").exists()
-
-
-def test_an_unknown_kind_is_named(cached, capsys):
-    assert run("cache", "--clear", "pixel") == 2
-    assert "'pixel' is not a kind of cached files; did you mean 'pixels'" in capsys.readouterr().err
-    assert (cached / "pixels" / "old.npy").exists()

@@ -32,41 +32,29 @@ def photos(here, tmp_path, monkeypatch) -> Path:
     return tmp_path / "here"
 
 
-def test_what_is_in_an_index(photos, printed):
-    shown = printed("index", "--output", "my-index/")
-    assert "36 images and 180 captions" in shown
-    assert "exact" in shown
+def found(printed, *words: object) -> list[dict[str, object]]:
+    """The results of a search."""
+    return json.loads(printed("search", *words, "--json"))["results"]
 
 
-def test_search_for_a_caption(here, printed):
-    shown = printed("search", here / "my-index", "a red circle", "--top", "3")
-    with open_index(here / "my-index") as index:
+def test_search_prints_what_python_finds(photos, printed):
+    before = sorted(photos.rglob("*"))
+    assert "36 images and 180 captions" in printed("index", "--output", "my-index/")
+    picture = Path("my-photos/images/03.png")
+    shown = printed("search", "my-index", "a red circle", "--top", "3")
+    with open_index("my-index") as index:
         for hit in index.search("a red circle", 3):
             assert f"{hit.score:.3f}" in shown
             assert hit.path.name in shown.replace(" ", "")
             assert hit.captions[0].split()[1] in shown
-
-
-def test_search_with_a_picture_finds_captions_or_pictures(photos, printed):
-    shown = printed("search", "my-index/", "my-photos/images/03.png", "--top", "2")
-    with open_index("my-index") as index:
-        (hit, _) = index.search_image(Path("my-photos/images/03.png"), 2)
-    assert hit.captions[0][:20] in shown
-    shown = printed(
-        *("search", "my-index/", "my-photos/images/03.png", "--top", "1", "--find", "images")
-    )
+        hits = index.search("a red circle", 4)
+        assert found(printed, "my-index", "a red circle", "--top", 4) == [h.to_dict() for h in hits]
+        (hit, _) = index.search_image(picture, 2)
+    assert hit.captions[0][:20] in printed("search", "my-index/", picture, "--top", "2")
+    shown = printed("search", "my-index/", picture, "--top", "1", "--find", "images")
     assert "03.png" in shown
     assert "1.000" in shown
-
-
-def test_json_is_what_python_finds(photos, capsys):
-    capsys.readouterr()
-    assert recipes_cases.run("search", "my-index", "a red circle", "--json", "--top", "4") == 0
-    plain = json.loads(capsys.readouterr().out)
-    with open_index("my-index") as index:
-        hits = index.search("a red circle", 4)
-        assert plain["results"] == [hit.to_dict() for hit in hits]
-    assert (plain["as"], plain["find"], plain["query"]) == ("caption", "images", "a red circle")
+    assert sorted(photos.rglob("*")) == before  # no page unless it is named
 
 
 def test_json_alone_goes_to_standard_output(photos):
@@ -82,15 +70,14 @@ def test_json_alone_goes_to_standard_output(photos):
     assert Path("found.html").is_file()
 
 
-def test_an_id_or_a_caption_that_looks_like_one(photos, printed, capsys):
+def test_an_id_or_a_caption_that_looks_like_one(photos, printed):
     name = load_dataset("my-photos").image_ids[3]
-    plain = printed("search", "my-index", name, "--json")
-    assert json.loads(plain)["as"] == "id"
-    assert json.loads(plain)["find"] == "captions"
-    text = json.loads(plain)["results"][0]["id"]
+    plain = json.loads(printed("search", "my-index", name, "--json"))
+    assert (plain["as"], plain["find"]) == ("id", "captions")
+    text = plain["results"][0]["id"]
     assert json.loads(printed("search", "my-index", text, "--json"))["find"] == "images"
-    plain = printed("search", "my-index", "a red circle", "--as", "caption", "--json")
-    assert json.loads(plain)["as"] == "caption"
+    plain = json.loads(printed("search", "my-index", name, "--as", "caption", "--json"))
+    assert (plain["as"], plain["find"], plain["query"]) == ("caption", "images", name)
 
 
 def test_a_page_of_thumbnails(photos, printed):
@@ -100,12 +87,6 @@ def test_a_page_of_thumbnails(photos, printed):
     assert "<b>a red" not in page
     (photos / "my-photos" / "images" / "03.png").unlink()  # moved since
     printed("search", "my-index", "a red circle", "--top", "36", "--output", "found.html")
-
-
-def test_no_page_unless_it_is_named(photos, printed):
-    before = sorted(photos.rglob("*"))
-    printed("search", "my-index", "a red circle")
-    assert sorted(photos.rglob("*")) == before
 
 
 def test_add_and_delete(photos, printed, models):
@@ -124,12 +105,11 @@ def test_add_and_delete(photos, printed, models):
         *("index", "--output", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
     )
     assert "deleted 2 images and 0 captions" in shown
-    asked = ("more/new-0.png", "--find", "images", "--top", "50")
-    hits = json.loads(printed("search", "my-index", *asked, "--json"))
-    found = [hit["id"] for hit in hits["results"]]
-    assert len(found) == 37
-    assert "new-1.png" in found
-    assert not {"new-0.png", "new-2.png"} & set(found)
+    asked = ("my-index", "more/new-0.png", "--find", "images", "--top", "50")
+    ids = [hit["id"] for hit in found(printed, *asked)]
+    assert len(ids) == 37
+    assert "new-1.png" in ids
+    assert not {"new-0.png", "new-2.png"} & set(ids)
 
 
 def test_decisions_about_pictures_alone_are_honoured(photos, printed, models, capsys):
@@ -152,14 +132,11 @@ def test_decisions_about_pictures_alone_are_honoured(photos, printed, models, ca
 
 
 def test_reranked(photos, printed, models):
-    plain = printed(
-        *("search", "my-index", "a red circle", "--rerank", models / "clip", "--depth", "12"),
-        *("--top", "3", "--json"),
-    )
-    first = json.loads(printed("search", "my-index", "a red circle", "--top", "12", "--json"))
-    found = json.loads(plain)["results"]
-    assert {hit["id"] for hit in found} <= {hit["id"] for hit in first["results"]}
-    assert [hit["score"] for hit in found] == sorted((h["score"] for h in found), reverse=True)
+    asked = ("my-index", "a red circle", "--top")
+    first = {hit["id"] for hit in found(printed, *asked, 12)}
+    hits = found(printed, *asked, 3, "--rerank", models / "clip", "--depth", "12")
+    assert {hit["id"] for hit in hits} <= first
+    assert [hit["score"] for hit in hits] == sorted((h["score"] for h in hits), reverse=True)
 
 
 def test_faiss_by_its_short_name(photos, printed, models):
@@ -175,43 +152,32 @@ def test_faiss_by_its_short_name(photos, printed, models):
 def test_milvus_file(photos, printed, models):
     shown = printed("index", models / "pixels", "my-photos", "--output", "x", "--backend", "milvus")
     assert "36 images and 180 captions" in shown
-    exact = json.loads(printed("search", "my-index", "a red circle", "--json"))["results"]
-    found = json.loads(printed("search", "x", "a red circle", "--json"))["results"]
-    assert [hit["id"] for hit in found] == [hit["id"] for hit in exact]
-    printed("index", "--output", "x", "--delete", found[0]["id"])
-    again = json.loads(printed("search", "x", "a red circle", "--json"))["results"]
+    exact = found(printed, "my-index", "a red circle")
+    hits = found(printed, "x", "a red circle")
+    assert [hit["id"] for hit in hits] == [hit["id"] for hit in exact]
+    printed("index", "--output", "x", "--delete", hits[0]["id"])
+    again = found(printed, "x", "a red circle")
     assert [hit["id"] for hit in again[:9]] == [hit["id"] for hit in exact[1:]]
 
 
-@pytest.fixture(params=["with captions", "pictures alone"])
-def damaged(photos, request) -> Path:
-    """Photos of which one is cut off."""
+@pytest.mark.parametrize("captions", [True, False])
+def test_an_unreadable_picture_is_left_out_and_named(models, photos, printed, capsys, captions):
     folder = photos / "my-photos"
-    if request.param == "pictures alone":
+    if not captions:
         for file in folder.iterdir():
             if file.suffix in (".jsonl", ".json", ".csv", ".txt"):
                 file.unlink()
-    picture = sorted(file for file in folder.rglob("*.png"))[0]
-    picture.write_bytes(picture.read_bytes()[:200])
-    return picture
-
-
-def test_an_unreadable_picture_is_left_out_and_named(models, damaged, printed, capsys):
-    shown = printed("index", models / "pixels", "my-photos", "--output", "new-index")
-    assert "35 images" in shown
-    with open_index(Path("new-index")) as index:
-        assert damaged.name not in {Path(name).name for name in index.vectors.images.rows}
-    lists = printed("data", "check", "my-photos", code=2)
-    assert f"unreadable: my-photos/{damaged.relative_to(damaged.parents[0])}" in lists.replace(
-        "my-photos/images/", "my-photos/"
-    )
-
-
-def test_strict_stops_at_an_unreadable_picture(models, damaged, capsys):
-    words = ("index", models / "pixels", "my-photos", "--output", "new-index", "--strict")
-    assert recipes_cases.run(*words) == 2
+    damaged = sorted(folder.rglob("*.png"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    make = ("index", models / "pixels", "my-photos", "--output", "new-index")
+    assert recipes_cases.run(*make, "--strict") == 2
     assert damaged.name in capsys.readouterr().err
     assert not Path("new-index").exists()
+    assert "35 images" in printed(*make)
+    with open_index(Path("new-index")) as index:
+        assert damaged.name not in {Path(name).name for name in index.vectors.images.rows}
+    lists = printed("data", "check", "my-photos", code=2).replace("my-photos/images/", "my-photos/")
+    assert f"unreadable: my-photos/{damaged.name}" in lists
 
 
 def test_evaluation_of_readable_pictures_is_asked_for(models, photos, printed, capsys):

@@ -9,9 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli_cases import ROOT, VERBS
-from counterfoil.cli import main
-from counterfoil.cli.options import RENAMED, DataOptions, Split, current_spelling, data_options
+from cli_cases import ROOT
+from counterfoil.cli.options import DataOptions, Split, current_spelling, data_options
 
 
 def test_a_command_has_the_data_options_in_place_of_one_parameter():
@@ -56,14 +55,3 @@ def test_a_command_has_the_data_options_in_place_of_one_parameter():
 )
 def test_options_of_the_last_release_are_accepted(line, current):
     assert current_spelling(ROOT, line.split()) == current.split()
-
-
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_options_of_the_last_release_are_not_shown(words):
-    shown = {name for parameter in VERBS[words].params for name in parameter.opts}
-    assert not shown & {*RENAMED}
-
-
-def test_a_verb_takes_an_option_of_the_last_release(tmp_path, capsys):
-    assert main(["audit", "phots", "--folder", str(tmp_path / "a")]) == 2
-    assert "phots does not exist" in capsys.readouterr().err

@@ -104,26 +104,6 @@ def test_evaluate_compares_models_and_report_reads_what_it_saves(models, printed
     assert [one["numbers"] for one in of_models] == [one["numbers"] for one in of_saved]
 
 
-@pytest.mark.parametrize(
-    "words, sentence",
-    [
-        (("evaluate", "run"), "run is a folder of several models; name one of them: run/"),
-        (("evaluate", "run/online", "run/online", "--data", SCENES), "run/online is given twice"),
-        (("report", "run/online"), "run/online is a model, which the report has to evaluate first"),
-        (("evaluate", "run/online"), "no data set is given; add --data with a folder"),
-        (("search", "run/online", "a dog"), "no data set is given; add --data with a folder"),
-        (("mine", "run/online", "--output", "lists"), "no data set is given; add --data"),
-        (("train", "vsepp"), "no data set is given; add --data with a folder"),
-    ],
-)
-def test_what_is_missing_is_said(words, sentence, models, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").symlink_to(models / "run")
-    data = ("--data", SCENES) if words == ("evaluate", "run") else ()
-    assert run(*words, *data) == 2
-    assert sentence in capsys.readouterr().err
-
-
 def test_evaluate_what_others_shortlist(models, printed, tmp_path):
     first, last, out = models / "run/online", models / "run/adaptive", tmp_path / "e.json"
     shown = printed(
@@ -463,27 +443,12 @@ def test_train_shows_its_plan_and_writes_nothing(printed, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "name, sentence", [("gpu", "'gpu' is not a device"), ("mps", "PyTorch finds no mps")]
-)
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="has the device")
-def test_a_device_that_is_not_there(name, sentence, capsys):
-    assert run("evaluate", "vectors", "--data", SCENES, "--device", name) == 2
-    assert sentence in capsys.readouterr().err
+def test_a_device_that_is_not_there(capsys):
+    assert run("evaluate", "vectors", "--data", SCENES, "--device", "mps") == 2
+    assert "PyTorch finds no mps" in capsys.readouterr().err
 
 
 def test_few_images_are_said_beside_the_numbers(models, printed):
     shown = " ".join(printed("evaluate", models / "pixels", "--data", SCENES).split())
     assert "few images: one more hit of an image moves a recall by 16.7" in shown
-
-
-def test_one_image_cannot_be_trained_on(capsys, tmp_path):
-    from counterfoil.data.readers import load_dataset
-
-    load_dataset("scenes:images=1").pictures.open(0).save(tmp_path / "1.png")
-    (tmp_path / "1.txt").write_text("a red square")
-    assert run("train", "vsepp", "--data", tmp_path, "--output", tmp_path / "run") == 2
-    assert "image; a model learns from the other images" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    assert run("data", "check", tmp_path) == 2

@@ -142,77 +142,55 @@ def test_digests_tell_models_apart(folders):
     assert len(found) == 6  # a stage is the model inside it
 
 
-def test_siglip_against_transformers(folders):
+def tokens(folder, captions, **how):
+    import transformers
+
+    read = transformers.AutoTokenizer.from_pretrained(folder)(captions, return_tensors="pt", **how)
+    return {name: value for name, value in read.items() if name != "token_type_ids"}
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_dual_encoders_against_transformers(name, folders):
     """The same numbers as the library's own forward pass."""
     import transformers
 
-    model = load_model(folders / "siglip")
-    body = transformers.AutoModel.from_pretrained(folders / "siglip").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folders / "siglip")
+    model = load_model(folders / name)
+    body = transformers.AutoModel.from_pretrained(folders / name).eval()
     picture = SCENES.pictures.open(0).resize((16, 16))
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 255 * 2 - 1
     captions = ["a dog", "a big blue square and the snow"]
-    ids = tokenizer(captions, padding="max_length", max_length=12, return_tensors="pt").input_ids
+    if name == "clip":
+        read = tokens(folders / name, captions, padding=True)
+    else:  # which masks nothing
+        read = tokens(folders / name, captions, padding="max_length", max_length=12)
+        read = {"input_ids": read["input_ids"]}
     with torch.inference_mode():
-        out = body(input_ids=ids, pixel_values=pixels)
+        out = body(**read, pixel_values=pixels)
     wanted = (out.image_embeds @ out.text_embeds.T)[0]
     torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_clip_against_transformers(folders):
-    import transformers
-
-    model = load_model(folders / "clip")
-    body = transformers.AutoModel.from_pretrained(folders / "clip").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folders / "clip")
-    picture = SCENES.pictures.open(0).resize((16, 16))
-    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 255 * 2 - 1
-    captions = ["a dog", "a big blue square and the snow"]
-    asked = tokenizer(captions, padding=True, return_tensors="pt")
-    asked.pop("token_type_ids", None)
-    with torch.inference_mode():
-        out = body(**asked, pixel_values=pixels)
-    wanted = (out.image_embeds @ out.text_embeds.T)[0]
-    torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_vilt_against_transformers(folders):
+@pytest.mark.parametrize("name", ["vilt", "blip"])
+def test_joint_encoders_against_transformers(name, folders):
     """A picture that is no square, as the library's own processor and model see it."""
     import transformers
 
-    folder = folders / "vilt"
-    model = load_model(folder)
-    body = transformers.ViltForImageAndTextRetrieval.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    folder = folders / name
+    classes = {"vilt": "ViltForImageAndTextRetrieval", "blip": "BlipForImageTextRetrieval"}
+    body = getattr(transformers, classes[name]).from_pretrained(folder).eval()
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
     picture = SCENES.pictures.open(0).resize((50, 30))
     captions = ["a dog", "a big blue square and the snow"]
-    asked = tokenizer(captions, padding=True, return_tensors="pt")
-    asked.pop("token_type_ids", None)
-    seen = processor([picture, picture], return_tensors="pt")
+    pixels = processor([picture, picture], return_tensors="pt")
     with torch.inference_mode():
-        wanted = body(**asked, **seen).logits[:, 0].sigmoid()
-    assert seen.pixel_values.shape[2:] == (16, 24)
-    torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_blip_against_transformers(folders):
-    """A picture that is no square, as the library's own processor and model see it."""
-    import transformers
-
-    folder = folders / "blip"
-    model = load_model(folder)
-    body = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
-    picture = SCENES.pictures.open(0).resize((50, 30))
-    captions = ["a dog", "a big blue square and the snow"]
-    asked = tokenizer(captions, padding=True, return_tensors="pt")
-    asked.pop("token_type_ids", None)
-    seen = processor([picture, picture], return_tensors="pt")
-    with torch.inference_mode():
-        no, yes = body(**asked, **seen).itm_score.unbind(1)
-    torch.testing.assert_close(model.score(picture, captions), yes - no, rtol=1e-4, atol=1e-5)
+        out = body(**tokens(folder, captions, padding=True), **pixels)
+    if name == "vilt":
+        assert pixels.pixel_values.shape[2:] == (16, 24)
+        wanted = out.logits[:, 0].sigmoid()
+    else:
+        wanted = out.itm_score[:, 1] - out.itm_score[:, 0]
+    scores = load_model(folder).score(picture, captions)
+    torch.testing.assert_close(scores, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["vilt", "blip"])
@@ -284,12 +262,12 @@ def test_a_hub_name_without_network():
         load_model("nobody/nothing")
 
 
-@pytest.mark.parametrize("name", ["pixels", "clip", "vilt", "blip"])
-def test_a_fresh_process_opens_it_in_one_line(name, folders, tmp_path):
+def test_a_fresh_process_opens_them_in_one_line(folders, tmp_path):
     write_picture(tmp_path / "dog.png")
+    places = [str(folders / name) for name in ("pixels", "clip", "vilt", "blip")]
     line = (
         "from pathlib import Path; from counterfoil import load_model; "
-        f"print(load_model({str(folders / name)!r}).score(Path('dog.png'), ['a dog']).item())"
+        f"print(*(load_model(f).score(Path('dog.png'), ['a dog']).item() for f in {places}))"
     )
     out = subprocess.run(
         [sys.executable, "-c", line],
@@ -299,5 +277,5 @@ def test_a_fresh_process_opens_it_in_one_line(name, folders, tmp_path):
         text=True,
         check=True,
     ).stdout
-    here = load_model(folders / name).score(tmp_path / "dog.png", ["a dog"]).item()
-    assert float(out) == pytest.approx(here, abs=1e-6)
+    here = [load_model(place).score(tmp_path / "dog.png", ["a dog"]).item() for place in places]
+    assert [float(score) for score in out.split()] == pytest.approx(here, abs=1e-6)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -56,25 +55,6 @@ def test_a_pretrained_model_opens_where_its_folder_is_gone(kind, tmp_path):
         wanted, found = model.encode(items).tokens, again.encode(items).tokens
         torch.testing.assert_close(found, wanted)
     assert str(tmp_path) not in (tmp_path / "saved" / "model.json").read_text()
-
-
-def test_it_opens_in_a_fresh_process_in_one_line(tmp_path):
-    recipes_cases.clip_like(tmp_path / "clip")
-    model = Model.from_pretrained(tmp_path / "clip")
-    model.save_pretrained(tmp_path / "saved")
-    (tmp_path / "clip").rename(tmp_path / "gone")
-    write_picture(tmp_path / "dog.png")
-    code = (
-        "from pathlib import Path; from PIL import Image; from counterfoil import Model; "
-        "m = Model.from_pretrained('saved'); "
-        "print(m.score(Path('dog.png'), ['a dog']).item(), "
-        "m.score(Image.open('dog.png'), ['a dog']).item())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    wanted = model.score(tmp_path / "dog.png", ["a dog"]).item()
-    assert [float(word) for word in done.stdout.split()] == pytest.approx([wanted, wanted])
 
 
 def test_towers_inside_take_their_configuration_along(tmp_path):

@@ -64,13 +64,13 @@ def test_added_are_found_and_deleted_are_not(stored, tmp_path, kind):
     index.change(images=images(names(2000), stored[:2000]))
     index.change(images=images(names(500, 2000), stored[2000:2500]))
     assert [best[0][0] for best in found(index, stored[2000:2050], 1)] == names(50, 2000)
-    first = [index.images.find(name) for name in names(300)]
+    first = [index.images.rows.get(name) for name in names(300)]
     index.change(remove_images=first)
     assert recall(index, near(stored[300:2500]), stored[300:2500]) >= 0.95
     left = {name for best in found(index, stored[:50], 20) for name, _ in best}
     assert not left & set(names(300))
     assert all(len(best) == 20 for best in found(index, stored[:50], 20))
-    most = [index.images.find(name) for name in names(1500, 300)]
+    most = [index.images.rows.get(name) for name in names(1500, 300)]
     index.change(remove_images=most)
     again = VectorIndex(tmp_path / "x")
     assert len(again.images) == 700
@@ -113,7 +113,7 @@ def test_what_a_kill_leaves_is_as_before_or_as_after(stored, tmp_path, monkeypat
 
     def change(index: VectorIndex) -> None:
         new = -stored[list(come)] if verb == "exchange" else stored[list(come)]
-        rows = [index.images.find(f"i{n}") for n in gone]
+        rows = [index.images.rows.get(f"i{n}") for n in gone]
         index.change(images=images([f"i{n}" for n in come], new), remove_images=rows)
 
     def seen(act):

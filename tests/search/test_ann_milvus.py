@@ -38,7 +38,7 @@ def test_added_deleted_and_opened_again(index, tmp_path):
         images=images(names(1000), stored[:1000]), texts=texts(names(200), stored[1000:1200])
     )
     index.change(images=images(names(300, 1000), stored[1200:]))
-    index.change(remove_images=[index.images.find(name) for name in names(100)])
+    index.change(remove_images=[index.images.rows.get(name) for name in names(100)])
     again = VectorIndex(tmp_path / "x")
     for one in (index, again):
         assert len(one.images) == 1200
@@ -136,10 +136,10 @@ def test_what_counts_outlives_a_kill(tmp_path, when):
     )
     assert recall(index, stored[first:last:9], stored[first:last]) >= 0.95
     index.change(
-        images=images(["new"], -stored[700:701]), remove_images=[index.images.find("i400")]
+        images=images(["new"], -stored[700:701]), remove_images=[index.images.rows.get("i400")]
     )
     assert found(index, -stored[700:701], 1)[0][0][0] == "new"
-    assert index.images.find("i400") is None
+    assert index.images.rows.get("i400") is None
     index.close()
 
 

@@ -17,8 +17,8 @@ from counterfoil.models.clip import vector_width
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.scoring.encode import encode_images as encode_images_
 from counterfoil.search import index as index_module
-from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.index import build_index, open_index
+from counterfoil.search.vector_index import IndexEntry, NewVectors
 
 
 @pytest.fixture(scope="module")

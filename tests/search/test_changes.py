@@ -21,8 +21,8 @@ from counterfoil.scoring.encode import encode_images
 from counterfoil.search import changes
 from counterfoil.search import index as index_module
 from counterfoil.search.changes import file_stamp, image_digest, with_id_prefix
-from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.index import IMAGE_FOLDER, IndexUpdate, SearchIndex, build_index
+from counterfoil.search.vector_index import IndexEntry, NewVectors
 
 
 def paint(path: Path, colour: str) -> None:
@@ -44,7 +44,7 @@ def index(photos, tmp_path) -> SearchIndex:
 
 
 def vector(index: SearchIndex, name: str) -> torch.Tensor:
-    return index.vectors.images.vectors(torch.tensor([index.vectors.images.find(name)]))
+    return index.vectors.images.vectors(torch.tensor([index.vectors.images.rows.get(name)]))
 
 
 def stands(index: SearchIndex, name: str, picture: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_changes_while_it_is_encoded_is_looked_at_again(photos, tmp_path, m
 
 
 def test_what_nobody_noted_is_known_by_its_id(index, photos):
-    row = index.vectors.images.find("snow.png")
+    row = index.vectors.images.rows.get("snow.png")
     old = IndexEntry("snow.png", place=str(photos / "snow.png"))
     index.vectors.change(images=NewVectors([old], vector(index, "snow.png")), remove_images=[row])
     paint(photos / "snow.png", "red")

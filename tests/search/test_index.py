@@ -22,7 +22,7 @@ from counterfoil.models.scan import SCAN
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 from counterfoil.search import index as index_module
-from counterfoil.search.index import IndexConfig, build_index, check_single_vectors, open_index
+from counterfoil.search.index import build_index, check_single_vectors, open_index
 from counterfoil.search.rerank import Reranker
 from engine_cases import vectors
 
@@ -216,7 +216,7 @@ def test_deleting_what_is_not_there_deletes_nothing(copy):
     known = copy.vectors.images.entry(0).id
     with pytest.raises(ValueError, match="'nobody' is not an id of"):
         copy.delete([known, "nobody"])
-    assert copy.vectors.images.find(known) == 0
+    assert copy.vectors.images.rows.get(known) == 0
 
 
 def test_drawn_pictures_lie_in_the_index(place, tmp_path):
@@ -248,9 +248,7 @@ def test_vectors_are_asked_by_id(tmp_path):
     np.save(tmp_path / "v" / "images.npy", images)
     np.save(tmp_path / "v" / "texts.npy", texts)
     dataset = load_dataset(tmp_path / "v")
-    index = build_index(
-        load_model("vectors"), dataset, tmp_path / "x", config=IndexConfig(half=True)
-    )
+    index = build_index(load_model("vectors"), dataset, tmp_path / "x", half=True)
     hits = index.search_id(dataset.text_ids[5], 4)
     order = np.argsort(-(images @ texts[5]))
     assert [hit.id for hit in hits] == [dataset.image_ids[row] for row in order]

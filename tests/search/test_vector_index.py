@@ -14,10 +14,8 @@ from counterfoil.core.io import write_array, write_text
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
-from counterfoil.search import collection as collection_module
 from counterfoil.search import vector_index
-from counterfoil.search.collection import IndexEntry, NewVectors
-from counterfoil.search.vector_index import VectorIndex, write_lock
+from counterfoil.search.vector_index import IndexEntry, NewVectors, VectorIndex, write_lock
 from engine_cases import Dot, vectors
 from index_cases import brute, empty, found, images, names, texts, whole
 
@@ -91,8 +89,10 @@ def test_changed_equals_rebuilt(tmp_path_factory, steps, half):
             next_ += value
         else:
             gone = [name for n, name in enumerate(left) if n in value]
-            rows = [index.images.find(name) for name in gone]
-            index.change(remove_images=rows, remove_texts=[index.texts.find(name) for name in gone])
+            rows = [index.images.rows.get(name) for name in gone]
+            index.change(
+                remove_images=rows, remove_texts=[index.texts.rows.get(name) for name in gone]
+            )
             for name in gone:
                 del left[name]
     again = empty(folder / "b", 4, half=half)
@@ -180,8 +180,8 @@ def test_killed_anywhere_it_is_as_before_or_as_after(tmp_path, monkeypatch, plac
 
             return counted
 
-        monkeypatch.setattr(collection_module, "write_array", counting(write_array))
-        monkeypatch.setattr(collection_module, "write_text", counting(write_text))
+        monkeypatch.setattr(vector_index, "write_array", counting(write_array))
+        monkeypatch.setattr(vector_index, "write_text", counting(write_text))
         monkeypatch.setattr(vector_index, "write_state", counting(vector_index.write_state))
         monkeypatch.setattr(vector_index, "_remove_unused", counting(vector_index._remove_unused))
         change(VectorIndex(tmp_path / "x"))

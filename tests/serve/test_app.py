@@ -42,16 +42,6 @@ def online(answer) -> list[tuple[str, float]]:
     return [(hit["id"], hit["score"]) for hit in answer.json()["results"]]
 
 
-def test_text_search_equals_offline_search(app, root):
-    with open_index(root / "index") as index:
-        want = offline(index.search("a red dog", 5))
-    assert online(posted(app, "/search", json={"text": "a red dog", "top": 5})) == want
-    assert online(got(app, "/search", params={"text": "a red dog", "top": 5})) == want
-    form = {"text": (None, "a red dog"), "top": (None, "5")}
-    assert online(posted(app, "/search", files=form)) == want
-    assert len(online(got(app, "/similar", params={"id": IDS[0], "top": 100}))) == 11
-
-
 def test_batching_changes_no_answer(root):
     texts = ["a dog", "the red circle in the snow", "snow", "a picture of a dog"] * 3
     app = served(root, ServerSettings(gather=1.0))  # time for all to come, on a busy machine too

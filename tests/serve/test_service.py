@@ -13,8 +13,8 @@ import recipes_cases
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import explain
 from counterfoil.model import load_model
-from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.index import build_index, open_index
+from counterfoil.search.vector_index import IndexEntry, NewVectors
 from counterfoil.serve.service import THUMBNAIL, SearchQuery, SearchService
 from serve_cases import indexed, library, names, painted
 
@@ -34,16 +34,6 @@ def scenes(tmp_path_factory) -> Path:
     model = load_model(root / "pixels")
     build_index(model, load_dataset("scenes:images=36"), root / "index").close()
     return root
-
-
-def test_answers_do_not_depend_on_the_batch(root):
-    made = library(root)
-    abouts = [painted(50), 3, "a dog", "the red circle in the snow", 0, painted(51), "a dog"]
-    queries = [SearchQuery(about, 1 + n % 3) for n, about in enumerate(abouts)]
-    together = made.search(queries)
-    assert together == [made.search([query])[0] for query in queries]
-    assert together == made.search(queries[::-1])[::-1]
-    assert [len(hits) for hits in together] == [query.top for query in queries]
 
 
 def test_top_beyond_the_size_returns_all(root):

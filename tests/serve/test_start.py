@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -87,11 +86,6 @@ def test_another_model_puts_results_in_order(root, ran, served_by, capsys):
     assert library.explainer.model is library.reranker.model.model  # opened once
 
 
-def test_depth_needs_a_reranker(root, ran, capsys):
-    assert main(["serve", str(root / "index"), "--depth", "4", "--port", "0"]) == 2
-    assert "no model does; add --rerank" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "more, said",
     [
@@ -113,13 +107,6 @@ def test_models_that_do_not_fit_are_refused(root, ran, more, said):
 def test_data_of_other_images_are_refused(root, ran):
     with pytest.raises(ValueError, match=r"none of the images of .* is in scenes"):
         serve(root / "index", settings=FREE, source=DataSource("scenes:images=36"))
-
-
-def test_a_taken_port_is_refused(root, ran, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["serve", str(root / "index"), "--port", str(port)]) == 2
-    assert f"port {port} of 127.0.0.1 cannot be listened at" in capsys.readouterr().err
 
 
 def test_missing_library_is_named(root, ran, monkeypatch):

@@ -129,7 +129,7 @@ def index(
     from counterfoil.core import distributed
     from counterfoil.core.console import output
     from counterfoil.model import load_model
-    from counterfoil.search.index import IndexConfig, build_index, open_index
+    from counterfoil.search.index import build_index, open_index
 
     distributed.init()
     source = DataOptions(data, features, images, corrections, skip_unreadable=not strict).source()
@@ -141,9 +141,10 @@ def index(
         output(f"added {_counts(update)}{replaced}{known}")
     else:
         name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
-        config = IndexConfig(backend=name, address=address or "", half=half)
-        dataset = _dataset(source, split, prefix)
-        build_index(load_model(model), dataset, folder, config=config).close()
+        dataset, opened_model = _dataset(source, split, prefix), load_model(model)
+        build_index(
+            opened_model, dataset, folder, backend=name, address=address or "", half=half
+        ).close()
     _describe(folder)
 
 

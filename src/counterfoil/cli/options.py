@@ -119,11 +119,7 @@ class DataOptions:
     skip_unreadable: SkipUnreadable = False
 
     def source(self, default: str | None = None) -> DataSource:
-        """The data; `default` if the user names none.
-
-        Raises:
-            ValueError: the user names none, and there is no default.
-        """
+        """The data; `default` if the user names none."""
         from counterfoil.pipelines.run import DataSource
 
         data = default if self.data is None else self.data
@@ -225,9 +221,6 @@ def resumable_work(
         work: noun for the work, for the error message.
         resume: whether to continue earlier work.
         minutes: time limit; None for none.
-
-    Raises:
-        ValueError: the folder exists, or holds earlier work and `resume` is false.
     """
     from counterfoil.core import distributed
     from counterfoil.core.console import info
@@ -339,16 +332,7 @@ def _refuse(sentence: str) -> int:
 
 
 def refuse(context: typer.Context, names: Sequence[str], when: str) -> None:
-    """Refuse options that stand on the command line and would have no effect.
-
-    Args:
-        context: the verb's.
-        names: parameters of the verb.
-        when: when they would be read, as in "with --data".
-
-    Raises:
-        ValueError: one of them was typed.
-    """
+    """Refuse options on the command line that are read only `when`, as in "with --data"."""
     given = [
         option.opts[0]
         for option in context.command.params
@@ -377,9 +361,6 @@ def refuse_without(
         names: parameters of the verb.
         alone: they need its absence: refuse them where it is given.
         argument: it is an argument, not an option.
-
-    Raises:
-        ValueError: one of them was typed.
     """
     if bool(context.params[name]) == alone:
         other = f"a {name}" if argument else f"--{name.replace('_', '-')}"

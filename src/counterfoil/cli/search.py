@@ -90,14 +90,8 @@ def search(
 
     folder = Path(where)
     if not is_index(folder):
-        options = {"--find": find, "--as": kind, "--rerank": rerank, "--depth": depth}
-        options |= {"--model": model, "--json": plain or None}
-        given = [name for name, value in options.items() if value is not None]
-        if given:
-            raise ValueError(
-                f"{given[0]} goes with an index, and {where} is none; make one with `counterfoil "
-                "index`"
-            )
+        asked = ("find", "kind", "rerank", "depth", "model", "plain")
+        refuse(context, asked, f"with an index, and {where} is none")
         _search_dataset(where, query, data.source(), split, top, page or PAGE)
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")

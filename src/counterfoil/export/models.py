@@ -71,11 +71,7 @@ FOLDERS: dict[str, Callable[[Path, DualEncoder, Processor], None]] = {
 
 
 def check_export(to: str, folder: Path) -> None:
-    """Check the arguments of an export before a model is opened.
-
-    Raises:
-        ValueError: no such library, or `folder` exists.
-    """
+    """Check the arguments of an export before a model is opened."""
     if to not in FOLDERS:
         raise ValueError(unknown_name(to, ["counterfoil", *FOLDERS], "a form of models"))
     ensure_absent(folder)
@@ -85,18 +81,7 @@ def check_export(to: str, folder: Path) -> None:
 def export_model(
     model: RetrievalModel, processor: Processor | None, to: str, folder: Path, *, name: str
 ) -> None:
-    """Write a dual encoder in the format of another library, atomically.
-
-    Args:
-        model: the model.
-        processor: of the model.
-        to: the library, a key of `FOLDERS`.
-        folder: to write; must not exist yet.
-        name: of the model, for error messages.
-
-    Raises:
-        ValueError: no such library, `folder` exists, or the library has no such model.
-    """
+    """Write a dual encoder in a format of `FOLDERS`, atomically; `name` is for messages."""
     check_export(to, folder)
     if not isinstance(model, DualEncoder) or _model_type(model) not in MODULES:
         kind = _model_type(model) if isinstance(model, DualEncoder) else type(model).__name__

@@ -38,28 +38,16 @@ BATCHES = "batches.jsonl"
 @final
 @dataclass(frozen=True, slots=True)
 class ExportItem:
-    """An image or a caption.
-
-    Attributes:
-        id: in the data set.
-        value: the caption, or the path of the image; the id if there is neither.
-    """
+    """An image or a caption."""
 
     id: str
-    value: str
+    value: str  # the caption, or the path of the image; the id if there is neither
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExportGroup:
-    """A query with its positives and negatives.
-
-    Attributes:
-        query: an image or a caption.
-        positives: at least one item of the other modality.
-        negatives: hardest first.
-        scores: of the negatives; () if unknown.
-    """
+    """A query with its positives and its negatives, hardest first; () for unknown scores."""
 
     query: ExportItem
     positives: tuple[ExportItem, ...]
@@ -70,30 +58,17 @@ class ExportGroup:
 @final
 @dataclass(frozen=True, slots=True)
 class ExportedNegatives:
-    """Queries of one or both directions, in data set order.
+    """Queries of one or both directions, in data set order."""
 
-    Attributes:
-        description: where they come from, in one sentence.
-        groups: the queries that have a positive.
-        documents: all items that may answer a query.
-    """
-
-    description: str
+    description: str  # where they come from
     groups: Mapping[Direction, Sequence[ExportGroup]]
-    documents: Callable[[Direction], Iterable[ExportItem]]
+    documents: Callable[[Direction], Iterable[ExportItem]]  # all that may answer a query
 
 
 def mined_negatives(
     dataset: ImageTextDataset, store: NegativeStore, locate: Callable[[int], str], most: int
 ) -> ExportedNegatives:
-    """Mined lists, in both directions.
-
-    Args:
-        dataset: from which they were mined.
-        store: of the lists.
-        locate: gives the path of the image of a row.
-        most: negatives of a query, at most.
-    """
+    """Mined lists, in both directions; `locate` gives the path of the image of a row."""
 
     @cache
     def image(row: int) -> ExportItem:
@@ -155,17 +130,7 @@ def _positives(dataset: ImageTextDataset) -> tuple[list[list[int]], list[list[in
 def generated_negatives(
     dataset: ImageTextDataset, store: GeneratedStore, locate: Callable[[int], str], most: int
 ) -> ExportedNegatives:
-    """Generated captions: a query is an image with one of its captions, under the caption's id.
-
-    Args:
-        dataset: for which they were generated.
-        store: of the captions.
-        locate: gives the path of the image of a row.
-        most: negatives of a query, at most.
-
-    Raises:
-        ValueError: the store is damaged.
-    """
+    """Generated captions: a query is an image with one of its captions, under the caption's id."""
     rows = {image_id: row for row, image_id in enumerate(dataset.image_ids)}
     foils: dict[str, list[GeneratedCaption]] = {}
     for foil in store.foils():
@@ -199,9 +164,6 @@ def write_sentence_transformers(negatives: ExportedNegatives, folder: Path) -> l
 
     A query has a row for each of its positives; n is the longest list, and queries with fewer are
     left out, as losses need every column.
-
-    Raises:
-        ValueError: no query has a negative.
     """
     lines = []
     for direction, groups in negatives.groups.items():
@@ -403,11 +365,7 @@ def _count(count: int, noun: str, plural: str = "") -> str:
 
 
 def negatives_kind(store: Path) -> NegativesKind | None:
-    """Whether a folder holds mined or generated negatives; None for neither.
-
-    Raises:
-        ValueError: its manifest cannot be read.
-    """
+    """Whether a folder holds mined or generated negatives; None for neither."""
     if not (store / MANIFEST).is_file():
         return None
     manifest = read_json(store / MANIFEST, "a manifest")
@@ -418,11 +376,7 @@ def negatives_kind(store: Path) -> NegativesKind | None:
 
 
 def check_negatives_export(store: Path, to: str, folder: Path) -> None:
-    """Check the arguments of an export before the data are read.
-
-    Raises:
-        ValueError: no such format, `folder` exists, or `store` holds no negatives.
-    """
+    """Check the arguments of an export before the data are read."""
     if negatives_kind(store) is None:
         raise ValueError(
             f"{store} holds no negatives; give what `counterfoil mine` or `counterfoil write` made"
@@ -435,21 +389,7 @@ def check_negatives_export(store: Path, to: str, folder: Path) -> None:
 def export_negatives(
     store: Path, to: str, folder: Path, dataset: ImageTextDataset, *, most: int
 ) -> list[str]:
-    """Write negatives in the format of another tool, atomically.
-
-    Args:
-        store: of mined or generated negatives.
-        to: the format, a key of `FORMATS`.
-        folder: to write; must not exist yet.
-        dataset: the split that they were made for.
-        most: negatives of a query, at most.
-
-    Returns:
-        A line of text for each file.
-
-    Raises:
-        ValueError: no such format, `folder` exists, or no negatives of these data.
-    """
+    """Write negatives of a split in a format of `FORMATS`, atomically; a line of text per file."""
     check_negatives_export(store, to, folder)
     ids_only = to == "trec"  # needs no paths, so images in no file are not written either
     with atomic_folder(folder) as temporary:
@@ -487,23 +427,6 @@ def export_batches(
     ``batches.jsonl`` has the columns anchor, an image, and positive, one of its captions. Each
     `batch` rows from the beginning are a batch, which holds an image once. An epoch has every image
     with a random caption, but for a random choice of fewer images than a batch.
-
-    Args:
-        store: of mined negatives.
-        to: "sentence-transformers".
-        folder: to write; must not exist yet.
-        dataset: the split that was mined.
-        batch: pairs of a batch.
-        epochs: how many, one after another.
-        seed: of the partitions and the captions.
-        mining: which neighbours share a batch.
-
-    Returns:
-        A line of text for the file.
-
-    Raises:
-        ValueError: another format, `folder` exists, no mined negatives of these data, or they
-            do not fill a batch.
     """
     check_batches_export(store, to, folder)
     mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
@@ -539,12 +462,7 @@ def export_batches(
 
 
 def check_batches_export(store: Path, to: str, folder: Path) -> None:
-    """Check the arguments of an export of batches before the data are read.
-
-    Raises:
-        ValueError: another format than sentence-transformers, `folder` exists, or `store` holds no
-            mined negatives.
-    """
+    """Check the arguments of an export of batches before the data are read."""
     check_negatives_export(store, to, folder)
     if to != "sentence-transformers" or negatives_kind(store) != "mined":
         raise ValueError(

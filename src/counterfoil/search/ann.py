@@ -23,7 +23,7 @@ from torch import Tensor
 from counterfoil.core.io import atomic_write
 
 if TYPE_CHECKING:
-    from counterfoil.search.collection import Collection
+    from counterfoil.search.vector_index import Collection
 
 
 BackendName: TypeAlias = Literal["exact", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
@@ -56,14 +56,9 @@ class AnnBackend(Protocol):
     """
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
-        """Propose about the k nearest vectors of each query.
+        """Numbers of about the k nearest vectors of each of (Q, D) float32 queries.
 
-        Args:
-            queries: (Q, D) float32.
-            k: how many.
-
-        Returns:
-            (Q, K) long vector numbers, -1 for none; K is at most k.
+        (Q, K) long, -1 for none; K is at most k.
         """
         ...
 
@@ -90,20 +85,12 @@ class AnnBackend(Protocol):
 
 
 def open_ann_backend(
-    backend: BackendName, folder: Path, *, address: str, side: str, width: int, name: str
+    backend: BackendName, folder: Path, address: str, side: str, width: int, name: str
 ) -> AnnBackend | None:
     """Open the ANN backend of one collection; None for the exact backend.
 
-    Args:
-        backend: which library.
-        folder: of the index.
-        address: of a Milvus server, "" for a file in the folder.
-        side: "image" or "text".
-        width: D.
-        name: returned by the last `AnnBackend.update`, "" for a new one.
-
-    Raises:
-        ValueError: the library is not installed, or its data are missing, damaged or unreachable.
+    `address` is that of a Milvus server, "" for a file in the folder; `name` is what the last
+    `AnnBackend.update` returned, "" for a new one.
     """
     match backend:
         case "faiss-hnsw":

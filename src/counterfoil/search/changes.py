@@ -14,8 +14,7 @@ import torch
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
-from counterfoil.search.collection import Collection, IndexEntry
-from counterfoil.search.vector_index import VectorIndex
+from counterfoil.search.vector_index import Collection, IndexEntry, VectorIndex
 
 _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file systems (FAT)
 
@@ -23,14 +22,7 @@ _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file sy
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetChanges:
-    """How a data set differs from an index.
-
-    Attributes:
-        images: rows of the data set to encode.
-        texts: rows of the data set to encode.
-        replaced_images: rows of the index that they replace.
-        replaced_texts: rows of the index that they replace.
-    """
+    """Rows of a data set that have to be encoded, and rows of an index that they replace."""
 
     images: Sequence[int]
     texts: Sequence[int]
@@ -45,16 +37,8 @@ def compare_dataset(
 
     Images are compared by content, unless the file has the path, size and modification time that
     the index knows. An image whose file has changed or moved replaces its entry, and so does a
-    caption whose text has changed.
-
-    Args:
-        dataset: the data set.
-        index: to be added to.
-        replace: whether different images, and captions of different images, replace the entries
-            with their ids.
-
-    Raises:
-        ValueError: there are such images or captions, and `replace` is false.
+    caption whose text has changed. With `replace`, so do different images, and captions of
+    different images, under the id of an entry; without it they are refused.
     """
     with progress("pictures compared", len(dataset)) as advance:
         images, replaced_images, image_conflicts = _compare(
@@ -145,7 +129,7 @@ def _compare(
     rows, replaced, conflicting = [], [], []
     for row, item_id in enumerate(ids):
         advance(1)
-        known = collection.find(item_id)
+        known = collection.rows.get(item_id)
         entry = None if known is None else collection.entry(known)
         if entry is not None and unchanged(row, entry):
             continue

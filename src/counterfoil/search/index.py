@@ -35,9 +35,14 @@ from counterfoil.search.changes import (
     image_digest,
     text_entry,
 )
-from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.rerank import ImageInput, Reranker, RerankItems
-from counterfoil.search.vector_index import IndexState, VectorIndex, is_index
+from counterfoil.search.vector_index import (
+    IndexEntry,
+    IndexState,
+    NewVectors,
+    VectorIndex,
+    is_index,
+)
 
 if TYPE_CHECKING:
     from counterfoil.model import Model
@@ -82,29 +87,6 @@ class SearchHit:
             "captions": list(self.captions),
             "path": None if self.path is None else str(self.path),
         }
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexConfig:
-    """How an index stores and searches vectors.
-
-    Attributes:
-        backend: the search backend.
-        address: of a Milvus server; "" for a file in the index.
-        half: store float16.
-    """
-
-    backend: BackendName = "exact"
-    address: str = ""
-    half: bool = False
-
-    def __post_init__(self) -> None:
-        if self.address and self.backend != "milvus":
-            raise ValueError(
-                f"an address is that of a Milvus server, and the backend is {self.backend!r}; "
-                "leave it out, or choose milvus"
-            )
 
 
 @final
@@ -282,7 +264,7 @@ class SearchIndex:
     def locate(self, item_id: str) -> tuple[Side, int]:
         """Modality and row of an id; a `ValueError` if the index has no such id."""
         for side in get_args(Side):
-            row = self.vectors.collection(side).find(item_id)
+            row = self.vectors.collection(side).rows.get(item_id)
             if row is not None:
                 return side, row
         known = [*self.vectors.images.rows][:3] + [*self.vectors.texts.rows][:2]
@@ -293,7 +275,7 @@ class SearchIndex:
 
     def image_path(self, image_id: str) -> Path | None:
         """Path of an image file; None if the index knows none."""
-        row = self.vectors.images.find(image_id)
+        row = self.vectors.images.rows.get(image_id)
         return None if row is None else self._path(row)
 
     def captions(self, image_id: str) -> tuple[str, ...]:
@@ -418,7 +400,9 @@ def build_index(
     dataset: ImageTextDataset,
     folder: str | Path,
     *,
-    config: IndexConfig | None = None,
+    backend: BackendName = "exact",
+    address: str = "",
+    half: bool = False,
 ) -> SearchIndex:
     """Build an index of all images and captions of a data set; a killed build leaves nothing.
 
@@ -428,12 +412,19 @@ def build_index(
         model: encodes each item as one vector.
         dataset: the data set.
         folder: of the index; must not exist yet.
-        config: how to store and search the vectors.
+        backend: what searches the vectors.
+        address: of a Milvus server; "" for a file in the index.
+        half: store the vectors in float16.
 
     Raises:
         ValueError: the folder exists, the data set is empty, or the model cannot be indexed.
     """
-    folder, config = Path(folder), config or IndexConfig()
+    folder = Path(folder)
+    if address and backend != "milvus":
+        raise ValueError(
+            f"an address is that of a Milvus server, and the backend is {backend!r}; leave it out, "
+            "or choose milvus"
+        )
     if folder.exists():
         content = "an index; --add adds to it" if is_index(folder) else "something else"
         raise ValueError(f"{folder} exists and holds {content}; name a new folder")
@@ -452,9 +443,9 @@ def build_index(
                 identity=model.identity(),
                 model=_stored_model(model, temporary),
                 width=images.vectors.shape[1],
-                backend=config.backend,
-                address=config.address,
-                half=config.half,
+                backend=backend,
+                address=address,
+                half=half,
             )
             vectors = VectorIndex.create(temporary, state)
             try:

@@ -26,13 +26,9 @@ _BATCH = 32  # images or captions encoded together
 @final
 @dataclass(frozen=True, slots=True)
 class RerankItems:
-    """Images or captions in the form that a model encodes.
+    """Images or captions in the form that a model encodes; ids are "" for items of no data set.
 
-    Attributes:
-        side: which of the two.
-        ids: of the data set; "" for items that are in none.
-        texts: the captions; empty for images.
-        images: the images, None where only features exist; empty for captions.
+    An image is None where only its features exist.
     """
 
     side: Side

@@ -1,33 +1,106 @@
-"""A folder of vectors with atomic commits.
+"""Images and texts as vectors, in a folder with atomic commits.
 
-``index.json`` names the files that count and is replaced as the last step of every write: a killed
-write leaves the index as it was, plus files that the next write removes.
+Each of the two *collections* is a list of *parts*, each written once: ``NAME.npy`` (N, D) vectors,
+``NAME.numbers.npy`` (N,) their numbers, ascending, and ``NAME.jsonl`` an entry a line. A vector
+keeps its number for good; deletion only lists the number as dead. ``index.json`` names the parts
+that count and is replaced as the last step of every write: a killed write leaves the index as it
+was, plus files that the next write removes.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from torch.nn.functional import pad
 
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.artifact import validated
+from counterfoil.core.io import read_array, read_json, write_array, write_json, write_text
 from counterfoil.scoring.encode import Side
-from counterfoil.search.ann import AnnBackend, BackendName, open_ann_backend
-from counterfoil.search.collection import (
-    Collection,
-    CollectionState,
-    NewVectors,
-    StagedWrite,
-    stage_write,
+from counterfoil.scoring.reducers import (
+    NOTHING,
+    best_columns,
+    rank_keys,
+    rows_of,
+    scores_of,
+    sort_descending,
 )
+from counterfoil.search.ann import AnnBackend, BackendName, NumberedVectors, open_ann_backend
 
 STATE_FILE = "index.json"
 FORMAT = 2
 _LOCK_FILE = ".lock"
+_PART_FILES = (".npy", ".numbers.npy", ".jsonl")
 _SUFFIXES = (".npy", ".jsonl", ".faiss", ".part")  # of files that a killed write may leave
+
+# Every matrix product has the shape (_QUERIES, D) x (D, _ROWS), padded with zeros: BLAS picks its
+# kernel, and with it the order of summation, by the shape. So equal vectors get equal scores
+# wherever they lie, and a query the same scores alone as among others.
+_QUERIES = 16
+_ROWS = 4096
+_CANDIDATES_PER_RESULT = 10
+_MIN_CANDIDATES = 64
+_MAX_PARTS = 16  # more parts are merged into one
+_MIN_DEAD = 64  # fewer dead rows never cause a merge
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What a vector stands for; its fields are the keys on disk.
+
+    Attributes:
+        id: the data set's own id of the image or text.
+        text: the caption; "" of an image.
+        image: id of the image that a text describes, "" for none.
+        place: path of an image file, "" for none; relative if the file lies in the index.
+        content: digest of an image, to recognise it; "" if unknown.
+        stamp: size and modification time of the image file; "" if they cannot prove it unchanged.
+    """
+
+    id: str
+    text: str = ""
+    image: str = ""
+    place: str = ""
+    content: str = ""
+    stamp: str = ""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NewVectors:
+    """(N, D) vectors to be added to a collection, and the entry of each."""
+
+    entries: Sequence[IndexEntry]
+    vectors: Tensor
+
+
+@final
+class CollectionState(BaseModel):
+    """The committed state of a collection; its fields are the keys on disk.
+
+    Attributes:
+        parts: names of the parts, in the order of numbers.
+        dead: numbers that are in the parts and were deleted.
+        next: number of the next vector; no number is used twice.
+        finder: name under which the ANN backend is opened, "" if it stores nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    parts: tuple[str, ...] = ()
+    dead: tuple[int, ...] = ()
+    next: int = Field(default=0, ge=0)
+    finder: str = ""
 
 
 @final
@@ -35,16 +108,12 @@ class IndexState(BaseModel):
     """The committed state of an index, as ``index.json`` holds it.
 
     Attributes:
-        format: of the files.
         identity: digest of the model that made the vectors.
         model: its name or folder; relative if the model lies in the index.
         width: D.
-        backend: the search backend.
         address: of a Milvus server, "" for a file in the index.
         half: whether vectors are stored in float16.
         writes: number of commits; new files are named after it.
-        images: the collection of images.
-        texts: the collection of texts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,10 +127,6 @@ class IndexState(BaseModel):
     writes: int = Field(default=0, ge=0)
     images: CollectionState = CollectionState()
     texts: CollectionState = CollectionState()
-
-    def collection(self, side: Side) -> CollectionState:
-        """The state of one modality."""
-        return self.images if side == "image" else self.texts
 
 
 def is_index(folder: Path) -> bool:
@@ -82,13 +147,7 @@ def read_state(folder: Path) -> IndexState:
             f"{folder / STATE_FILE} has format {version}, and this version of counterfoil reads "
             f"format {FORMAT}; make the index again"
         )
-    try:
-        return IndexState.model_validate(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]["msg"].lower()
-        raise ValueError(
-            f"{folder / STATE_FILE} is damaged: {first}; make the index again"
-        ) from None
+    return validated(IndexState, content, folder / STATE_FILE, "make the index again")
 
 
 def write_state(folder: Path, state: IndexState) -> None:
@@ -115,18 +174,276 @@ def write_lock(folder: Path) -> Iterator[None]:
 
 
 @final
-class VectorIndex:
-    """Images and texts as vectors, in a folder.
+class CollectionPart:
+    """(N, D) vectors that were written together, memory-mapped, and their (N,) numbers."""
 
-    Raises:
-        ValueError: there is none, it is damaged, or its backend cannot be opened.
+    def __init__(self, folder: Path, name: str, width: int) -> None:
+        self.name, self._entries_file = name, folder / f"{name}.jsonl"
+        vectors = read_array(folder / f"{name}.npy", "a part of an index")
+        self.numbers = read_array(
+            folder / f"{name}.numbers.npy", "a part of an index", mapped=False
+        )
+        known_type = vectors.dtype in (np.float16, np.float32)
+        if vectors.ndim != 2 or vectors.shape != (len(self.numbers), width) or not known_type:
+            raise ValueError(
+                f"{folder / name}.npy is {vectors.dtype.name} of shape {vectors.shape} and does "
+                f"not fit an index of width {width}; make the index again"
+            )
+        assert isinstance(vectors, np.memmap)
+        # copy-on-write: torch warns of arrays that are read-only
+        self.vectors: npt.NDArray[Any] = np.memmap(
+            folder / f"{name}.npy", vectors.dtype, "c", vectors.offset, vectors.shape
+        )
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @cached_property
+    def entries(self) -> list[IndexEntry]:
+        """The entry of every vector, read at first use."""
+        path = self._entries_file
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            entries = [IndexEntry(**json.loads(line)) for line in lines]
+        except FileNotFoundError:
+            raise ValueError(
+                f"{path} does not exist: another process has changed the index since, or it is "
+                "damaged; open it again, and if that fails make it again"
+            ) from None
+        except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"{path} cannot be read as entries of an index: {error}; make the index again"
+            ) from error
+        if len(entries) != len(self):
+            raise ValueError(
+                f"{path} has {len(entries):,} entries for {len(self):,} vectors; make the index "
+                "again"
+            )
+        return entries
+
+
+@final
+class Collection:
+    """The images or the texts of an index, searched by a backend or, without one, exactly.
+
+    A *row* is a position in the collection, in the order of vector numbers. Rows do not change
+    until the index is written to.
 
     Attributes:
-        folder: of the index.
-        state: that is committed.
-        images: the images.
-        texts: the texts.
+        parts: in the order of numbers.
+        numbers: (R,) long, ascending.
+        alive: (R,) bool, False for deleted rows.
     """
+
+    def __init__(
+        self, folder: Path, state: CollectionState, width: int, backend: AnnBackend | None = None
+    ) -> None:
+        self.folder, self.state, self.width, self.backend = folder, state, width, backend
+        self.parts = [CollectionPart(folder, name, width) for name in state.parts]
+        self._starts = np.cumsum([0, *(len(part) for part in self.parts)])
+        numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in self.parts)])
+        self.numbers = torch.from_numpy(numbers)
+        if bool((self.numbers.diff() <= 0).any()):
+            raise ValueError(f"the parts of {folder} do not fit together; make the index again")
+        self.alive = ~torch.isin(self.numbers, torch.tensor(state.dead, dtype=torch.long))
+        self._count = int(self.alive.sum())
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def live_rows(self) -> Tensor:
+        """(n,) long rows that are not deleted."""
+        return self.alive.nonzero().squeeze(1)
+
+    def live_vectors(self) -> NumberedVectors:
+        """Numbers and vectors that are not deleted."""
+        rows = self.live_rows
+        return self.numbers[rows], self.vectors(rows)
+
+    def entry(self, row: int) -> IndexEntry:
+        """What a row stands for."""
+        part = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self.parts[part].entries[row - int(self._starts[part])]
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The row of every id."""
+        return {self.entry(row).id: row for row in self.live_rows.tolist()}
+
+    @cached_property
+    def rows_by_image(self) -> dict[str, list[int]]:
+        """Rows of the texts that describe each image, by image id."""
+        rows: dict[str, list[int]] = {}
+        for row in self.live_rows.tolist():
+            rows.setdefault(self.entry(row).image, []).append(row)
+        return rows
+
+    def vectors(self, rows: Tensor) -> Tensor:
+        """(n, D) float32 vectors of (n,) rows."""
+        wanted = rows.numpy()
+        part_of_row = np.searchsorted(self._starts, wanted, side="right") - 1
+        out = np.empty((len(wanted), self.width), np.float32)
+        for part in np.unique(part_of_row):
+            here = part_of_row == part
+            out[here] = self.parts[part].vectors[wanted[here] - self._starts[part]]
+        return torch.from_numpy(out)
+
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k nearest rows of (Q, D) queries by inner product; ties go to the lower row.
+
+        Returns:
+            (Q, k) long rows, best first, -1 where fewer exist, and (Q, k) float32 scores, -inf
+            there.
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}, but at least 1 result is needed")
+        if queries.dim() != 2 or queries.shape[1] != self.width:
+            raise ValueError(
+                f"queries of shape {tuple(queries.shape)} were given to an index of width "
+                f"{self.width}"
+            )
+        queries = queries.detach().cpu().float()
+        count = max(_CANDIDATES_PER_RESULT * k, _MIN_CANDIDATES)
+        while self.backend is not None and count < len(self):
+            rows = self._live_rows_of(self.backend.candidates(queries, count))
+            if bool(((rows >= 0).sum(1) >= k).all()):
+                keys = self._rank_candidates(queries, rows, k)
+                return rows_of(keys), scores_of(keys)
+            count *= 4  # too many candidates were deleted
+        keys = self._rank_all(queries, k)
+        return rows_of(keys), scores_of(keys)
+
+    def _live_rows_of(self, numbers: Tensor) -> Tensor:
+        """(Q, K) rows of proposed numbers; -1 for none, deleted and unknown ones."""
+        rows = torch.searchsorted(self.numbers, numbers).clamp_(max=len(self.numbers) - 1)
+        valid = (self.numbers[rows] == numbers) & self.alive[rows]
+        return rows.masked_fill(~valid, -1)
+
+    def _rank_candidates(self, queries: Tensor, rows: Tensor, k: int) -> Tensor:
+        """(Q, k) rank keys of the best candidates, best first."""
+        keys = []
+        for query, own in zip(queries, rows):
+            own = torch.unique(own[own >= 0])
+            # a sum per row, not a product: a score must not depend on the other candidates
+            scores = (self.vectors(own) * query).sum(1)
+            keys.append(sort_descending(rank_keys(scores, own).unsqueeze(0))[:, :k])
+        return torch.cat(keys)
+
+    def _rank_all(self, queries: Tensor, k: int) -> Tensor:
+        """(Q, k) rank keys of the best of all rows, best first."""
+        groups = torch.split(pad(queries, (0, 0, 0, -len(queries) % _QUERIES)), _QUERIES)
+        top = [torch.full((_QUERIES, k), NOTHING) for _ in groups]
+        for start, part in zip(self._starts.tolist(), self.parts):
+            for low in range(0, len(part), _ROWS):
+                block = torch.from_numpy(part.vectors[low : low + _ROWS]).float()
+                rows = torch.arange(start + low, start + low + len(block))
+                full = block if len(block) == _ROWS else pad(block, (0, 0, 0, _ROWS - len(block)))
+                for place, group in enumerate(groups):
+                    scores = (group @ full.T)[:, : len(block)]
+                    top[place] = self._merge(top[place], scores, rows)
+        return sort_descending(torch.cat(top)[: len(queries)])
+
+    def _merge(self, top: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
+        """(q, k) rank keys of the best so far and of a block of scores."""
+        # most columns reach no query's k-th score; leaving them out first makes the rest cheap
+        threshold = scores_of(top.amin(1, keepdim=True))
+        columns = (scores >= threshold).any(0) & self.alive[rows]
+        keys = rank_keys(scores[:, columns], rows[columns].expand(len(scores), -1))
+        return best_columns(torch.cat([top, keys], 1), top.shape[1]).contiguous()
+
+    def stage(
+        self, new: NewVectors | None, rows: Sequence[int], *, name: str, half: bool
+    ) -> tuple[CollectionState, Tensor]:
+        """Write the files of a change, under an unused name, beside the committed ones.
+
+        Args:
+            new: vectors to add.
+            rows: to delete.
+            name: of the new files.
+            half: store float16.
+
+        Returns:
+            The state after the commit, and the (n,) long numbers that it deletes.
+        """
+        state = self.state
+        added: NumberedVectors | None = None
+        removed = self.numbers[torch.tensor(list(rows), dtype=torch.long)]
+        if new is not None and len(new.entries):
+            vectors = _checked_vectors(new, self.width, half=half)
+            added = torch.arange(state.next, state.next + len(vectors)), vectors
+            _write_part(self.folder, name, *added, new.entries, half=half)
+            update = {"parts": (*state.parts, name), "next": state.next + len(vectors)}
+            state = state.model_copy(update=update)
+        elif not len(removed):
+            return state, removed
+        dead = tuple(sorted({*state.dead, *removed.tolist()}))
+        state = state.model_copy(update={"dead": dead})
+        state = Collection(self.folder, state, self.width)._compacted(name, half=half)
+        if self.backend is not None:
+            after = Collection(self.folder, state, self.width)
+            finder = self.backend.update(after, added, name)
+            state = state.model_copy(update={"finder": finder})
+        return state, removed
+
+    def _compacted(self, name: str, *, half: bool) -> CollectionState:
+        """The state with all live vectors in one part, if parts or dead rows are too many."""
+        state, live = self.state, len(self)
+        dead = len(self.numbers) - live
+        if len(state.parts) <= _MAX_PARTS and dead <= max(_MIN_DEAD, live):
+            return state
+        if not live:
+            return state.model_copy(update={"parts": (), "dead": ()})
+        entries = [self.entry(row) for row in self.live_rows.tolist()]
+        name = f"{name}-joined"
+        _write_part(self.folder, name, *self.live_vectors(), entries, half=half)
+        return state.model_copy(update={"parts": (name,), "dead": ()})
+
+
+def _checked_vectors(new: NewVectors, width: int, *, half: bool) -> Tensor:
+    """(N, D) float32 vectors on the CPU, fit to be stored."""
+    vectors = new.vectors.detach().cpu().float()
+    assert len(vectors) == len(new.entries)
+    if vectors.dim() != 2 or vectors.shape[1] != width:
+        raise ValueError(
+            f"vectors of shape {tuple(vectors.shape)} were given to an index of width {width}"
+        )
+    if not bool(vectors.isfinite().all()):
+        row = int((~vectors.isfinite().all(1)).nonzero()[0])
+        raise ValueError(
+            f"the vector of {new.entries[row].id!r} is not a number; look for NaN in the data"
+        )
+    too_large = vectors.abs().amax(1) > torch.finfo(torch.half).max
+    if half and bool(too_large.any()):
+        raise ValueError(
+            f"the vector of {new.entries[int(too_large.nonzero()[0])].id!r} has numbers that 16 "
+            "bits do not hold; make the index without --half"
+        )
+    return vectors
+
+
+def _write_part(
+    folder: Path,
+    name: str,
+    numbers: Tensor,
+    vectors: Tensor,
+    entries: Sequence[IndexEntry],
+    *,
+    half: bool,
+) -> None:
+    """Write the three files that `CollectionPart` reads."""
+    assert len(numbers) == len(vectors) == len(entries) > 0
+    values = vectors.numpy().astype(np.float16 if half else np.float32)
+    write_array(folder / f"{name}.npy", values)
+    write_array(folder / f"{name}.numbers.npy", numbers.numpy())
+    filled = ({key: value for key, value in asdict(entry).items() if value} for entry in entries)
+    # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
+    write_text(folder / f"{name}.jsonl", "".join(json.dumps(entry) + "\n" for entry in filled))
+
+
+@final
+class VectorIndex:
+    """Images and texts as vectors, in a folder."""
 
     state: IndexState
     images: Collection
@@ -156,16 +473,9 @@ class VectorIndex:
         remove_images: Sequence[int] = (),
         remove_texts: Sequence[int] = (),
     ) -> None:
-        """Add and delete in one commit; when it is killed, nothing has changed.
+        """Add vectors and delete rows in one commit; when it is killed, nothing has changed.
 
-        Args:
-            images: to add; their ids are new, or deleted in the same commit.
-            texts: to add; their ids are new, or deleted in the same commit.
-            remove_images: rows to delete.
-            remove_texts: rows to delete.
-
-        Raises:
-            ValueError: the vectors cannot be stored, or another process writes.
+        The ids of new vectors are new, or deleted in the same commit.
         """
         with write_lock(self.folder):
             before = read_state(self.folder)
@@ -174,16 +484,25 @@ class VectorIndex:
                     f"{self.folder} was changed by another process; open the index again"
                 )
             _remove_unused(self.folder, before)
+            name, half = f"{before.writes:06d}", before.half
             try:
-                self._commit(
-                    self._stage("image", images, remove_images),
-                    self._stage("text", texts, remove_texts),
+                changed_images, gone_images = self.images.stage(
+                    images, remove_images, name=f"{name}-images", half=half
                 )
+                changed_texts, gone_texts = self.texts.stage(
+                    texts, remove_texts, name=f"{name}-texts", half=half
+                )
+                update = {"images": changed_images, "texts": changed_texts}
+                writes = {"writes": before.writes + 1}
+                write_state(self.folder, before.model_copy(update=update | writes))
+                for collection, gone in ((self.images, gone_images), (self.texts, gone_texts)):
+                    if collection.backend is not None and len(gone):
+                        collection.backend.delete(gone)
             except BaseException:
                 self.close()  # ANN backends may be ahead of the committed state
-                self._load()
                 raise
-            self._load()
+            finally:
+                self._load()
             _remove_unused(self.folder, self.state)
 
     def close(self) -> None:
@@ -193,27 +512,13 @@ class VectorIndex:
                 backend.close()
         self._backends.clear()
 
-    def _stage(self, side: Side, new: NewVectors | None, rows: Sequence[int]) -> StagedWrite:
-        name = f"{self.state.writes:06d}-{side}s"
-        return stage_write(self.collection(side), new, rows, name=name, half=self.state.half)
-
-    def _commit(self, images: StagedWrite, texts: StagedWrite) -> None:
-        changes = {
-            "writes": self.state.writes + 1,
-            "images": images.state,
-            "texts": texts.state,
-        }
-        write_state(self.folder, self.state.model_copy(update=changes))
-        for collection, staged in ((self.images, images), (self.texts, texts)):
-            if collection.backend is not None and len(staged.removed):
-                collection.backend.delete(staged.removed)
-
     def _load(self) -> None:
         """Load the committed state; again if another process removed its files meanwhile."""
         while True:
             state = read_state(self.folder)
             try:
-                images, texts = self._open("image", state), self._open("text", state)
+                images = self._open("image", state, state.images)
+                texts = self._open("text", state, state.texts)
             except ValueError:
                 self.close()
                 if read_state(self.folder) == state:
@@ -222,23 +527,20 @@ class VectorIndex:
                 self.state, self.images, self.texts = state, images, texts
                 return
 
-    def _open(self, side: Side, state: IndexState) -> Collection:
-        own = state.collection(side)
+    def _open(self, side: Side, state: IndexState, own: CollectionState) -> Collection:
         if side not in self._backends:  # opened once: updates keep it current
             self._backends[side] = open_ann_backend(
-                state.backend,
-                self.folder,
-                address=state.address,
-                side=side,
-                width=state.width,
-                name=own.finder,
+                state.backend, self.folder, state.address, side, state.width, own.finder
             )
         return Collection(self.folder, own, state.width, self._backends[side])
 
 
 def _remove_unused(folder: Path, state: IndexState) -> None:
     """Remove files that the state does not name, as replaced and killed writes leave them."""
-    used = state.images.files | state.texts.files
+    used = {state.images.finder, state.texts.finder}
+    used |= {
+        name + end for name in (*state.images.parts, *state.texts.parts) for end in _PART_FILES
+    }
     for path in folder.iterdir():
         if path.is_file() and path.suffix in _SUFFIXES and path.name not in used:
             path.unlink()

@@ -62,9 +62,6 @@ class RequestParser:
     """Dependency that validates a query string, a JSON body or a form by one model.
 
     FastAPI binds a route to one type of body; these routes take JSON, and forms with pictures.
-
-    Args:
-        model: the pydantic model.
     """
 
     def __init__(self, model: type[BaseModel]) -> None:
@@ -86,12 +83,7 @@ class RequestParser:
         return {"requestBody": {"required": True, "content": content}}
 
     async def __call__(self, request: Request) -> BaseModel:
-        """Read and validate a request.
-
-        Raises:
-            HTTPException: the body is too slow (408), damaged (400) or of another type (415).
-            RequestValidationError: a field is missing, unknown or invalid.
-        """
+        """Read and validate a request."""
         try:
             async with asyncio.timeout(request.app.state.settings.seconds / 2):
                 values = await _fields(request)
@@ -136,12 +128,7 @@ SEARCH, SIMILAR, EXPLAIN = (
 
 @final
 class SearchServer(Collector):
-    """Endpoints, and the batches, threads and limits between them and the models.
-
-    Args:
-        service: the search backend.
-        settings: limits.
-    """
+    """Endpoints, and the batches, threads and limits between them and the models."""
 
     def __init__(self, service: SearchService, settings: ServerSettings) -> None:
         depth = settings.top if service.reranker is None else service.reranker.depth
@@ -245,12 +232,7 @@ class SearchServer(Collector):
             pool.shutdown(cancel_futures=True)
 
     async def _answer(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """Await work, but cancel it when the client disconnects or the time limit passes.
-
-        Raises:
-            ClientDisconnect: the client disconnected.
-            HTTPException: the time limit passed (503).
-        """
+        """Await work, but cancel it when the client disconnects or the time limit passes."""
         task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnected(request))
         try:

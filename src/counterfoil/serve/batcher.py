@@ -27,10 +27,6 @@ class Batcher(Generic[Q, A]):
         gather: seconds to collect queries.
         waiting: maximum queries in the queue.
         unit: plural noun for the queries in error messages.
-
-    Attributes:
-        batches: number of answered batches.
-        queries: number of queries in them.
     """
 
     def __init__(
@@ -51,11 +47,7 @@ class Batcher(Generic[Q, A]):
         self.batches = self.queries = 0
 
     async def ask(self, query: Q) -> A:
-        """Queue a query and wait for its answer; cancellation removes it from the queue.
-
-        Raises:
-            HTTPException: the queue is full (503).
-        """
+        """Queue a query and wait for its answer; cancellation removes it from the queue."""
         if len(self._queue) >= self._waiting:
             message = f"too many {self._unit} are waiting; try again in a moment"
             raise HTTPException(503, message, {"retry-after": "1"})

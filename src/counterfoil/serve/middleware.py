@@ -41,12 +41,6 @@ class RequestGuard:
 
     Starlette's `TrustedHostMiddleware` is not used: it answers in plain text and compares names,
     while every loopback address is allowed here.
-
-    Args:
-        app: next ASGI application.
-        settings: key and limits.
-        registry: of the request metrics.
-        paths: paths of the routes, which label the metrics.
     """
 
     def __init__(

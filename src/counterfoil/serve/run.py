@@ -37,22 +37,7 @@ def serve(
     source: DataSource | None = None,
     settings: ServerSettings | None = None,
 ) -> None:
-    """Serve an index until SIGTERM or Ctrl-C.
-
-    Args:
-        index: folder of the index.
-        model: model of the queries; None for the one that the index names.
-        explainer: model that explains captions; None for the same.
-        rerank: model that reorders the first results; None for none.
-        depth: number of results that it reorders; None for the default.
-        source: data with the images of the index, for indexes without picture files and for models
-            that read features.
-        settings: address and limits; None for the defaults.
-
-    Raises:
-        ValueError: a library is missing, there is no index, models and index do not fit, or the
-            address is taken.
-    """
+    """Serve an index until SIGTERM or Ctrl-C."""
     try:
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
@@ -83,11 +68,7 @@ def serve(
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Bind a socket to the address of a server.
-
-    Raises:
-        ValueError: this machine has no such address, or it is taken.
-    """
+    """Bind a socket to the address of a server."""
     try:
         addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -153,11 +134,7 @@ def _uvicorn_signals() -> Iterator[None]:
 
 
 def _open_explainer(name: str | None, source: DataSource | None) -> Model | None:
-    """Open the explaining model; None for the model of the index.
-
-    Raises:
-        ValueError: it reads stored features and no data have them.
-    """
+    """Open the explaining model; None for the model of the index."""
     model = None if name is None else load_model(name)
     if model is not None and model.reads_features and source is None:
         raise ValueError(

@@ -24,15 +24,6 @@ from counterfoil.serve.schemas import SearchResult
 
 THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that or less
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-_SIGNATURES = (
-    (b"PK\x03\x04", "a zip archive"),
-    (b"PK\x05\x06", "a zip archive"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"%PDF", "a PDF document"),
-    (b"\x7fELF", "a program"),
-    (b"MZ", "a program"),
-)
-
 QueryInput: TypeAlias = str | Image.Image | int
 ImageInput: TypeAlias = Image.Image | str  # a picture, or the id of an image with features
 
@@ -40,13 +31,7 @@ ImageInput: TypeAlias = Image.Image | str  # a picture, or the id of an image wi
 @final
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """A query of the index.
-
-    Attributes:
-        value: a caption, a picture, or the row of an image of the index.
-        top: number of results.
-        find: images or captions.
-    """
+    """A query: a caption, a picture, or the row of an image of the index."""
 
     value: QueryInput
     top: int
@@ -74,7 +59,7 @@ class SearchService:
 
     Only one thread may run the models; any thread may open pictures. Every query is encoded alone,
     as in an offline search, so that its answer does not depend on the batch; the queries of a batch
-    share one pass over the vectors.
+    share one pass over the vectors. Names of models are given without their folders.
 
     Args:
         index: the images, and the model that encoded them.
@@ -82,15 +67,6 @@ class SearchService:
         dataset: data set with the images of the index, for indexes without picture files and for
             models that read features.
         reranker: reorders cross-modal results; None for the order of the index.
-
-    Raises:
-        ValueError: the index is empty, none of its images is in the data set, the explainer cannot
-            read captions, or the reranker cannot read all images.
-
-    Attributes:
-        name: name of the model of the index, without its folder.
-        explainer: the explaining model, with such a name.
-        reranker: the reranker, with such a name; None for none.
     """
 
     def __init__(
@@ -144,31 +120,20 @@ class SearchService:
         return self.reranker and self.reranker.model.name
 
     def reranks(self, query: SearchQuery) -> bool:
-        """Whether the reranker orders the results of a query.
-
-        It scores images with captions, and uploaded pictures only if it reads pixels.
-        """
+        """Whether the reranker orders the results: of other modality, and it can read the query."""
         if self.reranker is None or not query.cross_modal:
             return False
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
     def row(self, name: str) -> int:
-        """Row of an image by its id.
-
-        Raises:
-            HTTPException: the index has no such image (404).
-        """
+        """Row of an image by its id."""
         row = self._rows.get(name)
         if row is None:
             raise HTTPException(404, f"the index has no image {name[:80]!r}")
         return row
 
     def search(self, queries: Sequence[SearchQuery]) -> list[tuple[SearchResult, ...]]:
-        """Results of each query, best first; the whole shortlist of a query to be reranked.
-
-        Raises:
-            ValueError: the model cannot read captions or pictures.
-        """
+        """Results of each query, best first; the whole shortlist of a query to be reranked."""
         answers: dict[int, tuple[SearchResult, ...]] = {}
         groups: dict[tuple[Side, int, bool], list[int]] = {}
         # an approximate index proposes candidates by depth: only equal depths may share a pass
@@ -190,11 +155,7 @@ class SearchService:
     def rerank(
         self, query: SearchQuery, shortlist: Sequence[SearchResult]
     ) -> tuple[SearchResult, ...]:
-        """The best of a shortlist in the order of the reranker.
-
-        Raises:
-            ValueError: the query wants more than are reranked, or an image cannot be read.
-        """
+        """The best of a shortlist in the order of the reranker."""
         assert self.reranker is not None
         collection = self._search.vectors.collection(query.side)
         self.reranker.check(query.top)
@@ -207,30 +168,18 @@ class SearchService:
         return self._results(query.side, self.reranker.best(value, candidates, rows, query.top))
 
     def explain(self, image: ImageInput, caption: str) -> Explanation:
-        """Explanation of a caption of a picture, or of an image of the index.
-
-        Raises:
-            ValueError: the model cannot read the image, or the caption is too long.
-        """
+        """Explanation of a caption of a picture, or of an image of the index."""
         dataset = self._dataset if isinstance(image, str) else None
         return explain(self.explainer, image, caption, dataset=dataset)
 
     def image_input(self, name: str) -> ImageInput:
-        """Input of the explainer for an image of the index: its picture, or the id of its features.
-
-        Raises:
-            HTTPException: the index has no such image, or no picture of it (404).
-        """
+        """What the explainer reads of an image of the index: its picture, or the id of features."""
         self.row(name)
         stored = name in self._dataset_rows and not self.explainer.reads_pixels
         return name if stored else self.picture(name)
 
     def picture(self, name: str) -> Image.Image:
-        """Picture of an image of the index.
-
-        Raises:
-            HTTPException: the index has no such image, or its picture is missing (404).
-        """
+        """Picture of an image of the index."""
         self.row(name)
         path, row = self._search.image_path(name), self._dataset_rows.get(name)
         try:
@@ -244,11 +193,7 @@ class SearchService:
         raise HTTPException(404, f"the index has no picture of {name[:80]!r}, only its vector")
 
     def thumbnail(self, name: str) -> bytes:
-        """JPEG of an image of the index, encoded anew so that it carries no metadata.
-
-        Raises:
-            HTTPException: the index has no such image, or its picture is missing (404).
-        """
+        """JPEG of an image of the index, encoded anew so that it carries no metadata."""
         small = self.picture(name)
         small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
         out = io.BytesIO()
@@ -281,15 +226,7 @@ class SearchService:
 
 
 def decode_upload(content: bytes, pixels: int) -> Image.Image:
-    """Decode an uploaded picture to RGB; its size is checked before.
-
-    Args:
-        content: bytes of the file.
-        pixels: maximum number of pixels.
-
-    Raises:
-        HTTPException: it is empty, of another format, too large once decoded, or damaged.
-    """
+    """Decode an uploaded picture to RGB; its number of pixels is checked before."""
     if not content:
         raise HTTPException(400, "the uploaded file is empty; choose a picture")
     try:
@@ -300,8 +237,9 @@ def decode_upload(content: bytes, pixels: int) -> Image.Image:
     except HTTPException:
         raise
     except UnidentifiedImageError:
-        message = f"the upload is {_file_kind(content)}; JPEG, PNG, WebP, GIF, BMP and TIFF are"
-        raise HTTPException(415, f"{message} accepted") from None
+        known = ", ".join(FORMATS)
+        message = f"the upload is no picture that can be read; accepted are {known}"
+        raise HTTPException(415, message) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many_pixels("is too large", pixels) from None
     except Exception:  # decoders raise anything at damaged bytes
@@ -313,22 +251,8 @@ def _too_many_pixels(size: str, pixels: int) -> HTTPException:
     return HTTPException(413, f"the picture {size}; at most {pixels:,} pixels are accepted")
 
 
-def _file_kind(content: bytes) -> str:
-    for signature, kind in _SIGNATURES:
-        if content.startswith(signature):
-            return kind
-    start = content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start.startswith(b"<?xml") or b"<svg" in start:
-        return "an SVG drawing"
-    return "no picture that can be read"
-
-
 def _checked(reranker: Reranker, index: SearchIndex) -> Reranker:
-    """The reranker with a public name.
-
-    Raises:
-        ValueError: it cannot read all images, so that most queries would stay without it.
-    """
+    """The reranker with a public name."""
     model, rows = reranker.model, list(index.vectors.images.rows.values())
     if unseen := reranker.unseen(index.items("image", rows)):
         raise ValueError(
