@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from counterfoil import losses
 from counterfoil.core.types import Role, ScoreMatrix, Scores, WordTask
 from counterfoil.losses import baselines, ndgl
-from counterfoil.losses.base import KEYWORDS, Loss, WeightedSum
+from counterfoil.losses.base import KEYWORDS, Loss, PairScores, WeightedSum
 
 IMAGES, TEXTS = 4, 5
 TEXT_TO_IMAGE = [0, 1, 1, 3, 2]
@@ -278,7 +277,9 @@ def test_a_schedule_needs_nothing_for_a_loss_that_does_not_count():
 
 def test_every_role_has_a_keyword():
     assert set(KEYWORDS) == set(Role)
-    assert set(KEYWORDS.values()) <= set(inspect.signature(Loss.__call__).parameters)
+    assert set(KEYWORDS.values()) <= set(PairScores.__annotations__)
+    with pytest.raises(TypeError, match="did you mean .hard_text."):
+        losses.SumTripletLoss()(SQUARE, hard_txt=SQUARE)  # type: ignore[call-arg]
 
 
 def test_names_of_the_papers_are_the_same_classes():

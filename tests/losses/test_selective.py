@@ -7,41 +7,38 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterfoil.losses.baselines import SelectiveHardNegativeLoss
-from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.losses.triplet import HardestTripletLoss
 from objectives_cases import drawn, each_pair, judged
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)
 
 
-def loop(margin: float, epsilon: float, otherwise: str):
+def loop(margin: float, epsilon: float):
     def one(p: float, side: list[float]) -> float:
         if not side:
             return 0.0
         hinges = [max(0.0, margin + n - p) for n in side]
         if abs(max(side) - p) >= epsilon:
             return max(hinges)
-        return sum(hinges) / (len(side) if otherwise == "mean" else 1)
+        return sum(hinges) / len(side)
 
     return lambda p, texts, images: one(p, texts) + one(p, images)
 
 
-@pytest.mark.parametrize("otherwise", ["mean", "sum"])
 @settings(max_examples=40, deadline=None)
 @given(text_to_image=owners, seed=st.integers(0, 999), epsilon=st.sampled_from([0.05, 0.2, 0.5]))
-def test_equals_a_loop_over_anchors(otherwise, text_to_image, seed, epsilon):
+def test_equals_a_loop_over_anchors(text_to_image, seed, epsilon):
     scores = drawn(seed, text_to_image, 5)[0]
-    term = SelectiveHardNegativeLoss(margin=0.3, epsilon=epsilon, otherwise=otherwise)
-    expected = each_pair(scores, text_to_image, loop(0.3, epsilon, otherwise))
+    term = SelectiveHardNegativeLoss(margin=0.3, epsilon=epsilon)
+    expected = each_pair(scores, text_to_image, loop(0.3, epsilon))
     assert term(judged(scores, text_to_image)).item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_it_lies_between_the_hardest_and_all():
+def test_with_an_epsilon_of_0_it_is_the_hardest():
     text_to_image = [0, 1, 1, 3, 2]
     scores = judged(drawn(1, text_to_image, 4)[0], text_to_image)
     never = SelectiveHardNegativeLoss(epsilon=0.0)
-    always = SelectiveHardNegativeLoss(epsilon=9.0, otherwise="sum")
     torch.testing.assert_close(never(scores), HardestTripletLoss()(scores))
-    torch.testing.assert_close(always(scores), SumTripletLoss()(scores))
 
 
 def authors(s: Tensor, margin: float, epsilon: float) -> Tensor:
@@ -74,10 +71,9 @@ def test_where_all_scores_are_equal_every_negative_is_pushed():
     assert s.grad[0, 1:].tolist() == pytest.approx([1.0, 1.0])
 
 
-@pytest.mark.parametrize("otherwise", ["mean", "sum"])
-def test_gradients_agree_with_finite_differences(otherwise):
+def test_gradients_agree_with_finite_differences():
     text_to_image = [0, 1, 1, 3]
-    term = SelectiveHardNegativeLoss(margin=0.5, epsilon=0.3, otherwise=otherwise)
+    term = SelectiveHardNegativeLoss(margin=0.5, epsilon=0.3)
     scores = drawn(3, text_to_image, 4)[0]
     assert torch.autograd.gradcheck(lambda s: term(judged(s, text_to_image)), (scores,))
 
@@ -85,5 +81,3 @@ def test_gradients_agree_with_finite_differences(otherwise):
 def test_what_cannot_be_asked_for():
     with pytest.raises(ValueError, match=r"epsilon=-0\.1 was given; use 0 for always the hardest"):
         SelectiveHardNegativeLoss(epsilon=-0.1)
-    with pytest.raises(ValueError, match="did you mean 'mean'"):
-        SelectiveHardNegativeLoss(otherwise="men")  # type: ignore[arg-type]

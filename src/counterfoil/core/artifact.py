@@ -27,49 +27,31 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class ArtifactManifest(BaseModel):
-    """Fields of every manifest.
-
-    Attributes:
-        format: version of the layout.
-        version: the counterfoil that wrote it.
-    """
+    """Fields of every manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    format: int = Field(default=1, ge=1)
-    version: str
+    format: int = Field(default=1, ge=1)  # version of the layout
+    version: str  # the counterfoil that wrote it
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ArtifactFormat(Generic[Model]):
-    """A kind of folder.
+    """A kind of folder."""
 
-    Attributes:
-        name: the contents in words, as in "mined negatives"; also written into the manifest.
-        manifest: type of the manifest.
-        remedy: how the user gets a new folder, as in "mine again".
-        origin: how the folder depends on its data, as in "was mined from"; "" where it does not.
-        latest: newest version of the layout that can be read.
-        file: name of the manifest file.
-    """
-
-    name: str
+    name: str  # the contents in words, as in "mined negatives"; also written into the manifest
     manifest: type[Model]
-    remedy: str
-    origin: str = ""
-    latest: int = 1
-    file: str = MANIFEST
+    remedy: str  # how the user gets a new folder, as in "mine again"
+    origin: str = ""  # how it depends on its data, as in "was mined from"; "" where it does not
+    latest: int = 1  # newest version of the layout that can be read
+    file: str = MANIFEST  # name of the manifest file
 
     def exists(self, folder: Path) -> bool:
         """Whether the folder has a manifest."""
         return (folder / self.file).is_file()
 
     def check_replaceable(self, folder: Path) -> None:
-        """Refuse to write where something else is.
-
-        Raises:
-            ValueError: a file, or a folder with other contents.
-        """
+        """Refuse to write where a file, or a folder with other contents, is."""
         other = folder.is_dir() and any(folder.iterdir()) and not self.exists(folder)
         if folder.is_file() or other:
             raise ValueError(
@@ -94,12 +76,7 @@ class ArtifactFormat(Generic[Model]):
     def save(
         self, folder: Path, manifest: Model, arrays: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """Write a whole folder; an older one of this kind is replaced.
-
-        Args:
-            folder: its path.
-            manifest: its manifest.
-            arrays: by file name, as in ``points.npy``.
+        """Write a whole folder, with arrays by file name; an older one of this kind is replaced.
 
         Raises:
             ValueError: something else is there.
@@ -111,11 +88,7 @@ class ArtifactFormat(Generic[Model]):
             self.write_manifest(temporary, manifest)
 
     def read_manifest(self, folder: Path, *, fingerprint: str | None = None) -> Model:
-        """The checked manifest of a folder.
-
-        Args:
-            folder: its path.
-            fingerprint: of the data that the folder must belong to, its manifest's `dataset`.
+        """The checked manifest of a folder, made from the data of the fingerprint if one is given.
 
         Raises:
             ValueError: there is none, it is damaged, of another kind, of other data, or of a newer
@@ -149,13 +122,8 @@ class ArtifactFormat(Generic[Model]):
     ) -> npt.NDArray[Any]:
         """A memory-mapped array that has to be as the manifest promises.
 
-        Args:
-            folder: its path.
-            name: file name.
-            shape: promised.
-            dtype: promised.
-            content: of the array in words, for errors.
-            finite: refuse NaN and infinities, which reads the whole array.
+        `content` names it in errors; `finite` refuses NaN and infinities, which reads the whole
+        array.
 
         Raises:
             ValueError: it is missing, damaged, or other than promised.
@@ -184,16 +152,10 @@ class ArtifactFormat(Generic[Model]):
 
 
 def validated(kind: type[Model], plain: object, path: Path, remedy: str) -> Model:
-    """Plain JSON as a pydantic model.
-
-    Args:
-        kind: the model.
-        plain: what the file holds.
-        path: the file, for the error.
-        remedy: how the user gets a new file, as in "mine again".
+    """Plain JSON of a file as a pydantic model.
 
     Raises:
-        ValueError: the first thing that is wrong, in one sentence.
+        ValueError: the first thing that is wrong, in one sentence that ends in the remedy.
     """
     try:
         return kind.model_validate(plain)

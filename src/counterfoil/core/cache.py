@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_choice
 from counterfoil.core.io import cache_folder
 
 KINDS = {
@@ -24,35 +24,20 @@ DAY = 24 * 3600
 @final
 @dataclass(frozen=True, slots=True)
 class CachedFiles:
-    """Cached files of one kind.
+    """Cached files of one kind."""
 
-    Attributes:
-        kind: one of `KINDS`.
-        entries: files, and folders of files that belong together.
-        size: bytes.
-        days: since the oldest entry was written; 0 for none.
-    """
-
-    kind: str
-    entries: tuple[Path, ...]
-    size: int
-    days: float
+    kind: str  # one of `KINDS`
+    entries: tuple[Path, ...]  # files, and folders of files that belong together
+    size: int  # bytes
+    days: float  # since the oldest entry was written; 0 for none
 
 
 def cached_files(kind: str, *, days: float = 0) -> CachedFiles:
-    """Find the cached files of a kind that were written at least so many days ago.
-
-    Args:
-        kind: one of `KINDS`.
-        days: the least age.
-
-    Raises:
-        ValueError: there is no such kind.
-    """
-    if kind not in KINDS:
-        raise ValueError(unknown_name(kind, list(KINDS), "a kind of cached files"))
+    """Find the cached files of a kind that were written at least so many days ago."""
+    parse_choice(KINDS, kind, "a kind of cached files")
     folder, now = cache_folder() / kind, time.time()
-    ages = {path: (now - path.lstat().st_mtime) / DAY for path in _entries(folder)}
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    ages = {path: (now - path.lstat().st_mtime) / DAY for path in entries}
     old = tuple(path for path, age in ages.items() if age >= days)
     size = sum(file.lstat().st_size for path in old for file in (path, *_below(path)))
     return CachedFiles(kind, old, size, max((ages[path] for path in old), default=0))
@@ -65,10 +50,6 @@ def remove_cached(files: CachedFiles) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _below(path: Path) -> Iterator[Path]:

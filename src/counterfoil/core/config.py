@@ -225,15 +225,9 @@ def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
-    """Return the text if it is one of the choices.
+    """Return the text if it is one of the choices; else the error names the nearest one.
 
-    Args:
-        choices: the allowed values.
-        text: the given value.
-        what: what it should be, for the error, as in "a tie rule".
-
-    Raises:
-        ValueError: it is none of them; the nearest one is named.
+    `what` is what it should be, as in "a tie rule".
     """
     known = list(choices)
     if text not in known:

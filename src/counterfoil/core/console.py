@@ -39,15 +39,9 @@ def output(text: str) -> None:
 
 @contextmanager
 def progress(description: str, total: int, completed: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show a bar with a rate and an ETA while the block runs.
+    """Show a bar with a rate and an ETA while the block runs; lend a function that advances it.
 
-    Args:
-        description: what is counted, as in "images encoded".
-        total: number of units.
-        completed: units that an earlier, stopped run completed.
-
-    Yields:
-        A function that advances the bar by a number of units.
+    An earlier, stopped run may have `completed` some units.
     """
     if not _is_first_process() or not console(stderr=True).is_terminal:
         yield lambda more: None

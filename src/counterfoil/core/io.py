@@ -91,36 +91,20 @@ def _is_running(pid: int) -> bool:
 
 
 def ensure_absent(path: Path, instead: str = "a new folder") -> None:
-    """Refuse a path that exists.
-
-    Args:
-        path: the path.
-        instead: the remedy in the error, as in "a new page with --output".
-
-    Raises:
-        ValueError: it exists.
-    """
+    """Refuse a path that exists; the error ends in "name", and then what to name instead."""
     if path.exists():
         raise ValueError(f"{path} exists and is left alone; name {instead}")
 
 
 def ensure_writable_file(path: Path) -> None:
-    """Refuse a file that cannot be written, before long work is done for it.
-
-    Raises:
-        ValueError: it is a folder, or nothing may be written there.
-    """
+    """Refuse a file that cannot be written, before long work is done for it."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file")
     ensure_writable_folder(path)
 
 
 def ensure_writable_folder(path: Path) -> None:
-    """Refuse a folder that cannot be written, before long work is done for it.
-
-    Raises:
-        ValueError: something above it is a file, or may not be written to.
-    """
+    """Refuse a folder that cannot be written, before long work is done for it."""
     above = next(place for place in path.absolute().parents if place.exists())
     if not above.is_dir():
         raise ValueError(f"{path} cannot be written: {above} is a file; name another place")
@@ -148,15 +132,7 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """Read JSON.
-
-    Args:
-        path: the file.
-        what: what the file is, for the error, as in "a manifest".
-
-    Raises:
-        ValueError: the file is missing or not JSON.
-    """
+    """Read JSON; the error for a missing or damaged file names what it should be."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -166,11 +142,7 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def read_array(path: Path, what: str, *, mapped: bool = True) -> npt.NDArray[Any]:
-    """Open a `.npy` file, memory-mapped by default; pickled objects are refused.
-
-    Raises:
-        ValueError: the file is missing, truncated, or not a plain array.
-    """
+    """Open a `.npy` file, memory-mapped by default; pickled objects are refused."""
     try:
         array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except FileNotFoundError:
@@ -183,11 +155,7 @@ def read_array(path: Path, what: str, *, mapped: bool = True) -> npt.NDArray[Any
 
 
 def read_text(path: Path, what: str) -> str:
-    """Read a text file in UTF-8, with or without a byte order mark.
-
-    Raises:
-        ValueError: it is missing or not UTF-8.
-    """
+    """Read a text file in UTF-8, with or without a byte order mark."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -202,11 +170,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_text_lines(path: Path, what: str) -> list[str]:
-    """Read the lines of a text file; only line feeds end a line, and blank lines count.
-
-    Raises:
-        ValueError: it is missing or not UTF-8.
-    """
+    """Read the lines of a text file; only line feeds end a line, and blank lines count."""
     lines = read_text(path, what).split("\n")
     if lines[-1] == "":
         lines.pop()

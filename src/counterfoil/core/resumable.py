@@ -26,12 +26,7 @@ class WorkStopped(Exception):
 
 
 def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
-    """Refuse to resume work that depends on other facts.
-
-    Args:
-        folder: of the work, for the error.
-        known: the facts stored there.
-        facts: the facts of this run, as plain JSON values.
+    """Refuse to resume the work of a folder that depends on other facts, given as plain JSON values.
 
     Raises:
         ValueError: they differ; the first difference is named.
@@ -50,13 +45,9 @@ def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
 
 @final
 class PartsFolder:
-    """Numbered files of one piece of work.
+    """Numbered files of one piece of work, in a folder that is the same for all processes.
 
-    Args:
-        folder: their folder, the same for all processes.
-        suffix: of a file name, as in ".jsonl".
-        prefix: of a file name.
-        digits: width of the number, padded with zeros.
+    A name is the prefix, the number padded with zeros to so many digits, and the suffix.
     """
 
     def __init__(self, folder: Path, *, suffix: str, prefix: str = "", digits: int = 6) -> None:
@@ -91,14 +82,10 @@ class PartsFolder:
         return present
 
     def begin(self, facts: Mapping[str, Any], count: int) -> list[int]:
-        """Begin or resume the work; every process calls this.
+        """Begin or resume the work of `count` parts; every process calls this.
 
-        Args:
-            facts: everything that the parts depend on; plain values.
-            count: number of parts.
-
-        Returns:
-            Numbers of the parts that are missing.
+        `facts` are plain values, everything that the parts depend on. Returned are the numbers of
+        the parts that are missing.
 
         Raises:
             ValueError: the folder holds parts of other facts.
@@ -113,12 +100,7 @@ class PartsFolder:
         return [number for number in range(count) if number not in present]
 
     def save(self, number: int, write: Callable[[Path], object]) -> None:
-        """Save a part atomically.
-
-        Args:
-            number: of the part.
-            write: writes the file, given its temporary path.
-        """
+        """Save a part atomically; `write` is given its temporary path."""
         with atomic_write(self.path(number)) as temporary:
             write(temporary)
 
@@ -138,12 +120,8 @@ def work_through(
 ) -> None:
     """Deal the missing parts out to all processes; every process calls this.
 
-    Args:
-        missing: numbers of parts.
-        work: does and saves one part.
-        sizes: number of items of each part, whether missing or not, for the progress bar.
-        description: of the items, as in "captions rewritten".
-        stop: called after every round; if it returns True on any process, all of them stop.
+    `work` does and saves one part. `sizes` are the numbers of items of all parts, for the progress
+    bar. `stop` is called after every round; if it returns True on any process, all of them stop.
 
     Raises:
         WorkStopped: a process was asked to stop before the last round.

@@ -34,10 +34,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file of `write_tensors`: the tensors, on the CPU, and the metadata.
 
-    Args:
-        path: the file.
-        what: what the file is, for the error, as in "a checkpoint".
-
     Raises:
         ValueError: the file is missing, damaged, of another program or of another version.
     """
@@ -70,11 +66,6 @@ def cached_tensors(
     """Tensors of a cache file; computed and written if it is absent, damaged or not valid.
 
     A file that cannot be written is left out: the cache is optional.
-
-    Args:
-        path: the file.
-        compute: computes the tensors.
-        valid: whether cached tensors are complete and fit together.
     """
     with suppress(SafetensorError, OSError):
         cached = load_file(path)

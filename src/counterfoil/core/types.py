@@ -16,7 +16,7 @@ once: first the anchors, whose score matrix is the *block*, then candidates of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, final, runtime_checkable
@@ -46,14 +46,8 @@ class Role(Enum):
     KEY_IMAGE = "key image"  # (its own image by a momentum encoder, anchor text)
 
 
-def _select(tensor: Tensor | None, index: Tensor | slice) -> Tensor | None:
-    if tensor is None:
-        return None
+def _select(tensor: Tensor, index: Tensor | slice) -> Tensor:
     return tensor[index if isinstance(index, slice) else index.to(tensor.device)]
-
-
-def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
-    return None if tensor is None else tensor.to(device, non_blocking=True)
 
 
 @final
@@ -84,14 +78,17 @@ class ModalityBatch:
 
     def rows(self, index: Tensor | slice) -> ModalityBatch:
         """The items at these places."""
-        return ModalityBatch(*(_select(t, index) for t in self._tensors()))  # type: ignore[arg-type]
+        return self.map(lambda tensor: _select(tensor, index))
 
     def to(self, device: torch.device | str) -> ModalityBatch:
         """The same items on another device."""
-        return ModalityBatch(*(_move(t, device) for t in self._tensors()))  # type: ignore[arg-type]
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def _tensors(self) -> tuple[Tensor | None, ...]:
-        return self.ids, self.values, self.mask, self.boxes, self.targets, self.words
+    def map(self, change: Callable[[Tensor], Tensor]) -> ModalityBatch:
+        """The same with every tensor changed."""
+        tensors = self.ids, self.values, self.mask, self.boxes, self.targets, self.words
+        changed = (None if tensor is None else change(tensor) for tensor in tensors)
+        return ModalityBatch(*changed)  # type: ignore[arg-type]
 
 
 @final
@@ -114,13 +111,16 @@ class Embeddings:
 
     def rows(self, index: Tensor | slice) -> Embeddings:
         """The items at these places."""
-        selected = (_select(t, index) for t in (self.tokens, self.mask, self.gram))
-        return Embeddings(*selected)  # type: ignore[arg-type]
+        return self.map(lambda tensor: _select(tensor, index))
 
     def to(self, device: torch.device | str) -> Embeddings:
         """The same items on another device."""
-        moved = (_move(t, device) for t in (self.tokens, self.mask, self.gram))
-        return Embeddings(*moved)  # type: ignore[arg-type]
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Embeddings:
+        """The same with every tensor changed."""
+        gram = None if self.gram is None else change(self.gram)
+        return Embeddings(change(self.tokens), change(self.mask), gram)
 
     def padded(self, length: int) -> Embeddings:
         """The same items, padded to at least `length` vectors."""
@@ -449,12 +449,6 @@ class WordHeadModel(Protocol):
     ) -> WordReading:
         """Run heads on P encoded images with P encoded texts.
 
-        Logits over the vocabulary are computed at the slots only.
-
-        Args:
-            images: P images.
-            texts: P texts.
-            want: requested heads.
-            slots: tokens to predict; needed for `fill` and `correct`.
+        Logits over the vocabulary are computed at the slots only, which `fill` and `correct` need.
         """
         ...

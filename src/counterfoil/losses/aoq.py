@@ -52,15 +52,9 @@ def in_batch_hinges(
     image: Tensor | None = None,
     squared: bool = False,
 ) -> Tensor:
-    """Return the sum of the hinges of the hardest negatives of the batch.
+    """Return the sum of the hinges of the hardest negatives of the batch; 0 without a margin.
 
-    Args:
-        grid: the scores of the batch.
-        hard: its online negatives.
-        margin: of the hinges; None for no hinges at all.
-        text: (B, N) weights of the hinges against texts; their mean over N counts.
-        image: (B, N) weights of the hinges against images.
-        squared: whether to square the hinges.
+    `text` and `image` are (B, N) weights of the hinges against texts and images, by their mean.
     """
     if margin is None:
         return grid.scores.new_zeros(())

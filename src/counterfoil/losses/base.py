@@ -16,12 +16,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, cast, final, runtime_checkable
+from typing import (
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    final,
+    runtime_checkable,
+)
 
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.config import Config, config
+from counterfoil.core.config import Config, config, unknown_name
 from counterfoil.core.types import (
     INFERENCE,
     ExtraPositives,
@@ -35,20 +46,30 @@ from counterfoil.core.types import (
 Reduction = Literal["sum", "mean"]
 Output = TypeVar("Output")
 
-KEYWORDS: Mapping[Role, str] = {  # of a call with plain tensors
-    Role.HARD_TEXT: "hard_text",
-    Role.HARD_IMAGE: "hard_image",
-    Role.CROSS: "cross",
-    Role.COMPANION: "companion",
-    Role.WRITTEN: "generated",
-    Role.EDITED: "edited",
-    Role.MASKED_POSITIVE: "masked_positive",
-    Role.MASKED_NEGATIVE: "masked_negative",
-    Role.QUEUE_TEXT: "queue_text",
-    Role.QUEUE_IMAGE: "queue_image",
-    Role.KEY_TEXT: "key_text",
-    Role.KEY_IMAGE: "key_image",
-}
+# keywords of a call with plain tensors: "hard text" is hard_text=, "written" is generated=
+KEYWORDS = {role: role.value.replace(" ", "_") for role in Role} | {Role.WRITTEN: "generated"}
+
+
+class PairScores(TypedDict, total=False):
+    """Keyword arguments of a loss: scores of further pairs, in rows aligned with the anchor pairs.
+
+    (B,) for one pair each or (B, N) for N; -inf for a pair that is not to count.
+    """
+
+    hard_text: Tensor | None  # the anchor images with mined texts
+    hard_image: Tensor | None  # mined images with the anchor texts
+    cross: Tensor | None  # the mined images with the mined texts
+    companion: Tensor | None  # the mined texts' own images with captions of the mined images
+    generated: Tensor | None  # the anchor images with generated captions; the role "written"
+    edited: Tensor | None  # (B, 2): anchor image with edited text, edited image with anchor text
+    masked_positive: Tensor | None  # (B, 2): positives without their most important words, regions
+    masked_negative: Tensor | None  # (B, 2): likewise, of the hardest negatives
+    queue_text: Tensor | None  # the anchor images with texts of earlier batches
+    queue_image: Tensor | None  # images of earlier batches with the anchor texts
+    key_text: Tensor | None  # (B, 1): anchor images with their texts by a momentum encoder
+    key_image: Tensor | None  # (B, 1): the same of the anchor texts
+    hard_text_guide: Tensor | None  # as `guide`, for the pairs of hard_text
+    hard_image_guide: Tensor | None  # as `guide`, for the pairs of hard_image
 
 
 class ScoresModule(nn.Module, ABC, Generic[Output]):
@@ -60,33 +81,19 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         positives: Tensor | None = None,
         *,
         extra_positives: Tensor | None = None,
-        hard_text: Tensor | None = None,
-        hard_image: Tensor | None = None,
-        cross: Tensor | None = None,
-        companion: Tensor | None = None,
-        generated: Tensor | None = None,
-        edited: Tensor | None = None,
-        masked_positive: Tensor | None = None,
-        masked_negative: Tensor | None = None,
-        queue_text: Tensor | None = None,
-        queue_image: Tensor | None = None,
-        key_text: Tensor | None = None,
-        key_image: Tensor | None = None,
         guide: Tensor | None = None,
-        hard_text_guide: Tensor | None = None,
-        hard_image_guide: Tensor | None = None,
         words: Mapping[str, WordTask | tuple[Tensor, ...]] | None = None,
         scale: float = 1.0,
         repeats: int = 1,
         step: int = 0,
         seed: int = 0,
+        **pairs: Unpack[PairScores],
     ) -> Output:
         """Compute the loss of a batch.
 
         The B anchor pairs of a batch are its true pairs, text after text: with square scores and
-        the default `positives`, pair b is image b with text b. Scores of other pairs come in rows
-        aligned with the anchor pairs, (B,) for one pair each or (B, N) for N. Half-precision
-        tensors are judged in float32.
+        the default `positives`, pair b is image b with text b. Half-precision tensors are judged
+        in float32.
 
         Args:
             scores: (I, T) float scores of images and texts, higher is better, -inf for a wrong
@@ -97,29 +104,8 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
             extra_positives: (I, T) float weights of further true pairs, at most 1, 0 for none:
                 `InfoNCELoss` and `SigmoidLoss` learn from them, and no loss takes them for
                 negatives.
-            hard_text: (B, N) scores of the anchor images with mined texts; -inf, here and in the
-                next three, for a pair that is not to count.
-            hard_image: (B, N) scores of mined images with the anchor texts.
-            cross: (B, N) scores of the mined images with the mined texts.
-            companion: (B, N) scores of the mined texts' own images with captions of the mined
-                images.
-            generated: (B, N) scores of the anchor images with generated captions, -inf where an
-                anchor has fewer; the role "written".
-            edited: (B, 2) scores of the anchor image with an edited text, and of an edited image
-                with the anchor text; -inf where nothing was edited.
-            masked_positive: (B, 2) like `edited`, of positives without their most important words
-                or regions.
-            masked_negative: (B, 2) likewise, of the hardest negatives.
-            queue_text: (B, K) scores of the anchor images with texts of earlier batches, -inf for
-                none.
-            queue_image: (B, K) scores of images of earlier batches with the anchor texts.
-            key_text: (B, 1) scores of the anchor images with their own texts as a momentum encoder
-                sees them.
-            key_image: (B, 1) the same of the anchor texts.
             guide: (I, T) how similar the pairs ought to be, in units of `scores`; -inf for a pair
                 that is neither true nor a negative.
-            hard_text_guide: (B, N) the same for the pairs of `hard_text`.
-            hard_image_guide: (B, N) the same for the pairs of `hard_image`.
             words: word tasks by name: a `WordTask`, or a tuple of its tensors (logits, labels) or
                 (logits, labels, anchor).
             scale: the score of two equal items: 1 where scores are cosines.
@@ -127,29 +113,19 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
                 them.
             step: batches before this one, for losses with a schedule.
             seed: of random choices; give another one at each step.
+            **pairs: scores of mined, generated and other pairs, see `PairScores`.
 
         Raises:
             ValueError: a tensor that the loss needs is missing, or one has the wrong shape or type.
-            TypeError: other arguments beside a record, or scores that are no tensor.
+            TypeError: other arguments beside a record, an unknown one, or scores that are no
+                tensor.
         """
-        pairs = {
-            Role.HARD_TEXT: hard_text,
-            Role.HARD_IMAGE: hard_image,
-            Role.CROSS: cross,
-            Role.COMPANION: companion,
-            Role.WRITTEN: generated,
-            Role.EDITED: edited,
-            Role.MASKED_POSITIVE: masked_positive,
-            Role.MASKED_NEGATIVE: masked_negative,
-            Role.QUEUE_TEXT: queue_text,
-            Role.QUEUE_IMAGE: queue_image,
-            Role.KEY_TEXT: key_text,
-            Role.KEY_IMAGE: key_image,
-        }
-        guides = {Role.HARD_TEXT: hard_text_guide, Role.HARD_IMAGE: hard_image_guide}
+        if unknown := pairs.keys() - PairScores.__annotations__:
+            known = [*PairScores.__annotations__]
+            raise TypeError(unknown_name(min(unknown), known, "an argument of a loss"))
+        given = {name: cast("Tensor", pair) for name, pair in pairs.items() if pair is not None}
         if isinstance(scores, Scores):
-            others = (positives, extra_positives, guide, words, *pairs.values(), *guides.values())
-            if any(other is not None for other in others):
+            if given or any(x is not None for x in (positives, extra_positives, guide, words)):
                 raise TypeError("a Scores record holds everything; call the loss with it alone")
             record = scores
         else:
@@ -159,13 +135,13 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
             record = _in_full_precision(
                 Scores(
                     grids={matrix.name: matrix},
-                    pairs=_aligned(pairs, matrix, ""),
+                    pairs=_aligned(given, matrix),
                     words={
                         name: task if isinstance(task, WordTask) else WordTask(*task)
                         for name, task in (words or {}).items()
                     },
                     step=step,
-                    guides=_aligned(guides, matrix, "_guide"),
+                    guides=_aligned(given, matrix, "_guide"),
                     seed=seed,
                 )
             )
@@ -275,19 +251,10 @@ class TiledLoss(Protocol):
 
 @final
 class WeightedSum(ScoresModule[dict[str, Tensor]]):
-    """A named, weighted sum of losses; called as each of them is.
+    """A named, weighted sum of losses; called as each of them is. It needs what any of them needs.
 
     Args:
         terms: weight and loss, by name.
-
-    Attributes:
-        needs: roles that some loss needs.
-        needs_guide: whether some loss needs a guide.
-        needs_words: word tasks that some loss needs.
-        needs_grids: score matrices that some loss judges.
-        needs_block: whether some loss looks at wrong pairs of the inference matrix.
-        needs_guided: roles whose pairs need a guide for some loss.
-        uses_extra: whether some loss learns from extra positives.
 
     Raises:
         ValueError: no losses, a name that is no identifier, or a weight that is not finite.
@@ -328,8 +295,10 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
 
     def tiled(self, vectors: VectorScores) -> dict[str, Tensor]:
         """Return weighted losses by name, of terms that are all `TiledLoss`."""
-        terms = {name: cast("TiledLoss", self.terms[name]) for name in self.weights}
-        return {name: self.weights[name] * term.tiled(vectors) for name, term in terms.items()}
+        return {
+            name: weight * cast("TiledLoss", self.terms[name]).tiled(vectors)
+            for name, weight in self.weights.items()
+        }
 
     def _loss(self, name: str, scores: Scores) -> Tensor:
         term = cast("Loss", self.terms[name])
@@ -434,17 +403,18 @@ def _with_extra(matrix: ScoreMatrix, weights: Tensor) -> ScoreMatrix:
 
 
 def _aligned(
-    tensors: Mapping[Role, Tensor | None], matrix: ScoreMatrix, suffix: str
+    given: Mapping[str, Tensor], matrix: ScoreMatrix, suffix: str = ""
 ) -> dict[Role, Tensor]:
-    """The given tensors as (B, N)."""
-    count = len(matrix.anchor)
-    aligned = {}
-    for role, tensor in tensors.items():
-        if tensor is None:
+    """The given tensors whose keyword ends so, as (B, N) by role."""
+    count, aligned = len(matrix.anchor), {}
+    for role, keyword in KEYWORDS.items():
+        name = f"{keyword}{suffix}"
+        if name not in given:
             continue
+        tensor = given[name]
         if tensor.ndim not in (1, 2) or len(tensor) != count:
             raise ValueError(
-                f"{KEYWORDS[role]}{suffix} of shape {tuple(tensor.shape)} was given for {count} "
+                f"{name} of shape {tuple(tensor.shape)} was given for {count} "
                 f"anchor pairs; use ({count},) or ({count}, N), one row for each true pair, text "
                 "after text"
             )

@@ -84,28 +84,28 @@ class LSEHLoss(Loss):
         """Return the sums of the hinges against wrong texts and against wrong images."""
         true = positive_scores(grid)
         # the margin differs from pair to pair: it is added to the scores before the maximum
-        wrong = (grid.scores + self.margin(grid)).masked_fill(self._excluded(grid), -torch.inf)
+        excluded = grid.positive if self.same_image == "no margin" else _same_image(grid)
+        wrong = (grid.scores + self.margin(grid)).masked_fill(excluded, -torch.inf)
         if self.against == "hardest":
-            texts, images = wrong.amax(1)[true.image], wrong.amax(0)[true.text]
-            return hinge(texts, true.score, 0).sum(), hinge(images, true.score, 0).sum()
+            wrong_texts, wrong_images = wrong.amax(1, keepdim=True), wrong.amax(0).unsqueeze(1)
+        else:
+            wrong_texts, wrong_images = wrong, wrong.T
         positive = true.score.unsqueeze(1)
         return (
-            hinge(wrong[true.image], positive, 0).sum(),
-            hinge(wrong.T[true.text], positive, 0).sum(),
+            hinge(wrong_texts[true.image], positive, 0).sum(),
+            hinge(wrong_images[true.text], positive, 0).sum(),
         )
 
     def margin(self, grid: ScoreMatrix) -> Tensor:
         """Return (I, T) margins, 0 for true pairs."""
         assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
-        true = grid.positive | grid.guide.isneginf()
-        return (self.alpha + self.lam * grid.guide).masked_fill(true, 0)
+        return (self.alpha + self.lam * grid.guide).masked_fill(_same_image(grid), 0)
 
-    def _excluded(self, grid: ScoreMatrix) -> Tensor:
-        """(I, T) bool, True for pairs that are no negatives."""
-        assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
-        if self.same_image == "no margin":
-            return grid.positive
-        return grid.positive | grid.guide.isneginf()
+
+def _same_image(grid: ScoreMatrix) -> Tensor:
+    """(I, T) bool, True for true pairs and for those that the guide marks."""
+    assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
+    return grid.positive | grid.guide.isneginf()
 
 
 @final
@@ -323,12 +323,9 @@ class DistanceWeightedTripletLoss(Loss):
         return self.judged(grid, torch.rand(2 * int(grid.positive.sum()), generator=rng))
 
     def judged(self, grid: ScoreMatrix, uniforms: Tensor) -> Tensor:
-        """Return the loss with given random numbers.
+        """Return the loss with (2 P,) random numbers from 0 to 1.
 
-        Args:
-            grid: the scores.
-            uniforms: (2 P,) from 0 to 1, of the P true pairs image after image, then text after
-                text.
+        They are of the P true pairs image after image, then text after text.
         """
         by_images, by_texts = uniforms.to(grid.scores.device).chunk(2)
         texts = self._one_way(grid.scores, grid, grid.positive, by_images)
@@ -337,11 +334,9 @@ class DistanceWeightedTripletLoss(Loss):
 
     @torch.no_grad()
     def chances(self, scores: Tensor, positive: Tensor) -> Tensor:
-        """Return (A, C) sampling probabilities of each anchor; zeros without an allowed candidate.
+        """Return (A, C) sampling probabilities of the candidates, from their (A, C) cosines.
 
-        Args:
-            scores: (A, C) cosines.
-            positive: (A, C) bool.
+        Zeros where an anchor has no allowed candidate.
         """
         # density of a distance d between unit vectors: d^(n-2) (1 - d^2 / 4)^((n-3) / 2); in
         # logarithms, because d^510 is beyond floats
@@ -365,9 +360,7 @@ class DistanceWeightedTripletLoss(Loss):
 def draw_by_distance(chances: Tensor, uniforms: Tensor) -> Tensor:
     """Return (P,) one sampled column of each row: the first whose cumulated chance is reached.
 
-    Args:
-        chances: (P, C) probabilities; of a row of zeros the first column is returned.
-        uniforms: (P,) from 0 to 1.
+    Of a row of zeros the first column is returned.
     """
     reached = chances.cumsum(1)
     # the sum of rounded chances may end below 1, and no column of chance 0 may be sampled
@@ -516,12 +509,9 @@ def _merged(known: Tensor, new: Tensor) -> Tensor:
     return torch.stack((both, moved, squares + new_squares + shift**2 * count * len(new) / both))
 
 
-Otherwise = Literal["mean", "sum"]
-
-
 @final
 class SelectiveHardNegativeLoss(TripletLoss):
-    """Hinge against the hardest negative, or against all where that one scores as the positive.
+    """Hinge against the hardest negative, or mean over all where that one scores as the positive.
 
     SelHN, the loss of RVSE++ (https://arxiv.org/abs/2303.00181): where the hardest negative and the
     positive score alike, as they do at the beginning of training, their gradients on an encoder
@@ -537,11 +527,10 @@ class SelectiveHardNegativeLoss(TripletLoss):
         margin: in units of a score.
         epsilon: the hardest negative is replaced where its score is closer than this to the
             positive's.
-        otherwise: the "mean" over all negatives, as the authors have it, or their "sum".
         reduction: see `Loss`.
 
     Raises:
-        ValueError: a negative `epsilon`, or an unknown value of `otherwise`.
+        ValueError: a negative `epsilon`.
 
     >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
     >>> [round(SelectiveHardNegativeLoss(epsilon=e)(scores).item(), 3) for e in (0.01, 0.15)]
@@ -553,23 +542,19 @@ class SelectiveHardNegativeLoss(TripletLoss):
         *,
         margin: float = 0.2,
         epsilon: float = 0.01,
-        otherwise: Otherwise = "mean",
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__(margin=margin, reduction=reduction)
         if not epsilon >= 0:
             raise ValueError(f"epsilon={epsilon} was given; use 0 for always the hardest, or more")
-        parse_literal(Otherwise, otherwise, "what to do otherwise")
         self.epsilon = epsilon
-        self.otherwise: Otherwise = otherwise
 
     def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
         wrong = wrong[anchor]
         hardest = wrong.amax(1)
         vanishes = (hardest - positive).detach().abs() < self.epsilon
         every = hinge(wrong, positive.unsqueeze(1), self.margin).sum(1)
-        if self.otherwise == "mean":
-            every = every / (wrong > -torch.inf).sum(1).clamp(min=1)
+        every = every / (wrong > -torch.inf).sum(1).clamp(min=1)
         return torch.where(vanishes, every, hinge(hardest, positive, self.margin)).sum()
 
 

@@ -26,21 +26,13 @@ from counterfoil.losses.base import Loss, Reduction, positive_scores
 
 @final
 class GuidedScores(NamedTuple):
-    """Scores and targets of A anchors of one direction with their C candidates.
+    """Scores and targets of A anchors of one direction with their C candidates."""
 
-    Attributes:
-        student: (A, C) scores.
-        teacher: (A, C) targets.
-        wrong: (A, C) bool, True for the negatives of an anchor.
-        own: (A,) student's score of the anchor's positive.
-        taught: (A,) target of the anchor's positive.
-    """
-
-    student: Tensor
-    teacher: Tensor
-    wrong: Tensor
-    own: Tensor
-    taught: Tensor
+    student: Tensor  # (A, C) scores
+    teacher: Tensor  # (A, C) targets
+    wrong: Tensor  # (A, C) bool, True for the negatives of an anchor
+    own: Tensor  # (A,) student's score of the anchor's positive
+    taught: Tensor  # (A,) target of the anchor's positive
 
     def joined(self, student: Tensor, teacher: Tensor) -> GuidedScores:
         """Append (A, N) negatives, but for those of which the student's score is -inf."""
@@ -63,17 +55,12 @@ class GuidedDirections(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Agreement of a student with its teachers in one batch.
+    """Agreement of a student with its teachers in one batch; scalars."""
 
-    Attributes:
-        disagree: percent of anchors whose hardest negative is another one for the teachers.
-        divergence: mean over anchors of ``KL(student || teachers)``, softmax over negatives.
-        outranked: percent of true pairs that the teachers score below some negative, counted once
-            for each direction; many of them hint at false negatives.
-    """
-
-    disagree: Tensor
-    divergence: Tensor
+    disagree: Tensor  # percent of anchors whose hardest negative is another one for the teachers
+    divergence: Tensor  # mean over anchors of KL(student || teachers), softmax over negatives
+    # percent of true pairs that the teachers score below some negative, once for each direction;
+    # many of them hint at false negatives
     outranked: Tensor
 
 
@@ -93,10 +80,9 @@ def in_units(grid: ScoreMatrix, units: Units) -> ScoreMatrix:
 def guided_directions(grid: ScoreMatrix, *, each_pair: bool) -> GuidedDirections:
     """Return both directions of a score matrix, in units of a cosine.
 
-    Args:
-        grid: the scores; where one or the guide is -inf, the pair is no negative.
-        each_pair: one anchor for each true pair; else one for each image and each text, whose
-            positive is left at 0 because nothing reads it.
+    Where a score or the guide is -inf, the pair is no negative. With `each_pair` there is one
+    anchor for each true pair; else one for each image and each text, whose positive is left at 0
+    because nothing reads it.
     """
     student, teacher = grid.scores / grid.scale, expand_copies(grid) / grid.scale
     unknown = teacher.isneginf() | student.isneginf()
@@ -389,7 +375,6 @@ class HardNegativeRectificationLoss(Loss):
         sides = guided_directions(grid, each_pair=self.candidates == "offline")
         if self.candidates == "batch":
             return _sum_of_directions([self.rectified(side) for side in sides], self.reduction)
-        _check_anchors(sides, grid)
         hinges = [
             self._offline(side, scores.pairs[role] / grid.scale, scores.guides[role])
             for side, role in zip(sides, MINED_ROLES, strict=True)
@@ -415,19 +400,12 @@ class HardNegativeRectificationLoss(Loss):
 
 def _with_mined(sides: GuidedDirections, scores: Scores, grid: ScoreMatrix) -> GuidedDirections:
     """Append every anchor's mined pairs to its negatives."""
-    _check_anchors(sides, grid)
     scale = grid.scale
     joined = [
         side.joined(scores.pairs[role] / scale, scores.guides[role] / scale)
         for side, role in zip(sides, MINED_ROLES, strict=True)
     ]
     return GuidedDirections(*joined)
-
-
-def _check_anchors(sides: GuidedDirections, grid: ScoreMatrix) -> None:
-    assert len(sides.texts.own) == len(grid.anchor), (
-        "every true pair of the block is an anchor pair"
-    )
 
 
 def _sum_of_directions(parts: list[Tensor], reduction: Reduction) -> Tensor:

@@ -17,41 +17,22 @@ BACKGROUND = 0  # the detector's class of regions without an object
 
 
 def region_regression(predicted: Tensor, features: Tensor) -> Tensor:
-    """Return (M, F) squared errors: masked region feature regression (MRFR).
-
-    Args:
-        predicted: (M, F) features that the model predicts.
-        features: (M, F) features of the regions before masking.
-    """
+    """Return (M, F) squared errors of predicted features of masked regions (MRFR)."""
     return mse_loss(predicted, features, reduction="none")
 
 
 def likeliest_class(classes: Tensor) -> Tensor:
-    """Return (M,) the likeliest class other than the background.
-
-    Args:
-        classes: (M, C) probabilities of an object detector.
-    """
+    """Return (M,) the likeliest of a detector's (M, C) classes other than the background."""
     return classes[:, BACKGROUND + 1 :].argmax(1) + BACKGROUND + 1
 
 
 def region_classification(logits: Tensor, classes: Tensor) -> Tensor:
-    """Return (M,) cross entropies with the likeliest class: masked region classification (MRC).
-
-    Args:
-        logits: (M, C) logits of the model.
-        classes: (M, C) probabilities of the detector.
-    """
+    """Return (M,) cross entropies of (M, C) logits with the likeliest class (MRC)."""
     return cross_entropy(logits, likeliest_class(classes), reduction="none")
 
 
 def region_kl_divergence(logits: Tensor, classes: Tensor) -> Tensor:
-    """Return (M, C) terms of the divergence from the detector's probabilities (MRC-kl).
-
-    Args:
-        logits: (M, C) logits of the model.
-        classes: (M, C) probabilities of the detector.
-    """
+    """Return (M, C) terms of the divergence from the detector's probabilities (MRC-kl)."""
     return kl_div(logits.log_softmax(1), classes, reduction="none")
 
 
@@ -64,12 +45,7 @@ SMALLEST = 1e-5  # a vector shorter than this is not normalised to length one
 
 
 def transport_cost(texts: Tensor, images: Tensor) -> Tensor:
-    """Return (P, L, R) one minus the cosine of every word with every region of its pair.
-
-    Args:
-        texts: (P, L, D) word vectors.
-        images: (P, R, D) region vectors.
-    """
+    """Return (P, L, R) one minus the cosine of every word with every region of its pair."""
     return 1 - normalize(texts, dim=2, eps=SMALLEST) @ normalize(images, dim=2, eps=SMALLEST).mT
 
 
@@ -95,14 +71,7 @@ def transport_plan(
         beta: size of a proximal step.
         rounds: of the proximal point method.
         inner: rescalings of words and of regions in each round (Sinkhorn iterations).
-
-    Raises:
-        ValueError: a number is out of range.
     """
-    if beta <= 0 or rounds < 1 or inner < 1:
-        raise ValueError(
-            f"beta={beta}, rounds={rounds}, inner={inner}: beta is above 0, the others at least 1"
-        )
     both = words.unsqueeze(2) & regions.unsqueeze(1)
     kernel = torch.exp(-cost / beta).masked_fill(~both, 0)
     word_count, region_count = words.sum(1, keepdim=True), regions.sum(1, keepdim=True)
@@ -129,16 +98,8 @@ def optimal_transport(
     """Return (P,) the cost of moving the words of each text onto the regions of its image.
 
     Computed in float32 at least, also under autocast; the gradient reaches the vectors through the
-    cost alone.
-
-    Args:
-        texts: (P, L, D) word vectors, special ones included.
-        images: (P, R, D) region vectors.
-        words: (P, L) bool, True where a word is real.
-        regions: (P, R) bool, True where a region is real.
-        beta: see `transport_plan`.
-        rounds: see `transport_plan`.
-        inner: see `transport_plan`.
+    cost alone. Vectors are (P, L, D) and (P, R, D), the masks of what is real (P, L) and (P, R)
+    bool; for the other arguments see `transport_plan`.
 
     >>> same = torch.eye(2).unsqueeze(0)
     >>> real = torch.ones(1, 2, dtype=torch.bool)
@@ -157,10 +118,6 @@ def word_region_alignment(distance: Tensor, matching: Tensor) -> Tensor:
 
     The loss is their mean, as in the authors' code: matching pairs are pulled together and others
     pushed apart.
-
-    Args:
-        distance: (P,) distances of `optimal_transport`.
-        matching: (P,) bool, True where the text describes the image.
     """
     return torch.where(matching, distance, -distance)
 

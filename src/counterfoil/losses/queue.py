@@ -45,7 +45,6 @@ class UTOLoss(Loss):
         self.sharpness, self.bar = _checked_sharpness(sharpness), bar
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss."""
         grid = self.grid(scores)
         wrong = grid.scores.masked_fill(grid.positive, 0)
         cost = sum(
@@ -84,7 +83,6 @@ class MomentumQueueLoss(Loss):
         self.sharpness, self.bar = _checked_sharpness(sharpness), bar
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss."""
         total = torch.zeros((), device=scores.pairs[Role.QUEUE_TEXT].device)
         for queue, key in DIRECTIONS:
             cost = smooth_hinge(scores.pairs[queue], 1, sharpness=self.sharpness, bar=self.bar)

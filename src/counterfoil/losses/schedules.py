@@ -13,9 +13,6 @@ from counterfoil.losses.base import Loss, zero_loss
 class LossSchedule(Loss):
     """Base of losses made of other losses: it needs all that they need.
 
-    Args:
-        losses: they judge one score matrix.
-
     Attributes:
         settled: step from which on the schedule no longer changes; before it no epoch is selected.
     """
@@ -24,12 +21,11 @@ class LossSchedule(Loss):
 
     def __init__(self, *losses: Loss) -> None:
         super().__init__()
-        self.needs = self.needs.union(*(loss.needs for loss in losses))
-        self.needs_guide = any(loss.needs_guide for loss in losses)
-        self.needs_words = self.needs_words.union(*(loss.needs_words for loss in losses))
+        for name in ("needs", "needs_words", "needs_guided"):
+            setattr(self, name, frozenset().union(*(getattr(loss, name) for loss in losses)))
+        for name in ("needs_guide", "needs_block"):
+            setattr(self, name, any(getattr(loss, name) for loss in losses))
         self.needs_grid = losses[0].needs_grid
-        self.needs_guided = self.needs_guided.union(*(loss.needs_guided for loss in losses))
-        self.needs_block = any(loss.needs_block for loss in losses)
 
     def _check(self, scores: Scores) -> None:
         """Check nothing: a loss that does not count yet needs nothing, the others check alone."""
@@ -71,7 +67,6 @@ class SwitchAfter(LossSchedule):
         self.settled = steps
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the loss that counts at this step."""
         return self.first(scores) if scores.step < self.steps else self.second(scores)
 
 
@@ -105,7 +100,7 @@ class StartAt(LossSchedule):
         self.settled = self.begins
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the loss; 0 before it begins, also where it is part of another loss."""
+        # checked here too, for a schedule that is part of another loss
         return zero_loss(scores) if scores.step < self.begins else self.term(scores)
 
 
@@ -146,6 +141,5 @@ class LinearRamp(LossSchedule):
         self.settled = start + steps
 
     def forward(self, scores: Scores) -> Tensor:
-        """Return the loss times its share at this step."""
         loss, done = self.term(scores), scores.step - self.start
         return loss if not 0 <= done < self.steps else loss * (done / self.steps)

@@ -87,19 +87,7 @@ def tiled_hardest_triplet(
     """Hinge of each true pair against the hardest wrong text and the hardest wrong image of all.
 
     VSE++ (https://arxiv.org/abs/1707.05612), Eq. 6, with the departures of `HardestTripletLoss`.
-
-    Args:
-        images: (I, d) vectors; half precision is judged in float32.
-        texts: (T, d) likewise.
-        text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
-        margin: in units of a score.
-        exempt: (E,) pairs that are no negatives either.
-        tile: images and texts scored at a time.
-        reduction: see `Loss`; "mean" divides by T.
-
-    Raises:
-        ValueError: shapes that do not fit, a text without an image row, or a tile that is not
-            positive.
+    Arguments and errors are those of `tiled_info_nce`; the margin is in units of a score.
 
     >>> images, texts = torch.eye(2), torch.tensor([[0.8, 0.6], [0.6, 0.8]])
     >>> round(tiled_hardest_triplet(images, texts, torch.arange(2), 0.3).item(), 3)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Protocol, cast, final
 from weakref import WeakKeyDictionary
 from zipfile import BadZipFile
 
@@ -68,9 +68,6 @@ class StreamCheckpoint:
         folder: folder of the files, the same for all processes; None to save nothing.
         every: seconds between two checkpoints.
         stop: polled now and then; once it returns True on any process, all of them save and stop.
-
-    Raises:
-        ValueError: the folder cannot be written.
     """
 
     def __init__(
@@ -90,11 +87,9 @@ class StreamCheckpoint:
             ensure_writable_folder(self._parts.path(0))
 
     def begin(self, shape: tuple[int, int], tile: tuple[int, int]) -> Tensor:
-        """Resume: return (blocks, columns) bool, the tiles that are done.
+        """Resume a pass over a grid of so many tiles: return (blocks, columns) bool, those done.
 
-        Args:
-            shape: of the grid, in tiles.
-            tile: images and texts of a tile.
+        A `tile` has so many images and texts.
 
         Raises:
             ValueError: the folder is of another pass, or the processes see different folders.
@@ -126,9 +121,6 @@ class StreamCheckpoint:
         Between two rounds the processes agree whether to save or stop. The exchange costs time, so
         rounds grow and shrink to last about a second.
 
-        Args:
-            tiles: number of tiles of this process.
-
         Raises:
             WorkStopped: `stop` returned True on one of the processes.
         """
@@ -153,10 +145,8 @@ class StreamCheckpoint:
 
     def _exchange(self, mine: list[_SavedFile]) -> list[_SavedFile]:
         """Return the usable files of all processes; refuse those of another pass."""
-        all_files: list[_SavedFile] = []
-        for files in distributed.gather_objects(mine):
-            assert isinstance(files, list)
-            all_files += files
+        everyone = cast("list[list[_SavedFile]]", distributed.gather_objects(mine))
+        all_files = [file for files in everyone for file in files]
         for file in all_files:
             if file.refusal:
                 raise ValueError(file.refusal)
@@ -198,18 +188,18 @@ class StreamCheckpoint:
             "done": np.packbits(self._done.numpy()),
             **{name: reducer.state().cpu().numpy() for name, reducer in self.reducers.items()},
         }
-        self._parts.save(distributed.rank(), lambda path: _write_arrays(path, arrays))
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file:  # given a path, savez would append ".npz" to its name
+                np.savez(file, **arrays)
+
+        self._parts.save(distributed.rank(), write)
         while self._old:  # their content is in the new file, or in another process's
             self._old.pop().unlink(missing_ok=True)
 
     def _unpack(self, done: bytes) -> Tensor:
         bits = np.unpackbits(np.frombuffer(done, np.uint8), count=self._done.numel())
         return torch.from_numpy(bits.astype(bool)).view(self._done.shape)
-
-
-def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    with path.open("wb") as file:
-        np.savez(file, **arrays)
 
 
 def weights_digest(module: nn.Module) -> str:

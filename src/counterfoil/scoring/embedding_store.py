@@ -24,10 +24,11 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from counterfoil.core import distributed
+from counterfoil.core.artifact import validated
 from counterfoil.core.console import warn
 from counterfoil.core.io import read_array, read_json, write_json
 from counterfoil.core.saved_names import short_name
@@ -48,24 +49,15 @@ _SAVE_EVERY = 30.0  # seconds
 
 @final
 class EmbeddingManifest(BaseModel):
-    """Committed sizes of a folder's files.
-
-    Attributes:
-        batches: number of batches.
-        items: number of items.
-        tokens: number of tokens of all items.
-        gram: number of entries of all Gram matrices, 0 if there are none.
-        width: D, 0 before the first batch.
-        precision: of the tokens.
-    """
+    """Committed sizes of a folder's files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     batches: int = Field(default=0, ge=0)
     items: int = Field(default=0, ge=0)
-    tokens: int = Field(default=0, ge=0)
-    gram: int = Field(default=0, ge=0)
-    width: int = Field(default=0, ge=0)
-    precision: BagPrecision
+    tokens: int = Field(default=0, ge=0)  # of all items
+    gram: int = Field(default=0, ge=0)  # entries of all Gram matrices
+    width: int = Field(default=0, ge=0)  # D; 0 before the first batch
+    precision: BagPrecision  # of the tokens
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file."""
@@ -80,15 +72,7 @@ class EmbeddingManifest(BaseModel):
 
 @final
 class EmbeddingWriter:
-    """Appends batches of embeddings to a folder; continues after the last saved batch.
-
-    Args:
-        folder: to write.
-        precision: of the tokens.
-
-    Raises:
-        ValueError: the folder is damaged, or of another precision.
-    """
+    """Appends batches of embeddings to a folder; continues after the last saved batch."""
 
     def __init__(self, folder: Path, precision: BagPrecision) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,15 +144,7 @@ class EmbeddingWriter:
 
 @final
 class EmbeddingStore:
-    """Embeddings that an `EmbeddingWriter` wrote, mapped into memory.
-
-    Args:
-        folder: of the files.
-        count: expected number of items, rows 0 to `count` - 1.
-
-    Raises:
-        ValueError: the folder is damaged, truncated, or of another number of items.
-    """
+    """Embeddings of `count` items that an `EmbeddingWriter` wrote, mapped into memory."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.written = folder, read_embedding_manifest(folder)
@@ -241,12 +217,9 @@ class EmbeddingStore:
 
 def read_embedding_manifest(folder: Path) -> EmbeddingManifest:
     """Read ``written.json``; a `ValueError` if it is missing or damaged."""
-    content = read_json(folder / WRITTEN, "a note of stored encodings")
-    try:
-        return EmbeddingManifest.model_validate(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]["msg"].lower()
-        raise ValueError(f"{folder / WRITTEN} is damaged: {first}; make it again") from None
+    path = folder / WRITTEN
+    content = read_json(path, "a note of stored encodings")
+    return validated(EmbeddingManifest, content, path, "make it again")
 
 
 def _starts(rows: Tensor, sizes: Tensor) -> Tensor:
@@ -311,20 +284,13 @@ def _without_loading(value: object) -> object:
 
 @final
 class ModelSource(BaseModel):
-    """A model whose scores made mined lists or teachers' targets.
-
-    Attributes:
-        matcher: the call that builds the model, as it prints.
-        spec: digest of that call.
-        checkpoint: digest of the weights.
-        identity: digest of all that its scores depend on; "" if it was not recorded.
-    """
+    """A model whose scores made mined lists or teachers' targets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    matcher: str
-    spec: str = ""
-    checkpoint: str = ""
-    identity: str = ""
+    matcher: str  # the call that builds the model, as it prints
+    spec: str = ""  # digest of that call
+    checkpoint: str = ""  # digest of the weights
+    identity: str = ""  # digest of all that its scores depend on; "" if it was not recorded
 
     def same(self, other: ModelSource) -> bool:
         """Whether both are one model; by its weights where an identity was not recorded."""
@@ -351,11 +317,7 @@ def model_on_vectors(model: RetrievalModel, processor: ProcessedDataset) -> Proc
     """The data set with the vectors that a frozen model makes of it, encoded once and cached.
 
     Every process of a group calls this. A data set without images, or without texts, is returned as
-    it is.
-
-    Args:
-        model: makes one vector per item; its weights and layers identify the cache.
-        processor: the data set as the model's input.
+    it is. The weights and layers of the model identify the cache.
 
     Raises:
         ValueError: the model makes several vectors per item, or the data set has no image files.
@@ -379,10 +341,6 @@ def cached_vectors(
     """Cached images and texts of a data set; None if `model_on_vectors` has not cached them.
 
     Every process of a group calls this.
-
-    Args:
-        model: makes one vector per item.
-        processor: the data set as the model's input.
     """
     if processor.dataset.pictures is None or processor.processor.tokenizer is None:
         return None
@@ -393,8 +351,10 @@ def cached_vectors(
         torch.from_numpy(np.array(read_array(_path(folder, kind), kind))).unsqueeze(1)
         for kind in KINDS
     )
-    image_mask, text_mask = (torch.ones(len(v), 1, dtype=torch.bool) for v in (images, texts))
-    return Embeddings(images, image_mask), Embeddings(texts, text_mask)
+    return (
+        Embeddings(images, torch.ones(len(images), 1, dtype=torch.bool)),
+        Embeddings(texts, torch.ones(len(texts), 1, dtype=torch.bool)),
+    )
 
 
 def _cache_folder(model: RetrievalModel, processor: ProcessedDataset) -> Path:
@@ -439,7 +399,11 @@ def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDa
             done = distributed.all_reduce_max(writer.written.batches if writer else 0)
             try:
                 for rows, part in encode(model, process, count, done=done):
-                    _check_single(part)
+                    if (vectors := part.tokens.shape[1]) != 1:
+                        raise ValueError(
+                            f"the frozen model makes {vectors} vectors of an item; adapters need "
+                            "a model that makes one, such as CLIP or SigLIP"
+                        )
                     if writer:
                         writer.put(rows, part)
             finally:
@@ -449,14 +413,6 @@ def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDa
             _finish(folder, partial, (len(dataset), len(dataset.texts)))
         distributed.barrier()
         _has_digests.cache_clear()
-
-
-def _check_single(part: Embeddings) -> None:
-    if part.tokens.shape[1] != 1:
-        raise ValueError(
-            f"the frozen model makes {part.tokens.shape[1]} vectors of an item; adapters need "
-            "a model that makes one, such as CLIP or SigLIP"
-        )
 
 
 def _open_writer(folder: Path) -> EmbeddingWriter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
 import torch
@@ -26,10 +26,6 @@ def evaluation_mode(models: Iterable[nn.Module], *, gradients: bool = False) -> 
     """Run a block in evaluation mode, and restore the mode of every module afterwards.
 
     Not `torch.inference_mode`: tensors made inside are ordinary ones.
-
-    Args:
-        models: the modules.
-        gradients: record gradients.
     """
     modes = {part: part.training for model in models for part in model.modules()}
     for part, mode in modes.items():
@@ -62,9 +58,7 @@ def gather_shards(
 def gather_parts(share: Embeddings, count: int) -> Embeddings:
     """Gather the items of all processes, without the repeated ones."""
     share = share.padded(distributed.all_reduce_max(share.tokens.shape[1]))
-    gram = None if share.gram is None else distributed.gather_rows(share.gram)[:count]
-    tokens, mask = distributed.gather_rows(share.tokens), distributed.gather_rows(share.mask)
-    return Embeddings(tokens[:count], mask[:count], gram)
+    return share.map(lambda tensor: distributed.gather_rows(tensor)[:count])
 
 
 # The tiles of a score matrix.
@@ -80,13 +74,7 @@ _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
 @final
 @dataclass(frozen=True, slots=True)
 class EmbeddedDataset:
-    """A model and its encodings of a data set.
-
-    Attributes:
-        model: scores pairs.
-        images: encodings of all images.
-        texts: encodings of all texts.
-    """
+    """A model and its encodings of all images and texts of a data set."""
 
     model: RetrievalModel
     images: Embeddings
@@ -113,9 +101,8 @@ class ScoreTile:
     ) -> tuple[Tensor, Tensor]:
         """Return the places of true pairs in the tile: (p,) of its rows and (p,) of its columns.
 
-        Args:
-            text_to_image: (T,) long, image row that each text describes, -1 for none.
-            extra: rows of further true pairs.
+        `text_to_image` is the (T,) image row that each text describes, -1 for none; `extra` are
+        rows of further true pairs.
         """
         image = text_to_image[self.texts]
         place = torch.searchsorted(self.images, image).clamp_(max=len(self.images) - 1)
@@ -209,13 +196,13 @@ def pad_tokens(items: ModalityBatch, length: int) -> ModalityBatch:
         room = (0, 0) * (tensor.dim() - 2) + (0, missing)
         return pad(tensor, room, value=fill) if missing > 0 else tensor
 
-    return ModalityBatch(
-        items.ids,
-        wider(items.values),
-        wider(items.mask),
-        None if items.boxes is None else wider(items.boxes),
-        None,
-        None if items.words is None else wider(items.words, -1),
+    return replace(
+        items,
+        values=wider(items.values),
+        mask=wider(items.mask),
+        boxes=None if items.boxes is None else wider(items.boxes),
+        targets=None,
+        words=None if items.words is None else wider(items.words, -1),
     )
 
 
@@ -226,35 +213,21 @@ def concatenate_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
     boxes = [part.boxes for part in parts if part.boxes is not None]
     words = [part.words for part in parts if part.words is not None]
     return ModalityBatch(
-        torch.cat([part.ids for part in parts]),
-        torch.cat([part.values for part in parts]),
-        torch.cat([part.mask for part in parts]),
-        torch.cat(boxes) if len(boxes) == len(parts) else None,
-        None,
-        torch.cat(words) if len(words) == len(parts) else None,
+        ids=torch.cat([part.ids for part in parts]),
+        values=torch.cat([part.values for part in parts]),
+        mask=torch.cat([part.mask for part in parts]),
+        boxes=torch.cat(boxes) if len(boxes) == len(parts) else None,
+        words=torch.cat(words) if len(words) == len(parts) else None,
     )
 
 
 def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:
     """Gather the items of all processes, padded to the longest.
 
-    Args:
-        share: this process's items; every process has as many.
-        count: number of items to return, without those that fill the last share.
+    Every process has as many; of the last share, those beyond `count` are left out.
     """
     share = pad_tokens(share, distributed.all_reduce_max(share.mask.shape[1]))
-
-    def whole(tensor: Tensor) -> Tensor:
-        return distributed.gather(tensor).flatten(0, 1)[:count]
-
-    return ModalityBatch(
-        whole(share.ids),
-        whole(share.values),
-        whole(share.mask),
-        None if share.boxes is None else whole(share.boxes),
-        None,
-        None if share.words is None else whole(share.words),
-    )
+    return share.map(lambda tensor: distributed.gather(tensor).flatten(0, 1)[:count])
 
 
 LoadRows: TypeAlias = Callable[[Tensor], ModalityBatch]
@@ -316,13 +289,7 @@ def images_in_batches(
 ) -> Iterator[tuple[Tensor, Embeddings]]:
     """Yield the rows and encodings of `encode_images`, batch after batch, on every process.
 
-    Args:
-        model: the model.
-        load: maps rows to a batch of images.
-        count: number of images.
-        batch: images encoded together.
-        device: where to compute; by default the device of this process.
-        done: number of batches to skip.
+    The first `done` batches are skipped.
     """
     batches = list(torch.split(_rows(count, batch, "images"), batch))
     return _in_batches(model, load, batches, _place(device), done, texts=False)
@@ -344,9 +311,11 @@ def texts_in_batches(
 
     def load_trimmed(rows: Tensor) -> ModalityBatch:
         items, longest = load(rows), int(lengths[rows].max())
-        words = None if items.words is None else items.words[:, :longest]
         return ModalityBatch(
-            items.ids, items.values[:, :longest], items.mask[:, :longest], words=words
+            items.ids,
+            items.values[:, :longest],
+            items.mask[:, :longest],
+            words=None if items.words is None else items.words[:, :longest],
         )
 
     batches = list(torch.split(order, batch))
@@ -372,13 +341,7 @@ def _pooled(
     pool: Embeddings | None = None
     for rows, part in batches:
         if pool is None:
-            tokens, mask, gram = (
-                None if t is None else t.new_zeros(count, *t.shape[1:], device=keep)
-                for t in (part.tokens, part.mask, part.gram)
-            )
-            assert tokens is not None
-            assert mask is not None
-            pool = Embeddings(tokens, mask, gram)
+            pool = part.map(lambda t: t.new_zeros(count, *t.shape[1:], device=keep))
         length = max(pool.tokens.shape[1], part.tokens.shape[1])
         pool, part = pool.padded(length), part.padded(length)
         rows = rows.to(keep)
@@ -422,15 +385,11 @@ def _gather_encoded(encoded: Embeddings, batch: int) -> list[Embeddings]:
     sizes = distributed.gather(torch.tensor(encoded.tokens.shape[:2], device=encoded.tokens.device))
     encoded = encoded.padded(int(sizes[:, 1].max()))
     more = batch - len(encoded)
-    tensors = (encoded.tokens, encoded.mask, encoded.gram)
-    tokens, mask, gram = (
-        None if t is None else distributed.gather(pad(t, (0, 0) * (t.dim() - 1) + (0, more)))
-        for t in tensors
-    )
-    assert tokens is not None
-    assert mask is not None
-    grams = [None] * len(tokens) if gram is None else list(gram)
-    return [Embeddings(*parts) for parts in zip(tokens, mask, grams)]
+    gathered = encoded.map(lambda t: distributed.gather(pad(t, (0, 0) * (t.dim() - 1) + (0, more))))
+    return [
+        gathered.map(lambda tensor, rank=rank: tensor[rank])  # type: ignore[misc]
+        for rank in range(distributed.size())
+    ]
 
 
 def _lengths(items: ModalityBatch) -> Tensor:

@@ -120,11 +120,8 @@ def _gather_scores(scores: Tensor, images: Tensor, texts: Tensor) -> Tensor:
 class RescoredPairs:
     """Scores of all pairs in two sets of lists; a pair in both is scored once.
 
-    Args:
-        members: models with their encodings; the mean score of several counts.
-        texts: (I, h) proposed text rows, -1 for none.
-        images: (T, h') proposed image rows, -1 for none.
-        device: where to compute, see `stream_scores`.
+    The lists are (I, h) proposed text rows and (T, h') proposed image rows, -1 for none; the mean
+    score of several members counts.
     """
 
     def __init__(
@@ -169,13 +166,9 @@ class RescoredPairs:
         return self._scores[place].masked_fill_(none, -torch.inf)
 
     def best(self, side: Side, k: int) -> tuple[Tensor, Tensor]:
-        """Return (Q, k) int32 rows and (Q, k) scores, best first; -1 where a list is short.
+        """Return (Q, k) int32 rows and scores of one side, best first; -1 where a list is short.
 
         Of equal scores the lower row comes first, by the rank keys of `scoring.reducers`.
-
-        Args:
-            side: the side of the queries.
-            k: length of the lists, at most that of the proposals.
         """
         scores, rows = self.scores(side), self._lists[side].long()
         keys = rank_keys(scores, rows.clamp(min=0)).masked_fill_(scores.isneginf(), NOTHING)

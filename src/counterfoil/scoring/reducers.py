@@ -39,6 +39,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil.core import distributed
+from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Pairs
 from counterfoil.scoring.encode import ScoreTile, Side
 from counterfoil.scoring.stream import ScoreReducer
@@ -79,12 +80,7 @@ def rows_of(keys: Tensor) -> Tensor:
 def reach_threshold(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the entries of a contiguous (i, t) block that are at least the floor, row by row.
 
-    Args:
-        scores: (i, t).
-        floor: (i, 1) or (1, t).
-
-    Returns:
-        (n,) scores, (n,) long rows and (n,) long columns.
+    The floor is (i, 1) or (1, t); returned are (n,) scores, long rows and long columns.
     """
     if scores.device.type == "cpu":
         places = np.flatnonzero(scores.numpy() >= floor.numpy())
@@ -117,12 +113,7 @@ def sort_descending(values: Tensor) -> Tensor:
 
 
 def group_by_owner(labels: Tensor, groups: int) -> Tensor:
-    """Return the (n,) stable argsort of labels: equal labels together, in their given order.
-
-    Args:
-        labels: (n,) long, from 0 to `groups` - 1.
-        groups: number of possible labels.
-    """
+    """Return the (n,) stable argsort of labels, from 0 to `groups` - 1: equal ones together."""
     if labels.device.type == "cpu" and groups <= _SHORT:
         short = labels.numpy().astype(np.int16)  # two bytes are sorted by radix
         return torch.from_numpy(np.argsort(short, kind="stable"))
@@ -145,29 +136,24 @@ class TopK(ScoreReducer):
     without room is cut down to its k largest keys, which raises its floor. Scores of -inf never
     qualify.
 
-    Attributes:
-        rows: (Q, k) int32 rows, best first, -1 where fewer exist; filled by `merge`.
-        scores: (Q, k) float32, -inf where fewer exist; filled by `merge`.
+    Args:
+        query: the side of the queries; the other side is ranked.
+        queries: number of queries.
+        k: length of each list.
+        text_to_image: (T,) image row that each text describes, -1 for none; when given, true
+            pairs are left out and the lists hold hard negatives.
+
+    Raises:
+        ValueError: k is below 1.
     """
 
-    rows: Tensor
-    scores: Tensor
+    # filled by `merge`
+    rows: Tensor  # (Q, k) int32 rows, best first, -1 where fewer exist
+    scores: Tensor  # (Q, k) float32, -inf where fewer exist
 
     def __init__(
         self, query: Side, queries: int, k: int, text_to_image: Tensor | None = None
     ) -> None:
-        """Create a list of k for every query.
-
-        Args:
-            query: the side of the queries; the other side is ranked.
-            queries: number of queries.
-            k: length of each list.
-            text_to_image: (T,) image row that each text describes, -1 for none; when given, true
-                pairs are left out and the lists hold hard negatives.
-
-        Raises:
-            ValueError: k is below 1.
-        """
         if k < 1:
             raise ValueError(f"k is {k}, but at least 1 counterpart is needed")
         self.query, self.queries, self.k, self.text_to_image = query, queries, k, text_to_image
@@ -175,7 +161,6 @@ class TopK(ScoreReducer):
         self._room, self._nearly_full = k + slack, k + slack // 2
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
-        """Allocate the lists."""
         queries, answers = (images, texts) if self.query == "image" else (texts, images)
         assert self.queries == queries
         self._room = max(1, min(self._room, answers))  # no list is longer than that
@@ -186,7 +171,6 @@ class TopK(ScoreReducer):
         self.text_to_image = None if self.text_to_image is None else self.text_to_image.to(device)
 
     def update(self, tile: ScoreTile) -> None:
-        """Add the scores that reach the floors."""
         if self.text_to_image is None:
             self._collect(tile)
             return
@@ -199,7 +183,6 @@ class TopK(ScoreReducer):
         tile.scores[true] = true_scores
 
     def merge(self) -> None:
-        """Merge the lists of all processes and sort them."""
         shape = self.queries, self.k
         device = self._keys.device
         self.rows = torch.empty(shape, dtype=torch.int32, device=device)
@@ -263,10 +246,8 @@ class TopK(ScoreReducer):
     def _append(self, queries: Tensor, query: Tensor, keys: Tensor) -> None:
         """Append keys to the lists; lists that would overflow are cut down to the k best.
 
-        Args:
-            queries: (q,) query rows of the tile.
-            query: (n,) place in `queries` of each key, ascending.
-            keys: (n,) rank keys.
+        `queries` are the (q,) query rows of the tile; `query` is the (n,) place in them of each of
+        the (n,) keys, ascending.
         """
         counts = torch.bincount(query, minlength=len(queries))
         lengths = self._lengths[queries]
@@ -331,7 +312,7 @@ class Ranks(ScoreReducer):
     The look-ahead finds the best true score of each query, then the pass counts the scores above
     it. Both read the same tiles, so the score to beat has the same bits as in the pass; scored on
     its own, it could differ in the last bit and be counted above itself. One pass serves every tie
-    rule.
+    rule. Arguments are those of `TopK`.
     """
 
     def __init__(
@@ -341,20 +322,11 @@ class Ranks(ScoreReducer):
         text_to_image: Tensor,
         extra_positives: Pairs | None = None,
     ) -> None:
-        """Create a count for every query.
-
-        Args:
-            query: the side of the queries.
-            queries: number of queries.
-            text_to_image: (T,) image row that each text describes, -1 for none.
-            extra_positives: rows of further true pairs.
-        """
         self.query, self.queries = query, queries
         self.text_to_image = self.look_ahead = text_to_image
         self.extra_positives = extra_positives
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
-        """Allocate the counts."""
         assert self.queries == (images if self.query == "image" else texts)
         assert len(self.text_to_image) == texts
         self.text_to_image = self.look_ahead = self.text_to_image.to(device)
@@ -395,7 +367,6 @@ class Ranks(ScoreReducer):
             self._count_ties(tile, equal.bool())
 
     def merge(self) -> None:
-        """Add the counts of all processes."""
         self._greater, self._tied, self._before = (
             distributed.gather(count).sum(0) for count in (self._greater, self._tied, self._before)
         )
@@ -410,8 +381,7 @@ class Ranks(ScoreReducer):
         Raises:
             ValueError: an unknown tie rule.
         """
-        if ties not in ("optimistic", "pessimistic", "row"):
-            raise ValueError(f"tie rule {ties!r} is unknown; choose optimistic, pessimistic or row")
+        parse_literal(Ties, ties, "a tie rule")
         none = torch.zeros_like(self._tied)
         before = {"optimistic": none, "pessimistic": self._tied, "row": self._before}[ties]
         return (self._greater + before).masked_fill(self._row < 0, -1)
@@ -436,15 +406,9 @@ class PairRanks(ScoreReducer):
     """
 
     def __init__(self, text_to_image: Tensor) -> None:
-        """Create a count for every text.
-
-        Args:
-            text_to_image: (T,) image row that each text describes, -1 for none.
-        """
         self.text_to_image = self.look_ahead = text_to_image
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
-        """Allocate the counts, and group the texts by their image."""
         assert len(self.text_to_image) == texts
         text_to_image = self.text_to_image = self.look_ahead = self.text_to_image.to(device)
         self._level = torch.full((texts,), -torch.inf, device=device)
@@ -475,7 +439,6 @@ class PairRanks(ScoreReducer):
         tile.scores[true] = true_scores
 
     def merge(self) -> None:
-        """Add the counts of all processes."""
         self._count = distributed.gather(self._count).sum(0)
 
     def ranks(self) -> Tensor:
@@ -496,30 +459,19 @@ class PairRanks(ScoreReducer):
 
 @final
 class TrueScores(ScoreReducer):
-    """The score of each text with the image it describes, as it stands in the matrix.
+    """The score of each text with the image it describes, as it stands in the matrix."""
 
-    Attributes:
-        scores: (T,) float32, -inf for a text of no image; filled by `merge`.
-    """
-
-    scores: Tensor
+    scores: Tensor  # (T,) float32, -inf for a text of no image; filled by `merge`
 
     def __init__(self, text_to_image: Tensor) -> None:
-        """Create a score for every text.
-
-        Args:
-            text_to_image: (T,) image row that each text describes, -1 for none.
-        """
         self.text_to_image = text_to_image
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
-        """Allocate the scores."""
         assert len(self.text_to_image) == texts
         self.text_to_image = self.text_to_image.to(device)
         self.scores = torch.full((texts,), -torch.inf, device=device)
 
     def update(self, tile: ScoreTile) -> None:
-        """Copy the scores of the tile's true pairs."""
         row, column = tile.true_pairs(self.text_to_image)
         self.scores[tile.texts[column]] = tile.scores[row, column]
 
@@ -530,25 +482,18 @@ class TrueScores(ScoreReducer):
 
 @final
 class DenseScores(ScoreReducer):
-    """The whole score matrix, for small data sets and tests.
+    """The whole score matrix, for small data sets and tests."""
 
-    Attributes:
-        scores: (I, T) float32.
-    """
-
-    scores: Tensor
+    scores: Tensor  # (I, T) float32
 
     def __init__(self, images: int, texts: int) -> None:
-        """Create a matrix of `images` x `texts` scores, 4 bytes each."""
         self.images, self.texts = images, texts
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
-        """Allocate the matrix."""
         assert (images, texts) == (self.images, self.texts)
         self.scores = torch.zeros(images, texts, device=device)
 
     def update(self, tile: ScoreTile) -> None:
-        """Copy the tile to its place."""
         self.scores[tile.images.unsqueeze(1), tile.texts] = tile.scores
 
     def merge(self) -> None:

@@ -142,18 +142,7 @@ def _sizes(members: Sequence[EmbeddedDataset]) -> tuple[int, int]:
 
 @final
 class _Pass:
-    """One pass of this process.
-
-    Attributes:
-        blocks: image rows of each row of tiles, ascending.
-        columns: text rows of each column of tiles, by image where there is a look-ahead.
-        relations: `look_ahead` of the reducers that have one.
-        open_blocks: this process's blocks with tiles left.
-        done_blocks: its share of the blocks that a checkpoint has finished. Only the look-ahead
-            scores these again: thresholds are not saved, they are the same when read anew.
-        todo: tiles that this process has to show to `update`.
-        saved: tiles of the look-ahead that wait for phase 2; each is released when it is used.
-    """
+    """One pass of this process."""
 
     def __init__(
         self,
@@ -170,11 +159,14 @@ class _Pass:
         self.high, self.wide, self.memory = high, wide, memory
         self.checkpoint = checkpoint
         self.relations = [r.look_ahead for r in reducers if r.look_ahead is not None]
-        self.blocks = cut_tiles(torch.arange(images), high)
-        self.columns = cut_tiles(self._text_order(texts), wide)
-        self.open_blocks: list[int] = []
+        self.blocks = cut_tiles(torch.arange(images), high)  # image rows of each row of tiles
+        self.columns = cut_tiles(self._text_order(texts), wide)  # text rows of each column
+        self.open_blocks: list[int] = []  # this process's blocks with tiles left
+        # its share of the blocks that a checkpoint has finished; only the look-ahead scores these
+        # again: thresholds are not saved, they are the same when read anew
         self.done_blocks: list[int] = []
-        self.todo: set[_Place] = set()
+        self.todo: set[_Place] = set()  # tiles that this process has to show to `update`
+        # tiles of the look-ahead that wait for phase 2; each is released when it is used
         self.saved: dict[_Place, ScoreTile] = {}
 
     def run(self) -> None:
@@ -287,14 +279,8 @@ class _Pass:
 
     def _groups(self, blocks: list[int]) -> list[list[int]]:
         """Cut the blocks into groups whose images take half of the memory at most."""
-        bytes_per_image = sum(
-            part.numel() * part.element_size()
-            for m in self.members
-            for part in (
-                m.images.tokens[:1],
-                *(() if m.images.gram is None else (m.images.gram[:1],)),
-            )
-        )
+        parts = [part for m in self.members for part in (m.images.tokens, m.images.gram)]
+        bytes_per_image = sum(p[:1].numel() * p.element_size() for p in parts if p is not None)
         count = max(1, self.memory // 2 // max(1, bytes_per_image * self.high))
         return [blocks[start : start + count] for start in range(0, len(blocks), count)]
 
@@ -310,12 +296,7 @@ class _Pass:
         assert total is not None
         mean = total if len(self.members) == 1 else total / len(self.members)
         mean = mean[: len(rows), : len(columns)].contiguous()  # without the padding
-        _refuse_nan(mean, rows, columns)
+        if bool(mean.amax().isnan()):  # a maximum passes NaN on
+            image, text = mean.isnan().nonzero()[0].tolist()
+            raise nan_error(int(rows[image]), int(columns[text]))
         return ScoreTile(mean, rows.to(self.device), columns.to(self.device))
-
-
-def _refuse_nan(scores: Tensor, rows: Tensor, columns: Tensor) -> None:
-    if not bool(scores.amax().isnan()):  # a maximum passes NaN on
-        return
-    image, text = scores.isnan().nonzero()[0].tolist()
-    raise nan_error(int(rows[image]), int(columns[text]))

@@ -23,27 +23,16 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchStream:
-    """The batches of a training, each the same from the same seed wherever it begins.
-
-    Attributes:
-        processor: source of images and texts.
-        sampler: which captions form a batch.
-        epochs: how many.
-        seed: of the draws.
-        draws: negatives drawn before encoding, if any.
-        candidates: pairs that an online miner screens.
-        positives: see `counterfoil.data.batching`.
-        neighbours: similar images that join the captions of a batch as anchors.
-    """
+    """The batches of a training, each the same from the same seed wherever it begins."""
 
     processor: ProcessedDataset
     sampler: BatchSampler
     epochs: int
     seed: int
-    draws: NegativeSampler | None = None
-    candidates: NegativeSampler | None = None
-    positives: Positives = "id"
-    neighbours: NeighbourImages | None = None
+    draws: NegativeSampler | None = None  # negatives drawn before encoding
+    candidates: NegativeSampler | None = None  # pairs that an online miner screens
+    positives: Positives = "id"  # see `counterfoil.data.batching`
+    neighbours: NeighbourImages | None = None  # images that join a batch as anchors
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Batch `start` of the training and those after it."""

@@ -41,12 +41,9 @@ class Callback:
     def on_step_end(
         self, loop: TrainingLoop[Any], group: Sequence[Any], losses: Mapping[str, Tensor]
     ) -> None:
-        """An optimiser step was made.
+        """An optimiser step was made from a group of batches.
 
-        Args:
-            loop: the training.
-            group: the batches whose gradients it averaged.
-            losses: "loss", each weighted loss and "grad_norm", still on the device.
+        `losses` holds "loss", each weighted loss and "grad_norm", still on the device.
         """
 
     def on_epoch_end(self, loop: TrainingLoop[Any]) -> None:
@@ -115,11 +112,7 @@ class MetricsLogger(Callback):
 
 
 def check_finite_losses(losses: Mapping[str, float], step: int) -> None:
-    """Stop a training that broke down.
-
-    Raises:
-        ValueError: a loss is NaN or infinite.
-    """
+    """Stop a training that broke down."""
     if bad := [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]:
         raise ValueError(
             f"training broke down by step {step}: {', '.join(bad)}; use a lower learning rate or "
@@ -129,14 +122,10 @@ def check_finite_losses(losses: Mapping[str, float], step: int) -> None:
 
 @final
 class CollapseWarning(Callback):
-    """Warns once when the loss stays at its value for equal scores.
+    """Warns once when the loss stays at its value for equal scores, within `tolerance`.
 
     A hinge on the hardest negative collapses to 2·B·margin: with all scores equal, the gradients
     of anchor and hardest negative cancel, and training cannot leave that point.
-
-    Args:
-        steps: how many steps the loss must stay before the warning.
-        tolerance: largest distance from that value, as a share of it.
     """
 
     def __init__(self, steps: int = 200, tolerance: float = 0.005) -> None:
@@ -156,12 +145,9 @@ class CollapseWarning(Callback):
             warn(warning)
 
     def warning(self, progress: TrainProgress, loss: float, level: float) -> str | None:
-        """Return the warning when it is due.
+        """Return the warning when it is due; updates `since` and `told` of the progress.
 
-        Args:
-            progress: of the training; its `since` and `told` are updated.
-            loss: the loss of the last batch.
-            level: the loss of that batch if all scores were equal.
+        `level` is the loss of the last batch if all scores were equal.
         """
         # written as "not <=" so that NaN counts as "not collapsed"
         if not abs(loss - level) <= self.tolerance * abs(level):
@@ -188,9 +174,6 @@ class DevEvaluation(Callback):
 
     An epoch inside a warm-up of the loss is the best only until the first one behind it: its model
     was trained by another loss than the one under test.
-
-    Args:
-        evaluate: dev figures of a model in evaluation mode; every process calls it.
     """
 
     def __init__(self, evaluate: DevMetrics) -> None:
@@ -225,11 +208,7 @@ def warm_up_steps(module: nn.Module, accumulate: int) -> int:
 
 
 def selection_value(dev: Mapping[str, float], select: str) -> float:
-    """Return the dev figure that the best epoch is selected by.
-
-    Raises:
-        ValueError: no figure has this name, or it is NaN.
-    """
+    """Return the dev figure that the best epoch is selected by; an error if there is none."""
     parse_choice(dev, select, "a dev figure to select by")
     if math.isnan(dev[select]):
         raise ValueError(

@@ -39,15 +39,10 @@ def seed_everything(seed: int) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class RandomState:
-    """State of the global generators of all processes.
+    """State of the global generators of all processes."""
 
-    Attributes:
-        tensors: PyTorch's, by ``<rank>/cpu`` and ``<rank>/cuda``.
-        python: that of the module `random`, by rank.
-    """
-
-    tensors: Mapping[str, Tensor]
-    python: tuple[Any, ...]
+    tensors: Mapping[str, Tensor]  # PyTorch's, by ``<rank>/cpu`` and ``<rank>/cuda``
+    python: tuple[Any, ...]  # that of the module `random`, by rank
 
     @staticmethod
     def now() -> RandomState:
@@ -79,14 +74,7 @@ class RandomState:
 @final
 @dataclass(frozen=True, slots=True)
 class BestEpoch:
-    """The best epoch on dev.
-
-    Attributes:
-        step: optimiser steps made by then.
-        epoch: epochs made by then.
-        value: what it was chosen by, higher is better.
-        dev: all dev figures.
-    """
+    """The best epoch on dev: steps and epochs by then, the value it was chosen by, all figures."""
 
     step: int
     epoch: int
@@ -97,43 +85,24 @@ class BestEpoch:
 @final
 @dataclass(slots=True)
 class TrainProgress:
-    """Progress of a training; saved by field name in its checkpoint.
+    """Progress of a training; saved by field name in its checkpoint."""
 
-    Attributes:
-        step: optimiser steps made; the place in the sampler and the schedule follow from it.
-        seconds: spent so far, over all sessions.
-        metrics: bytes of ``metrics.jsonl`` that belong to these steps.
-        best: the best epoch so far.
-        window: sums of losses and figures since the last line of metrics.
-        windowed: steps in these sums.
-        since: first step at which the loss stayed at its value for equal scores, or -1.
-        told: whether the collapse warning was given.
-        counted: steps in which a figure was measured, if not all of them.
-        lists: name of the re-mined lists that are drawn from; "" for the first lists.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    metrics: int = 0
-    best: BestEpoch | None = None
-    window: Mapping[str, float] = field(default_factory=dict)
-    windowed: int = 0
-    since: int = -1
-    told: bool = False
-    lists: str = ""
-    counted: Mapping[str, int] = field(default_factory=dict)
+    step: int = 0  # optimiser steps made; place in the sampler and schedule follow from it
+    seconds: float = 0.0  # spent so far, over all sessions
+    metrics: int = 0  # bytes of ``metrics.jsonl`` that belong to these steps
+    best: BestEpoch | None = None  # so far
+    window: Mapping[str, float] = field(default_factory=dict)  # sums since the last metrics line
+    windowed: int = 0  # steps in these sums
+    since: int = -1  # first step at which the loss stayed at its value for equal scores, or -1
+    told: bool = False  # whether the collapse warning was given
+    lists: str = ""  # name of the re-mined lists that are drawn from; "" for the first lists
+    counted: Mapping[str, int] = field(default_factory=dict)  # steps of figures not in all of them
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """The tensors that a training changes.
-
-    Attributes:
-        step: the module whose parameters move.
-        optimiser: its optimiser.
-        average: the moving average of the model's weights, where there is one.
-    """
+    """The tensors that a training changes; `average` is empty where weights are not averaged."""
 
     step: nn.Module
     optimiser: torch.optim.Optimizer
@@ -142,12 +111,7 @@ class TrainState:
 
 @final
 class CheckpointFolder:
-    """The checkpoints of one training.
-
-    Args:
-        folder: where they are.
-        run: digest of everything the training's numbers depend on.
-    """
+    """The checkpoints of one training; `run` is a digest of what its numbers depend on."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder, self.run = folder, run
@@ -181,11 +145,7 @@ class CheckpointFolder:
         distributed.barrier()
 
     def load_best(self, best: BestEpoch) -> dict[str, Tensor]:
-        """The weights of the best epoch.
-
-        Raises:
-            ValueError: they are missing, damaged, or of another training.
-        """
+        """Read the weights of the best epoch; an error if they are damaged or of another run."""
         tensors, about = read_tensors(self.best(best), "the best weights")
         self._check(self.best(best), about)
         return tensors
@@ -212,9 +172,8 @@ class CheckpointFolder:
         for name, tensor in moving.average.items():
             tensor.copy_(saved[name])
         RandomState(with_prefix(tensors, "random"), tuple(about["python"])).restore()
-        plain = about["progress"]
-        best = plain["best"] and BestEpoch(**plain["best"])
-        progress = TrainProgress(**{**plain, "best": best})
+        progress = TrainProgress(**about["progress"])
+        progress.best = about["progress"]["best"] and BestEpoch(**about["progress"]["best"])
         if distributed.rank() == 0:  # a kill may have come between a checkpoint and its tidying up
             self._remove_best_except(progress.best)
         return progress
@@ -265,10 +224,7 @@ def _flatten_optimiser(moving: TrainState) -> dict[str, Tensor]:
 
 
 def _load_optimiser(moving: TrainState, flat: Mapping[str, Tensor]) -> None:
-    numbers = {name: number for number, name in _parameter_names(moving).items()}
-    state: dict[int, dict[str, Tensor]] = {}
-    for path, tensor in flat.items():
-        name, _, key = path.rpartition("/")
-        state.setdefault(numbers[name], {})[key] = tensor
+    names = _parameter_names(moving).items()
+    state = {number: means for number, name in names if (means := with_prefix(flat, name))}
     groups = moving.optimiser.state_dict()["param_groups"]
     moving.optimiser.load_state_dict({"state": state, "param_groups": groups})

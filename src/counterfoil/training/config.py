@@ -42,13 +42,7 @@ class LRSchedule(ABC):
             )
 
     def factor(self, step: int, *, per_epoch: int, total: int) -> float:
-        """The factor at a step.
-
-        Args:
-            step: optimiser steps made before.
-            per_epoch: optimiser steps in an epoch.
-            total: optimiser steps in the whole training.
-        """
+        """The factor after so many steps, of `per_epoch` in an epoch and `total` in all."""
         rise = self.warmup * total if self.warmup < 1 else self.warmup
         if step < rise:
             return min(1.0, (step + 1) / rise)
@@ -59,9 +53,8 @@ class LRSchedule(ABC):
     def after_warmup(self, done: float, *, epoch: int) -> float:
         """The factor once the rate has risen.
 
-        Args:
-            done: share of the steps after warm-up that have been made, from 0 to 1.
-            epoch: whole epochs made before, warm-up included.
+        `done` is the share of the steps after warm-up that have been made, from 0 to 1; `epoch`
+        counts whole epochs made before, warm-up included.
         """
 
 
@@ -111,11 +104,7 @@ class StepDecayLR(LRSchedule):
 @final
 @dataclass(frozen=True, kw_only=True)
 class CosineLR(LRSchedule):
-    """Half a cosine from the full rate down to a share of it.
-
-    Attributes:
-        end: the last share.
-    """
+    """Half a cosine from the full rate down to its share `end`."""
 
     kind: str = field(default="cosine", init=False)
     end: float = 0.0
@@ -127,11 +116,7 @@ class CosineLR(LRSchedule):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LinearLR(LRSchedule):
-    """A straight line from the full rate down to a share of it.
-
-    Attributes:
-        end: the last share.
-    """
+    """A straight line from the full rate down to its share `end`."""
 
     kind: str = field(default="linear", init=False)
     end: float = 0.0
@@ -153,10 +138,7 @@ class ParameterGroup:
             with ``objective.``.
         rate: multiplier of the learning rate.
         decay: weight decay of this group, or None for that of all.
-        begins: epochs during which it does not move yet, nor costs a gradient.
-
-    Raises:
-        ValueError: it begins before the first epoch.
+        begins: epochs, from 0, during which it does not move yet, nor costs a gradient.
     """
 
     match: str
@@ -210,11 +192,7 @@ class OptimizerConfig:
             raise ValueError(f"clip={self.clip}, decay={self.decay}: neither may be below 0")
 
     def freeze_in(self, module: nn.Module) -> None:
-        """Stop the parameters of a step that are not to move.
-
-        Raises:
-            ValueError: a pattern that fits no parameter, or nothing is left to train.
-        """
+        """Stop the parameters of a step that are not to move; an error where there are none."""
         named = dict(_named_parameters(module))
         for pattern in self.freeze:
             for name in _match_names(pattern, list(named), "freeze"):
@@ -223,17 +201,14 @@ class OptimizerConfig:
             raise ValueError(f"freeze={self.freeze} leaves no parameter to train")
 
     def build(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of a step's moving parameters; `set_rate` sets its learning rates.
-
-        Raises:
-            ValueError: a group that fits no parameter.
-        """
-        named = {name: p for name, p in _named_parameters(module) if p.requires_grad}
+        """The optimiser of a step's moving parameters; `set_rate` sets its learning rates."""
+        named = dict(_named_parameters(module))
         for group in self.groups:
-            _match_names(group.match, [name for name, _ in _named_parameters(module)], "groups")
+            _match_names(group.match, list(named), "groups")
         groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
         for name, parameter in named.items():
-            groups.setdefault(self._treatment(name, parameter), []).append(parameter)
+            if parameter.requires_grad:
+                groups.setdefault(self._treatment(name, parameter), []).append(parameter)
         settings = [
             {
                 "params": parameters,
@@ -248,12 +223,7 @@ class OptimizerConfig:
         return rule(settings, lr=self.rate, betas=self.betas, eps=self.epsilon)
 
     def wake(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
-        """Let the groups move whose time has come, and no others.
-
-        Args:
-            optimiser: what `build` gave.
-            epoch: whole epochs made before.
-        """
+        """Let the groups move whose time has come after so many epochs, and no others."""
         for group in optimiser.param_groups:
             if group["begins"]:
                 for parameter in group["params"]:
@@ -283,12 +253,7 @@ def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:
 
 @final
 class WeightAverage:
-    """Exponential moving average of a model's parameters and buffers.
-
-    Args:
-        module: the model.
-        decay: share of the average that stays at each step.
-    """
+    """Moving average of a model's parameters and buffers; `decay` is the share that stays."""
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -423,7 +388,5 @@ class TrainConfig:
 
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""
-        silent = [
-            name for name in _ADDED_LATER if not getattr(self, name)
-        ]  # older runs keep digests
-        return {n: value for n, value in asdict(self).items() if n not in (*_NO_INFLUENCE, *silent)}
+        silent = {name for name in _ADDED_LATER if not getattr(self, name)}
+        return {n: v for n, v in asdict(self).items() if n not in silent.union(_NO_INFLUENCE)}

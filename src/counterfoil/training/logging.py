@@ -6,11 +6,9 @@ import importlib.util
 import json
 import resource
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
 
 import torch
@@ -25,35 +23,22 @@ from counterfoil.training.config import Tracker
 Line = Mapping[str, float | int | str]
 
 
-class MetricSink(ABC):
-    """A tracker that metrics go to beside the file."""
-
-    @abstractmethod
-    def write(self, step: int, line: Line) -> None:
-        """One line of metrics."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the tracker."""
+Sink = tuple[Callable[[int, Line], object], Callable[[], object]]  # writes a line; closes
 
 
 @final
 class MetricsLog:
-    """Appends lines to ``metrics.jsonl``, on the first process only.
+    """Appends lines to ``metrics.jsonl``, and sends them to trackers, on the first process only.
 
-    Args:
-        path: the file.
-        keep: how many bytes of an earlier file stand; the rest came after the checkpoint that is
-            being resumed and will be written again.
-        track: where lines go beside the file.
-        step: the step that is being resumed.
+    Resuming at a step keeps `keep` bytes of an earlier file: the rest came after the checkpoint and
+    will be written again.
     """
 
     def __init__(
         self, path: Path, *, keep: int = 0, track: Sequence[Tracker] = (), step: int = 0
     ) -> None:
         self.path, self.bytes = path, keep
-        self._sinks: list[MetricSink] = []
+        self._sinks: list[Sink] = []
         self._file = None
         if distributed.rank():
             return
@@ -71,32 +56,22 @@ class MetricsLog:
         self._file.write(text)
         self._file.flush()
         self.bytes += len(text)
-        for sink in self._sinks:
-            sink.write(step, line)
+        for send, _ in self._sinks:
+            send(step, line)
 
     def __enter__(self) -> MetricsLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._file is not None:
             self._file.close()
-        for sink in self._sinks:
-            sink.close()
+        for _, close in self._sinks:
+            close()
 
 
 @final
 class MetricWindow:
-    """Sums since the last line of metrics, on the device until they are read.
-
-    Attributes:
-        steps: how many steps it spans.
-        pairs: anchor pairs seen in this session.
-    """
+    """Sums over the steps since the last line of metrics, on the device until they are read."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -171,99 +146,65 @@ def memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-@final
-class TensorBoardSink(MetricSink):
+def _tensorboard(folder: Path, step: int) -> Sink:
     """TensorBoard files beside the metrics."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-
-    def write(self, step: int, line: Line) -> None:
+    def send(step: int, line: Line) -> None:
         for name, value in line.items():
             if not isinstance(value, str):
-                self._writer.add_scalar(name, value, step)
+                writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
-        self._writer.close()
+    return send, writer.close
 
 
-@final
-class WandBSink(MetricSink):
+def _wandb(folder: Path, step: int) -> Sink:
     """A run of Weights & Biases."""
+    import wandb
 
-    def __init__(self, folder: Path, step: int) -> None:
-        import wandb
-
-        name = f"{folder.name} from step {step}" if step else folder.name
-        self._run: Any = wandb.init(
-            project="counterfoil", group=folder.name, name=name, dir=str(folder)
-        )
-
-    def write(self, step: int, line: Line) -> None:
-        self._run.log(dict(line), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+    name = f"{folder.name} from step {step}" if step else folder.name
+    run: Any = wandb.init(project="counterfoil", group=folder.name, name=name, dir=str(folder))
+    return lambda step, line: run.log(dict(line), step=step), run.finish
 
 
-_SINKS: dict[Tracker, type[TensorBoardSink] | type[WandBSink]] = {
-    "tensorboard": TensorBoardSink,
-    "wandb": WandBSink,
+_SINKS: dict[Tracker, Callable[[Path, int], Sink]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
 }
 
 
-# Difficulty of generated captions for the model that is trained on them.
-#
-# TAGS (https://arxiv.org/abs/2111.03349), Fig. 3: score of the written caption minus score of the
-# caption that it was made of, while training goes on.
+# Figures beside the losses: of generated captions, of the guide, of a batch without a matrix.
 
-
-ABOVE, GAP = "written_above", "written_gap"
-LEVELS = (10, 25, 50, 75, 90)
+DISAGREE = "guide_disagree"
+SHARE = "share_"  # begins the names of the terms' shares of the gradient, in percent
 
 
 def generated_difficulty(written: Tensor, grid: ScoreMatrix) -> dict[str, Tensor]:
-    """Figures of the captions written for B anchors; none where nothing was written.
+    """Measure how hard generated captions are for the model: TAGS, Fig. 3, while training goes on.
 
-    Args:
-        written: (B, N) their scores, -inf where there is none.
-        grid: whose anchors they are compared with.
-
-    Returns:
-        Percent that score above their anchor, the mean difference in units of a score, and its
-        percentiles `LEVELS`.
+    Percent of them that score above the caption they were made of, the mean difference in units of
+    a score, and its percentiles; nothing where no caption was generated. `written` are the (B, N)
+    scores of the captions of each anchor, -inf where there is none.
     """
     scores = written.detach().double()
     there = scores > -torch.inf
     gaps = ((scores - grid.anchor.detach().double().unsqueeze(1)) / grid.scale)[there]
     if not len(gaps):
         return {}
-    shares = torch.tensor(LEVELS, dtype=torch.double, device=gaps.device) / 100
+    levels = (10, 25, 50, 75, 90)
+    shares = torch.tensor(levels, dtype=torch.double, device=gaps.device) / 100
     return {
-        ABOVE: 100 * (gaps > 0).double().mean(),
-        GAP: gaps.mean(),
-        **{f"{GAP}_p{n}": at for n, at in zip(LEVELS, gaps.quantile(shares), strict=True)},
+        "written_above": 100 * (gaps > 0).double().mean(),
+        "written_gap": gaps.mean(),
+        **{f"written_gap_p{n}": at for n, at in zip(levels, gaps.quantile(shares), strict=True)},
     }
-
-
-# Figures beside the losses: of the guide and of generated captions.
-
-
-DISAGREE, DIVERGENCE, OUTRANKED = "guide_disagree", "guide_kl", "guide_outranked"
-SHARE = "share_"  # begins the names of the terms' shares of the gradient, in percent
 
 
 @final
 class StepMonitor:
-    """Records figures of the steps that are logged; other steps cost nothing.
-
-    Attributes:
-        wanted: whether the next step is recorded.
-        figures: of the last recorded step by name, see `guide_figures` and
-            `generated_difficulty`.
-    """
+    """Records figures of the steps that are logged (`wanted`); other steps cost nothing."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -298,9 +239,7 @@ class StepMonitor:
 def vector_figures(vectors: VectorScores, sample: int = 1000) -> dict[str, Tensor]:
     """Mean scores of the true images and of the hardest wrong images of the first texts.
 
-    Args:
-        vectors: of the batch, texts in random order.
-        sample: texts looked at, so that it costs little beside the loss.
+    Texts come in random order, and few are looked at, so that it costs little beside the loss.
     """
     own = vectors.text_to_image[:sample]
     scores = full_precision(vectors.texts[:sample]) @ full_precision(vectors.images).T
@@ -317,17 +256,10 @@ def vector_figures(vectors: VectorScores, sample: int = 1000) -> dict[str, Tenso
 def guide_figures(
     grids: Mapping[str, ScoreMatrix], losses: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Figures of one guided step.
+    """Figures of one guided step: how the model agrees with its guide, and each term's share.
 
-    Args:
-        grids: what was judged by name, the inference grid with its guide among it.
-        losses: weighted losses by name, whose graph is kept.
-
-    Returns:
-        Percent of anchors whose hardest negative is another one for the guide, the mean divergence,
-        percent of anchors whose positive some negative outranks in the guide (an alarm for false
-        negatives), and each term's share, in percent, of the norms of the gradients that reach
-        the scores of all grids.
+    The shares, in percent, are of the norms of the gradients that reach the scores of all grids;
+    the graph of the losses is kept.
     """
     agreement = guide_agreement(grids[INFERENCE])
     scores = [grid.scores for grid in grids.values() if grid.scores.requires_grad]
@@ -335,8 +267,8 @@ def guide_figures(
     total = torch.stack(list(norms.values())).sum().clamp(min=1e-30)
     return {
         DISAGREE: agreement.disagree,
-        DIVERGENCE: agreement.divergence,
-        OUTRANKED: agreement.outranked,
+        "guide_kl": agreement.divergence,
+        "guide_outranked": agreement.outranked,
         **{f"{SHARE}{name}": 100 * norm / total for name, norm in norms.items()},
     }
 
@@ -352,7 +284,7 @@ def describe_figures(figures: Mapping[str, float]) -> str:
     )
     return (
         f"{figures[DISAGREE]:.0f} % of hardest negatives differ from the guide's, "
-        f"KL {figures[DIVERGENCE]:.2g}, gradient {shares}"
+        f"KL {figures['guide_kl']:.2g}, gradient {shares}"
     )
 
 

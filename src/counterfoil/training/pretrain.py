@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal, final, get_args
@@ -30,7 +31,7 @@ from counterfoil.losses.pretraining import (
     word_region_alignment,
 )
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
-from counterfoil.models.layers.joint_encoder import JointModel, JointTokens
+from counterfoil.models.layers.joint_encoder import JointModel
 from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.generation.inputs import choose_spans, mask_spans, with_singles
 from counterfoil.training.batches import numbered_batches
@@ -50,6 +51,14 @@ REGION_TASKS: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # tasks on masked reg
 CLASS_TASKS: tuple[Task, ...] = ("mrc", "mrckl")  # tasks on the probabilities of a detector
 SCORED_TASKS: tuple[Task, ...] = ("mlm", "itm")  # tasks with an answer that is right or wrong
 
+TASK_LOSSES: Mapping[Task, Callable[[Tensor, Tensor], Tensor]] = {
+    "mlm": partial(cross_entropy, reduction="none"),
+    "mrfr": region_regression,
+    "mrc": region_classification,
+    "mrckl": region_kl_divergence,
+    "itm": partial(cross_entropy, reduction="none"),
+}
+
 # from rows of a data set to a detector's (N, R, C) class probabilities of image regions, sum 1
 RegionClasses = Callable[[Tensor], Tensor]
 
@@ -59,30 +68,21 @@ RegionClasses = Callable[[Tensor], Tensor]
 class PretrainTasks:
     """How often each task is drawn, and how much is hidden.
 
-    Attributes:
-        mlm: weight of hidden words; only the ratio to the other tasks counts.
-        mrfr: features of hidden regions.
-        mrc: likeliest classes of hidden regions.
-        mrckl: probabilities of the classes of hidden regions.
-        itm: whether text and image match.
-        transport: weight of the cost of moving words onto regions, which goes with `itm`.
-        words: how likely a word is hidden.
-        regions: how likely a region is hidden.
-        mismatched: how likely a pair gets another image for `itm`.
-
     Raises:
         ValueError: a number out of range, or no task.
     """
 
-    mlm: float = 2.0
-    mrfr: float = 1.0
-    mrc: float = 0.0
-    mrckl: float = 1.0
-    itm: float = 2.0
-    transport: float = 0.1
-    words: float = 0.15
-    regions: float = 0.15
-    mismatched: float = 0.5
+    # weights of the tasks, of which only the ratio counts
+    mlm: float = 2.0  # hidden words
+    mrfr: float = 1.0  # features of hidden regions
+    mrc: float = 0.0  # likeliest classes of hidden regions
+    mrckl: float = 1.0  # probabilities of the classes of hidden regions
+    itm: float = 2.0  # whether text and image match
+    transport: float = 0.1  # weight of the cost of moving words onto regions, beside `itm`
+    # probabilities
+    words: float = 0.15  # that a word is hidden
+    regions: float = 0.15  # that a region is hidden
+    mismatched: float = 0.5  # that a pair gets another image for `itm`
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -99,11 +99,7 @@ class PretrainTasks:
         return tuple(task for task in among if getattr(self, task))
 
     def without_classes(self) -> PretrainTasks:
-        """The tasks that need no class probabilities of regions.
-
-        Raises:
-            ValueError: no task is left.
-        """
+        """The tasks that need no class probabilities of regions; an error if none is left."""
         return replace(self, **dict.fromkeys(CLASS_TASKS, 0.0))
 
     def only(self, wanted: Task) -> PretrainTasks:
@@ -120,31 +116,18 @@ class PretrainTasks:
 @final
 @dataclass(frozen=True, slots=True)
 class PretrainBatch:
-    """Pairs with hidden words or regions; P of the B are this process's share.
-
-    Attributes:
-        task: the task of the batch.
-        anchors: (B,) data set rows of all pairs.
-        images: P of them, as they are.
-        texts: P of them; words are hidden for "mlm".
-        real: (P,) bool, False for a pair that only fills up the share.
-        slots: where words are hidden, in real pairs.
-        labels: (M,) long, the hidden words.
-        hidden_regions: (P, R) bool, True where a region is hidden, in real pairs.
-        matching: (P,) bool, True where text and image belong together.
-        classes: (P, R, C) probabilities of the classes of regions, for tasks that predict them.
-    """
+    """Pairs with hidden words or regions; P of the B are this process's share."""
 
     task: Task
-    anchors: Pairs
-    images: ModalityBatch
-    texts: ModalityBatch
-    real: Tensor
-    slots: WordSlots
-    labels: Tensor
-    hidden_regions: Tensor
-    matching: Tensor
-    classes: Tensor | None = None
+    anchors: Pairs  # (B,) data set rows of all pairs
+    images: ModalityBatch  # P of them, as they are
+    texts: ModalityBatch  # P of them; words are hidden for "mlm"
+    real: Tensor  # (P,) bool, False for a pair that only fills up the share
+    slots: WordSlots  # where words are hidden, in real pairs
+    labels: Tensor  # (M,) long, the hidden words
+    hidden_regions: Tensor  # (P, R) bool, True where a region is hidden, in real pairs
+    matching: Tensor  # (P,) bool, True where text and image belong together
+    classes: Tensor | None = None  # (P, R, C) class probabilities, for tasks that predict them
 
     def to(self, device: torch.device | str) -> PretrainBatch:
         """The same batch on another device; the data set rows stay where they are."""
@@ -164,28 +147,16 @@ class PretrainBatch:
 @final
 @dataclass(frozen=True, kw_only=True)
 class PretrainStream:
-    """The batches of a pre-training, each the same from the same seed wherever it begins.
-
-    Attributes:
-        processor: source of images and texts.
-        sampler: which captions form a batch.
-        epochs: how many.
-        seed: of what is drawn.
-        tasks: the tasks and how often each is drawn.
-        mask: id of the token that hides a word.
-        words: (W,) long, ids that may stand in the place of a hidden word.
-        accumulate: batches of one task in a row, as one optimiser step takes them.
-        classes: class probabilities of regions.
-    """
+    """The batches of a pre-training, each the same from the same seed wherever it begins."""
 
     processor: ProcessedDataset
     sampler: BatchSampler
     epochs: int
     seed: int
     tasks: PretrainTasks
-    mask: int
-    words: Tensor
-    accumulate: int = 1
+    mask: int  # id of the token that hides a word
+    words: Tensor  # (W,) long, ids that may stand in the place of a hidden word
+    accumulate: int = 1  # batches of one task in a row, as one optimiser step takes them
     classes: RegionClasses | None = None
 
     def batches(self, start: int = 0) -> Iterator[PretrainBatch]:
@@ -260,10 +231,7 @@ def maskable_tokens(texts: ModalityBatch, words: Tensor) -> Tensor:
 def hide_regions(mask: Tensor, chance: Tensor, *, share: float) -> Tensor:
     """(N, R) bool, True at regions that are hidden: each by itself, one at least of each image.
 
-    Args:
-        mask: (N, R) bool, True where a region is real.
-        chance: (N, R) drawn evenly from 0 to 1.
-        share: how likely a region is hidden.
+    A real region is hidden where its chance, drawn evenly from 0 to 1, is below the share.
     """
     chance = chance.masked_fill(~mask, 2.0)
     least = chance == chance.amin(1, keepdim=True)
@@ -273,13 +241,9 @@ def hide_regions(mask: Tensor, chance: Tensor, *, share: float) -> Tensor:
 def mismatch_pairs(
     images: Tensor, count: int, *, share: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """(B,) rows of which some are of another image, and (B,) bool, True where it is the same.
+    """(B,) image rows of which a share is replaced, and (B,) bool, True where the row is the same.
 
-    Args:
-        images: (B,) rows.
-        count: of all images.
-        share: how likely another one takes its place.
-        rng: of the choice.
+    `count` is the number of images to draw from.
     """
     other = torch.randint(max(count - 1, 1), images.shape, generator=rng)
     other = other + (other >= images).long()
@@ -295,49 +259,35 @@ def mismatch_pairs(
 @final
 @dataclass(frozen=True, slots=True)
 class TaskOutputs:
-    """Predictions of a model for its share of a batch, and their targets.
+    """Predictions of a model for its share of a batch, and their targets."""
 
-    Attributes:
-        predictions: (M, ...) rows of logits or features.
-        targets: (M,) long, or (M, ...) features or probabilities.
-        distance: (M,) cost of moving words onto regions, for "itm".
-    """
-
-    predictions: Tensor
-    targets: Tensor
-    distance: Tensor | None = None
+    predictions: Tensor  # (M, ...) rows of logits or features
+    targets: Tensor  # (M,) long, or (M, ...) features or probabilities
+    distance: Tensor | None = None  # (M,) cost of moving words onto regions, for "itm"
 
 
 def task_outputs(
     model: JointModel, batch: PretrainBatch, *, transport: bool = False
 ) -> TaskOutputs:
-    """Run a model on its share of a batch.
-
-    Args:
-        model: the model.
-        batch: pairs with hidden words or regions.
-        transport: whether to compute the cost of moving words onto regions for "itm".
-    """
+    """Run a model on its share of a batch; `transport` adds the cost of alignment for "itm"."""
+    texts, hidden = model.encode_texts(batch.texts), batch.hidden_regions
     if batch.task in REGION_TASKS:
         assert isinstance(model, UNITER)
-        return _region_outputs(model, batch)
-    joint = model.joint(model.encode_images(batch.images), model.encode_texts(batch.texts))
+        joint = model.joint(model.embed_images(batch.images, hidden), texts)
+        states = joint.images.tokens[hidden]
+        if batch.task == "mrfr":
+            return TaskOutputs(model.regressed(states), batch.images.values[hidden])
+        assert batch.classes is not None
+        return TaskOutputs(model.classified(states), batch.classes[hidden])
+    joint = model.joint(model.encode_images(batch.images), texts)
     if batch.task == "mlm":
         states = joint.texts.tokens[batch.slots.pair, batch.slots.place]
         return TaskOutputs(model.filled(states), batch.labels)
-    real, matched = batch.real, model.matched(joint.pooled)
-    distance = _transport_distance(joint)[real] if transport else None
+    real, matched, distance = batch.real, model.matched(joint.pooled), None
+    if transport:
+        words, regions = joint.texts, joint.images
+        distance = optimal_transport(words.tokens, regions.tokens, words.mask, regions.mask)[real]
     return TaskOutputs(matched[real], batch.matching[real].long(), distance)
-
-
-def _region_outputs(model: UNITER, batch: PretrainBatch) -> TaskOutputs:
-    images = model.embed_images(batch.images, batch.hidden_regions)
-    joint = model.joint(images, model.encode_texts(batch.texts))
-    states = joint.images.tokens[batch.hidden_regions]
-    if batch.task == "mrfr":
-        return TaskOutputs(model.regressed(states), batch.images.values[batch.hidden_regions])
-    assert batch.classes is not None
-    return TaskOutputs(model.classified(states), batch.classes[batch.hidden_regions])
 
 
 @final
@@ -345,12 +295,8 @@ class PretrainStep(TrainableModule[PretrainBatch]):
     """From pairs with hidden words or regions to named losses.
 
     Each process encodes its share of the pairs; a loss is the mean over the hidden items of all
-    processes, so that gradients are those of one process with the whole batch.
-
-    Args:
-        model: the model in training.
-        tasks: the tasks.
-        precision: "bf16" computes under autocast; losses are float32 in any case.
+    processes, so that gradients are those of one process with the whole batch. With "bf16" it
+    computes under autocast; losses are float32 in any case.
 
     Raises:
         ValueError: the model cannot be pre-trained.
@@ -368,16 +314,7 @@ class PretrainStep(TrainableModule[PretrainBatch]):
         """The loss of the task, and for "itm" that of moving words onto regions ("wra")."""
         with autocast(self.precision, batch.real.device):
             outputs = task_outputs(self.model, batch, transport=self.tasks.transport > 0)
-        predictions = outputs.predictions.float()
-        if batch.task in ("mlm", "itm"):
-            loss = cross_entropy(predictions, outputs.targets, reduction="none")
-        else:
-            task_loss = {
-                "mrfr": region_regression,
-                "mrc": region_classification,
-                "mrckl": region_kl_divergence,
-            }[batch.task]
-            loss = task_loss(predictions, outputs.targets)
+        loss = TASK_LOSSES[batch.task](outputs.predictions.float(), outputs.targets)
         losses: dict[str, Tensor] = {batch.task: _mean(loss)}
         if outputs.distance is not None:
             alignment = word_region_alignment(outputs.distance, outputs.targets == 1)
@@ -390,11 +327,7 @@ class PretrainStep(TrainableModule[PretrainBatch]):
 
 
 def check_pretrainable(model: RetrievalModel, tasks: PretrainTasks) -> JointModel:
-    """Refuse a model without the parts that the tasks need, and return others.
-
-    Raises:
-        ValueError: a part is missing.
-    """
+    """Refuse a model without the parts that the tasks need, and return others."""
     if not isinstance(model, JointModel):
         raise ValueError(
             f"{type(model).__name__} cannot be pre-trained: it does not read words and images "
@@ -409,11 +342,7 @@ def check_pretrainable(model: RetrievalModel, tasks: PretrainTasks) -> JointMode
 
 
 def mask_word(model: RetrievalModel) -> int:
-    """Id of the token that hides a word from a model.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """Id of the token that hides a word from a model; an error if it has none."""
     tokens = [part.mask_word for part in model.modules() if isinstance(part, WordEmbeddingModel)]
     if not tokens or tokens[0] is None:
         raise ValueError(
@@ -421,11 +350,6 @@ def mask_word(model: RetrievalModel) -> int:
             "that has one, such as bert-base-cased"
         )
     return tokens[0]
-
-
-def _transport_distance(joint: JointTokens) -> Tensor:
-    texts, images = joint.texts, joint.images
-    return optimal_transport(texts.tokens, images.tokens, texts.mask, images.mask)
 
 
 def _mean(values: Tensor) -> Tensor:
@@ -452,19 +376,11 @@ def pretrain(
 ) -> TrainResult:
     """Pre-train a model in place; with `resume`, from the last checkpoint in the folder on.
 
-    Every process of a group calls this with the same arguments.
-
-    Args:
-        plan: how to train; `plan.select` is "accuracy", the mean of "mlm" and "itm", or one of
-            them, in percent.
-        model: the model, with the weights to begin from.
-        tasks: the tasks, and how often each is drawn.
-        train: the training split as the model sees it.
-        folder: where ``metrics.jsonl`` and ``checkpoints/`` are written.
-        classes: how likely the classes of regions are; without it "mrc" and "mrckl" are left out.
-        dev: the split that an epoch is chosen on.
-        run: digest of what else the numbers depend on: the recipe, the weights to begin from.
-        resume: go on from the last checkpoint, if there is one; else earlier ones are removed.
+    Every process of a group calls this with the same arguments. ``metrics.jsonl`` and
+    ``checkpoints/`` are written to the folder. Without `classes`, a detector's probabilities, the
+    tasks "mrc" and "mrckl" are left out. An epoch is chosen on `dev` by `plan.select`: "accuracy",
+    the mean of "mlm" and "itm", or one of them. `run` is a digest of what else the numbers depend
+    on.
 
     Raises:
         ValueError: the model or the plan does not go with pre-training, no task is left, a tracker
@@ -501,11 +417,7 @@ def pretrain(
 
 
 def vocabulary_of(processor: ProcessedDataset) -> Tensor:
-    """(W,) long, ids that stand for a word.
-
-    Raises:
-        ValueError: texts are ready-made vectors.
-    """
+    """(W,) long, ids that stand for a word; an error where texts are ready-made vectors."""
     tokenizer = processor.processor.tokenizer
     if tokenizer is None:
         raise ValueError("pre-training hides words, and these texts are ready-made vectors")
@@ -515,14 +427,10 @@ def vocabulary_of(processor: ProcessedDataset) -> Tensor:
 
 
 def dev_accuracy(stream: PretrainStream, dev: ProcessedDataset) -> DevMetrics:
-    """Return a function that measures a model on fixed batches of dev.
+    """Return a function that measures a model on fixed batches of dev, like those of the training.
 
     Its figures are the accuracy of each task with right and wrong answers, and "accuracy", their
     mean, in percent.
-
-    Args:
-        stream: the batches of the training.
-        dev: the split as the model sees it.
     """
     size = stream.sampler.batch
     sampler = BatchSampler(dev.dataset.relation, batch=size, seed=0)

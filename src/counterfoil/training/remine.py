@@ -75,15 +75,8 @@ class Reminer(Callback):
     """Mines the training split at the beginning of epochs; batches then draw from the new lists.
 
     Stores are folders named after the run and the epoch they were mined at. All processes call
-    every method together; the first one writes.
-
-    Args:
-        plan: when, and how much.
-        stream: the batches, with the lists that are drawn from till the first mining, if any.
-        draw: how to draw.
-        needs: roles that the objective needs.
-        folder: where the stores go.
-        run: digest of everything the training's numbers depend on.
+    every method together; the first one writes. Till the first mining the stream's own lists are
+    drawn from, if there are any; of new lists only the roles that the objective needs are drawn.
     """
 
     def __init__(
@@ -117,11 +110,7 @@ class Reminer(Callback):
         self.remove_lists(but=loop.progress.lists)
 
     def open(self, name: str) -> NegativeSampler | None:
-        """Return a sampler of the lists with this name; "" names the first lists.
-
-        Raises:
-            ValueError: they are gone, or damaged.
-        """
+        """Return a sampler of the lists with this name; "" names the first lists."""
         if not name:
             return self.stream.draws
         place = self.folder / name
@@ -151,7 +140,8 @@ class Reminer(Callback):
             if [source.checkpoint for source in store.manifest.sources] == [weights]:
                 return self._sampler(store)
         partial = self.folder / f"{name}-{weights}.partial"
-        with torch.random.fork_rng(_cuda_devices()):
+        device = distributed.device()
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             store = self._mine_store(model, weights, partial, stop)
         if distributed.rank() == 0:
             store.save(place)
@@ -173,12 +163,13 @@ class Reminer(Callback):
         processor, dataset, plan = self.stream.processor, self.stream.processor.dataset, self.plan
         images = encode_images(model, processor.images, len(dataset))
         texts = encode_texts(model, processor.texts, len(dataset.texts))
-        texts_per_image, images_per_text = self._lengths()
+        first = self.stream.draws.draws if isinstance(self.stream.draws, RoleSubset) else None
+        lengths = first.lengths if isinstance(first, OfflineNegativeSampler) else (TEXTS, IMAGES)
         lists = mine_lists(
             [EmbeddedDataset(model, images, texts)],
             dataset.text_to_image,
-            texts_per_image=texts_per_image,
-            images_per_text=images_per_text,
+            texts_per_image=plan.texts or lengths[0],
+            images_per_text=plan.images or lengths[1],
             filters=NegativeFilters(plan.filters, dataset, device=distributed.device()),
             keep=partial,
             stop=stop,
@@ -193,22 +184,13 @@ class Reminer(Callback):
             filters=plan.filters.describe(),
         )
 
-    def _lengths(self) -> tuple[int, int]:
-        """Lengths of the lists of texts and of images: those of the plan, or of the first lists."""
-        first = self.stream.draws.draws if isinstance(self.stream.draws, RoleSubset) else None
-        texts, images = (
-            first.lengths if isinstance(first, OfflineNegativeSampler) else (TEXTS, IMAGES)
-        )
-        return self.plan.texts or texts, self.plan.images or images
-
     def _open_store(self, place: Path) -> NegativeStore:
         return NegativeStore.open(place, fingerprint=self.stream.processor.dataset.fingerprint)
 
     def _sampler(self, store: NegativeStore) -> NegativeSampler:
         relation = self.stream.processor.dataset.relation
-        return RoleSubset(
-            OfflineNegativeSampler(lists=store.lists, relation=relation, plan=self.draw), self.needs
-        )
+        sampler = OfflineNegativeSampler(lists=store.lists, relation=relation, plan=self.draw)
+        return RoleSubset(sampler, self.needs)
 
     def _mine_epoch(self, loop: TrainingLoop[Any], name: str, epoch: int) -> None:
         began = time.monotonic()
@@ -237,12 +219,7 @@ def check_remine(
 ) -> None:
     """Refuse a loss that needs lists before the first mining, or draws beyond their length.
 
-    Args:
-        plan: when lists are mined.
-        objective: the loss.
-        draw: how the lists are drawn from.
-        batches: in an epoch.
-        listed: whether there are lists from the beginning.
+    An epoch has so many `batches`; `listed` says whether there are lists from the beginning.
 
     Raises:
         ValueError: a term needs lists earlier, no term ever does, or they are too short.
@@ -278,7 +255,3 @@ def _silent_batches(term: Loss) -> float:
         return 0.0
     first = _silent_batches(term.first)
     return first if first < term.steps else max(float(term.steps), _silent_batches(term.second))
-
-
-def _cuda_devices() -> list[torch.device]:
-    return [distributed.device()] if distributed.device().type == "cuda" else []

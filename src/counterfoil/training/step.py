@@ -88,15 +88,10 @@ class BatchSource(Protocol[B_co]):
 
 
 class TrainableModule(nn.Module, ABC, Generic[B]):
-    """From a batch to named losses. This is what DistributedDataParallel wraps.
-
-    Attributes:
-        model: the model in training.
-        watch: records figures of logged steps.
-    """
+    """From a batch to named losses. This is what DistributedDataParallel wraps."""
 
     model: RetrievalModel
-    watch: StepMonitor
+    watch: StepMonitor  # records figures of logged steps
 
     @abstractmethod
     def forward(self, batch: B) -> dict[str, Tensor]:
@@ -167,12 +162,12 @@ OWN = "model_"  # begins the names of losses that are the model's own
 
 @final
 class TrainingStep(TrainableModule[Batch]):
-    """From a batch to named losses. This is what DistributedDataParallel wraps.
+    """From a batch to named losses.
 
     Args:
         model: the model in training.
         objective: the loss.
-        proposer: candidates that depend on the model as it is now.
+        proposer: online miner: candidates that depend on the model as it is now.
         guide: soft targets.
         mask: negatives that are left out because the guide takes them for true pairs: those of
             the block and those that are drawn, not those that a proposer makes.
@@ -183,8 +178,7 @@ class TrainingStep(TrainableModule[Batch]):
             the batch; 0 for all. Every piece is encoded once more in the backward pass, with the
             same dropout. Equal to the plain gradient, but running statistics of normalisation move
             twice and the model's own losses are added up over the pieces. The idea is that of Gao
-            et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
-            (https://arxiv.org/abs/2101.06983).
+            et al., 2021 (https://arxiv.org/abs/2101.06983).
         tiled: compute the loss from the vectors in tiles, so that memory does not grow with the
             product of images and texts; see `check_tiled`.
 
@@ -211,25 +205,8 @@ class TrainingStep(TrainableModule[Batch]):
         super().__init__()
         if tiled:
             check_tiled(objective, model, proposer=proposer, guide=guide)
-        proposed = proposer.provides if proposer else frozenset[Role]()
-        words = proposer.provides_words if proposer else frozenset[str]()
-        _check_provided(
-            "pairs in the role of", _names(objective.needs), _names(provides | proposed)
-        )
-        _check_provided("the word tasks", objective.needs_words, words)
-        _check_provided("the grids", objective.needs_grids, model.score_names)
-        if objective.needs_guide and guide is None:
-            raise ValueError(
-                "the objective needs a guide that says how similar images and texts ought to be, "
-                "and there is none; name the teachers"
-            )
-        if twice := _names(provides & proposed):
-            raise ValueError(
-                f"pairs in the role of {', '.join(sorted(twice))} are both drawn and proposed; "
-                "drop one of the two sources"
-            )
-        _check_guided(objective.needs_guided, guide, provides)
-        _check_mask(mask, guide, objective.needs & provides)
+        _check_needs(objective, model, proposer, provides)
+        _check_guide(objective, guide, mask, provides)
         if proposer is not None:
             proposer.check(model)
         self.model, self.objective = model, objective
@@ -274,12 +251,7 @@ class TrainingStep(TrainableModule[Batch]):
         return views
 
     def judge(self, batch: Batch, share: EncodedViews) -> dict[str, Tensor]:
-        """Losses of the whole batch.
-
-        Args:
-            batch: the batch.
-            share: what `encode` made of this process's share of it.
-        """
+        """Losses of the whole batch, from what `encode` made of this process's share of it."""
         if self.tiled:
             return self._judge_tiled(batch, gather_views(batch, share))
         with autocast(self.precision, batch.device):
@@ -320,19 +292,15 @@ class TrainingStep(TrainableModule[Batch]):
         # run the objective itself on zeros: no formula per loss, and terms that are silent at this
         # step, guides and margins count as they do in training
         flat = torch.zeros(batch.block, device=batch.device)
-        grids = {
-            n: self._score_matrix(batch, self._zero_scores(batch, n), n)
-            for n in self._wanted(batch)
-        }
+        grids = {}
+        for name in self._wanted(batch):
+            copies = self._copies.get(name, 1)  # as many as the grid of the batch before had
+            zeros = flat.new_zeros(batch.block[0] * copies, batch.block[1] * copies)
+            grids[name] = self._score_matrix(batch, zeros, name)
         pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
         pairs |= {r: flat.new_zeros(n.shape).masked_fill(n, -torch.inf) for r, n in none.items()}
         losses = self._losses(batch, grids, pairs, {})
         return torch.stack(list(losses.values())).sum()
-
-    def _zero_scores(self, batch: Batch, name: str) -> Tensor:
-        """Equal scores, as many as the grid of this name had of the batch before."""
-        images, texts = (size * self._copies.get(name, 1) for size in batch.block)
-        return torch.zeros(images, texts, device=batch.device)
 
     def _losses(
         self,
@@ -503,6 +471,54 @@ def _append_items(
     return Embeddings.cat([pool, gather_parts(new, len(proposed))])
 
 
+def _check_needs(
+    objective: WeightedSum,
+    model: RetrievalModel,
+    proposer: OnlineMiner | None,
+    provides: frozenset[Role],
+) -> None:
+    """Refuse an objective that needs what neither the model, the draws nor the miner provide."""
+    proposed = proposer.provides if proposer else frozenset[Role]()
+    words = proposer.provides_words if proposer else frozenset[str]()
+    _check_provided("pairs in the role of", _names(objective.needs), _names(provides | proposed))
+    _check_provided("the word tasks", objective.needs_words, words)
+    _check_provided("the grids", objective.needs_grids, model.score_names)
+    if twice := _names(provides & proposed):
+        raise ValueError(
+            f"pairs in the role of {', '.join(sorted(twice))} are both drawn and proposed; "
+            "drop one of the two sources"
+        )
+
+
+def _check_guide(
+    objective: WeightedSum,
+    guide: TargetSource | None,
+    mask: GuideMask,
+    provides: frozenset[Role],
+) -> None:
+    """Refuse an objective or a mask that needs a guide, or its targets for drawn pairs."""
+    if objective.needs_guide and guide is None:
+        raise ValueError(
+            "the objective needs a guide that says how similar images and texts ought to be, "
+            "and there is none; name the teachers"
+        )
+    pairwise = isinstance(guide, PairTargetSource)
+    if objective.needs_guided and not pairwise:
+        raise ValueError(
+            "the objective needs a guide for drawn pairs too, and there is none that knows them; "
+            "name the teachers"
+        )
+    kind = "guided pairs in the role of"
+    _check_provided(kind, _names(objective.needs_guided), _names(provides))
+    drawn = objective.needs & provides
+    if mask.margin is not None and (guide is None or (drawn and not pairwise)):
+        raise ValueError(
+            f"mask.margin={mask.margin} leaves out what a guide takes for true, and there is no "
+            "guide that scores the pairs; name a stage of teachers as guide, or leave the margin "
+            "out"
+        )
+
+
 def _names(roles: Iterable[Role]) -> frozenset[str]:
     return frozenset(repr(role.value) for role in roles)
 
@@ -522,10 +538,8 @@ def check_tiled(
 ) -> None:
     """Refuse a whole split as one batch where something needs its score matrix.
 
-    Args:
-        objective: the loss.
-        model: the model or its class; None where neither is known yet.
-        others: further inputs of the training by name, which are all to be None.
+    The model is given as such or by its class, or is not known yet; `others` are further inputs of
+    the training by name, which are all to be None.
 
     Raises:
         ValueError: something does.
@@ -545,32 +559,6 @@ def check_tiled(
             f"but {', '.join(wrong)} would need it; allowed are HardestTripletLoss and InfoNCELoss "
             "on a model with one vector per item, such as FrozenAdapters, without mined, proposed "
             "or guided negatives; leave the others out, or set batch to a number of captions"
-        )
-
-
-def _check_guided(
-    roles: frozenset[Role], guide: TargetSource | None, drawn: frozenset[Role]
-) -> None:
-    """Refuse a guide without targets for the drawn pairs that the objective needs them for."""
-    if not roles:
-        return
-    if not isinstance(guide, PairTargetSource):
-        raise ValueError(
-            "the objective needs a guide for drawn pairs too, and there is none that knows them; "
-            "name the teachers"
-        )
-    _check_provided("guided pairs in the role of", _names(roles), _names(drawn))
-
-
-def _check_mask(mask: GuideMask, guide: TargetSource | None, drawn: frozenset[Role]) -> None:
-    """Refuse a mask without a guide that scores all pairs it is for."""
-    if mask.margin is None:
-        return
-    if guide is None or (drawn and not isinstance(guide, PairTargetSource)):
-        raise ValueError(
-            f"mask.margin={mask.margin} leaves out what a guide takes for true, and there is no "
-            "guide that scores the pairs; name a stage of teachers as guide, or leave the margin "
-            "out"
         )
 
 
@@ -608,19 +596,12 @@ def _concatenate(parts: Sequence[EncodedViews]) -> EncodedViews:
     return EncodedViews(views, auxiliary)
 
 
-# One optimiser step from a group of batches.
-
-
 @final
 class OptimizerStep(Generic[B]):
-    """Moves the parameters once for each group of batches that it is given.
-
-    Args:
-        plan: how to train.
-        step: the step, on the device it computes on.
+    """Moves the parameters of a training step once for each group of batches.
 
     Attributes:
-        optimiser: of the step's moving parameters.
+        optimiser: of the moving parameters.
         rate: the learning rate of the last step.
     """
 
@@ -629,17 +610,18 @@ class OptimizerStep(Generic[B]):
         self.optimiser = plan.optimiser.build(step)
         self._parameters = [p for p in step.parameters() if p.requires_grad]
         distributed.broadcast_from_first(step.state_dict().values())
-        self._several = _parallel(step) if distributed.size() > 1 else None
+        self._parallel = None
+        if distributed.size() > 1:  # terms that begin later leave parameters unused till then
+            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+            self._parallel = DistributedDataParallel(step, find_unused_parameters=True)
         self._last_objective = torch.zeros(())
         self.rate = 0.0
 
     def __call__(self, group: Sequence[B], factor: float, *, epoch: int = 0) -> dict[str, Tensor]:
-        """One step; its mean losses and the norm of its gradient.
+        """Make one step; return mean losses and the norm of the gradient.
 
-        Args:
-            group: batches on the step's device, whose gradients are averaged.
-            factor: multiplier of the learning rates.
-            epoch: whole epochs made before.
+        Gradients of the batches in the group are averaged; `factor` multiplies the learning rates;
+        `epoch` counts whole epochs made before.
         """
         self.plan.optimiser.wake(self.optimiser, epoch)
         self.optimiser.zero_grad()
@@ -653,7 +635,8 @@ class OptimizerStep(Generic[B]):
         self.optimiser.step()
         # running statistics are each process's own
         distributed.broadcast_from_first(self.step.buffers())
-        self._last_objective = _objective(losses)
+        own = [loss for name, loss in losses.items() if not name.startswith(OWN)]
+        self._last_objective = torch.stack(own).sum()
         total = torch.stack(list(means.values())).sum()
         return {"loss": total, **means, "grad_norm": norm}
 
@@ -662,22 +645,8 @@ class OptimizerStep(Generic[B]):
         return self._last_objective.item()
 
     def _backward(self, batch: B, share: float, *, last: bool) -> dict[str, Tensor]:
-        with self._communication(wanted=last):
-            losses = (self._several or self.step)(batch)
+        # processes exchange the gradients of a group once, with its last batch
+        with self._parallel.no_sync() if self._parallel and not last else nullcontext():
+            losses = (self._parallel or self.step)(batch)
             torch.autograd.backward(torch.stack(list(losses.values())).sum() * share)
         return {name: loss.detach() for name, loss in losses.items()}
-
-    def _communication(self, *, wanted: bool) -> AbstractContextManager[object]:
-        if self._several is None or wanted:
-            return nullcontext()
-        return self._several.no_sync()
-
-
-def _parallel(step: nn.Module) -> DistributedDataParallel:
-    """The step on several processes; terms that begin later leave parameters unused till then."""
-    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
-    return DistributedDataParallel(step, find_unused_parameters=True)
-
-
-def _objective(losses: Mapping[str, Tensor]) -> Tensor:
-    return torch.stack([loss for n, loss in losses.items() if not n.startswith(OWN)]).sum()

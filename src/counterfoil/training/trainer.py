@@ -46,13 +46,11 @@ from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import GuideMask, TargetSource
 from counterfoil.training.batches import BatchStream, prefetch
 from counterfoil.training.callbacks import (
-    IMAGES,
     Callback,
     CollapseWarning,
     DevEvaluation,
     DevMetrics,
     MetricsLogger,
-    dev_sample_note,
 )
 from counterfoil.training.checkpoint import (
     BestEpoch,
@@ -74,39 +72,18 @@ from counterfoil.training.step import (
 )
 from counterfoil.training.stopping import StopMonitor, StopReason, watch_for_stop
 
-__all__ = [
-    "IMAGES",
-    "TrainResult",
-    "Trainer",
-    "TrainingLoop",
-    "dev_figures",
-    "dev_sample_note",
-    "fit",
-    "merge_lora",
-    "sampler_of",
-]
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """The outcome of a training.
+    """The outcome of a training."""
 
-    Attributes:
-        steps: optimiser steps made.
-        epochs: whole epochs made.
-        best: the best epoch on dev; None without dev evaluation.
-        stop_reason: "finished", or why it stopped early; it can then be resumed.
-        seconds: training time over all sessions.
-        metrics: path of ``metrics.jsonl``.
-    """
-
-    steps: int
-    epochs: int
-    best: BestEpoch | None
-    stop_reason: StopReason
-    seconds: float
-    metrics: Path
+    steps: int  # optimiser steps made
+    epochs: int  # whole epochs made
+    best: BestEpoch | None  # on dev; None without dev evaluation
+    stop_reason: StopReason  # "finished", or why it stopped early; it can then be resumed
+    seconds: float  # training time over all sessions
+    metrics: Path  # of ``metrics.jsonl``
 
     @property
     def finished(self) -> bool:
@@ -118,24 +95,13 @@ class TrainResult:
 class TrainingLoop(Generic[B]):
     """Epochs of optimiser steps, with callbacks and checkpoints.
 
-    Args:
-        config: how to train.
-        module: from a batch to losses, on the device it computes on.
-        stream: the batches.
-        checkpoints: where checkpoints are saved.
-        callbacks: run in this order, before the loop's own logging and collapse warning.
-
-    Attributes:
-        progress: steps made and all other state that a checkpoint keeps.
-        metrics: the open ``metrics.jsonl``, while training.
-        stop: time limit and signals, while training.
-        stop_reason: why training ends; a callback may set it in `Callback.on_epoch_begin`.
-        resumed: whether training continues from a checkpoint.
-        summary: the line printed at the end of the epoch; callbacks add to it.
+    Callbacks run in the given order, before the loop's own logging and collapse warning. They may
+    set `stop_reason` in `Callback.on_epoch_begin`, and add to `summary`, the line printed at the
+    end of the epoch.
     """
 
-    metrics: MetricsLog
-    stop: StopMonitor
+    metrics: MetricsLog  # the open ``metrics.jsonl``, while training
+    stop: StopMonitor  # time limit and signals, while training
 
     def __init__(
         self,
@@ -170,20 +136,18 @@ class TrainingLoop(Generic[B]):
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the last step made ended an epoch, or the training."""
-        return self._ends_epoch(self.progress.step)
+        """Whether the last step begun ends an epoch, or the training."""
+        return self.progress.step % self.per_epoch == 0 or self.progress.step == self.total
 
     @property
     def logs(self) -> bool:
-        """Whether the last step made gets a line of metrics."""
-        return self._logs(self.progress.step)
+        """Whether the last step begun gets a line of metrics."""
+        return self.ends_epoch or self.progress.step % self.config.log_every == 0
 
     def run(self, path: Path, *, resume: bool) -> TrainResult:
-        """Train to the end, or until a time limit or a signal.
+        """Train to the end, or until a time limit or a signal; write ``metrics.jsonl`` to `path`.
 
-        Args:
-            path: the ``metrics.jsonl`` to write.
-            resume: continue from the last checkpoint, if there is one.
+        With `resume` it continues from the last checkpoint, if there is one.
         """
         self._restore(resume=resume)
         config, start = self.config, self.progress.step
@@ -269,11 +233,11 @@ class TrainingLoop(Generic[B]):
     def _train_step(self, group: Sequence[B], advance: Callable[[int], None]) -> None:
         step, epoch = self.progress.step, self.progress.step // self.per_epoch
         factor = self.config.schedule.factor(step, per_epoch=self.per_epoch, total=self.total)
-        self.module.watch.wanted = self._logs(step + 1)
+        self.progress.step += 1
+        self.module.watch.wanted = self.logs
         losses = self.update(group, factor, epoch=epoch)
         if self.average:
             self.average.update(self.module.model)
-        self.progress.step += 1
         advance(1)
         for callback in self.callbacks:
             callback.on_step_end(self, group, losses)
@@ -296,12 +260,6 @@ class TrainingLoop(Generic[B]):
             self.stop.heed()
             self.stop_reason = reason
         return self.stop_reason != "finished"
-
-    def _ends_epoch(self, step: int) -> bool:
-        return step % self.per_epoch == 0 or step == self.total
-
-    def _logs(self, step: int) -> bool:
-        return self._ends_epoch(step) or step % self.config.log_every == 0
 
     def _load_result(self) -> None:
         """Load the weights of the best epoch, or the latest ones of a training that stopped."""
@@ -341,30 +299,16 @@ def fit(
 ) -> TrainResult:
     """Train a model in place, with every setting there is; see `Trainer` for the short way.
 
-    Every process of a group calls this with the same arguments.
-
-    Args:
-        plan: how to train.
-        model: the model, with the weights to begin from.
-        objective: the loss.
-        train: the processed training split.
-        folder: where ``metrics.jsonl`` and ``checkpoints/`` are written.
-        draws: negatives drawn before a batch is encoded.
-        candidates: pairs that the online miner screens.
-        proposer: online miner: negatives that depend on the present model.
-        guide: soft targets of teachers.
-        mask: negatives that are left out because the guide takes them for true pairs.
-        positives: which pairs of a batch are positive.
-        refresh: when the model mines `train` anew; its own lists, kept in ``lists/``, are drawn
-            from afterwards.
-        draw: how to draw from them.
-        neighbours: similar images that join the captions of a batch as anchors.
-        partition: puts images into one batch, as `NeighbourBatches` does; None shuffles.
-        evaluate: dev figures of the model in evaluation mode, after each epoch; every process
-            calls it. `plan.select` is one of them.
-        callbacks: more hooks.
-        run: digest of what else the numbers depend on: the recipe, the weights to begin from.
-        resume: continue from the last checkpoint, if there is one; else earlier ones are removed.
+    Every process of a group calls this with the same arguments. ``metrics.jsonl``, ``checkpoints/``
+    and re-mined ``lists/`` are written to the folder. Negatives come from three places: `draws` are
+    drawn before a batch is encoded; `candidates` are pairs that the online miner, `proposer`,
+    screens with the present model; `refresh` lets the model mine `train` anew, after which `draw`
+    says how its own lists are drawn from. `mask` leaves out negatives that the `guide` takes for
+    true pairs; `neighbours` join the captions of a batch as anchors; `partition` puts images into
+    one batch, where None shuffles. `evaluate` measures the model after each epoch, on every
+    process, and `plan.select` is one of its figures. `run` is a digest of what else the numbers
+    depend on: the recipe, the weights to begin from. With `resume` it continues from the last
+    checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
         ValueError: what the objective needs is not provided, or not early enough, a batch of the
@@ -466,9 +410,7 @@ class StoredNegatives(Protocol):
     """Mined negatives that carry their store, as `mine_hard_negatives` returns them."""
 
     @property
-    def store(self) -> NegativeStore:
-        """Ranked lists and their provenance."""
-        ...
+    def store(self) -> NegativeStore: ...
 
 
 Negatives = NegativeStore | StoredNegatives | HardNegativeLists | str | Path
@@ -610,12 +552,12 @@ class Trainer:
 
     def _run_digest(self) -> str:
         """Digest of all that the trained weights depend on."""
-        lists, loss = self.lists, describe_loss(self.objective)
-        mined = None if lists is None else tensors_digest(lists.texts, lists.images)
+        lists, loss = self.lists, _describe_loss(self.objective)
+        mined = None if lists is None else _tensors_digest(lists.texts, lists.images)
         data = [split and split.fingerprint for split in (self.train_set, self.dev)]
         settings = [self.config.numbers(), asdict(self.sampling)]
         if batches := self.batch_lists:
-            composed = tensors_digest(batches.texts, batches.images)
+            composed = _tensors_digest(batches.texts, batches.images)
             settings.append({"batches": composed, **asdict(self.batch_mining)})
         return digest([self.model.digest(), loss, data, mined, *settings])
 
@@ -652,9 +594,8 @@ class Trainer:
 def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
     """Return a function that evaluates weights in training on a data set.
 
-    Args:
-        model: gives the processor; a model that is a part of it is evaluated as a whole.
-        dataset: the split.
+    The model gives the processor; where the weights in training are a part of it, it is evaluated
+    as a whole.
     """
 
     def evaluate(trained: RetrievalModel) -> Mapping[str, float]:
@@ -680,25 +621,24 @@ def merge_lora(model: Model) -> Config[RetrievalModel]:
     return model.spec.replace(lora=0)
 
 
-def describe_loss(objective: WeightedSum) -> list[object]:
+def _describe_loss(objective: WeightedSum) -> list[object]:
     """Return the classes, weights and plain settings of a loss, JSON-ready, for a digest."""
-    settings = [
-        [
-            name,
-            type(module).__name__,
-            {
-                key: value
-                for key, value in sorted(vars(module).items())
-                if not key.startswith("_") and isinstance(value, int | float | str)
-            },
-        ]
-        for name, module in objective.named_modules()
-        if isinstance(module, Loss)
+
+    def settings(loss: Loss) -> dict[str, int | float | str]:
+        return {
+            key: value
+            for key, value in sorted(vars(loss).items())
+            if not key.startswith("_") and isinstance(value, int | float | str)
+        }
+
+    losses = [(n, part) for n, part in objective.named_modules() if isinstance(part, Loss)]
+    return [
+        objective.weights,
+        [[name, type(loss).__name__, settings(loss)] for name, loss in losses],
     ]
-    return [objective.weights, settings]
 
 
-def tensors_digest(*tensors: Tensor) -> str:
+def _tensors_digest(*tensors: Tensor) -> str:
     """Return sixteen hex digits of the values of tensors on the CPU."""
     content = sha256()
     for tensor in tensors:

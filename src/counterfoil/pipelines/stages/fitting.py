@@ -26,15 +26,9 @@ from counterfoil.models.base import (
 from counterfoil.models.layers.pooling import WordTower
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
 from counterfoil.pipelines.state import RunContext, RunStopped
-from counterfoil.training.callbacks import DevMetrics
+from counterfoil.training.callbacks import IMAGES, DevMetrics, dev_sample_note
 from counterfoil.training.config import TrainConfig
-from counterfoil.training.trainer import (
-    IMAGES,
-    TrainResult,
-    dev_figures,
-    dev_sample_note,
-    merge_lora,
-)
+from counterfoil.training.trainer import TrainResult, dev_figures, merge_lora
 
 DEV_SAMPLE_SEED = 0  # the same for all trainings, so that their dev figures compare
 
