@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -31,6 +34,7 @@ from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vsrn import VSRN, Captioner
 from counterfoil.negatives.online import OnlineMiner
+from counterfoil.training.logging import read_metrics
 from counterfoil.training.step import TrainingStep
 
 THINGS = ["dog", "cat", "car", "tree", "boat", "kite", "bird", "cup", "ball", "hat", "fish", "lamp"]
@@ -263,3 +267,42 @@ def proposals(source: OnlineMiner) -> list[Any]:
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
     return {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+
+
+def double(batch: Batch) -> Batch:
+    """The batch with features in float64, images of online candidates among them."""
+
+    def doubled(items: ModalityBatch) -> ModalityBatch:
+        return replace(items, values=items.values.double())
+
+    offered = batch.offered and (doubled(batch.offered[0]), batch.offered[1])
+    return replace(batch, images=doubled(batch.images), offered=offered)
+
+
+def assert_same_step(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], within: float = 1e-9
+) -> None:
+    """Compare what `stepped` returns."""
+    assert found["losses"] == pytest.approx(wanted["losses"], rel=within)
+    assert found["gradients"].keys() == wanted["gradients"].keys()
+    for name, value in wanted["gradients"].items():
+        assert abs(found["gradients"][name] - value).max() < within, name
+
+
+CLOCK = {"seconds", "dev_seconds", "mined_seconds", "pairs_per_second", "memory_mb"}
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a training without what the clock says."""
+    found = read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def size_of(model: nn.Module) -> dict[str, float]:
+    """A dev figure that depends on every weight."""
+    return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,8 +60,7 @@ def worker(anchors: str, chunk: int, offline: bool) -> dict[str, Any]:
     processor = cases.processor()
     step = step_of(processor)
     batch = cases.batch_of(processor, ANCHORS[anchors], offline=offline, step=3)
-    batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
-    return cases.stepped(step, batch, chunk)
+    return cases.stepped(step, cases.double(batch), chunk)
 
 
 CASES = [("odd", 0, False), ("odd", 2, True), ("even", 0, True), ("uneven", 0, True)]
@@ -71,13 +69,6 @@ CASES.append(("lonely", 0, True))
 
 def every() -> list[dict[str, Any]]:
     return [worker(*case) for case in CASES]
-
-
-def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
-    assert found["gradients"].keys() == wanted["gradients"].keys()
-    for name, value in wanted["gradients"].items():
-        assert abs(found["gradients"][name] - value).max() < 1e-9, name
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +80,12 @@ def two() -> list[list[dict[str, Any]]]:
 def test_two_processes_equal_one(case: tuple[str, int, bool], two: Any) -> None:
     one = worker(case[0], 0, case[2])
     for results in two:
-        same(results[CASES.index(case)], one)
+        cases.assert_same_step(results[CASES.index(case)], one)
 
 
 @pytest.mark.parametrize("anchors", ANCHORS)
 def test_pieces_equal_the_whole(anchors: str) -> None:
-    same(worker(anchors, 2, True), worker(anchors, 0, True))
+    cases.assert_same_step(worker(anchors, 2, True), worker(anchors, 0, True))
 
 
 def test_every_loss_and_parameter_is_tested() -> None:
@@ -115,8 +106,7 @@ def test_offline_negatives_behind_the_anchors_cost_nothing() -> None:
 
 def test_dropout_is_the_same_both_times() -> None:
     processor = cases.processor()
-    batch = cases.batch_of(processor, ANCHORS["odd"])
-    batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
+    batch = cases.double(cases.batch_of(processor, ANCHORS["odd"]))
     found = []
     for _ in range(2):
         step = step_of(processor, dropout=0.5)

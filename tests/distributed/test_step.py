@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,15 +90,7 @@ def worker(kind: str, anchors: list[int], chunk: int = 0) -> dict[str, Any]:
     processor = cases.processor()
     step = step_of(kind, processor)
     batch = cases.batch_of(processor, anchors, offline=True, step=3)
-    batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
-    return cases.stepped(step, batch, chunk)
-
-
-def same(several: dict[str, Any], one: dict[str, Any]) -> None:
-    assert several["losses"] == pytest.approx(one["losses"], rel=1e-9)
-    assert several["gradients"].keys() == one["gradients"].keys()
-    for name, value in one["gradients"].items():
-        assert abs(several["gradients"][name] - value).max() < 1e-9, name
+    return cases.stepped(step, cases.double(batch), chunk)
 
 
 def every(cases: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
@@ -129,13 +120,13 @@ def two() -> list[list[dict[str, Any]]]:
 def test_two_processes_equal_one(case: tuple[str, str, int], two: Any) -> None:
     one = worker(case[0], ANCHORS[case[1]])
     for results in two:
-        same(results[CASES.index(case)], one)
+        cases.assert_same_step(results[CASES.index(case)], one)
 
 
 def test_three_processes_equal_one() -> None:
     one = worker("bag", ANCHORS["odd"])
     for result in processes.run(worker, 3, "bag", ANCHORS["odd"]):
-        same(result, one)
+        cases.assert_same_step(result, one)
 
 
 def test_every_parameter_moves() -> None:

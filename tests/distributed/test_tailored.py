@@ -66,7 +66,7 @@ def test_several_processes_equal_one(size: int) -> None:
     for results in processes.run(every, size, CASES):
         for one, several in zip(ones, results, strict=True):
             assert one["losses"]["written"] > 0
-            assert several["losses"] == pytest.approx(one["losses"], rel=1e-9)
+            train_cases.assert_same_step(several, one)
             if one["texts"] is not None:
                 assert (several["texts"] == one["texts"]).all()
             for name, labels in one["labels"].items():
@@ -74,5 +74,3 @@ def test_several_processes_equal_one(size: int) -> None:
             for role in one["scores"]:
                 assert role == Role.WRITTEN
                 assert several["scores"][role] == pytest.approx(one["scores"][role], rel=1e-9)
-            for name, value in one["gradients"].items():
-                assert abs(several["gradients"][name] - value).max() < 1e-9, name

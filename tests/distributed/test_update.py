@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -92,8 +91,7 @@ def related(chunk: int) -> dict[str, np.ndarray]:
     update = OptimizerStep(TrainConfig(optimiser=OptimizerConfig(rate=0.01)), step)
     for number in range(3):
         batch = cases.batch_of(processor, [0, 3, 6, 9, 12, 15, 16], step=number)
-        values = batch.images.values.double()
-        update([replace(batch, images=replace(batch.images, values=values))], 1.0)
+        update([cases.double(batch)], 1.0)
     return {name: value.numpy().copy() for name, value in step.state_dict().items()}
 
 

@@ -278,7 +278,7 @@ def test_a_schedule_needs_nothing_for_a_loss_that_does_not_count():
 def test_every_role_has_a_keyword():
     assert set(KEYWORDS) == set(Role)
     assert set(KEYWORDS.values()) <= set(PairScores.__annotations__)
-    with pytest.raises(TypeError, match="did you mean .hard_text."):
+    with pytest.raises(TypeError, match="did you mean 'hard_text'"):
         losses.SumTripletLoss()(SQUARE, hard_txt=SQUARE)  # type: ignore[call-arg]
 
 

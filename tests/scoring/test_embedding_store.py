@@ -139,7 +139,7 @@ def test_damaged_notes_are_refused(tmp_path):
         EmbeddingStore(folder, COUNT)
     note = json.loads((folder / WRITTEN).read_text())
     (folder / WRITTEN).write_text(json.dumps({**note, "items": -1}))
-    with pytest.raises(ValueError, match="is damaged: input should be greater"):
+    with pytest.raises(ValueError, match="is damaged: items: input should be greater"):
         EmbeddingStore(folder, COUNT)
     (folder / WRITTEN).unlink()
     with pytest.raises(ValueError, match="does not exist; a note of stored encodings"):

@@ -74,7 +74,7 @@ def test_only_tiles_with_true_pairs_are_looked_at_first():
 def test_unknown_tie_rule():
     ranks = Ranks("image", 2, torch.tensor([0, 1]))
     stream_scores([given(torch.eye(2))], [ranks])
-    with pytest.raises(ValueError, match="'best' is unknown; choose optimistic"):
+    with pytest.raises(ValueError, match="'best' is not a tie rule"):
         ranks.ranks("best")  # type: ignore[arg-type]
 
 

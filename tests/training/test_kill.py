@@ -23,11 +23,9 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.training.config import OptimizerConfig, TrainConfig
-from counterfoil.training.logging import read_metrics
 from counterfoil.training.remine import RemineConfig
 from counterfoil.training.trainer import fit
 
-CLOCK = {"seconds", "dev_seconds", "mined_seconds", "pairs_per_second", "memory_mb"}
 PLAN = TrainConfig(
     epochs=4,
     batch=6,
@@ -49,9 +47,6 @@ def train(folder: Path, plan: TrainConfig, refresh: RemineConfig = NEVER) -> Non
     terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCELoss(learnable=True))}
     draws = cases.Offline(processor.dataset.text_to_image)
 
-    def evaluate(model: torch.nn.Module) -> dict[str, float]:
-        return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
-
     fitted = fit(
         plan,
         matcher,
@@ -60,7 +55,7 @@ def train(folder: Path, plan: TrainConfig, refresh: RemineConfig = NEVER) -> Non
         folder=folder,
         draws=draws,
         refresh=refresh,
-        evaluate=evaluate,
+        evaluate=cases.size_of,
         resume=True,
     )
     assert fitted.finished
@@ -86,11 +81,7 @@ def killed(folder: Path, plan: TrainConfig, rng: random.Random, refresh: RemineC
 
 
 def compare(one: Path, other: Path) -> None:
-    def lines(folder: Path) -> list[dict[str, Any]]:
-        found = read_metrics(folder / "metrics.jsonl")
-        return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
-
-    assert lines(one) == lines(other)
+    assert cases.metrics_of(one) == cases.metrics_of(other)
     first, second = (load_file(f / "final") for f in (one, other))
     assert all(torch.equal(first[name], second[name]) for name in first)
     files = [sorted(path.name for path in (f / "checkpoints").iterdir()) for f in (one, other)]

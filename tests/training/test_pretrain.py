@@ -18,7 +18,6 @@ import train_cases
 from counterfoil.data.batching import BatchSampler
 from counterfoil.losses.pretraining import optimal_transport
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
-from counterfoil.training.logging import read_metrics
 from counterfoil.training.pretrain import (
     TASKS,
     PretrainBatch,
@@ -45,7 +44,6 @@ PLAN = TrainConfig(
     log_every=2,
     select="accuracy",
 )
-CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
 
 
 def stream(tasks: PretrainTasks) -> PretrainStream:
@@ -78,11 +76,6 @@ def run(folder: Path, plan: TrainConfig = PLAN, **more: Any) -> tuple[TrainResul
         **more,
     )
     return fitted, model.state_dict()
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    found = read_metrics(folder / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -147,7 +140,7 @@ def test_it_learns(tmp_path: Path) -> None:
 
 def test_lines_tell_the_loss_of_every_task(tmp_path: Path) -> None:
     fitted, _ = run(tmp_path, replace(PLAN, epochs=6, log_every=8))
-    told = lines(tmp_path)
+    told = train_cases.metrics_of(tmp_path)
     assert set().union(*told) >= {"loss_mlm", "loss_itm", "loss_wra", "loss_mrfr", "loss_mrckl"}
     dev = [line for line in told if "dev_accuracy" in line]
     assert len(dev) == 6
@@ -159,7 +152,7 @@ def test_lines_tell_the_loss_of_every_task(tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     one, other = (run(tmp_path / name, dropout=0.3)[1] for name in ("one", "other"))
-    assert lines(tmp_path / "one") == lines(tmp_path / "other")
+    assert train_cases.metrics_of(tmp_path / "one") == train_cases.metrics_of(tmp_path / "other")
     assert all(torch.equal(one[name], other[name]) for name in one)
     _, third = run(tmp_path / "third", replace(PLAN, seed=1), dropout=0.3)
     assert not torch.equal(one["pooler.weight"], third["pooler.weight"])
@@ -175,7 +168,7 @@ def test_stopped_at_every_step_it_goes_on_to_the_same_numbers(
     while why == "minutes":
         fitted, cut = run(tmp_path / "cut", replace(plan, minutes=1e-9), dropout=0.3, resume=True)
         why = fitted.stop_reason
-    assert lines(tmp_path / "whole") == lines(tmp_path / "cut")
+    assert train_cases.metrics_of(tmp_path / "whole") == train_cases.metrics_of(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
@@ -202,13 +195,13 @@ def test_killed_it_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
             break
     assert kills
     _, cut = run(folder, plan, dropout=0.3, resume=True)
-    assert lines(tmp_path / "whole") == lines(folder)
+    assert train_cases.metrics_of(tmp_path / "whole") == train_cases.metrics_of(folder)
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
 
 def test_without_classes_their_task_is_never_drawn(tmp_path: Path) -> None:
     run(tmp_path, replace(PLAN, epochs=6), classes=None)
-    assert not any("loss_mrckl" in line for line in lines(tmp_path))
+    assert not any("loss_mrckl" in line for line in train_cases.metrics_of(tmp_path))
 
 
 def test_other_tasks_are_another_training(tmp_path: Path) -> None:

@@ -26,13 +26,12 @@ from counterfoil.negatives.store import NegativeStore
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.training.config import OptimizerConfig, TrainConfig
-from counterfoil.training.logging import read_metrics
 from counterfoil.training.remine import RemineConfig, Reminer
 from counterfoil.training.stopping import StopMonitor
 from counterfoil.training.trainer import TrainResult, fit
+from train_cases import metrics_of, same_weights, size_of
 
 PLAN = TrainConfig(epochs=5, batch=8, optimiser=OptimizerConfig(rate=0.02), log_every=2)
-CLOCK = {"seconds", "dev_seconds", "mined_seconds", "pairs_per_second", "memory_mb"}
 EVERY_2 = RemineConfig(every=2)
 BATCHES = 5  # of 36 captions
 
@@ -69,7 +68,7 @@ def train(
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
         if states is not None:
             states.append({name: v.clone() for name, v in model.state_dict().items()})
-        return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
+        return size_of(model)
 
     fitted = fit(
         plan,
@@ -95,20 +94,10 @@ def stores(folder: Path) -> dict[int, NegativeStore]:
     }
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    found = read_metrics(folder / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
-
-
-def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
-
-
 def test_the_lists_are_those_of_the_model_at_that_epoch(tmp_path: Path) -> None:
     states: list[dict[str, torch.Tensor]] = []
     train(tmp_path, states=states)
-    mined = [line for line in lines(tmp_path) if "lists" in line]
+    mined = [line for line in metrics_of(tmp_path) if "lists" in line]
     assert [(line["epoch"], line["step"]) for line in mined] == [(2, 2 * BATCHES), (4, 4 * BATCHES)]
     ((epoch, store),) = stores(tmp_path).items()
     assert epoch == 4
@@ -145,7 +134,7 @@ def test_without_refresh_nothing_is_mined(tmp_path: Path) -> None:
     train(tmp_path / "never", refresh=RemineConfig())
     train(tmp_path / "later", refresh=RemineConfig(every=9))
     assert not (tmp_path / "never" / "lists").exists()
-    assert lines(tmp_path / "never") == lines(tmp_path / "later")
+    assert metrics_of(tmp_path / "never") == metrics_of(tmp_path / "later")
 
 
 @pytest.mark.parametrize("change", [{}, {"average": 0.8}, {"accumulate": 2}], ids=str)
@@ -159,8 +148,8 @@ def test_stopped_at_every_step(tmp_path: Path, change: dict[str, Any]) -> None:
         sessions += 1
         assert len(stores(tmp_path / "cut")) <= 2
     assert sessions > 10
-    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
-    assert same(model, again)
+    assert metrics_of(tmp_path / "cut") == metrics_of(tmp_path / "whole")
+    assert same_weights(model, again)
     names = [sorted(p.name for p in (tmp_path / f / "lists").iterdir()) for f in ("cut", "whole")]
     assert names[0] == names[1]
     assert len(names[0]) == 1
@@ -179,8 +168,8 @@ def test_stopped_in_the_middle_of_mining(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("counterfoil.training.remine.mine_lists", partial(mine_lists, tile=(4, 4)))
     fitted, again = train(tmp_path / "cut", resume=True)
     assert fitted.finished
-    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
-    assert same(model, again)
+    assert metrics_of(tmp_path / "cut") == metrics_of(tmp_path / "whole")
+    assert same_weights(model, again)
 
 
 def stop_while(asked: Any) -> Any:
@@ -257,7 +246,7 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
     train(tmp_path, term=late, listed=False)
     plain = SwitchAfter(first=SumTripletLoss(), second=SumTripletLoss(), steps=2 * BATCHES)
     train(tmp_path / "plain", term=plain, listed=False, refresh=RemineConfig())
-    found, wanted = lines(tmp_path), lines(tmp_path / "plain")
+    found, wanted = metrics_of(tmp_path), metrics_of(tmp_path / "plain")
     assert [line for line in found if line["step"] <= 2 * BATCHES and "lists" not in line] == [
         line for line in wanted if line["step"] <= 2 * BATCHES
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import train_cases as cases
 from counterfoil.core.config import config, lazy
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Pairs, Scores
@@ -30,10 +31,8 @@ from counterfoil.negatives.mining import mine_lists
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import TrainConfig
-from counterfoil.training.logging import read_metrics
 from counterfoil.training.trainer import Trainer, TrainingLoop
-
-CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
+from train_cases import metrics_of
 
 
 @cache
@@ -77,17 +76,8 @@ def trainer(output: Path, **changes: Any) -> Trainer:
     return Trainer(settings.pop("model"), output=output, **settings)
 
 
-def weights(model: Model) -> Mapping[str, torch.Tensor]:
-    return model.model.state_dict()
-
-
 def same_weights(one: Model, other: Model) -> bool:
-    return all(torch.equal(value, weights(other)[name]) for name, value in weights(one).items())
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    found = read_metrics(folder / "metrics.jsonl")
-    return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
+    return cases.same_weights(one.model, other.model)
 
 
 class StopAfter(Callback):
@@ -103,9 +93,9 @@ class StopAfter(Callback):
 
 def test_it_trains_saves_and_opens(tmp_path: Path) -> None:
     start = small_model()
-    before = {name: value.clone() for name, value in weights(start).items()}
+    before = deepcopy(start)
     tuned = trainer(tmp_path / "a", model=start).train()
-    assert any(not torch.equal(value, before[name]) for name, value in weights(tuned).items())
+    assert not same_weights(tuned, before)
     opened = load_model(tmp_path / "a")
     assert same_weights(opened, tuned)
     assert opened.card is not None
@@ -113,7 +103,7 @@ def test_it_trains_saves_and_opens(tmp_path: Path) -> None:
     assert set(opened.card.metrics) == {
         "rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10"
     }  # fmt: skip
-    assert [line["epoch"] for line in lines(tmp_path / "a") if "dev_rsum" in line] == [1, 2]
+    assert [line["epoch"] for line in metrics_of(tmp_path / "a") if "dev_rsum" in line] == [1, 2]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["metrics.jsonl", "model"]
 
 
@@ -124,7 +114,7 @@ def test_a_stopped_training_resumes_to_the_same_model(tmp_path: Path) -> None:
     assert (tmp_path / "cut" / "checkpoints" / "last.safetensors").is_file()
     again = trainer(tmp_path / "cut", resume=True).train()
     assert same_weights(again, whole)
-    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert metrics_of(tmp_path / "cut") == metrics_of(tmp_path / "whole")
     assert same_weights(trainer(tmp_path / "cut", resume=True).train(), whole), "not trained again"
     for change in ({"lr": 0.02}, {"loss": SumTripletLoss(), "negatives": None}):
         with pytest.raises(ValueError, match="the result of another training"):
@@ -146,7 +136,7 @@ def test_negatives_as_a_folder_lists_or_a_store_are_the_same(tmp_path: Path) -> 
 def test_a_weighted_sum_without_negatives(tmp_path: Path) -> None:
     loss = WeightedSum(terms={"all": (0.5, SumTripletLoss()), "hard": (1.0, HardestTripletLoss())})
     trainer(tmp_path, loss=loss, negatives=None, config=TrainConfig(average=0.5)).train()
-    assert {"loss_all", "loss_hard"} <= lines(tmp_path)[0].keys()
+    assert {"loss_all", "loss_hard"} <= metrics_of(tmp_path)[0].keys()
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,11 @@ from counterfoil.models.frozen import FrozenAdapters
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import OptimizerConfig, TrainConfig
-from counterfoil.training.logging import read_metrics
 from counterfoil.training.step import TrainingStep
 from counterfoil.training.trainer import Trainer, TrainingLoop, fit
 from tensor_sizes import Largest
 
 WIDTH, IMAGES = 8, 20
-CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
 # the captions of image n are 3n to 3n + 2; some are near other images, which people confirmed
 BESIDES = Pairs(torch.tensor([0, 0, 7, 19]), torch.tensor([5, 59, 0, 30]))
 
@@ -214,8 +212,7 @@ def trained(folder: Path, **changes: Any) -> tuple[Mapping[str, Tensor], list[di
         resume=resume,
     )
     trainer.train()
-    lines = read_metrics(folder / "metrics.jsonl")
-    return model.state_dict(), [{k: v for k, v in at.items() if k not in CLOCK} for at in lines]
+    return model.state_dict(), train_cases.metrics_of(folder)
 
 
 def equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

@@ -26,7 +26,7 @@ class WorkStopped(Exception):
 
 
 def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
-    """Refuse to resume the work of a folder that depends on other facts, given as plain JSON values.
+    """Refuse to resume the work of a folder that depends on other facts, given as plain JSON.
 
     Raises:
         ValueError: they differ; the first difference is named.
