@@ -48,12 +48,6 @@ def test_is_the_loss_of_a_loop(seed: int) -> None:
 
 
 @pytest.mark.parametrize("term", [SelfAdjustedCFMLoss, SelfExploredCFMLoss])
-def test_gradient(term: Any) -> None:
-    made = term(margin=0.3)
-    assert torch.autograd.gradcheck(lambda *tensors: made(scores(tensors)), drawn(0))
-
-
-@pytest.mark.parametrize("term", [SelfAdjustedCFMLoss, SelfExploredCFMLoss])
 def test_a_step_without_edits_costs_nothing(term: Any) -> None:
     tensors = drawn(0)
     none = torch.full((5, 2), -torch.inf, dtype=torch.float64)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterfoil.core.types import INFERENCE, ScoreMatrix, Scores
-from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.baselines import DistanceWeightedTripletLoss, draw_by_distance
 from objectives_cases import judged
 
@@ -60,17 +59,6 @@ def test_it_equals_a_loop_over_pairs(text_to_image, seed):
                     total += max(0.0, 0.3 + float(table[anchor, other] - table[anchor, true]))
                     break
     assert term.judged(grid, uniforms).item() == pytest.approx(total, abs=1e-6)
-
-
-def test_the_gradient_is_that_of_differences():
-    positive = judged(block(), OWNER).grids[INFERENCE].positive
-    uniforms = torch.rand(2 * int(positive.sum()), generator=torch.Generator().manual_seed(0))
-    term = DistanceWeightedTripletLoss(dimensions=8)
-
-    def loss(scores: torch.Tensor) -> torch.Tensor:
-        return term.judged(ScoreMatrix(scores, positive, scores[0]), uniforms)
-
-    assert torch.autograd.gradcheck(loss, block().requires_grad_())
 
 
 def test_often_drawn_is_what_is_likely():
@@ -129,18 +117,6 @@ def test_scores_of_another_scale_are_drawn_alike():
     assert DistanceWeightedTripletLoss(margin=2.0)(
         Scores({INFERENCE: wide})
     ).item() == pytest.approx(10 * small.item())
-
-
-def test_half_precision_and_the_mean():
-    scores = block().bfloat16()
-    both = [
-        WeightedSum(terms={"t": (1.0, DistanceWeightedTripletLoss(reduction=kind))})(
-            judged(scores, OWNER)
-        )["t"]
-        for kind in ("sum", "mean")
-    ]
-    assert both[0].dtype == torch.float32
-    assert both[1].item() == pytest.approx(both[0].item() / len(OWNER))
 
 
 def test_what_cannot_be_built():

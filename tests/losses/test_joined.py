@@ -61,29 +61,6 @@ def test_without_candidates_it_is_the_loss_of_the_block():
     torch.testing.assert_close(ours, InfoNCELoss(temperature=0.1)(given))
 
 
-def test_gradients_are_those_of_finite_differences():
-    given = scores(grad=True)
-    term = InfoNCEWithCandidatesLoss(temperature=0.3, **ROLES)
-
-    def loss(block, written):
-        grid = ScoreMatrix(block, given.grids["inference"].positive, block[OWNER, torch.arange(4)])
-        return term(Scores({"inference": grid}, {**given.pairs, Role.WRITTEN: written}))
-
-    written = torch.rand(4, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(loss, (given.grids["inference"].scores, written))
-
-
-def test_an_anchor_with_nothing_wrong_costs_nothing_and_has_a_gradient():
-    block = torch.tensor([[0.5]], requires_grad=True)
-    grid = ScoreMatrix(block, torch.ones(1, 1, dtype=torch.bool), block[0])
-    loss = InfoNCEWithCandidatesLoss()(
-        Scores({"inference": grid}, {Role.WRITTEN: torch.tensor([[-INF]])})
-    )
-    loss.backward()
-    assert loss.item() == 0
-    assert block.grad.item() == 0
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [

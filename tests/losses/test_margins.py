@@ -163,15 +163,6 @@ def test_gradients(options: dict[str, object]) -> None:
     )
 
 
-@pytest.mark.parametrize("term", [MarginDistillationLoss(offline=True)], ids=["offline"])
-def test_gradients_of_drawn_pairs(term: MarginDistillationLoss) -> None:
-    scores = guided([0, 1, 1, 3], 2)
-    leaves = tuple(scores.pairs.values())
-    assert torch.autograd.gradcheck(
-        lambda *drawn: term(replace(scores, pairs=dict(zip(scores.pairs, drawn)))), leaves
-    )
-
-
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_a_student_like_its_teachers_has_no_loss(options: dict[str, object]) -> None:
     scores = guided([0, 1, 1, 3], 3)

@@ -43,18 +43,3 @@ def test_equals_a_loop_over_ids(
         len(text_to_image) if reduction == "sum" else 1
     )
     assert term(judged(scores, text_to_image)).item() == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize("semi_hard", [False, True])
-def test_gradients_are_finite_where_there_is_no_negative(semi_hard: bool) -> None:
-    s = torch.tensor([[0.3, 0.4]], requires_grad=True)
-    loss = MeanTripletLoss(semi_hard=semi_hard)(judged(s, [0, 0]))
-    loss.backward()
-    assert loss.item() == 0
-    assert s.grad.abs().max() == 0
-
-
-def test_gradient() -> None:
-    scores = drawn(3, [0, 1, 1, 2], 3)[0]
-    term = MeanTripletLoss(margin=MARGIN, reduction="mean")
-    assert torch.autograd.gradcheck(lambda s: term(judged(s, [0, 1, 1, 2])), scores)

@@ -1,4 +1,4 @@
-"""Every loss gives the same value and gradients for plain tensors and for a record."""
+"""Promises of every loss: plain tensors and records, gradients, means, missing negatives."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from counterfoil import losses
 from counterfoil.core.types import Role, ScoreMatrix, Scores, WordTask
 from counterfoil.losses import baselines, ndgl
 from counterfoil.losses.base import KEYWORDS, Loss, PairScores, WeightedSum
+from counterfoil.losses.schedules import LossSchedule
 
 IMAGES, TEXTS = 4, 5
 TEXT_TO_IMAGE = [0, 1, 1, 3, 2]
 
+# by class name, and a word where a class stands here several times
 LOSSES: dict[str, Callable[[], Loss]] = {
     "AdaptiveQuintuplet": losses.AdaptiveQuintuplet,
+    "AdaptiveQuintuplet positive": lambda: losses.AdaptiveQuintuplet(reference="positive"),
     "DebiasedContrastiveLoss": lambda: losses.DebiasedContrastiveLoss(tau_plus=0.05, beta=0.5),
     "DebiasedContrastiveLoss even": losses.DebiasedContrastiveLoss,
     "DistanceWeightedTripletLoss": losses.DistanceWeightedTripletLoss,
@@ -31,20 +34,26 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "InfoNCELoss": lambda: losses.InfoNCELoss(learnable=True),
     "InfoNCEWithCandidatesLoss": lambda: losses.InfoNCEWithCandidatesLoss(images=("hard image",)),
     "LSEHLoss": losses.LSEHLoss,
+    "LSEHLoss sum": lambda: losses.LSEHLoss(alpha=0.3, lam=0.2, against="sum"),
     "LinearRamp": lambda: losses.LinearRamp(term=losses.SumTripletLoss(), steps=9),
     "MarginDistillationLoss": losses.MarginDistillationLoss,
     "MarginDistillationLoss gaussian": lambda: losses.MarginDistillationLoss(form="gaussian"),
     "MarginDistillationLoss offline": lambda: losses.MarginDistillationLoss(offline=True),
     "MarginRankingLoss": lambda: losses.MarginRankingLoss(role="written"),
     "MeanTripletLoss": losses.MeanTripletLoss,
+    "MeanTripletLoss semi-hard": lambda: losses.MeanTripletLoss(semi_hard=True),
     "MomentumQueueLoss": losses.MomentumQueueLoss,
     "OfflineQuintuplet": losses.OfflineQuintuplet,
+    "OfflineQuintuplet squared": lambda: losses.OfflineQuintuplet(squared=True),
     "OfflineTriplet": losses.OfflineTriplet,
+    "OfflineTriplet alone": lambda: losses.OfflineTriplet(online=None),
     "OnlineQuintuplet": losses.OnlineQuintuplet,
     "PosteriorTripletLoss": losses.PosteriorTripletLoss,
     "SelectiveHardNegativeLoss": losses.SelectiveHardNegativeLoss,
+    "SelectiveHardNegativeLoss mean": lambda: losses.SelectiveHardNegativeLoss(epsilon=0.3),
     "SelfAdjustedCFMLoss": losses.SelfAdjustedCFMLoss,
     "SelfExpandingLoss": losses.SelfExpandingLoss,
+    "SelfExpandingLoss all": lambda: losses.SelfExpandingLoss(against="all", margin=0.5),
     "SelfExploredCFMLoss": losses.SelfExploredCFMLoss,
     "SemiHardTripletLoss": losses.SemiHardTripletLoss,
     "SigmoidLoss": losses.SigmoidLoss,
@@ -56,40 +65,55 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "UTOLoss": losses.UTOLoss,
     "WordLoss": lambda: losses.WordLoss(task="masked"),
 }
+COSTS_WITHOUT_NEGATIVES = {
+    "MarginDistillationLoss offline",
+    "SigmoidLoss",
+    "UTOLoss",
+    "WordLoss",
+}
 
 
-def leaves(repeats: int) -> dict[str, Tensor]:
+def leaves(name: str, text_to_image: list[int] = TEXT_TO_IMAGE) -> dict[str, Tensor]:
     """Random tensors under the keywords of a call; each is a leaf of a graph."""
     rng = torch.Generator().manual_seed(7)
-    shapes = {"scores": (IMAGES * repeats, TEXTS * repeats), "guide": (IMAGES, TEXTS)}
-    shapes |= dict.fromkeys(KEYWORDS.values(), (TEXTS, 2))
-    shapes |= {"hard_text_guide": (TEXTS, 2), "hard_image_guide": (TEXTS, 2), "logits": (6, 3)}
+    repeats, texts = copies(name), len(text_to_image)
+    images = max(text_to_image) + 1
+    shapes = {"scores": (images * repeats, texts * repeats), "guide": (images, texts)}
+    shapes |= dict.fromkeys(KEYWORDS.values(), (texts, 2))
+    shapes |= {"hard_text_guide": (texts, 2), "hard_image_guide": (texts, 2), "logits": (6, 3)}
     return {
         name: torch.rand(shape, generator=rng, dtype=torch.float64).requires_grad_()
         for name, shape in shapes.items()
     }
 
 
-def block(repeats: int) -> Tensor:
-    positives = torch.arange(IMAGES).unsqueeze(1) == torch.tensor(TEXT_TO_IMAGE)
+def copies(name: str) -> int:
+    return 2 if name.startswith("SelfExpandingLoss") else 1
+
+
+def block(repeats: int, text_to_image: list[int] = TEXT_TO_IMAGE) -> Tensor:
+    positives = torch.arange(max(text_to_image) + 1).unsqueeze(1) == torch.tensor(text_to_image)
     return positives.repeat_interleave(repeats, 0).repeat_interleave(repeats, 1)
 
 
 LABELS, ANCHOR = torch.tensor([0, 1, 2, -1, 1, 0]), torch.tensor([0, 0, 1, 2, 3, 4])
 
 
-def record(loss: Loss, tensors: dict[str, Tensor], repeats: int) -> Scores:
+def record(
+    loss: Loss, tensors: dict[str, Tensor], text_to_image: list[int] = TEXT_TO_IMAGE
+) -> Scores:
     """The record that the training step would build."""
-    scores, place = tensors["scores"], torch.tensor(TEXT_TO_IMAGE)
-    copies = scores.view(IMAGES, repeats, TEXTS, repeats)
-    anchor = copies[place, :, torch.arange(TEXTS)].flatten(1).amin(1)
-    matrix = ScoreMatrix(
-        scores, block(repeats), anchor, tensors["guide"], 2.0, loss.needs_grid, repeats
-    )
+    scores, place = tensors["scores"], torch.tensor(text_to_image)
+    images, texts = max(text_to_image) + 1, len(text_to_image)
+    repeats = len(scores) // images
+    blocks = scores.view(images, repeats, texts, repeats)
+    anchor = blocks[place, :, torch.arange(texts)].flatten(1).amin(1)
+    positive = block(repeats, text_to_image)
+    matrix = ScoreMatrix(scores, positive, anchor, tensors["guide"], 2.0, loss.needs_grid, repeats)
     return Scores(
         grids={loss.needs_grid: matrix},
         pairs={role: tensors[name] for role, name in KEYWORDS.items()},
-        words={"masked": WordTask(tensors["logits"], LABELS, ANCHOR)},
+        words={"masked": WordTask(tensors["logits"], LABELS, ANCHOR.clamp(max=texts - 1))},
         step=5,
         guides={role: tensors[f"{KEYWORDS[role]}_guide"] for role in ndgl.MINED_ROLES},
         seed=11,
@@ -117,10 +141,9 @@ def test_every_loss_has_a_case():
 def test_a_plain_call_equals_the_call_with_a_record(name):
     loss = LOSSES[name]().double()
     again = LOSSES[name]().double()  # a loss may learn from a call
-    repeats = 2 if name == "SelfExpandingLoss" else 1
-    tensors = leaves(repeats)
+    repeats, tensors = copies(name), leaves(name)
     plain = loss(tensors["scores"], **arguments(tensors, repeats))
-    recorded = again(record(loss, tensors, repeats))
+    recorded = again(record(loss, tensors))
     assert plain.item() != 0
     assert torch.equal(plain, recorded)
     for left, right in zip(gradients(plain, tensors), gradients(recorded, tensors), strict=True):
@@ -133,8 +156,7 @@ def test_a_pair_of_minus_infinity_is_no_negative(name):
     # one that samples among the candidates takes other numbers where there are more of them
     expected = {"PosteriorTripletLoss": lambda: losses.PosteriorTripletLoss(choice="expected")}
     loss, again = (expected.get(name, LOSSES[name])().double() for _ in range(2))
-    repeats = 2 if name == "SelfExpandingLoss" else 1
-    tensors = leaves(repeats)
+    repeats, tensors = copies(name), leaves(name)
     given, scores = arguments(tensors, repeats), tensors["scores"]
     more = torch.rand(repeats, TEXTS * repeats, dtype=torch.float64)
     out = torch.zeros(IMAGES + 1, TEXTS, dtype=torch.bool)
@@ -156,25 +178,83 @@ def test_a_pair_of_minus_infinity_is_no_negative(name):
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_mined_pair_of_minus_infinity_costs_nothing(name):
     roles = ("hard_text", "hard_image", "cross", "companion")
-    tensors = leaves(2 if name == "SelfExpandingLoss" else 1)
+    tensors = leaves(name)
     out = torch.tensor([[True, False], [True, True], [False, True], [False, False], [False, False]])
     left = tensors | {role: tensors[role].masked_fill(out, -torch.inf) for role in roles}
-    repeats = len(tensors["scores"]) // IMAGES
     loss = LOSSES[name]().double()
-    value = loss(record(loss, left, repeats))
+    value = loss(record(loss, left))
     assert value.isfinite()
     for key, gradient in zip(tensors, gradients(value, tensors), strict=True):
         assert gradient is None or gradient.isfinite().all()
         assert gradient is None or key not in roles or not gradient[out].any()
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_agree_with_finite_differences(name):
+    loss, tensors = LOSSES[name]().double().eval(), leaves(name)
+    value = loss(record(loss, tensors))
+    grads = dict(zip(tensors, gradients(value, tensors), strict=True))
+    # the teachers' choice of a negative has no derivative, and is the same nearby
+    used = [key for key, gradient in grads.items() if gradient is not None]
+    assert used
+
+    def at(*inputs: Tensor) -> Tensor:
+        return loss(record(loss, tensors | dict(zip(used, inputs, strict=True))))
+
+    assert torch.autograd.gradcheck(at, [tensors[key] for key in used])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_mean_is_the_sum_over_anchor_pairs_divided_by_their_number(name):
+    loss, tensors = LOSSES[name]().double().eval(), leaves(name)
+    if isinstance(loss, LossSchedule) or name.split()[0] in NDGL:
+        pytest.skip("it hands the reduction to others, or takes the mean of each direction")
+    values = []
+    for reduction in ("sum", "mean"):
+        loss.reduction = reduction
+        values.append(loss(record(loss, tensors)))
+    torch.testing.assert_close(values[1] * TEXTS, values[0])
+
+
+NDGL = {"HardNegativeRectificationLoss", "MarginDistillationLoss"}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("text_to_image", [[0], [0, 0, 0], [1, 0, 0, 0, 0, 0]])
+def test_rows_without_a_negative_are_free_and_harmless(name, text_to_image):
+    """One image, or one with nearly all texts: no NaN, and zero where nothing is wrong."""
+    far = {key for key in KEYWORDS.values() if key != "masked_positive"}
+    tensors = {
+        key: (tensor.detach() - (10.0 if key in far else 0.0)).requires_grad_()
+        for key, tensor in leaves(name, text_to_image).items()
+    }
+    loss = LOSSES[name]().double()
+    value = loss(record(loss, tensors, text_to_image))
+    found = [g for g in gradients(value, tensors) if g is not None]
+    assert value.isfinite()
+    assert all(gradient.isfinite().all() for gradient in found)
+    if max(text_to_image) == 0 and name not in COSTS_WITHOUT_NEGATIVES:
+        assert value.item() == pytest.approx(0, abs=1e-12)
+        assert all(gradient.abs().max() < 1e-12 for gradient in found)
+
+
+# HNR is 0 where student and teachers choose the same item, though its scores are NaN
+@pytest.mark.parametrize("name", [n for n in LOSSES if n != "HardNegativeRectificationLoss"])
+def test_a_nan_score_is_never_hidden(name):
+    loss, tensors = LOSSES[name]().double(), leaves(name)
+    with torch.no_grad():
+        for tensor in tensors.values():
+            tensor[0, :2] = torch.nan  # a true pair, and a wrong one
+    assert loss(record(loss, tensors)).isnan()
+
+
 def test_a_weighted_sum_is_called_as_its_losses_are():
     objective = WeightedSum(
         terms={"a": (2.0, losses.SumTripletLoss()), "b": (0.5, losses.AdaptiveQuintuplet())}
     )
-    tensors = leaves(1)
+    tensors = leaves("SumTripletLoss")
     both = objective(tensors["scores"], **arguments(tensors, 1))
-    for name, value in objective(record(losses.SumTripletLoss(), tensors, 1)).items():
+    for name, value in objective(record(losses.SumTripletLoss(), tensors)).items():
         assert torch.equal(both[name], value)
 
 
