@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from counterfoil.training.callbacks import CollapseWarning
 from counterfoil.training.checkpoint import TrainProgress
 
@@ -35,13 +37,8 @@ def test_a_loss_that_moves_is_none() -> None:
     assert watch.warning(220, 51.2, 51.2)
 
 
-def test_a_level_of_zero() -> None:
+@pytest.mark.parametrize("level", [0.0, float("nan")])
+def test_a_level_that_says_nothing(level: float) -> None:
     watch = Watch(steps=1)
-    assert watch.warning(0, 0.5, 0.0) is None
-    assert watch.warning(5, 0.5, 0.0) is None
-
-
-def test_a_level_that_is_no_number() -> None:
-    watch = Watch(steps=1)
-    assert watch.warning(0, 0.5, float("nan")) is None
-    assert watch.warning(5, 0.5, float("nan")) is None
+    assert watch.warning(0, 0.5, level) is None
+    assert watch.warning(5, 0.5, level) is None

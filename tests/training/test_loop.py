@@ -119,7 +119,7 @@ def test_metrics_say_what_was_done(tmp_path: Path) -> None:
     ids=lambda change: "optimiser" if "optimiser" in change else str(change),
 )
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, change: Any) -> None:
-    plan = replace(PLAN, **change)
+    plan = replace(PLAN, epochs=2, **change)
     more = {"kind": "bag", "draws": cases.Offline(cases.processor().dataset.text_to_image)}
     terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCELoss(learnable=True))}
 
@@ -186,29 +186,26 @@ def test_a_limit_of_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "epoch"),
-    [(0, 1), (4, 1), (5, 2), (6, 2), (10, 3), (15, 1), (99, 1)],  # an epoch has 5 steps
+    ("steps", "keep_last", "epoch"),
+    [
+        *((0, False, 1), (4, False, 1), (5, False, 2), (6, False, 2), (10, False, 3)),
+        *((15, False, 1), (99, False, 1), (0, True, 3)),
+    ],  # an epoch has 5 steps
 )
-def test_no_epoch_inside_a_warm_up_is_kept(tmp_path: Path, steps: int, epoch: int) -> None:
+def test_no_epoch_inside_a_warm_up_is_kept(
+    tmp_path: Path, steps: int, keep_last: bool, epoch: int
+) -> None:
     """Dev falls from epoch to epoch: without the rule the first one would always be kept."""
     figures = iter((3.0, 2.0, 1.0))
     warm = SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=steps)
     fitted, _ = train(
         tmp_path,
+        replace(PLAN, keep_last=keep_last),
         objective=WeightedSum(terms={"t": (1.0, warm)}),
         evaluate=lambda model: {"rsum": next(figures)},
     )
     assert fitted.best is not None
-    assert fitted.best.epoch == epoch
-
-
-def test_the_last_epoch_may_be_kept(tmp_path: Path) -> None:
-    figures = iter((3.0, 2.0, 1.0))
-    fitted, _ = train(
-        tmp_path, replace(PLAN, keep_last=True), evaluate=lambda model: {"rsum": next(figures)}
-    )
-    assert fitted.best is not None
-    assert (fitted.best.epoch, fitted.best.value) == (3, 1.0)
+    assert (fitted.best.epoch, fitted.best.value) == (epoch, 4.0 - epoch)
 
 
 def test_a_broken_loss_is_said(tmp_path: Path) -> None:
@@ -219,21 +216,26 @@ def test_a_broken_loss_is_said(tmp_path: Path) -> None:
     assert fitted.finished
 
 
-def test_a_figure_that_dev_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'rsu' is not a dev figure.*did you mean 'rsum'"):
-        train(tmp_path, replace(PLAN, select="rsu"))
-
-
-def test_a_figure_that_is_no_number(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the dev figure 'rsum' is not a number"):
-        train(tmp_path, evaluate=lambda model: {"rsum": math.nan})
-
-
-def test_a_tracker_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match="needs wandb"):
-        train(tmp_path / "run", replace(PLAN, track=("wandb",)))
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"plan": replace(PLAN, select="rsu")}, "'rsu' is not a dev figure.*did you mean 'rsum'"),
+        ({"evaluate": lambda model: {"rsum": math.nan}}, "the dev figure 'rsum' is not a number"),
+        ({"plan": replace(PLAN, track=("wandb",))}, "needs wandb"),
+        (
+            {"objective": WeightedSum(terms={"o": (1.0, OfflineTriplet())})},
+            "needs pairs in the role of 'hard image'.*none",
+        ),
+    ],
+)
+def test_what_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # it is not installed
+    with pytest.raises(ValueError, match=words):
+        train(tmp_path / "run", **change)
+    if "evaluate" not in change and "rsu" not in words:
+        assert not (tmp_path / "run").exists(), "before anything is written"
 
 
 def test_another_training_in_the_folder(tmp_path: Path) -> None:
@@ -242,12 +244,6 @@ def test_another_training_in_the_folder(tmp_path: Path) -> None:
         train(tmp_path, replace(PLAN, seed=1), resume=True)
     with pytest.raises(ValueError, match=r"belongs to another training"):
         train(tmp_path, resume=True, run="other")
-
-
-def test_roles_that_nobody_draws(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"needs pairs in the role of 'hard image'.*none"):
-        train(tmp_path, objective=WeightedSum(terms={"o": (1.0, OfflineTriplet())}))
-    assert not any(tmp_path.iterdir())
 
 
 def test_collapse_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

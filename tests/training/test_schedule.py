@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,33 +13,27 @@ def curve(schedule: LRSchedule, per_epoch: int = 4, total: int = 20) -> list[flo
     return [schedule.factor(s, per_epoch=per_epoch, total=total) for s in range(total)]
 
 
-def test_constant() -> None:
-    assert curve(ConstantLR()) == [1.0] * 20
+@pytest.mark.parametrize(
+    ("schedule", "at", "factors"),
+    [
+        (ConstantLR(), range(20), [1.0] * 20),
+        (ConstantLR(warmup=4), range(6), [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]),
+        (StepDecayLR(every=2), range(0, 20, 4), [1, 1, 0.1, 0.1, 0.01]),
+        (StepDecayLR(at=(1, 3), by=0.5), (0, 3, 4, 8, 12, 16), [1, 1, 0.5, 0.5, 0.25, 0.25]),
+        (LinearLR(), (5, 10, 15), [0.75, 0.5, 0.25]),
+        (CosineLR(), (5, 10), [(1 + 0.5**0.5) / 2, 0.5]),
+        (CosineLR(end=0.1), (0, 10), [1, 0.55]),
+    ],
+)
+def test_factors(schedule: LRSchedule, at: Iterable[int], factors: list[float]) -> None:
+    found = curve(schedule)  # 4 steps in an epoch, 20 in all
+    assert [found[step] for step in at] == pytest.approx(factors)
 
 
-def test_warmup_rises_evenly_to_one() -> None:
-    assert curve(ConstantLR(warmup=4))[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-
-
-def test_warmup_as_a_share() -> None:
+def test_warmup_as_a_share_and_the_last_factor() -> None:
     assert curve(CosineLR(warmup=0.2)) == curve(CosineLR(warmup=4))
-
-
-def test_drops_every_so_many_epochs() -> None:
-    assert curve(StepDecayLR(every=2))[::4] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
-
-
-def test_drops_at_epochs() -> None:
-    found = curve(StepDecayLR(at=(1, 3), by=0.5))
-    assert found[3:5] == [1.0, 0.5]
-    assert found[::4] == [1.0, 0.5, 0.5, 0.25, 0.25]
-
-
-def test_ends() -> None:
-    assert curve(LinearLR(end=0.1), total=10_000)[-1] == pytest.approx(0.1, abs=1e-3)
-    assert curve(CosineLR(end=0.1), total=10_000)[-1] == pytest.approx(0.1, abs=1e-3)
-    assert curve(CosineLR(), total=1000)[500] == pytest.approx(0.5)
-    assert curve(LinearLR(), total=1000)[250] == pytest.approx(0.75)
+    for kind in (LinearLR, CosineLR):
+        assert curve(kind(end=0.1), total=10_000)[-1] == pytest.approx(0.1, abs=1e-3)
 
 
 schedules = st.sampled_from([ConstantLR, CosineLR, LinearLR]).flatmap(

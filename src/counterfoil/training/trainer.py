@@ -410,7 +410,9 @@ class StoredNegatives(Protocol):
     """Mined negatives that carry their store, as `mine_hard_negatives` returns them."""
 
     @property
-    def store(self) -> NegativeStore: ...
+    def store(self) -> NegativeStore:
+        """Ranked lists and their provenance."""
+        ...
 
 
 Negatives = NegativeStore | StoredNegatives | HardNegativeLists | str | Path
