@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 import pytest
 
 from counterfoil.analysis.runs import (
     PERCENTILES,
-    CaptionDifficulty,
+    caption_difficulty,
     difficulty_figures,
     first_and_last,
 )
@@ -21,35 +22,39 @@ def log(steps: int = 20, *, loss: bool = True) -> list[dict[str, float]]:
     return found
 
 
+def read(name: str = "one", *lines: int, **more: bool):
+    return caption_difficulty(name, Path("metrics.jsonl"), log(*lines, **more))
+
+
 def test_read():
-    found = CaptionDifficulty.from_log("one", log())
-    assert found.steps.tolist() == list(range(10, 201, 10))
-    assert found.above.tolist() == [50 - n for n in range(1, 21)]
-    assert found.spread[3].tolist() == [level - 40 for level in PERCENTILES]
-    assert found.loss[1] == 0.05
-    assert len(CaptionDifficulty.from_log("one", log(loss=False)).loss) == 0
+    found = read()
+    assert found["steps"] == list(range(10, 201, 10))
+    assert found["percent_above"] == [50 - n for n in range(1, 21)]
+    assert found["percentiles"][3] == [level - 40 for level in PERCENTILES]
+    assert found["loss"][1] == 0.05
+    assert read(loss=False)["loss"] == []
 
 
 def test_logs_of_other_trainings():
-    assert CaptionDifficulty.from_log("one", [{"step": 10, "loss": 1.0}]) is None
-    with pytest.raises(KeyError):
-        CaptionDifficulty.from_log("one", [{"step": 10, "written_above": 1.0}])
+    path = Path("metrics.jsonl")
+    assert caption_difficulty("one", path, [{"step": 10, "loss": 1.0}]) is None
+    with pytest.raises(ValueError, match=r"metrics\.jsonl tells only a part"):
+        caption_difficulty("one", path, [{"step": 10, "written_above": 1.0}])
 
 
 def test_first_and_last():
-    course = CaptionDifficulty.from_log("one", log())
-    first, last = first_and_last(course)
-    assert (first.first, first.last, last.first, last.last) == (10, 40, 170, 200)
-    assert first.above.value == statistics.fmean([49, 48, 47, 46])
-    assert last.gap.value == statistics.fmean([-170, -180, -190, -200])
-    assert 46 <= first.above.interval.low <= first.above.value <= first.above.interval.high <= 49
-    lonely = CaptionDifficulty.from_log("one", log(1))
-    first, last = first_and_last(lonely)
-    assert first.first == last.last == 10
+    first, last = first_and_last(read())
+    assert (first["from"], first["to"], last["from"], last["to"]) == (10, 40, 170, 200)
+    above = first["percent_above"]
+    assert above.value == statistics.fmean([49, 48, 47, 46])
+    assert last["gap"].value == statistics.fmean([-170, -180, -190, -200])
+    assert 46 <= above.interval.low <= above.value <= above.interval.high <= 49
+    first, last = first_and_last(read("one", 1))
+    assert first["from"] == last["to"] == 10
 
 
 def test_figures():
-    courses = [CaptionDifficulty.from_log("one", log()), CaptionDifficulty.from_log("two$", log(3))]
+    courses = [read(), read("two$", 3)]
     drawn, shown, loss = difficulty_figures(courses, loss=True)
     assert drawn.svg.startswith("<svg")
     assert "one: median +40.000 at step 10, -150.000 at step 200" in drawn.alt

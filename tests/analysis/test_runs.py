@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
 from analysis_cases import batches, write_run
 from counterfoil.analysis.runs import (
-    ReportPlan,
-    TrainingCost,
-    _cost_table,
-    _foil_accuracies,
-    _foil_table,
-    report_with,
+    cost_table,
+    foil_accuracies,
+    foil_table,
+    report,
+    training_cost,
 )
 
 LOG = (
@@ -33,34 +31,36 @@ def logged(folder: Path, *lines: object) -> Path:
     return folder
 
 
-@pytest.fixture
-def ran(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> Path:
     """A run with the tests of two trainings."""
-    write_run(tmp_path / "run", batches((8, 16)))
-    return tmp_path / "run"
+    folder = tmp_path_factory.mktemp("report") / "run"
+    write_run(folder, batches((8, 16)))
+    return folder
 
 
 def test_cost_is_the_most_of_each_session_and_the_median_of_speeds(tmp_path):
-    found = TrainingCost.from_log("own", logged(tmp_path / "own", *LOG))
-    assert (found.steps, found.epochs, found.minutes) == (6, 1.5, 3.0)
-    assert (found.memory_mb, found.pairs_per_second, found.mined_minutes) == (2048.0, 30.0, 1.5)
-    (row,) = _cost_table([found]).rows
+    found = training_cost("own", logged(tmp_path / "own", *LOG))
+    assert (found["steps"], found["epochs"], found["minutes"]) == (6, 1.5, 3.0)
+    assert (found["memory_mb"], found["pairs_per_second"]) == (2048.0, 30.0)
+    assert found["mined_minutes"] == 1.5
+    (row,) = cost_table([found]).rows
     assert row == ("own", "6", "1.5", "3.0", "2.00", "30", "1.5")
 
 
 def test_what_a_log_does_not_tell_is_left_open(tmp_path):
-    found = TrainingCost.from_log("own", logged(tmp_path / "own", {"step": 1_234}))
-    assert math.isnan(found.minutes)
-    assert _cost_table([found]).rows == (("own", "1,234", "0", "–", "–", "–", "–"),)
+    found = training_cost("own", logged(tmp_path / "own", {"step": 1_234}))
+    assert found["minutes"] is None
+    assert cost_table([found]).rows == (("own", "1,234", "0", "–", "–", "–", "–"),)
 
 
 @pytest.mark.parametrize("line", [{"epoch": 1.0}, {"step": 1, "seconds": "long"}, {"step": None}])
 def test_a_log_of_something_else_is_named(line, tmp_path):
     folder = logged(tmp_path / "own", line)
     with pytest.raises(ValueError, match=r"metrics\.jsonl is no log of a training"):
-        TrainingCost.from_log("own", folder)
+        training_cost("own", folder)
     with pytest.raises(ValueError, match="does not exist"):
-        TrainingCost.from_log("own", tmp_path / "nowhere")
+        training_cost("own", tmp_path / "nowhere")
 
 
 def test_foils_are_in_order_of_their_sets(tmp_path):
@@ -71,34 +71,24 @@ def test_foils_are_in_order_of_their_sets(tmp_path):
         path.write_text(json.dumps({"set": name, "model": "m", "lines": [line]}))
         return path
 
-    found = _foil_accuracies([measured("vsr", "all", 71.26), measured("aro", "all", 60.0)])
-    assert _foil_table(found).rows == (
+    found = foil_accuracies([measured("vsr", "all", 71.26), measured("aro", "all", 60.0)])
+    assert foil_table(found).rows == (
         ("aro", "all", "pairs", "m", "60.0", "59.0 to 61.0", "50.0"),
         ("vsr", "all", "pairs", "m", "71.3", "70.3 to 72.3", "50.0"),
     )
 
 
-def test_tests_that_were_measured_alike_are_compared(ran, tmp_path):
-    found = report_with([ran], ReportPlan(), tmp_path / "page.html")
-    assert [run.name for run in found] == ["own-16", "own-8"], "by their folders"
-    plain = json.loads((tmp_path / "page.json").read_text())
-    assert [run["name"] for run in plain["runs"]] == ["own-16", "own-8"]
+def test_tests_that_were_measured_alike_are_compared(ran):
+    found = report([ran]).numbers["runs"]
+    assert [run["name"] for run in found] == ["own-16", "own-8"], "by their folders"
 
 
-def test_a_test_that_is_named_beside_its_run_counts_once(ran, tmp_path):
-    found = report_with([ran / "test-own-8", ran], ReportPlan(), tmp_path / "page.html")
-    assert [run.name for run in found] == ["own-8", "own-16"]
+def test_a_test_that_is_named_beside_its_run_counts_once(ran):
+    found = report([ran / "test-own-8", ran]).numbers["runs"]
+    assert [run["name"] for run in found] == ["own-8", "own-16"]
 
 
-@pytest.mark.parametrize("names", [("run", "run"), ("run/test-own-8", "run/test-own-8")])
-def test_a_folder_that_is_given_twice_is_refused(names, ran, tmp_path):
+@pytest.mark.parametrize("name", ["", "test-own-8"])
+def test_a_folder_that_is_given_twice_is_refused(name, ran):
     with pytest.raises(ValueError, match="is given twice; name each run once"):
-        report_with([tmp_path / name for name in names], ReportPlan(), tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
-
-
-def test_a_page_that_exists_is_left_alone(ran, tmp_path):
-    (tmp_path / "page.html").write_text("mine")
-    with pytest.raises(ValueError, match="exists"):
-        report_with([ran], ReportPlan(), tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text() == "mine"
+        report([ran / name, ran / name])

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from counterfoil.analysis.tags import (
-    Triples,
     all_scores,
-    hardest_of,
     in_all,
     in_batches,
     triple_difficulty,
@@ -66,24 +64,10 @@ def test_scores_of_some_images():
     assert torch.equal(all_scores([member(found)], torch.tensor([2, 0])), found[[2, 0]].float())
 
 
-def test_hardest_of_groups_by_a_loop():
-    rng = torch.Generator().manual_seed(0)
-    values = torch.randint(4, (30,), generator=rng).float()  # with ties
-    group = torch.randint(6, (30,), generator=rng)
-    group[group == 3] = 0
-    found = hardest_of(values, group, 6)
-    for g in range(6):
-        mine = [n for n in range(30) if group[n] == g]
-        wanted = min(mine, key=lambda n: (-values[n], n)) if mine else -1
-        assert found[g] == wanted
-    assert hardest_of(values[:0], group[:0], 2).tolist() == [-1, -1]
-
-
 def test_difficulty_by_hand():
     positive = torch.tensor([0.5, 0.5, 0.5, 0.5])
     negative = torch.tensor([0.6, 0.5, 0.48, 0.25])
-    found = triple_difficulty(Triples("x", torch.arange(4), positive, negative), level=0.25)
-    assert found.above.value == 25
-    assert found.below.value == 25
-    assert found.gap.value == pytest.approx((0.1 - 0.02 - 0.25) / 4)
-    assert found.above.interval.low <= 25 <= found.above.interval.high
+    above, below, gap = triple_difficulty(positive, negative, torch.arange(4), level=0.25)
+    assert above.value == below.value == 25
+    assert gap.value == pytest.approx((0.1 - 0.02 - 0.25) / 4)
+    assert above.interval.low <= 25 <= above.interval.high

@@ -28,7 +28,7 @@ def test_rates_are_those_of_a_loop(rows):
     )
     assert (found.kept, found.true) == (len(kept), sum(kept))
     for name, value in zip(RATES, wanted, strict=True):
-        share = getattr(found, name)
+        share = found.rates[name]
         assert share.value == pytest.approx(value, nan_ok=True)
         if not math.isnan(value):
             assert -1e-9 <= share.interval.low <= share.interval.high <= 100 + 1e-9
@@ -39,8 +39,8 @@ def test_intervals_draw_images_and_not_captions():
     """Captions that rise and fall together tell less than as many that do not."""
     true = torch.arange(400) % 20 < 10
     every = {"none": torch.ones_like(true)}
-    alone = filter_results(true, torch.arange(400), every)[0].false_rate.interval
-    together = filter_results(true, torch.arange(400) // 10, every)[0].false_rate.interval
+    alone = filter_results(true, torch.arange(400), every)[0].rates["false_rate"].interval
+    together = filter_results(true, torch.arange(400) // 10, every)[0].rates["false_rate"].interval
     assert together.high - together.low > 2 * (alone.high - alone.low)
     assert alone.low < 50 < alone.high
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.analysis.word_accuracy import WordPredictions, word_counts
+from counterfoil.analysis.tags_dc import WordPredictions, word_counts
 from counterfoil.evaluation.bootstrap import shares
 
 

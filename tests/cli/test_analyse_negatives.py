@@ -8,7 +8,7 @@ import torch
 
 import recipes_cases
 from analysis_cases import REGIONS, reader
-from counterfoil.analysis.captions import draw_captions, score_captions
+from counterfoil.analysis.tags import draw_captions, score_captions
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.pipelines.publishing import open_scorers

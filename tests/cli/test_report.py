@@ -197,3 +197,12 @@ def test_bad_input_is_answered_in_a_sentence(tmp_path, monkeypatch, capsys, word
     assert run("report", *words) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_that_exists_is_left_alone(tmp_path, capsys):
+    write_run(tmp_path / "a", one("a", 0))
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    assert run("report", tmp_path / "a", "--output", page) == 2
+    assert "page.html exists" in capsys.readouterr().err
+    assert page.read_text() == "mine"

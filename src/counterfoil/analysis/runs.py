@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,18 +11,15 @@ from typing import Any, final
 
 import torch
 from pydantic import BaseModel, ValidationError
-from torch import Tensor
 
-from counterfoil.core.console import output
 from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.bootstrap import Counted, Share, shares
+from counterfoil.evaluation.bootstrap import Counted, shares
 from counterfoil.evaluation.cascade import DEPTH, ShortlistReport
 from counterfoil.evaluation.galleries import differ, shown_caption, shown_image
 from counterfoil.evaluation.metrics import EvaluationReport
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import (
-    RunResult,
     cascade_figure,
     cascade_table,
     headline,
@@ -33,9 +29,9 @@ from counterfoil.evaluation.results import (
 from counterfoil.model import is_model_folder, load_model
 from counterfoil.pipelines.pipeline import evaluation_title
 from counterfoil.pipelines.publishing import (
+    MISSING,
     Analysis,
     check_different,
-    check_page_path,
     short_names,
 )
 from counterfoil.pipelines.run import DataSource, stage_records
@@ -290,178 +286,111 @@ PERCENTILES = (10, 25, 50, 75, 90)
 _ABOVE, _GAP, _LOSS = "written_above", "written_gap", "loss_written"
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class CaptionDifficulty:
-    """Difficulty of generated captions at the N logged steps of a training.
+def caption_difficulty(
+    name: str, path: Path, lines: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    """Difficulty of generated captions by the lines of a training's log, JSON-ready.
 
-    Attributes:
-        name: of the training.
-        steps: (N,) long.
-        above: (N,) percent of the generated captions that score above their original.
-        gap: (N,) mean score above the original's, in units of a score.
-        spread: (N, 5) its `PERCENTILES`.
-        loss: (N,) weighted loss of the term "written"; empty if there is none of this name.
+    Lists of N logged steps: "percent_above", of the captions that score above their original;
+    "gap", mean score above the original's, in units of a score; "percentiles", its `PERCENTILES`;
+    "loss", the weighted loss of the term "written", empty if there is none of this name.
+
+    Returns:
+        None if no line is about generated captions.
+
+    Raises:
+        ValueError: a line holds a part of the numbers only.
     """
-
-    name: str
-    steps: Tensor
-    above: Tensor
-    gap: Tensor
-    spread: Tensor
-    loss: Tensor
-
-    @classmethod
-    def from_log(cls, name: str, lines: Sequence[Mapping[str, Any]]) -> CaptionDifficulty | None:
-        """Read lines of a log; None if none of them is about generated captions.
-
-        Raises:
-            KeyError: a line holds a part of the numbers only.
-        """
-        lines = [line for line in lines if _ABOVE in line]
-        if not lines:
-            return None
-        losses = [line[_LOSS] for line in lines if _LOSS in line]
-        gap = torch.tensor([line[_GAP] for line in lines], dtype=torch.double)
-        spread = [[line[f"{_GAP}_p{level}"] for level in PERCENTILES] for line in lines]
-        return cls(
-            name,
-            torch.tensor([line["step"] for line in lines]),
-            torch.tensor([line[_ABOVE] for line in lines], dtype=torch.double),
-            gap,
-            torch.tensor(spread, dtype=torch.double),
-            torch.tensor(losses if len(losses) == len(lines) else [], dtype=torch.double),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
+    lines = [line for line in lines if _ABOVE in line]
+    if not lines:
+        return None
+    try:
+        losses = [float(line[_LOSS]) for line in lines if _LOSS in line]
         return {
-            "training": self.name,
-            "steps": self.steps.tolist(),
-            "percent_above": self.above.tolist(),
-            "gap": self.gap.tolist(),
-            "percentiles": self.spread.tolist(),
-            "loss": self.loss.tolist(),
+            "training": name,
+            "steps": [int(line["step"]) for line in lines],
+            "percent_above": [float(line[_ABOVE]) for line in lines],
+            "gap": [float(line[_GAP]) for line in lines],
+            "percentiles": [
+                [float(line[f"{_GAP}_p{level}"]) for level in PERCENTILES] for line in lines
+            ],
+            "loss": losses if len(losses) == len(lines) else [],
         }
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class StepRange:
-    """Difficulty over a range of steps.
-
-    Attributes:
-        first: step.
-        last: step.
-        above: percent above the original.
-        gap: mean score above it.
-    """
-
-    first: int
-    last: int
-    above: Share
-    gap: Share
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return {
-            "from": self.first,
-            "to": self.last,
-            "percent_above": self.above.to_dict(),
-            "gap": self.gap.to_dict(),
-        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} tells only a part of how hard written captions are: {error} is missing or no "
+            "number"
+        ) from error
 
 
 def first_and_last(
-    course: CaptionDifficulty, *, fraction: float = 0.2, seed: int = 0
-) -> tuple[StepRange, StepRange]:
+    course: Mapping[str, Any], *, fraction: float = 0.2, seed: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Average the first and the last fifth of the logged steps, at least one step each.
 
     Intervals resample steps. Steps near each other are alike, so they are rather too narrow.
 
     Args:
-        course: the training.
+        course: of a training, see `caption_difficulty`.
         fraction: of the logged steps.
         seed: of the resampling.
+
+    Returns:
+        Of each range its steps, "from" and "to", and the shares "percent_above" and "gap".
     """
-    count = max(1, round(fraction * len(course.steps)))
+    count = max(1, round(fraction * len(course["steps"])))
     ranges = []
     for rows in (slice(count), slice(-count, None)):
-        steps = course.steps[rows]
-        columns = [Counted.mean(values[rows]) for values in (course.above, course.gap)]
+        steps = course["steps"][rows]
+        columns = [
+            Counted.mean(torch.tensor(course[name][rows], dtype=torch.double))
+            for name in ("percent_above", "gap")
+        ]
         above, gap = shares(columns, torch.arange(len(steps)), seed=seed)
-        ranges.append(StepRange(int(steps[0]), int(steps[-1]), above, gap))
+        ranges.append({"from": steps[0], "to": steps[-1], "percent_above": above, "gap": gap})
     return ranges[0], ranges[1]
 
 
 def difficulty_figures(
-    courses: Sequence[CaptionDifficulty], *, loss: bool = False
+    courses: Sequence[Mapping[str, Any]], *, loss: bool = False
 ) -> Iterator[Figure]:
     """Draw score differences, percentages above the original and, if wanted, losses by step."""
     if not courses:
         return
-    yield percentile_bands([(c.name, c.steps.numpy(), c.spread.numpy()) for c in courses])
-    above = [(c.name, c.steps.numpy(), c.above.numpy()) for c in courses]
-    yield step_curves(above, "above the original, %", "above")
-    losses = [(c.name, c.steps.numpy(), c.loss.numpy()) for c in courses if len(c.loss)]
-    if losses and loss:
-        yield step_curves(losses, "weighted loss of written captions", "loss")
+
+    def by_step(key: str) -> list[tuple[str, Any, Any]]:
+        return [(one["training"], one["steps"], one[key]) for one in courses if one[key]]
+
+    yield percentile_bands(by_step("percentiles"))
+    yield step_curves(by_step("percent_above"), "above the original, %", "above")
+    if loss and by_step("loss"):
+        yield step_curves(by_step("loss"), "weighted loss of written captions", "loss")
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class TrainingCost:
-    """Cost of a training, NaN where the log has no number.
+def training_cost(name: str, folder: Path) -> dict[str, Any]:
+    """Cost of a training by its log, JSON-ready: over all its sessions, None where unknown.
 
-    Attributes:
-        name: of the training.
-        steps: steps made.
-        epochs: epochs completed.
-        minutes: over all its sessions.
-        memory_mb: the peak.
-        pairs_per_second: median of the log.
-        mined_minutes: spent on mining during the training.
+    Raises:
+        ValueError: the log is missing or damaged.
     """
+    lines = read_metrics(folder / METRICS)
 
-    name: str
-    steps: int
-    epochs: float
-    minutes: float
-    memory_mb: float
-    pairs_per_second: float
-    mined_minutes: float
+    def numbers(key: str) -> list[float]:
+        return [float(line[key]) for line in lines if key in line]
 
-    @classmethod
-    def from_log(cls, name: str, folder: Path) -> TrainingCost:
-        """Read the log of a training.
-
-        Raises:
-            ValueError: the log is missing or damaged.
-        """
-        lines = read_metrics(folder / METRICS)
-
-        def numbers(key: str) -> list[float]:
-            return [float(line[key]) for line in lines if key in line]
-
-        try:
-            return cls(
-                name,
-                steps=int(max((line["step"] for line in lines), default=0)),
-                epochs=max(numbers("epoch"), default=0.0),
-                minutes=max(numbers("seconds"), default=math.nan) / 60,
-                memory_mb=max(numbers("memory_mb"), default=math.nan),
-                pairs_per_second=median(numbers("pairs_per_second") or [math.nan]),
-                mined_minutes=sum(numbers("mined_seconds")) / 60,
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{folder / METRICS} is no log of a training: {error!r}") from error
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, null where the log has no number."""
+    try:
+        seconds, speeds = numbers("seconds"), numbers("pairs_per_second")
         return {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in asdict(self).items()
+            "name": name,
+            "steps": int(max((line["step"] for line in lines), default=0)),
+            "epochs": max(numbers("epoch"), default=0.0),
+            "minutes": max(seconds) / 60 if seconds else None,
+            "memory_mb": max(numbers("memory_mb"), default=None),
+            "pairs_per_second": median(speeds) if speeds else None,
+            "mined_minutes": sum(numbers("mined_seconds")) / 60,
         }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / METRICS} is no log of a training: {error!r}") from error
 
 
 # -- The report -----------------------------------------------------------------------------------
@@ -471,62 +400,54 @@ SHOWN_QUERIES = 3  # of each kind on which two runs differ
 TEXTS, IMAGES = 5, 3  # of a list, as many as Figure 6 of AOQ shows
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ReportPlan:
-    """Content of a report besides that of the runs' folders.
-
-    Attributes:
-        source: the data, to show queries on which runs differ; None for none.
-        foils: files that ``counterfoil foils --json`` wrote.
-    """
-
-    source: DataSource | None = None
-    foils: tuple[Path, ...] = ()
-
-
-def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[RunResult, ...]:
+def report(
+    folders: Sequence[Path], *, source: DataSource | None = None, foils: Sequence[Path] = ()
+) -> Analysis:
     """Compare evaluations with the first of them on one page.
 
     Args:
         folders: of runs, with all their finished evaluations, of single evaluations, or of models.
-        plan: further content.
-        out: page to write; the numbers go beside it as JSON.
+        source: the data, to evaluate models and to show queries on which runs differ.
+        foils: files that ``counterfoil foils --json`` wrote.
 
     Raises:
-        ValueError: the page exists, a folder holds no finished evaluation, or the data are not
-            those of the evaluations.
+        ValueError: a folder holds no finished evaluation, or the data are not those of the
+            evaluations.
     """
-    check_page_path(out)
-    named = _named(folders, plan.source)
+    named = _named(folders, source)
     same = [(name, one) for name, one in named if _comparable(one, named[0][1])]
     others = [(name, one) for name, one in named if not _comparable(one, named[0][1])]
     places = list(dict.fromkeys(place for _, one in named for place in one.trained))
     trained = dict(zip(_short(places), places, strict=True))
-    costs = [TrainingCost.from_log(name, place) for name, place in trained.items()]
-    foils, courses = _foil_accuracies(plan.foils), _courses(trained)
-    cards, queries = _differing_queries(plan.source, same) if plan.source else ((), ())
+    costs = [training_cost(name, place) for name, place in trained.items()]
+    accuracies = foil_accuracies(foils)
+    logs = {name: read_metrics(place / METRICS) for name, place in trained.items()}
+    courses = [
+        course
+        for name, lines in logs.items()
+        if (course := caption_difficulty(name, trained[name] / METRICS, lines))
+    ]
+    cards, queries = _differing_queries(source, same) if source else ((), ())
     runs = results({name: one.report for name, one in same})
     curves = [learning_curve(name, place / METRICS) for name, place in trained.items()]
     gaps = _gap_samples(named)
-    Analysis(
+    figures = {
+        "Learning curves": learning_curves(curves),
+        "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
+        "Written negatives while training": tuple(difficulty_figures(courses)),
+    }
+    return Analysis(
         title=_title([name for name, _ in same]),
         headline=headline(runs),
         protocol=_protocol(same),
         tables=(
             result_table(runs),
-            *([_cost_table(costs)] if costs else []),
-            *([_foil_table(foils)] if foils else []),
+            *([cost_table(costs)] if costs else []),
+            *([foil_table(accuracies)] if accuracies else []),
             *([_apart_table(others)] if others else []),
         ),
         sections=(
-            *figure_sections(
-                {
-                    "Learning curves": learning_curves(curves),
-                    "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
-                    "Written negatives while training": tuple(difficulty_figures(courses)),
-                }
-            ),
+            *(FigureSection(title, some) for title, some in figures.items() if some),
             *cards,
         ),
         numbers={
@@ -534,33 +455,23 @@ def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[R
             "curves": [asdict(one) for one in curves],
             "hardness": [one.gap_summary() for one in gaps],
             "apart": {name: one.report.to_dict() for name, one in others},
-            "cost": [one.to_dict() for one in costs],
-            "foils": foils,
-            "written": [one.to_dict() for one in courses],
+            "cost": costs,
+            "foils": accuracies,
+            "written": courses,
             "queries": queries,
         },
-    ).publish(out)
-    if others:
-        names = ", ".join(name for name, _ in others)
-        output(f"set apart, for they were measured on other data or otherwise: {names}")
-    return runs
+    )
 
 
-def cascade_curve(folders: Sequence[Path], out: Path) -> dict[str, ShortlistReport]:
+def cascade_curve(folders: Sequence[Path]) -> Analysis:
     """Recall of cascades against the pairs that are scored for a query, as LightningDOT has it.
 
-    Args:
-        folders: of runs; all their evaluations with shortlists count.
-        out: page to write; the numbers go beside it as JSON.
-
-    Returns:
-        The shortlists by the name of the cascade.
+    All evaluations with shortlists of the runs count.
 
     Raises:
-        ValueError: the page exists, no evaluation has shortlists shorter than the split, or data
-            or protocols differ.
+        ValueError: no evaluation has shortlists shorter than the split, or data or protocols
+            differ.
     """
-    check_page_path(out)
     curves: dict[str, ShortlistReport] = {}
     measured = []
     for one in finished_evaluations(folders):
@@ -575,7 +486,7 @@ def cascade_curve(folders: Sequence[Path], out: Path) -> dict[str, ShortlistRepo
         )
     name, last = next(reversed(curves.items()))
     deepest = last.curve[-1]
-    Analysis(
+    return Analysis(
         title="Recall against the cost of a cascade",
         headline=(
             f"{name} reaches RSum {deepest.report.rsum:.1f} with {deepest.depth:,} pairs scored "
@@ -598,15 +509,7 @@ def cascade_curve(folders: Sequence[Path], out: Path) -> dict[str, ShortlistRepo
                 for name, one in curves.items()
             ]
         },
-    ).publish(out)
-    return curves
-
-
-def figure_sections(figures: Mapping[str, tuple[Figure, ...]]) -> Iterator[FigureSection]:
-    """Sections of figures by title; empty ones are left out."""
-    for title, some in figures.items():
-        if some:
-            yield FigureSection(title, some)
+    )
 
 
 def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluations:
@@ -738,31 +641,21 @@ def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
     )
 
 
-def _courses(trained: Mapping[str, Path]) -> list[CaptionDifficulty]:
-    """Difficulty of the captions that were generated during trainings."""
-    try:
-        logs = {name: read_metrics(place / METRICS) for name, place in trained.items()}
-        courses = (CaptionDifficulty.from_log(name, log) for name, log in logs.items())
-        return [one for one in courses if one is not None]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"a log tells only a part of how hard written captions are: {error}"
-        ) from error
+def cost_table(costs: Sequence[Mapping[str, Any]]) -> TableBlock:
+    """Table of `training_cost`."""
 
-
-def _cost_table(costs: Sequence[TrainingCost]) -> TableBlock:
-    def number(value: float, form: str) -> str:
-        return "–" if math.isnan(value) else format(value, form)
+    def number(value: float | None, form: str) -> str:
+        return MISSING if value is None else format(value, form)
 
     rows = tuple(
         (
-            one.name,
-            f"{one.steps:,}",
-            f"{one.epochs:g}",
-            number(one.minutes, ".1f"),
-            number(one.memory_mb / 1024, ".2f"),
-            number(one.pairs_per_second, ",.0f"),
-            f"{one.mined_minutes:.1f}" if one.mined_minutes else "–",
+            one["name"],
+            f"{one['steps']:,}",
+            f"{one['epochs']:g}",
+            number(one["minutes"], ".1f"),
+            number(one["memory_mb"] and one["memory_mb"] / 1024, ".2f"),
+            number(one["pairs_per_second"], ",.0f"),
+            number(one["mined_minutes"] or None, ".1f"),
         )
         for one in costs
     )
@@ -775,7 +668,7 @@ def _cost_table(costs: Sequence[TrainingCost]) -> TableBlock:
     return TableBlock("Cost of training", head, rows, note)
 
 
-def _foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
+def foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
     """Read the aggregates that ``counterfoil foils --json`` wrote."""
     lines = []
     for path in files:
@@ -802,7 +695,8 @@ def _foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: (line["set"], line["of"], line["measure"]))
 
 
-def _foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
+def foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
+    """Table of `foil_accuracies`."""
     rows = tuple(
         (
             *(line[key] for key in ("set", "of", "measure", "model")),

@@ -1,47 +1,56 @@
-"""Analyses of TAGS (https://arxiv.org/abs/2111.03349): Figures 1a and 3, and Table 4."""
+"""Analyses of TAGS (https://arxiv.org/abs/2111.03349): Figures 1a and 3, and Table 4.
+
+Each of `triples`, `difficulty` and `discrimination` makes one figure or table: it takes what
+``counterfoil analyse`` takes under the same names, and returns an `Analysis` to publish. Models are
+given by name, joined by ``+`` for an ensemble. Settings that fit no model, data or folder raise a
+ValueError.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from counterfoil.analysis.captions import (
-    INTERVALS,
-    GenerationSettings,
-    can_generate,
-    caption_generator,
-    draw_captions,
-    open_stores,
-    score_captions,
-)
 from counterfoil.analysis.runs import (
     METRICS,
-    CaptionDifficulty,
+    caption_difficulty,
     difficulty_figures,
     first_and_last,
     training_folders,
+    training_note,
 )
-from counterfoil.core import distributed
-from counterfoil.core.io import read_json
+from counterfoil.core.types import WordHead, WordHeadModel
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.data.dataset import ImageTextDataset, Relation
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.evaluation.bootstrap import Counted, Share, shares
 from counterfoil.evaluation.language_models import NGrams
+from counterfoil.model import Model
+from counterfoil.negatives.generation.generator import ModelGenerator
+from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
-from counterfoil.negatives.generation.store import GeneratedCaption
+from counterfoil.negatives.generation.store import (
+    WRITTEN,
+    GeneratedCaption,
+    GeneratedManifest,
+    GeneratedStore,
+)
+from counterfoil.negatives.generation.tags import MaskRefill
 from counterfoil.pipelines.publishing import (
     MISSING,
     Analysis,
     Scorer,
-    check_page_path,
+    check_different,
     describe_models,
     format_share,
     open_scorers,
+    score_unit,
     share_point,
     short_names,
 )
@@ -49,9 +58,197 @@ from counterfoil.pipelines.run import DataSource
 from counterfoil.report.figures import dot_plot, score_scatter
 from counterfoil.report.page import Figure, TableBlock
 from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.pairs import score_index_pairs
 from counterfoil.scoring.reducers import DenseScores
 from counterfoil.scoring.stream import stream_scores
 from counterfoil.training.logging import read_metrics
+
+# -- Generated captions: stores of them, models that generate them, and their scores --------------
+
+INTERVALS = "95 % intervals: images drawn anew with all that belongs to them, 1,000 times"
+MASK_REFILL, KEPT = MaskRefill(), 10  # of the generation; captions kept of each
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredCaptions:
+    """Generated captions of a folder, with the split they were generated for.
+
+    Attributes:
+        name: short name of the folder.
+        manifest: how they were generated.
+        dataset: the split.
+        foils: all captions, in the order in which they were generated.
+        images: rows of their images.
+        texts: rows of the captions they were made of.
+    """
+
+    name: str
+    manifest: GeneratedManifest
+    dataset: ImageTextDataset
+    foils: tuple[GeneratedCaption, ...]
+    images: tuple[int, ...]
+    texts: tuple[int, ...]
+
+    def describe(self) -> str:
+        """Name, number, generator and seed, in words."""
+        made = self.manifest
+        return f"{self.name}: {len(self.foils):,} by {made.writer}, seed {made.seed}"
+
+
+def open_stores(folders: Sequence[Path], source: DataSource) -> tuple[StoredCaptions, ...]:
+    """Open generated captions of one split.
+
+    Raises:
+        ValueError: a folder is given twice, is no store, is empty or damaged, or was written for
+            other data, or two were written for different splits.
+    """
+    check_different(folders, "folder")
+    names = short_names([str(path) for path in folders])
+    stores = tuple(_open_store(path, name, source) for path, name in zip(folders, names))
+    splits = {one.dataset.split_name: one.name for one in stores}
+    if len(splits) > 1:
+        listed = ", ".join(f"{name} for {split!r}" for split, name in splits.items())
+        raise ValueError(f"captions of one split can be compared, but {listed} were written")
+    return stores
+
+
+def _open_store(folder: Path, name: str, source: DataSource) -> StoredCaptions:
+    made = WRITTEN.read_manifest(folder)
+    whole = source.open()
+    parts = made.split.split("+")
+    dataset = whole if set(parts) - set(whole.split_names) else whole.split(*parts)
+    foils = tuple(GeneratedStore.open(folder, fingerprint=dataset.fingerprint).foils())
+    if not foils:
+        raise ValueError(f"{folder} holds no written captions; write again")
+    images = {name: row for row, name in enumerate(dataset.image_ids)}
+    texts = {name: row for row, name in enumerate(dataset.text_ids)}
+    strange = next((f for f in foils if f.image not in images or f.text not in texts), None)
+    if strange is not None:
+        raise ValueError(
+            f"{folder} has a foil of caption {strange.text!r} of {strange.image!r}, which these "
+            "data do not have; write again"
+        )
+    rows = tuple(images[foil.image] for foil in foils), tuple(texts[foil.text] for foil in foils)
+    return StoredCaptions(name, made, dataset, foils, *rows)
+
+
+def _foils_of(
+    folder: Path, store: StoredCaptions, dataset: ImageTextDataset, rows: Tensor
+) -> list[GeneratedCaption]:
+    """Stored foils of some captions of a split, at least one."""
+    if store.dataset.split_name != dataset.split_name:
+        raise ValueError(
+            f"{folder} was written for split {store.dataset.split_name!r}, and the analysis is "
+            f"of {dataset.split_name!r}; name it with --split"
+        )
+    wanted = set(rows.tolist())
+    foils = [foil for row, foil in zip(store.texts, store.foils) if row in wanted]
+    if not foils:
+        raise ValueError(
+            f"{folder} has no foil of the {len(rows):,} captions that were drawn; draw more "
+            "with --anchors"
+        )
+    return foils
+
+
+def describe_generation(mask_refill: MaskRefill, keep: int) -> str:
+    """How models generate captions, in words."""
+    return (
+        f"{mask_refill.masks} maskings of a caption, {mask_refill.refills} refills of each at "
+        f"temperature {mask_refill.temperature:g}, the {keep} hardest kept that may be false"
+    )
+
+
+def generator_inputs(model: Model, dataset: ImageTextDataset) -> GeneratorInputs:
+    """Inputs with which a model generates captions of a split.
+
+    Raises:
+        ValueError: the model reads ready-made vectors, or the data do not fit.
+    """
+    return GeneratorInputs(processor=model.process(dataset), parser=RulePhraseParser())
+
+
+def can_generate(scorer: Scorer) -> bool:
+    """Whether this is one model that fills hidden words."""
+    model = scorer.models[0].model
+    return (
+        len(scorer.models) == 1
+        and isinstance(model, WordHeadModel)
+        and WordHead.FILL in model.wants
+    )
+
+
+def _generate(
+    scorer: Scorer,
+    dataset: ImageTextDataset,
+    rows: Tensor,
+    mask_refill: MaskRefill,
+    keep: int,
+    seed: int,
+) -> Iterable[GeneratedCaption]:
+    """Captions that a single model generates of some captions, the hardest of each first."""
+    model = scorer.single()
+    generator = ModelGenerator(
+        inputs=generator_inputs(model, dataset),
+        model=model.model,
+        mask_refill=mask_refill,
+        keep=keep,
+        seed=seed,
+    )
+    return generator.foils(rows.tolist())
+
+
+def draw_captions(dataset: ImageTextDataset, count: int, rng: torch.Generator) -> Tensor:
+    """(S,) rows of captions of different images, in the order of the images.
+
+    Raises:
+        ValueError: no text describes an image.
+    """
+    described = (dataset.relation.counts > 0).nonzero().squeeze(1)
+    if not len(described):
+        raise ValueError(
+            f"{dataset.name} {dataset.split_name} has no caption that describes an image"
+        )
+    images = described[torch.randperm(len(described), generator=rng)[:count].sort().values]
+    return dataset.relation.random_caption(images, rng)
+
+
+def score_captions(
+    scorer: Scorer,
+    dataset: ImageTextDataset,
+    images: Tensor,
+    texts: Sequence[str],
+    *,
+    scaled: bool = True,
+) -> Tensor:
+    """(P,) scores of images with captions that need not be in the split; equal pairs cost once.
+
+    Args:
+        scorer: the model.
+        dataset: has the images.
+        images: (P,) rows of it.
+        texts: P captions.
+        scaled: whether to divide by the score's unit.
+
+    Raises:
+        ValueError: the model and the data do not fit.
+    """
+    present, image = torch.unique(images, return_inverse=True)
+    number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    shown = replace(
+        dataset.subset(present),
+        texts=list(number),
+        text_ids=[str(row) for row in range(len(number))],
+        text_to_image=torch.full((len(number),), -1),
+        text_features=None,
+    )
+    pairs = image * len(number) + torch.tensor([number[text] for text in texts], dtype=torch.long)
+    once, place = torch.unique(pairs, return_inverse=True)
+    members = scorer.on(shown)
+    scores = score_index_pairs(members, once // len(number), once % len(number))[place]
+    return scores.double() / score_unit(members) if scaled else scores
+
 
 # -- Figure 1a: triples of an image, its caption and a negative -----------------------------------
 
@@ -60,31 +257,16 @@ EASY_LEVEL = 0.05  # of the hardest negatives 40 % score above the positive, 18 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Triples:
-    """N triples with negatives of one source, as one model scores them.
-
-    Attributes:
-        source: of the negatives, in words.
-        images: (N,) long.
-        positive: (N,) scores of the captions, in units of a score.
-        negative: (N,) scores of the negatives.
-        left_out: anchors without a negative.
-        chosen_by: model that chose the negatives.
-        scored_by: model whose scores these are.
-    """
+class _Triples:
+    """N triples with negatives of one source, chosen by one model and scored by one model."""
 
     source: str
-    images: Tensor
-    positive: Tensor
-    negative: Tensor
-    left_out: int = 0
-    chosen_by: str = ""
-    scored_by: str = ""
-
-    @property
-    def gaps(self) -> Tensor:
-        """(N,) score of the negative minus score of the positive."""
-        return self.negative.double() - self.positive.double()
+    chosen_by: str
+    scored_by: str
+    images: Tensor  # (N,) long
+    positive: Tensor  # (N,) scores of the captions, in units of a score
+    negative: Tensor  # (N,) scores of the negatives
+    left_out: int  # anchors without a negative
 
     @property
     def by(self) -> str:
@@ -93,46 +275,31 @@ class Triples:
         return self.scored_by if own else f"{self.scored_by}, those of {self.chosen_by}"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class TripleDifficulty:
-    """Difficulty of triples.
-
-    Attributes:
-        above: percent whose negative scores above the positive.
-        below: percent whose negative scores at least the level below the positive.
-        gap: mean of negative minus positive.
-    """
-
-    above: Share
-    below: Share
-    gap: Share
-
-
 def triple_difficulty(
-    triples: Triples, *, level: float = EASY_LEVEL, seed: int = 0
-) -> TripleDifficulty:
-    """Measure shares and mean gap of triples; an equal score is not above.
+    positive: Tensor,
+    negative: Tensor,
+    images: Tensor,
+    *,
+    level: float = EASY_LEVEL,
+    seed: int = 0,
+) -> tuple[Share, Share, Share]:
+    """Percent of negatives above, percent far below the positive, and mean gap.
 
     Args:
-        triples: of one source.
+        positive: (N,) scores of the captions; an equal score is not above.
+        negative: (N,) scores of the negatives.
+        images: (N,) long, the image of each triple.
         level: distance below the positive that counts as easy.
         seed: of the resampling of images.
     """
-    gaps = triples.gaps
+    gaps = negative.double() - positive.double()
     counted = [Counted.where(gaps > 0), Counted.where(gaps <= -level)]
-    above, below = shares(counted, triples.images, scale=100, seed=seed)
-    gap = shares([Counted.mean(gaps)], triples.images, seed=seed)[0]
-    return TripleDifficulty(above, below, gap)
+    above, below = shares(counted, images, scale=100, seed=seed)
+    return above, below, shares([Counted.mean(gaps)], images, seed=seed)[0]
 
 
 def all_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
-    """(S, T) scores of some images with all texts.
-
-    Args:
-        members: models with their encodings; several are an ensemble.
-        images: (S,) rows.
-    """
+    """(S, T) scores of some images, by their rows, with all texts."""
     some = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
     dense = DenseScores(len(images), len(some[0].texts))
     stream_scores(some, [dense])
@@ -171,215 +338,153 @@ def in_all(scores: Tensor, anchors: Tensor, relation: Relation) -> Tensor:
     return best.masked_fill(~wrong.any(1), -1)
 
 
-def hardest_of(scores: Tensor, group: Tensor, groups: int) -> Tensor:
-    """(G,) place of the highest score of each group; of equal ones the first, -1 for none.
-
-    Args:
-        scores: (N,).
-        group: (N,) long.
-        groups: G.
-    """
-    order = scores.argsort(descending=True, stable=True)
-    out = torch.full((groups,), len(scores), dtype=torch.long)
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order))
-    out.scatter_reduce_(0, group, rank, "amin")
-    none = out == len(scores)
-    places = torch.cat([order, order.new_full((1,), -1)])
-    return places[out].masked_fill(none, -1)
-
-
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TripleSettings:
-    """Settings of `triples`.
-
-    Attributes:
-        split: of anchors and negatives.
-        anchors: number of images, a caption of each.
-        batch: captions in a batch.
-        level: distance below the positive that counts as easy, in units of a score.
-        writer: model that generates; None for each model itself.
-        written: folder of generated captions, instead of a model.
-        generation: how models generate.
-        seed: of anchors, batches, generated captions and intervals.
-    """
-
-    split: str = "test"
-    anchors: int = 200
-    batch: int = 128
-    level: float = EASY_LEVEL
-    writer: str | None = None
-    written: Path | None = None
-    generation: GenerationSettings = GenerationSettings()
-    seed: int = 0
-
-
-CaptionsByRow: TypeAlias = Mapping[int, Sequence[str]]
-
-
 def triples(
     names: Sequence[str],
     source: DataSource,
-    out: Path,
     *,
     judges: Sequence[str] = (),
-    plan: TripleSettings | None = None,
-) -> tuple[Triples, ...]:
+    split: str = "test",
+    anchors: int = 200,
+    batch: int = 128,
+    level: float = EASY_LEVEL,
+    writer: str | None = None,
+    written: Path | None = None,
+    mask_refill: MaskRefill = MASK_REFILL,
+    keep: int = KEPT,
+    seed: int = 0,
+) -> Analysis:
     """Draw how hard negatives of batches, of the whole set and generated ones are (Figure 1a).
 
-    Args:
-        names: of the models, each of which chooses the hardest negatives of every source.
-        source: the data.
-        out: page to write; the numbers go beside it as JSON.
-        judges: models that score the same triples without having chosen any.
-        plan: the settings.
-
-    Returns:
-        Every source by every model that chose and every model that scored.
-
-    Raises:
-        ValueError: the page exists, a model cannot generate or read, or does not fit the data.
+    Each model chooses the hardest negative of every source for `anchors` captions, and generates
+    captions itself unless a writer or a folder of written captions is named; the judges score the
+    same triples without having chosen any.
     """
-    check_page_path(out)
-    distributed.init()
-    plan = plan or TripleSettings()
-    if plan.written is not None and plan.writer is not None:
+    if written is not None and writer is not None:
         raise ValueError("captions are given with --written and a writer with --writer; drop one")
-    dataset = source.split(plan.split)
-    if plan.batch > int((dataset.text_to_image >= 0).sum()):
+    dataset = source.split(split)
+    if batch > int((dataset.text_to_image >= 0).sum()):
         raise ValueError(
-            f"batches of {plan.batch} cannot be drawn from {len(dataset.texts):,} captions; give "
+            f"batches of {batch} cannot be drawn from {len(dataset.texts):,} captions; give "
             "less with --batch"
         )
     scorers = open_scorers([*names, *judges])
     for scorer in scorers:
         scorer.check_reads()
-    rows = draw_captions(dataset, plan.anchors, torch.Generator().manual_seed(plan.seed))
-    stored = _stored_captions(plan, source, dataset, rows)
-    every = tuple(
-        one
-        for scorer in scorers[: len(names)]
-        for one in _triples_of(scorer, scorers[len(names) :], dataset, rows, plan, stored)
-    )
-    hard = [triple_difficulty(one, level=plan.level, seed=plan.seed) for one in every]
-    origin = f"of {plan.written}"
-    if plan.written is None:
-        origin = f"by {plan.writer or 'each model itself'}, {plan.generation.describe()}"
+    rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
+    stored = None
+    origin = f"by {writer or 'each model itself'}, {describe_generation(mask_refill, keep)}"
+    if written is not None:
+        stored = _foils_of(written, open_stores([written], source)[0], dataset, rows)
+        origin = f"of {written}"
+    every: list[_Triples] = []
+    for scorer in scorers[: len(names)]:
+        foils: Iterable[GeneratedCaption] | None = stored
+        if foils is None:
+            author = scorer if writer is None else open_scorers([writer])[0]
+            if not can_generate(author):
+                raise ValueError(
+                    f"{author.given} writes no captions; name one model with a head for hidden "
+                    "words with --writer, or captions that are written with --written"
+                )
+            foils = _generate(author, dataset, rows, mask_refill, keep, seed)
+        captions: dict[str, list[str]] = {}
+        for foil in foils:
+            captions.setdefault(foil.text, []).append(foil.foil)
+        rng = torch.Generator().manual_seed(seed + 1)
+        negatives = _hardest_of_each_source(scorer, dataset, rows, captions, batch, rng)
+        for judge in (scorer, *scorers[len(names) :]):
+            every += _scored_triples(scorer, judge, dataset, rows, negatives)
+    hard = [
+        triple_difficulty(one.positive, one.negative, one.images, level=level, seed=seed)
+        for one in every
+    ]
     first = every[0]
     shown = ", ".join(
-        f"{d.above.value:.1f} % ({one.source})"
-        for one, d in zip(every, hard)
-        if (one.scored_by, one.chosen_by) == (first.scored_by, first.chosen_by) and d.above.count
+        f"{above.value:.1f} % ({one.source})"
+        for one, (above, *_) in zip(every, hard)
+        if (one.scored_by, one.chosen_by) == (first.scored_by, first.chosen_by) and above.count
     )
-    Analysis(
+    return Analysis(
         title="Triples",
         headline=f"Negatives that {first.scored_by} scores above the positive: {shown}.",
         protocol=(
             f"{dataset.name} {dataset.split_name}, {len(dataset.texts):,} captions: a caption "
             f"each of {len(rows):,} images; written {origin}; a tie is not above; "
-            f"{describe_models(scorers)}; sampling seed {plan.seed}; {INTERVALS}"
+            f"{describe_models(scorers)}; sampling seed {seed}; {INTERVALS}"
         ),
-        seed=plan.seed,
-        figures=tuple(_triple_figures(every, plan.level)),
-        tables=(_triple_table(every, hard, plan.level),),
+        seed=seed,
+        figures=tuple(_triple_figures(every, level)),
+        tables=(_triple_table(every, hard, level),),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
-            "triples": [_triple_numbers(one, d) for one, d in zip(every, hard)],
+            "triples": [
+                {
+                    "chosen_by": one.chosen_by,
+                    "scored_by": one.scored_by,
+                    "negatives": one.source,
+                    "left_out": one.left_out,
+                    "percent_above": above.to_dict(),
+                    "percent_far_below": below.to_dict(),
+                    "mean_gap": gap.to_dict(),
+                    "positive": one.positive.tolist(),
+                    "negative": one.negative.tolist(),
+                }
+                for one, (above, below, gap) in zip(every, hard)
+            ],
         },
-    ).publish(out)
-    return every
+    )
 
 
-def _stored_captions(
-    plan: TripleSettings, source: DataSource, dataset: ImageTextDataset, rows: Tensor
-) -> CaptionsByRow | None:
-    """Stored captions by the row of the caption they were made of; None if models generate."""
-    if plan.written is None:
-        return None
-    store = open_stores([plan.written], source)[0]
-    store.check_split(dataset, plan.written)
-    wanted = set(rows.tolist())
-    captions: dict[int, list[str]] = {}
-    for row, foil in zip(store.texts, store.foils, strict=True):
-        if row in wanted:
-            captions.setdefault(row, []).append(foil.foil)
-    if not captions:
-        raise ValueError(
-            f"{plan.written} has no foil of the {len(rows):,} captions that were drawn; draw more "
-            "with --anchors"
-        )
-    return captions
-
-
-def _generated_captions(
-    scorer: Scorer, dataset: ImageTextDataset, rows: Tensor, plan: TripleSettings
-) -> CaptionsByRow:
-    """Captions that a model, or another one for it, generates."""
-    writer = scorer if plan.writer is None else open_scorers([plan.writer])[0]
-    if not can_generate(writer):
-        raise ValueError(
-            f"{writer.given} writes no captions; name one model with a head for hidden words with "
-            "--writer, or captions that are written with --written"
-        )
-    number = {name: row for row, name in enumerate(dataset.text_ids)}
-    captions: dict[int, list[str]] = {}
-    generator = caption_generator(writer, dataset, plan.generation, plan.seed)
-    for foil in generator.foils(rows.tolist()):
-        captions.setdefault(number[foil.text], []).append(foil.foil)
-    return captions
-
-
-def _triples_of(
+def _hardest_of_each_source(
     scorer: Scorer,
-    judges: Sequence[Scorer],
     dataset: ImageTextDataset,
     rows: Tensor,
-    plan: TripleSettings,
-    stored: CaptionsByRow | None,
-) -> Iterator[Triples]:
-    """Triples that one model chose, by its own scores and by those of the judges."""
-    captions = _generated_captions(scorer, dataset, rows, plan) if stored is None else stored
+    captions: Mapping[str, Sequence[str]],
+    batch: int,
+    rng: torch.Generator,
+) -> dict[str, list[str]]:
+    """The negative that a model scores highest, of each source and caption; "" for none.
+
+    `captions` has the generated ones by the id of the caption they were made of.
+    """
     scores = all_scores(scorer.on(dataset), dataset.text_to_image[rows])
-    rng = torch.Generator().manual_seed(plan.seed + 1)
-    batch = in_batches(scores, rows, dataset.relation, batch=plan.batch, rng=rng)
-    whole = in_all(scores, rows, dataset.relation)
-    sources = {
-        f"batch of {plan.batch}": [dataset.texts[row] if row >= 0 else "" for row in batch],
-        "whole set": [dataset.texts[row] if row >= 0 else "" for row in whole],
-        "written": _hardest_captions(scorer, dataset, rows, captions),
+    mined = {
+        f"batch of {batch}": in_batches(scores, rows, dataset.relation, batch=batch, rng=rng),
+        "whole set": in_all(scores, rows, dataset.relation),
     }
-    for judge in (scorer, *judges):
-        for name, negatives in sources.items():
-            available = torch.tensor([bool(text) for text in negatives])
-            anchors = rows[available]
-            images = dataset.text_to_image[anchors]
-            texts = [dataset.texts[row] for row in anchors.tolist()]
-            both = [*texts, *(text for text in negatives if text)]
-            positive, negative = score_captions(
-                judge, dataset, torch.cat([images, images]), both
-            ).view(2, -1)
-            missing = int((~available).sum())
-            yield Triples(name, images, positive, negative, missing, scorer.name, judge.name)
+    negatives = {
+        name: [dataset.texts[row] if row >= 0 else "" for row in best]
+        for name, best in mined.items()
+    }
+    foils = [captions.get(dataset.text_ids[row], ()) for row in rows.tolist()]
+    images = dataset.text_to_image[rows].repeat_interleave(torch.tensor([len(f) for f in foils]))
+    hardest = []
+    if len(images):
+        flat = score_captions(scorer, dataset, images, [text for some in foils for text in some])
+        for some, of_caption in zip(foils, torch.split(flat, [len(f) for f in foils])):
+            hardest.append(some[int(of_caption.argmax())] if some else "")
+    return {**negatives, "written": hardest or [""] * len(rows)}
 
 
-def _hardest_captions(
-    scorer: Scorer, dataset: ImageTextDataset, rows: Tensor, captions: CaptionsByRow
-) -> list[str]:
-    """The generated caption that a model scores highest, of each caption; "" for none."""
-    flat = [
-        (place, foil) for place, row in enumerate(rows.tolist()) for foil in captions.get(row, ())
-    ]
-    if not flat:
-        return [""] * len(rows)
-    group = torch.tensor([place for place, _ in flat])
-    images = dataset.text_to_image[rows[group]]
-    scores = score_captions(scorer, dataset, images, [foil for _, foil in flat])
-    best = hardest_of(scores, group, len(rows)).tolist()
-    return [flat[place][1] if place >= 0 else "" for place in best]
+def _scored_triples(
+    chosen_by: Scorer,
+    judge: Scorer,
+    dataset: ImageTextDataset,
+    rows: Tensor,
+    negatives: Mapping[str, Sequence[str]],
+) -> Iterator[_Triples]:
+    for source, texts in negatives.items():
+        available = torch.tensor([bool(text) for text in texts])
+        anchors = rows[available]
+        images = dataset.text_to_image[anchors]
+        both = [dataset.texts[row] for row in anchors.tolist()] + [text for text in texts if text]
+        scores = score_captions(judge, dataset, torch.cat([images, images]), both)
+        positive, negative = scores.view(2, -1)
+        missing = int((~available).sum())
+        yield _Triples(source, chosen_by.name, judge.name, images, positive, negative, missing)
 
 
-def _triple_figures(every: Sequence[Triples], level: float) -> Iterator[Figure]:
+def _triple_figures(every: Sequence[_Triples], level: float) -> Iterator[Figure]:
     """A scatter plot for every pair of a choosing and a scoring model."""
     for number, pair in enumerate(dict.fromkeys((one.chosen_by, one.scored_by) for one in every)):
         own = [t for t in every if (t.chosen_by, t.scored_by) == pair and len(t.images)]
@@ -389,18 +494,18 @@ def _triple_figures(every: Sequence[Triples], level: float) -> Iterator[Figure]:
 
 
 def _triple_table(
-    every: Sequence[Triples], hard: Sequence[TripleDifficulty], level: float
+    every: Sequence[_Triples], hard: Sequence[tuple[Share, Share, Share]], level: float
 ) -> TableBlock:
     rows = tuple(
         (
             one.by,
             one.source,
             f"{len(one.images):,}",
-            format_share(difficulty.above),
-            format_share(difficulty.below),
-            format_share(difficulty.gap, "+.4f"),
+            format_share(above),
+            format_share(below),
+            format_share(gap, "+.4f"),
         )
-        for one, difficulty in zip(every, hard)
+        for one, (above, below, gap) in zip(every, hard)
     )
     head = "scored by", "negatives", "triples", "above, %", f"{level:g} below, %", "mean gap"
     note = (
@@ -412,99 +517,59 @@ def _triple_table(
     return TableBlock("How hard negatives are", head, rows, note)
 
 
-def _triple_numbers(one: Triples, difficulty: TripleDifficulty) -> dict[str, Any]:
-    return {
-        "chosen_by": one.chosen_by,
-        "scored_by": one.scored_by,
-        "negatives": one.source,
-        "left_out": one.left_out,
-        "percent_above": difficulty.above.to_dict(),
-        "percent_far_below": difficulty.below.to_dict(),
-        "mean_gap": difficulty.gap.to_dict(),
-        "positive": one.positive.tolist(),
-        "negative": one.negative.tolist(),
-    }
-
-
 # -- Section 4.1 and Figure 3: difficulty of generated captions during training -------------------
 # The paper draws the distribution of the score of the generated caption minus that of its original.
 # Its text says that captions of a static generator score higher than those of a dynamic one, and
 # concludes that the static one fails to be hard; the figure shows the numbers.
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class GeneratingTraining:
-    """A training on generated captions.
-
-    Attributes:
-        course: difficulty of its captions.
-        folder: of the training.
-        writer: "dynamic", the model in training, or "static", a frozen one; "" if not noted.
-        seed: of the training, if noted.
-        data: name of the data, if noted.
-    """
-
-    course: CaptionDifficulty
-    folder: str
-    writer: str
-    seed: int | None
-    data: str
-
-
-def difficulty(folders: Sequence[Path], out: Path) -> tuple[GeneratingTraining, ...]:
+def difficulty(folders: Sequence[Path]) -> Analysis:
     """Draw how hard generated captions were for the models trained on them (Figure 3).
 
-    Args:
-        folders: of training stages, or of runs; trainings without generated captions are left out.
-        out: page to write; the numbers go beside it as JSON.
-
-    Raises:
-        ValueError: the page exists, a folder holds no log of a training, or no log is about
-            generated captions.
+    Trainings without generated captions are left out.
     """
-    check_page_path(out)
-    trainings = tuple(_generating_trainings(training_folders(folders)))
-    if not trainings:
+    courses = {
+        place: course
+        for place in training_folders(folders)
+        if (course := caption_difficulty("", place / METRICS, read_metrics(place / METRICS)))
+    }
+    if not courses:
         raise ValueError(
             f"no log below {', '.join(map(str, folders))} tells how hard written captions are; "
             "name trainings on negatives that are written, as by tags/uniter-scenes"
         )
-    data = ", ".join(dict.fromkeys(one.data for one in trainings if one.data))
-    seeds = ", ".join(dict.fromkeys(str(one.seed) for one in trainings if one.seed is not None))
+    notes = [training_note(place) for place in courses]
+    data = ", ".join(dict.fromkeys(note.data for note in notes if note.data))
+    seeds = ", ".join(dict.fromkeys(str(note.seed) for note in notes if note.seed is not None))
     words, rows, numbers = [], [], []
-    for one in trainings:
-        first, last = first_and_last(one.course)
-        name = one.course.name
-        words.append(f"{name} from {first.above.value:.1f} % to {last.above.value:.1f} %")
-        seed = MISSING if one.seed is None else str(one.seed)
+    for name, place, note in zip(short_names([str(place) for place in courses]), courses, notes):
+        course = courses[place] | {"training": name}
+        ends = first_and_last(course)
+        above = [f"{part['percent_above'].value:.1f} %" for part in ends]
+        words.append(f"{name} from {above[0]} to {above[1]}")
         rows += [
             (
                 name,
-                one.writer or MISSING,
-                seed,
-                f"{part.first:,} to {part.last:,}",
-                format_share(part.above),
-                format_share(part.gap, "+.4f"),
+                note.writer or MISSING,
+                MISSING if note.seed is None else str(note.seed),
+                f"{part['from']:,} to {part['to']:,}",
+                format_share(part["percent_above"]),
+                format_share(part["gap"], "+.4f"),
             )
-            for part in (first, last)
+            for part in ends
         ]
-        numbers.append(
-            {
-                **one.course.to_dict(),
-                "folder": one.folder,
-                "writer": one.writer,
-                "seed": one.seed,
-                "first": first.to_dict(),
-                "last": last.to_dict(),
-            }
+        first, last = (
+            {key: one.to_dict() if isinstance(one, Share) else one for key, one in part.items()}
+            for part in ends
         )
+        own = {"folder": str(place), "writer": note.writer, "seed": note.seed}
+        numbers.append({**course, **own, "first": first, "last": last})
     head = "training", "writer", "seed", "steps", "above, %", "score − the original's"
-    note = (
+    explanation = (
         "The first and the last fifth of the logged steps. Neighbouring steps are alike, so these "
         "intervals are rather too narrow."
     )
-    Analysis(
+    return Analysis(
         title="Difficulty of written captions",
         headline=f"Written captions above their original: {'; '.join(words)}.",
         protocol=(
@@ -513,44 +578,10 @@ def difficulty(folders: Sequence[Path], out: Path) -> tuple[GeneratingTraining, 
             f"above; single models{f', seed {seeds}' if seeds else ''}; 95 % intervals: logged "
             "steps drawn anew, 1,000 times, seed 0"
         ),
-        figures=tuple(difficulty_figures([one.course for one in trainings], loss=True)),
-        tables=(TableBlock("First and last steps", head, tuple(rows), note),),
+        figures=tuple(difficulty_figures(numbers, loss=True)),
+        tables=(TableBlock("First and last steps", head, tuple(rows), explanation),),
         numbers={"trainings": numbers},
-    ).publish(out)
-    return trainings
-
-
-def _generating_trainings(places: Sequence[Path]) -> Iterator[GeneratingTraining]:
-    logs = {place: read_metrics(place / METRICS) for place in places}
-    courses: dict[Path, CaptionDifficulty] = {}
-    for place, lines in logs.items():
-        try:
-            course = CaptionDifficulty.from_log("", lines)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{place / METRICS} tells only a part of how hard written captions are: {error} is "
-                "missing or no number"
-            ) from error
-        if course is not None:
-            courses[place] = course
-    names = short_names([str(place) for place in courses]) if courses else ()
-    for name, place in zip(names, courses, strict=True):
-        named = CaptionDifficulty.from_log(name, logs[place])
-        assert named is not None
-        yield GeneratingTraining(named, str(place), *_noted(place.with_name(f"{place.name}.json")))
-
-
-def _noted(note: Path) -> tuple[str, int | None, str]:
-    """Generator, seed and data of a training, as far as its note has them."""
-    if not note.is_file():
-        return "", None, ""
-    content = read_json(note, "the note of a stage")
-    try:
-        stage = content.get("stage", {})
-        writer = "dynamic" if stage.get("filler") is None else f"static: {stage['filler']}"
-        return writer, stage.get("plan", {}).get("seed"), content.get("data", {}).get("name", "")
-    except AttributeError as error:
-        raise ValueError(f"{note} is no note of a stage: {error}") from error
+    )
 
 
 # -- Section 4.3 and Table 4: captions against foils of several sources ---------------------------
@@ -558,91 +589,18 @@ def _noted(note: Path) -> tuple[str, int | None, str]:
 # Here ties are wrong, and three accuracies are measured.
 
 BLIND = "blind"
-_ACCURACIES = {
-    "every pair": "The caption scores above a foil.",
-    "the writer's hardest": "Above the foil that its writer scores highest.",
-    "every foil at once": "Above all foils of its own.",
+_ACCURACIES = {  # title and note
+    "pairs": ("every pair", "The caption scores above a foil."),
+    "hardest": ("the writer's hardest", "Above the foil that its writer scores highest."),
+    "every": ("every foil at once", "Above all foils of its own."),
 }
 _TABLE_4 = (
     "The paper (Flickr30K, ties right, pairs not said): foils of TAGS, TAGS 98.7 and UNITER 2.3; "
     "of a TAGS of another seed, 99.7 and 2.8; of VSE-C's rules, 96.3 and 87.5."
 )
 
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class FoilPairs:
-    """P pairs of a caption and a foil of it.
-
-    Attributes:
-        images: (P,) long, the image of each pair.
-        captions: (P,) long, the caption of each pair.
-        hardest: (P,) bool, foils that their writer scores highest of their caption; None if
-            unknown.
-    """
-
-    images: Tensor
-    captions: Tensor
-    hardest: Tensor | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FoilAccuracies:
-    """Accuracies in percent.
-
-    Attributes:
-        pairs: the caption scores above a foil.
-        hardest: above the one that the writer scores highest; None if unknown.
-        every: above every foil of its own.
-        chance: percent by guessing, of `every`; of the others it is 50.
-    """
-
-    pairs: Share
-    hardest: Share | None
-    every: Share
-    chance: float
-
-    @property
-    def by_title(self) -> dict[str, tuple[Share | None, float]]:
-        """Accuracies with the chance level, by the title of their table."""
-        values = (self.pairs, 50.0), (self.hardest, 50.0), (self.every, self.chance)
-        return dict(zip(_ACCURACIES, values, strict=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return {
-            "pairs": self.pairs.to_dict(),
-            "hardest": self.hardest.to_dict() if self.hardest else None,
-            "every": self.every.to_dict(),
-            "chance": {"pairs": 50.0, "hardest": 50.0, "every": self.chance},
-        }
-
-
-def foil_accuracies(
-    pairs: FoilPairs, positive: Tensor, negative: Tensor, *, seed: int = 0
-) -> FoilAccuracies:
-    """Measure accuracies with intervals over images.
-
-    Args:
-        pairs: at least one.
-        positive: (P,) scores of the captions.
-        negative: (P,) scores of the foils.
-        seed: of the resampling.
-    """
-    right = positive > negative
-    _, place = torch.unique(pairs.captions, return_inverse=True)
-    counts = torch.bincount(place)
-    missed = torch.zeros(len(counts), dtype=torch.long).index_add(0, place, (~right).long())
-    image = torch.zeros(len(counts), dtype=torch.long).index_put((place,), pairs.images)
-    each = shares([Counted.where(right)], pairs.images, scale=100, seed=seed)[0]
-    every = shares([Counted.where(missed == 0)], image, scale=100, seed=seed)[0]
-    hardest = None
-    if pairs.hardest is not None:
-        counted = Counted.where(right, pairs.hardest)
-        hardest = shares([counted], pairs.images, scale=100, seed=seed)[0]
-    chance = 100 * (1 / (1 + counts.double())).mean().item()
-    return FoilAccuracies(each, hardest, every, chance)
+Accuracies: TypeAlias = Mapping[str, tuple[Share | None, float]]
+ScoreCaptions: TypeAlias = Callable[[Tensor, Sequence[str]], Tensor]
 
 
 @final
@@ -662,147 +620,127 @@ class SourceFoils:
     texts: tuple[str, ...]
     ranked: bool = False
 
-    def pairs(self, text_to_image: Tensor) -> FoilPairs:
-        """The pairs they are part of."""
-        before = torch.cat([self.rows.new_full((1,), -1), self.rows[:-1]])
-        hardest = self.rows != before if self.ranked else None
-        return FoilPairs(text_to_image[self.rows], self.rows, hardest)
 
+def foil_accuracies(
+    images: Tensor,
+    captions: Tensor,
+    hardest: Tensor | None,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    seed: int = 0,
+) -> Accuracies:
+    """Measure accuracies with intervals over images.
 
-@final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DiscriminationSettings:
-    """Settings of `discrimination`.
+    Args:
+        images: (P,) long, the image of each pair of a caption and a foil of it; at least one.
+        captions: (P,) long, the caption of each pair.
+        hardest: (P,) bool, foils that their writer scores highest of their caption; None if
+            unknown.
+        positive: (P,) scores of the captions.
+        negative: (P,) scores of the foils.
+        seed: of the resampling.
 
-    Attributes:
-        split: of the captions.
-        anchors: number of images, a caption of each.
-        stores: folders of generated captions.
-        writers: models that generate now; None for all evaluated models that can.
-        rules: whether rules write too; at most as many of a kind and caption as models keep.
-        others: random captions of other images, of each caption.
-        generation: how models generate.
-        seed: of captions, foils and intervals.
+    Returns:
+        Percent and percent by guessing, by name: "pairs", the caption scores above a foil;
+        "hardest", above the one that the writer scores highest, None if unknown; "every", above
+        every foil of its own.
     """
-
-    split: str = "test"
-    anchors: int = 200
-    stores: tuple[Path, ...] = ()
-    writers: tuple[str, ...] | None = None
-    rules: bool = True
-    others: int = 1
-    generation: GenerationSettings = GenerationSettings()
-    seed: int = 0
-
-
-AccuracyMatrix: TypeAlias = Mapping[str, Mapping[str, FoilAccuracies]]  # by source, then by model
-ScoreCaptions: TypeAlias = Callable[[Tensor, Sequence[str]], Tensor]
+    right = positive > negative
+    _, place = torch.unique(captions, return_inverse=True)
+    counts = torch.bincount(place)
+    missed = torch.zeros(len(counts), dtype=torch.long).index_add(0, place, (~right).long())
+    image = torch.zeros(len(counts), dtype=torch.long).index_put((place,), images)
+    each = shares([Counted.where(right)], images, scale=100, seed=seed)[0]
+    every = shares([Counted.where(missed == 0)], image, scale=100, seed=seed)[0]
+    at_hardest = None
+    if hardest is not None:
+        counted = Counted.where(right, hardest)
+        at_hardest = shares([counted], images, scale=100, seed=seed)[0]
+    chance = 100 * (1 / (1 + counts.double())).mean().item()
+    return {"pairs": (each, 50.0), "hardest": (at_hardest, 50.0), "every": (every, chance)}
 
 
 def discrimination(
     names: Sequence[str],
     source: DataSource,
-    out: Path,
     *,
-    plan: DiscriminationSettings | None = None,
-) -> AccuracyMatrix:
+    split: str = "test",
+    anchors: int = 200,
+    foils: Sequence[Path] = (),
+    writers: Sequence[str] | None = None,
+    rules: bool = True,
+    others: int = 1,
+    mask_refill: MaskRefill = MASK_REFILL,
+    keep: int = KEPT,
+    seed: int = 0,
+) -> Analysis:
     """Measure whether captions score above foils of several sources (Table 4).
 
-    Args:
-        names: of the models; joined by ``+``, an ensemble.
-        source: the data.
-        out: page to write; the numbers go beside it as JSON.
-        plan: the settings.
-
-    Returns:
-        Accuracies by source and model; "blind" is a language model of the training captions.
-
-    Raises:
-        ValueError: the page exists, there is no source of foils, or models, stores and data do not
-            fit.
+    Foils are those of folders, of models that write now (without a folder, all that can), by rule
+    (at most `keep` of a kind and caption), and `others` random captions of other images. A blind
+    language model of the training captions is the control.
     """
-    check_page_path(out)
-    distributed.init()
-    plan = plan or DiscriminationSettings()
-    dataset, scorers = source.split(plan.split), open_scorers(names)
+    dataset, scorers = source.split(split), open_scorers(names)
     for scorer in scorers:
         scorer.check_reads()
-    rows = draw_captions(dataset, plan.anchors, torch.Generator().manual_seed(plan.seed))
-    foils = tuple(_all_foils(scorers, source, dataset, rows, plan))
-    if not foils:
+    rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
+    sources: list[SourceFoils] = []
+    for folder, store in zip(foils, open_stores(foils, source) if foils else ()):
+        sources += _by_kind(store.name, _foils_of(folder, store, dataset, rows), dataset, rows)
+    writing = [s for s in scorers if can_generate(s)] if not foils else []
+    if writers is not None:
+        known = {scorer.given: scorer for scorer in scorers}
+        known |= {one.given: one for one in open_scorers([w for w in writers if w not in known])}
+        writing = [known[name] for name in writers]
+        for one in writing:
+            one.check_reads()
+    for one in writing:
+        generated = _generate(one, dataset, rows, mask_refill, keep, seed)
+        sources += _by_kind(f"by {one.name}", generated, dataset, rows)
+    if rules:  # VSE-C's rules, with nouns of the training split
+        nouns = frequent_nouns(source.split("train").texts)
+        by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=keep, seed=seed)
+        drawn = dataset.subset(dataset.text_to_image[rows])
+        sources += _by_kind("rules", by_rule.foils(drawn), dataset, rows)
+    sources += random_captions(dataset, rows, others, seed)
+    if not sources:
         raise ValueError(
             "there is nothing to tell apart; name stores with --foils, writers with --writer, or "
             "let rules write"
         )
-    blind, control = _blind_control(source, dataset, foils)
-    models: dict[str, ScoreCaptions] = {s.name: _scores_of(s, dataset) for s in scorers}
-    matrix = _accuracy_matrix({**models, BLIND: blind}, foils, dataset, plan.seed)
-    words = [
-        f"{line}: "
-        + ", ".join(f"{name} {one.pairs.value:.1f} %" for name, one in accuracies.items())
-        for line, accuracies in matrix.items()
-    ]
-    Analysis(
+    blind, control = _blind_control(source, dataset, sources)
+    models = {scorer.name: partial(score_captions, scorer, dataset) for scorer in scorers}
+    matrix = _accuracy_matrix({**models, BLIND: blind}, sources, dataset, seed)
+    words = []
+    for line, accuracies in matrix.items():
+        every_pair = ((name, one["pairs"][0]) for name, one in accuracies.items())
+        values = ", ".join(f"{name} {share.value:.1f} %" for name, share in every_pair if share)
+        words.append(f"{line}: {values}")
+    return Analysis(
         title="Captions and foils told apart",
         headline=f"Captions above a foil. {'; '.join(words)}.",
         protocol=(
             f"{dataset.name} {dataset.split_name}: a caption each of {len(rows):,} images; models "
-            f"write with {plan.generation.describe()}; ties wrong; {describe_models(scorers)}; "
-            f"{control}; seed {plan.seed}; {INTERVALS}"
+            f"write with {describe_generation(mask_refill, keep)}; ties wrong; "
+            f"{describe_models(scorers)}; {control}; seed {seed}; {INTERVALS}"
         ),
-        seed=plan.seed,
+        seed=seed,
         figures=tuple(_accuracy_figures(matrix)),
         tables=tuple(_accuracy_tables(matrix)),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
             "foils": {
-                line: {name: one.to_dict() for name, one in accuracies.items()}
+                line: {name: _accuracy_numbers(one) for name, one in accuracies.items()}
                 for line, accuracies in matrix.items()
             },
         },
-    ).publish(out)
-    return matrix
+    )
 
 
-def _scores_of(scorer: Scorer, dataset: ImageTextDataset) -> ScoreCaptions:
-    return lambda images, texts: score_captions(scorer, dataset, images, texts)
-
-
-def _all_foils(
-    scorers: Sequence[Scorer],
-    source: DataSource,
-    dataset: ImageTextDataset,
-    rows: Tensor,
-    plan: DiscriminationSettings,
-) -> Iterator[SourceFoils]:
-    """Foils of stores, of models that generate now, by rule, and random captions."""
-    for folder, store in zip(plan.stores, open_stores(plan.stores, source) if plan.stores else ()):
-        store.check_split(dataset, folder)
-        of_store = list(_by_kind(store.name, store.foils, dataset, rows))
-        if not of_store:
-            raise ValueError(
-                f"{folder} has no foil of the {len(rows):,} captions that were drawn; draw more "
-                "with --anchors"
-            )
-        yield from of_store
-    writers = [s for s in scorers if can_generate(s)] if not plan.stores else []
-    if plan.writers is not None:
-        known = {scorer.given: scorer for scorer in scorers}
-        missing = [name for name in plan.writers if name not in known]
-        known |= {scorer.given: scorer for scorer in open_scorers(missing)}
-        writers = [known[name] for name in plan.writers]
-        for writer in writers:
-            writer.check_reads()
-    for writer in writers:
-        generator = caption_generator(writer, dataset, plan.generation, plan.seed)
-        yield from _by_kind(f"by {writer.name}", generator.foils(rows.tolist()), dataset, rows)
-    if plan.rules:  # VSE-C's rules, with nouns of the training split
-        nouns = frequent_nouns(source.split("train").texts)
-        most = plan.generation.keep
-        by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=most, seed=plan.seed)
-        foils = by_rule.foils(dataset.subset(dataset.text_to_image[rows]))
-        yield from _by_kind("rules", foils, dataset, rows)
-    yield from random_captions(dataset, rows, plan.others, plan.seed)
+def _accuracy_numbers(accuracies: Accuracies) -> dict[str, Any]:
+    values = {kind: share.to_dict() if share else None for kind, (share, _) in accuracies.items()}
+    return {**values, "chance": {kind: guess for kind, (_, guess) in accuracies.items()}}
 
 
 def random_captions(
@@ -815,11 +753,9 @@ def random_captions(
     rng = torch.Generator().manual_seed(seed)
     text_to_image, made_of, texts = dataset.text_to_image, [], []
     for row in rows.tolist():
-        own = {
-            dataset.texts[one]
-            for one in (text_to_image == text_to_image[row]).nonzero().squeeze(1).tolist()
-        }
-        wrong = ((text_to_image >= 0) & (text_to_image != text_to_image[row])).nonzero().squeeze(1)
+        same = text_to_image == text_to_image[row]
+        own = {dataset.texts[one] for one in same.nonzero().squeeze(1).tolist()}
+        wrong = ((text_to_image >= 0) & ~same).nonzero().squeeze(1)
         order = wrong[torch.randperm(len(wrong), generator=rng)].tolist()
         drawn = [other for other in order if dataset.texts[other] not in own][:count]
         made_of += [row] * len(drawn)
@@ -868,27 +804,31 @@ def _accuracy_matrix(
     foils: Sequence[SourceFoils],
     dataset: ImageTextDataset,
     seed: int,
-) -> dict[str, dict[str, FoilAccuracies]]:
+) -> dict[str, dict[str, Accuracies]]:
+    """Accuracies by source, then by model."""
     images = [dataset.text_to_image[one.rows] for one in foils]
     texts = [dataset.texts[row] for one in foils for row in one.rows.tolist()]
     texts += [text for one in foils for text in one.texts]
-    matrix: dict[str, dict[str, FoilAccuracies]] = {one.source: {} for one in foils}
+    matrix: dict[str, dict[str, Accuracies]] = {one.source: {} for one in foils}
     for name, score in models.items():
-        scores = score(torch.cat([*images, *images]), texts)
-        parts = scores.view(2, -1).split([len(one.rows) for one in foils], 1)  # type: ignore[no-untyped-call]
-        for one, (positive, negative) in zip(foils, parts, strict=True):
-            pairs = one.pairs(dataset.text_to_image)
-            matrix[one.source][name] = foil_accuracies(pairs, positive, negative, seed=seed)
+        scores = score(torch.cat([*images, *images]), texts).view(2, -1)
+        parts = torch.split(scores, [len(one.rows) for one in foils], 1)
+        for one, image, (positive, negative) in zip(foils, images, parts, strict=True):
+            before = torch.cat([one.rows.new_full((1,), -1), one.rows[:-1]])
+            hardest = one.rows != before if one.ranked else None
+            matrix[one.source][name] = foil_accuracies(
+                image, one.rows, hardest, positive, negative, seed=seed
+            )
     return matrix
 
 
-def _accuracy_figures(matrix: AccuracyMatrix) -> Iterator[Figure]:
-    for number, (title, note) in enumerate(_ACCURACIES.items()):
+def _accuracy_figures(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterator[Figure]:
+    for number, (kind, (title, note)) in enumerate(_ACCURACIES.items()):
         points = [
             share_point(name, share, group=line, baseline=guess)
             for line, models in matrix.items()
             for name, one in models.items()
-            for share, guess in (one.by_title[title],)
+            for share, guess in (one[kind],)
             if share
         ]
         if points:
@@ -897,16 +837,16 @@ def _accuracy_figures(matrix: AccuracyMatrix) -> Iterator[Figure]:
             yield dot_plot(points, label, f"duels-{number}", caption, "guessing")
 
 
-def _accuracy_tables(matrix: AccuracyMatrix) -> Iterator[TableBlock]:
-    for title, note in _ACCURACIES.items():
+def _accuracy_tables(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterator[TableBlock]:
+    for kind, (title, note) in _ACCURACIES.items():
         rows = []
         for line, models in matrix.items():
-            cells = [one.by_title[title] for one in models.values()]
+            cells = [one[kind] for one in models.values()]
             share, guess = cells[0]
             if share is not None:
                 values = (format_share(one) for one, _ in cells)
                 rows.append((line, f"{share.count:,}", *values, f"{guess:.1f}"))
         if rows:
             head = "foils", "count", *next(iter(matrix.values())), "guessing"
-            more = f"\n{_TABLE_4}" if title == "every pair" else ""
+            more = f"\n{_TABLE_4}" if kind == "pairs" else ""
             yield TableBlock(f"Told apart, %: {title}", head, tuple(rows), f"{note}{more}")

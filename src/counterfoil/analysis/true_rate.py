@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.analysis.captions import StoredCaptions, open_stores, score_captions
+from counterfoil.analysis.tags import StoredCaptions, open_stores, score_captions
 from counterfoil.core import distributed
 from counterfoil.core.console import output, progress
 from counterfoil.core.io import ensure_absent, ensure_writable_file, read_text, write_text
@@ -27,7 +27,14 @@ from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import is_true
-from counterfoil.evaluation.bootstrap import CELLS, Counted, Interval, Share, shares
+from counterfoil.evaluation.bootstrap import (
+    RESAMPLES,
+    Counted,
+    Share,
+    image_draws,
+    percentile_interval,
+    shares,
+)
 from counterfoil.evaluation.foils.measures import roc_area
 from counterfoil.evaluation.galleries import shown_image
 from counterfoil.negatives.generation.inputs import Rule
@@ -44,7 +51,6 @@ from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.pipelines.publishing import (
     Analysis,
     Scorer,
-    check_page_path,
     format_share,
     open_scorers,
     share_point,
@@ -65,7 +71,6 @@ from counterfoil.report.page import (
 # false, and few false ones should be lost. Intervals resample images with all their captions; all
 # filters see the same draws.
 
-RESAMPLES = 1000
 RATES = "share", "false_rate", "caught", "lost"
 LEFT_OUT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # shares of the highest scores
 _PAPER_RULE = "captions"
@@ -75,29 +80,21 @@ _MORE_RULES: tuple[Rule, ...] = ("lemmas", "wordnet", "inflection")
 @final
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Captions that a filter keeps; rates in percent.
+    """Captions that a filter keeps, and how many of these are true; rates in percent.
 
-    Attributes:
-        name: of the filter.
-        kept: number of captions kept.
-        true: number of these that are true.
-        share: of all captions, kept.
-        false_rate: of the kept ones, false: the true-negative rate.
-        caught: of the true ones, left out.
-        lost: of the false ones, left out.
+    Rates are, of all captions, the "share" kept; of the kept ones, the false ones, "false_rate",
+    which is the true-negative rate; of the true ones, those left out, "caught"; of the false ones,
+    those left out, "lost".
     """
 
     name: str
     kept: int
     true: int
-    share: Share
-    false_rate: Share
-    caught: Share
-    lost: Share
+    rates: Mapping[str, Share]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        rates = {name: getattr(self, name).to_dict() for name in RATES}
+        rates = {name: rate.to_dict() for name, rate in self.rates.items()}
         return {"name": self.name, "kept": self.kept, "true": self.true, **rates}
 
 
@@ -130,7 +127,10 @@ def filter_results(
     rates = iter(shares(wanted, image, scale=100, seed=seed, resamples=RESAMPLES))
     return tuple(
         FilterResult(
-            name, int(keeps.sum()), int((keeps & true).sum()), *(next(rates) for _ in RATES)
+            name,
+            int(keeps.sum()),
+            int((keeps & true).sum()),
+            {rate: next(rates) for rate in RATES},
         )
         for name, keeps in kept.items()
     )
@@ -158,21 +158,19 @@ def roc_auc(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) -> Sh
         seed: of the draws for the interval.
     """
     scores, pairs = scores.double(), int(true.sum()) * int((~true).sum())
-    images, place = image.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    rng, spread = torch.Generator().manual_seed(seed), []
-    chunk = max(1, CELLS // max(1, len(true)))
-    for start in range(0, RESAMPLES, chunk):
-        size = min(chunk, RESAMPLES - start)
-        rows = torch.randint(max(1, len(images)), (size, len(images)), generator=rng)
-        counts = torch.zeros(rows.shape, dtype=torch.double)
-        counts.scatter_add_(1, rows, torch.ones_like(counts))
-        spread.append(roc_area(scores, true, counts[:, place]))
+    images, place = torch.unique(image, return_inverse=True)
+    draws = image_draws(
+        [torch.arange(len(images))],
+        len(images),
+        resamples=RESAMPLES,
+        seed=seed,
+        width=len(true),
+    )
+    spread = [roc_area(scores, true, counts[:, place]) for counts in draws]
     value = roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
     resampled = torch.cat(spread)
     resampled += value - resampled.nanmean()  # copies of a picture in a draw tie with each other
-    edges = torch.tensor([0.025, 0.975], dtype=torch.double)
-    low, high = (100 * resampled.clamp(0, 1)).nanquantile(edges).tolist()
-    return Share(100 * value, Interval(low, high), pairs)
+    return Share(100 * value, percentile_interval(100 * resampled.clamp(0, 1)), pairs)
 
 
 @final
@@ -218,9 +216,8 @@ class JudgedCaptions:
         images = torch.cat([self.images, self.images[caption]])
         texts = [*self.captions, *(self.dataset.texts[row] for row in own.tolist())]
         scores = score_captions(guide, self.dataset, images, texts, scaled=False)
-        count = len(self.captions)
-        sums = torch.zeros(count).index_add_(0, caption, scores[count:])
-        return scores[:count], sums / caption.bincount(minlength=count)
+        new, old = scores.split([len(self.captions), len(own)])  # type: ignore[no-untyped-call]
+        return new, self._means(old, caption)
 
     def nearness(self, meanings: SentenceEncoder) -> tuple[Tensor, Tensor]:
         """(N,) cosine to the image's nearest caption, and that of the captions compared with.
@@ -228,16 +225,13 @@ class JudgedCaptions:
         The caption that each was made of does not count. -inf for an image without another caption.
         """
         relation = self.dataset.relation
-        described = relation.captions(self.images.unique())[0].sort().values  # type: ignore[no-untyped-call]
+        described = relation.captions(torch.unique(self.images))[0].sort().values
         texts = meanings.vectors([self.dataset.texts[row] for row in described.tolist()])
         near = CaptionNearness(relation, described, texts)
         new = near.nearest(meanings.vectors(self.captions), self.images, self.made_of)
         each = near.nearest(texts, relation.text_to_image[described], described)
         own, caption = self._references()
-        count = len(self.captions)
-        values = each[torch.searchsorted(described, own)]
-        sums = torch.zeros(count).index_add_(0, caption, values)
-        return new, sums / caption.bincount(minlength=count)
+        return new, self._means(each[torch.searchsorted(described, own)], caption)
 
     def _references(self) -> tuple[Tensor, Tensor]:
         """Rows of the captions compared with, and the row of the caption each belongs to."""
@@ -246,44 +240,22 @@ class JudgedCaptions:
         kept = (self.made_of[caption] < 0) | (self.made_of[caption] == own)
         return own[kept], caption[kept]
 
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class ScoreFilters:
-    """Filters that leave out the highest scores.
-
-    Attributes:
-        name: of the score.
-        auc: percent of pairs of a true and a false caption in which the true one scores higher.
-        below: results; each is named by the percent left out.
-    """
-
-    name: str
-    auc: Share
-    below: tuple[FilterResult, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        below = [one.to_dict() for one in self.below]
-        return {"name": self.name, "roc_auc": self.auc.to_dict(), "below": below}
+    def _means(self, values: Tensor, caption: Tensor) -> Tensor:
+        """(N,) mean value of the references of each caption."""
+        count = len(self.captions)
+        sums = torch.zeros(count).index_add_(0, caption, values)
+        return sums / caption.bincount(minlength=count)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class TrueRate:
-    """Filters measured on judged captions.
-
-    Attributes:
-        judged: the captions.
-        filters: results by rules and models, without a filter first.
-        scores: results of leaving out the highest scores.
-        survivors: rows of some true captions that the last filter keeps.
-    """
+class _TrueRate:
+    """Filters measured on judged captions."""
 
     judged: JudgedCaptions
-    filters: tuple[FilterResult, ...]
-    scores: tuple[ScoreFilters, ...]
-    survivors: tuple[int, ...]
+    filters: Sequence[FilterResult]  # by rules and models, without a filter first
+    scores: Mapping[str, tuple[Share, Sequence[FilterResult]]]  # area, and without the highest
+    survivors: Sequence[int]  # rows of some true captions that the last filter keeps
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -294,14 +266,20 @@ class TrueRate:
             "true": int(self.judged.true.sum()),
             **({"agreement": list(agreement)} if agreement else {}),
             "filters": [one.to_dict() for one in self.filters],
-            "scores": [one.to_dict() for one in self.scores],
+            "scores": [
+                {
+                    "name": name,
+                    "roc_auc": auc.to_dict(),
+                    "below": [one.to_dict() for one in below],
+                }
+                for name, (auc, below) in self.scores.items()
+            ],
         }
 
 
 def true_rate(
     folders: Sequence[Path],
     source: DataSource,
-    out: Path,
     *,
     crowd: Path | None = None,
     answers: Sequence[Path] = (),
@@ -310,33 +288,20 @@ def true_rate(
     slack: float = 0.0,
     examples: int = 6,
     seed: int = 0,
-) -> tuple[TrueRate, ...]:
+) -> Analysis:
     """Measure how many generated captions are false before and after each filter.
 
-    Args:
-        folders: of captions generated for scenes, whose truth is computed, or for other data if
-            there are answers.
-        source: the data.
-        out: page to write; the numbers go beside it as JSON.
-        crowd: judgements of captions of other images, see `counterfoil.data.corrections`.
-        answers: sheets of `export_sheet`, filled in by one person each.
-        guide: model whose scores filter; joined by ``+``, an ensemble.
-        encoder: sentence encoder that filters, see `counterfoil.negatives.generation.judges`.
-        slack: of both, see `counterfoil.negatives.generation.judges.JudgeModel`.
-        examples: true captions to show that every filter keeps.
-        seed: of intervals and examples.
-
-    Raises:
-        ValueError: the page exists, there is nothing to judge, or data, captions and guide do not
-            fit.
+    Captions of folders were generated for scenes, whose truth is computed, or people judge them:
+    `answers` are sheets of `export_sheet`, filled in by one person each. `crowd` is a file of
+    judgements of captions of other images, see `counterfoil.data.corrections`. The guide model and
+    the sentence encoder filter with `slack`, see `counterfoil.negatives.generation.judges`. Up to
+    `examples` true captions are shown that every filter keeps.
     """
-    check_page_path(out)
     if not folders and crowd is None:
         raise ValueError(
             "nothing is to be judged; name folders of captions written for scenes, or a file of "
             "judgements with --crowd"
         )
-    distributed.init()
     scorer = open_scorers([guide])[0] if guide else None
     meanings = SentenceEncoder(encoder, device=distributed.device()) if encoder else None
     sheets = [_read_sheet(path) for path in answers]
@@ -351,7 +316,7 @@ def true_rate(
     parts += [f"sentence encoder {encoder}, slack {slack:g}"] if encoder else []
     if not any("wordnet" in result.name for one in rates for result in one.filters):
         parts.append("wordnet is not asked, as nltk or its WordNet is not installed")
-    Analysis(
+    return Analysis(
         title="True captions among written ones",
         headline=" ".join(map(_true_rate_headline, rates)),
         protocol="; ".join([*parts, f"seed {seed}"]),
@@ -366,8 +331,7 @@ def true_rate(
             "slack": slack,
             "sets": [one.to_dict() for one in rates],
         },
-    ).publish(out)
-    return rates
+    )
 
 
 def _true_rate(
@@ -377,7 +341,7 @@ def _true_rate(
     slack: float,
     examples: int,
     seed: int,
-) -> TrueRate:
+) -> _TrueRate:
     scores, opinions = dict(judged.scores), {}
     if guide:
         new, old = judged.scored(guide)
@@ -393,15 +357,17 @@ def _true_rate(
         scores |= {"encoder: cosine": new, "encoder: cosine less that of its own": gap}
     masks_by_filter = _filters(judged, opinions)
     known = judged.true, judged.images
-    below = []
+    filtered = {}
     for name, values in scores.items():
         masks = {f"{100 * share:g}": lowest(values, share) for share in LEFT_OUT}
-        auc = roc_auc(values, *known, seed=seed)
-        below.append(ScoreFilters(name, auc, filter_results(*known, masks, seed=seed)))
+        filtered[name] = (
+            roc_auc(values, *known, seed=seed),
+            filter_results(*known, masks, seed=seed),
+        )
     rows = (judged.true & list(masks_by_filter.values())[-1]).nonzero().flatten()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:examples]
     results = filter_results(*known, masks_by_filter, seed=seed)
-    return TrueRate(judged, results, tuple(below), tuple(rows[order].tolist()))
+    return _TrueRate(judged, results, filtered, rows[order].tolist())
 
 
 def _filters(judged: JudgedCaptions, opinions: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -511,25 +477,25 @@ def _by_crowd(path: Path, source: DataSource) -> JudgedCaptions:
     )
 
 
-def _true_rate_headline(one: TrueRate) -> str:
+def _true_rate_headline(one: _TrueRate) -> str:
     first, paper, *_ = one.filters
-    words = (
-        f"{one.judged.name}: of {first.kept:,} captions {first.false_rate.value:.1f} % are false"
-    )
+    false = {result.name: result.rates["false_rate"].value for result in one.filters}
+    words = f"{one.judged.name}: of {first.kept:,} captions {false[first.name]:.1f} % are false"
     left = [result for result in one.filters[1:] if result.kept]
     if not left:
         return f"{words}; no filter keeps any."
-    best = max(left, key=lambda result: result.false_rate.value)
-    at_best = f"{best.false_rate.value:.1f} % of those of {best.name}"
+    best = max(left, key=lambda result: false[result.name])
+    at_best = f"{false[best.name]:.1f} % of those of {best.name}"
     if paper.kept:
-        at_paper = f"{paper.false_rate.value:.1f} % of those that the paper's rule keeps"
+        at_paper = f"{false[paper.name]:.1f} % of those that the paper's rule keeps"
         at_best = at_paper if best is paper else f"{at_paper}, {at_best}"
-    if not best.lost.count:
+    lost = best.rates["lost"]
+    if not lost.count:
         return f"{words}; {at_best}."
-    return f"{words}; {at_best}, which loses {best.lost.value:.1f} % of the false ones."
+    return f"{words}; {at_best}, which loses {lost.value:.1f} % of the false ones."
 
 
-def _true_rate_tables(one: TrueRate) -> Iterator[TableBlock]:
+def _true_rate_tables(one: _TrueRate) -> Iterator[TableBlock]:
     rates = "kept", "kept, %", "false of the kept, %", "true ones left out, %", "false ones lost, %"
     note = (
         "False of the kept: the true-negative rate. captions: left out when all new words occur in "
@@ -543,25 +509,22 @@ def _true_rate_tables(one: TrueRate) -> Iterator[TableBlock]:
     )
 
     def rows(results: Sequence[FilterResult]) -> tuple[tuple[str, ...], ...]:
-        return tuple(
-            (r.name, f"{r.kept:,}", *(format_share(getattr(r, rate)) for rate in RATES))
-            for r in results
-        )
+        return tuple((r.name, f"{r.kept:,}", *map(format_share, r.rates.values())) for r in results)
 
     yield TableBlock(f"{one.judged.name}: filters", ("", *rates), rows(one.filters), note)
-    for scored in one.scores:
+    for name, (auc, below) in one.scores.items():
         pairs = (
             "Of a true and a false caption the true one scores higher in "
-            f"{format_share(scored.auc)} % of all pairs."
+            f"{format_share(auc)} % of all pairs."
         )
-        title = f"{one.judged.name}: by {scored.name}"
-        yield TableBlock(title, ("highest left out, %", *rates), rows(scored.below), pairs)
+        title = f"{one.judged.name}: by {name}"
+        yield TableBlock(title, ("highest left out, %", *rates), rows(below), pairs)
 
 
-def _true_rate_figures(rates: Sequence[TrueRate]) -> Iterator[Figure]:
+def _true_rate_figures(rates: Sequence[_TrueRate]) -> Iterator[Figure]:
     label = "false of the kept, %"
     points = [
-        share_point(result.name, result.false_rate, group=one.judged.name)
+        share_point(result.name, result.rates["false_rate"], group=one.judged.name)
         for one in rates
         for result in one.filters
         if result.kept
@@ -569,9 +532,9 @@ def _true_rate_figures(rates: Sequence[TrueRate]) -> Iterator[Figure]:
     yield grouped_bars(points, label, "filters", "What filters keep.")
     for number, one in enumerate(rates):
         lines: list[ResultPoint] = [
-            share_point(scored.name, below.false_rate, at=float(below.name))
-            for scored in one.scores
-            for below in scored.below
+            share_point(name, below.rates["false_rate"], at=float(below.name))
+            for name, (_, each) in one.scores.items()
+            for below in each
         ]
         if lines:
             caption = f"{one.judged.name}: what is kept without the highest scores."
@@ -579,7 +542,7 @@ def _true_rate_figures(rates: Sequence[TrueRate]) -> Iterator[Figure]:
             yield result_curves(lines, label, against, key, caption, log=False, columns=1)
 
 
-def _survivors(one: TrueRate) -> Iterator[CardSection]:
+def _survivors(one: _TrueRate) -> Iterator[CardSection]:
     judged, shown, cards = one.judged, one.judged.dataset, []
     for row in one.survivors:
         old = int(judged.made_of[row])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec, final
 
@@ -25,7 +25,7 @@ from counterfoil.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from counterfoil.analysis.captions import GenerationSettings
+    from counterfoil.negatives.generation.tags import MaskRefill
     from counterfoil.pipelines.publishing import Analysis
 
 P = ParamSpec("P")
@@ -60,11 +60,11 @@ class GenerationOptions:
     keep: Annotated[int, typer.Option(min=1, help="Hardest captions to keep of each.")] = 10
     temperature: Annotated[float, typer.Option(help="Sampling temperature of words.")] = 1.5
 
-    def settings(self) -> GenerationSettings:
-        """The settings of generation."""
-        from counterfoil.analysis.captions import GenerationSettings
+    def mask_refill(self) -> MaskRefill:
+        """The settings of mask and refill."""
+        from counterfoil.negatives.generation.tags import MaskRefill
 
-        return GenerationSettings(**asdict(self))
+        return MaskRefill(masks=self.masks, refills=self.refills, temperature=self.temperature)
 
 
 def _publish(
@@ -274,7 +274,7 @@ def cascade(folders: Runs, page: Page) -> None:
     """Draw the recall of cascades against the pairs that are scored for a query."""
     from counterfoil.analysis import runs
 
-    runs.cascade_curve(folders, page)
+    _publish(page, runs.cascade_curve, folders)
 
 
 @app.command(
@@ -330,17 +330,22 @@ def triples(
     refuse_without(context, "written", GENERATION, alone=True)
     from counterfoil.analysis import tags
 
-    plan = tags.TripleSettings(
+    _publish(
+        page,
+        tags.triples,
+        models,
+        data.source(),
+        judges=judge or (),
         split=split,
         anchors=anchors,
         batch=batch,
         level=level,
         writer=writer,
         written=written,
-        generation=generation.settings(),
+        mask_refill=generation.mask_refill(),
+        keep=generation.keep,
         seed=seed,
     )
-    tags.triples(models, data.source(), page, judges=judge or (), plan=plan)
 
 
 @app.command(
@@ -352,7 +357,7 @@ def difficulty(folders: Trainings, page: Page) -> None:
     """Draw the hardness of generated captions during training, static and dynamic."""
     from counterfoil.analysis import tags
 
-    tags.difficulty(folders, page)
+    _publish(page, tags.difficulty, folders)
 
 
 @app.command(
@@ -389,17 +394,21 @@ def discrimination(
         refuse(context, unused, "with --writer, where --foils are given")
     from counterfoil.analysis import tags
 
-    plan = tags.DiscriminationSettings(
+    _publish(
+        page,
+        tags.discrimination,
+        models,
+        data.source(),
         split=split,
         anchors=anchors,
-        stores=tuple(foils or ()),
-        writers=tuple(writer) if writer else None,
+        foils=foils or (),
+        writers=writer or None,
         rules=rules,
         others=others,
-        generation=generation.settings(),
+        mask_refill=generation.mask_refill(),
+        keep=generation.keep,
         seed=seed,
     )
-    tags.discrimination(models, data.source(), page, plan=plan)
 
 
 @app.command(
@@ -443,10 +452,11 @@ def true_rate(
         refuse_without(context, "guide", ("slack",))
     from counterfoil.analysis import true_rate as true_rate_module
 
-    true_rate_module.true_rate(
+    _publish(
+        page,
+        true_rate_module.true_rate,
         stores or (),
         data.source(),
-        page,
         crowd=crowd,
         answers=answers or (),
         guide=guide,
@@ -500,14 +510,16 @@ def words(
     """Measure how well a model finds and corrects wrong words of generated captions."""
     from counterfoil.analysis import tags_dc
 
-    tags_dc.words(
+    _publish(
+        page,
+        tags_dc.words,
         model,
         data.source(),
-        page,
         split=split,
         anchors=anchors,
         writer=writer,
-        settings=generation.settings(),
+        mask_refill=generation.mask_refill(),
+        keep=generation.keep,
         seed=seed,
     )
 
@@ -543,8 +555,15 @@ def fluency(
     """Compare the perplexity of generated captions with that of their originals."""
     from counterfoil.analysis import tags_dc
 
-    tags_dc.caption_fluency(
-        stores, data.source(), page, lm=lm, each=each, corrector=corrector, seed=seed
+    _publish(
+        page,
+        tags_dc.caption_fluency,
+        stores,
+        data.source(),
+        lm=lm,
+        each=each,
+        corrector=corrector,
+        seed=seed,
     )
 
 
@@ -570,5 +589,14 @@ def cases(
     """Show captions, their generated foils and corrections, with scores of two models."""
     from counterfoil.analysis import tags_dc
 
-    settings = tags_dc.CasesSettings(count=count, sample=sample, threshold=threshold, seed=seed)
-    tags_dc.cases(models, written, data.source(), settings, page)
+    _publish(
+        page,
+        tags_dc.cases,
+        models,
+        written,
+        data.source(),
+        count=count,
+        sample=sample,
+        threshold=threshold,
+        seed=seed,
+    )

@@ -40,6 +40,13 @@ def report(
 ) -> None:
     """Compare finished runs on one page: tests, curves, hardness, foils, cost, examples."""
     source = data.optional_source(context)
-    from counterfoil.analysis.runs import ReportPlan, report_with
+    from counterfoil.analysis.runs import report as compare
+    from counterfoil.core.console import output
+    from counterfoil.pipelines.publishing import check_page_path
 
-    report_with(runs, ReportPlan(source, tuple(foils or ())), page)
+    check_page_path(page)
+    analysis = compare(runs, source=source, foils=foils or ())
+    analysis.publish(page)
+    if apart := analysis.numbers["apart"]:
+        names = ", ".join(apart)
+        output(f"set apart, for they were measured on other data or otherwise: {names}")
