@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -28,14 +28,13 @@ from counterfoil.negatives.diagnose import (
     suspects_by_wording,
 )
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.pipelines.publishing import Scorer
+from counterfoil.pipelines.publishing import MISSING, Scorer
 from counterfoil.pipelines.state import current_provenance
 from counterfoil.report.figures import NamedSample, gap_histograms
 from counterfoil.report.page import (
     CardColumn,
     CardSection,
     ExampleCard,
-    Figure,
     FigureSection,
     Page,
     PageItem,
@@ -43,27 +42,12 @@ from counterfoil.report.page import (
     thumbnail,
     write_page,
 )
+from counterfoil.report.tables import format_number
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.scoring.encode import EmbeddedDataset
 
 FIRST = 10  # ranks compared between the captions of an image
 SHOWN = 6  # negatives shown of each anchor
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class DiagnosisConfig:
-    """Settings of a diagnosis.
-
-    Attributes:
-        samples: number of random anchor captions.
-        seed: seed of the anchors.
-        alike: TF-IDF cosine from which a text is suspected to be true.
-    """
-
-    samples: int = 500
-    seed: int = 0
-    alike: float = 0.6
 
 
 @final
@@ -119,42 +103,60 @@ class Diagnosis:
             "corpus": self.dataset.fingerprint,
             "looked_at": self.line,
             "overlap_of_captions": {"first": self.first, "percent": self.overlap},
-            **{side.name: _side_to_dict(side) for side in (self.texts, self.images)},
+            **{side.name: _side_to_dict(side) for side in self.sides},
         }
+
+    @property
+    def sides(self) -> tuple[DirectionDiagnosis, DirectionDiagnosis]:
+        """Both directions."""
+        return self.texts, self.images
 
 
 def diagnose_lists(
-    store: NegativeStore, dataset: ImageTextDataset, models: Sequence[Model], plan: DiagnosisConfig
+    store: NegativeStore,
+    dataset: ImageTextDataset,
+    models: Sequence[Model],
+    *,
+    samples: int = 500,
+    seed: int = 0,
+    alike: float = 0.6,
 ) -> Diagnosis:
     """Measure hardness, hubs and suspected false negatives of mined negatives.
 
     Args:
         store: mined from `dataset`.
         dataset: the split that was mined.
-        models: ensemble names mean score is compared; without one, scores of true pairs are
+        models: ensemble whose mean score is compared; without one, scores of true pairs are
             unknown.
-        plan: the settings.
+        samples: number of random anchor captions.
+        seed: of the anchors.
+        alike: TF-IDF cosine from which a text is suspected to be true.
 
     Raises:
         ValueError: the lists are not of this data set, it has no captions, or `alike` out of range.
     """
     lists, relation = store.lists, dataset.relation
     lists.check(relation)
-    anchors = _draw_anchors(dataset, plan)
+    anchors = _draw_anchors(dataset, samples, seed)
     looked = inspect_pairs(lists, relation, anchors)
-    by_wording = suspects_by_wording(dataset, looked, least=plan.alike)
+    by_wording = suspects_by_wording(dataset, looked, least=alike)
     by_truth = suspects_by_truth(dataset, looked)
-    scores = _score_pairs(store, dataset, models, looked)
-    directions = (
-        ("wrong texts of images", lists.texts, len(dataset.texts)),
-        ("wrong images of texts", lists.images, len(dataset)),
-    )
-    texts, images = (
-        _diagnose_direction(
-            name, looked[n], [*by_wording[n], *by_truth[n]], scores, n, measure_hubs(rows, count)
+    positives, listed, description = _score_pairs(store, dataset, models, looked)
+    sides = []
+    for side, name, rows, count in (
+        (0, "wrong texts of images", lists.texts, len(dataset.texts)),
+        (1, "wrong images of texts", lists.images, len(dataset)),
+    ):
+        estimates = [*by_wording[side], *by_truth[side]]
+        scores, positive, gaps = listed[side], positives[looked[side].anchors.text], None
+        if scores is not None and not bool(positive.isnan().any()):
+            gaps = scores - positive.unsqueeze(1)
+            estimates.append(suspects_by_score(looked[side], scores, positive))
+        ranks = statistics_by_rank(looked[side], estimates, gaps)
+        hubs = measure_hubs(rows, count)
+        sides.append(
+            DirectionDiagnosis(name, looked[side], scores, gaps, tuple(estimates), ranks, hubs)
         )
-        for n, (name, rows, count) in enumerate(directions)
-    )
     groups = [
         relation.captions(image)[0]
         for image in torch.split(_distinct(relation.text_to_image[anchors]), 1)
@@ -163,34 +165,24 @@ def diagnose_lists(
     return Diagnosis(
         dataset=dataset,
         line=f"{_describe_store(store, dataset)}; {len(anchors):,} captions looked at, "
-        f"drawn with seed {plan.seed}; {scores.description}",
-        own=scores.positives,
-        texts=texts,
-        images=images,
+        f"drawn with seed {seed}; {description}",
+        own=positives,
+        texts=sides[0],
+        images=sides[1],
         first=first,
         overlap=list_overlap(lists.images, groups, first=first),
     )
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _PairScores:
-    """Scores of the true and of the listed pairs."""
-
-    positives: Tensor  # (T,), NaN where unknown
-    listed: tuple[Tensor | None, Tensor | None]  # of both directions, (S, h); None if unknown
-    description: str
-
-
-def _draw_anchors(dataset: ImageTextDataset, plan: DiagnosisConfig) -> Tensor:
+def _draw_anchors(dataset: ImageTextDataset, samples: int, seed: int) -> Tensor:
     """Rows of random captions of images, in order."""
     captions = (dataset.text_to_image >= 0).nonzero().squeeze(1)
     if not len(captions):
         raise ValueError(
             f"{dataset.name} ({dataset.split_name}) has no caption of an image to look at"
         )
-    rng = torch.Generator().manual_seed(plan.seed)
-    return captions[torch.randperm(len(captions), generator=rng)[: plan.samples]].sort().values
+    rng = torch.Generator().manual_seed(seed)
+    return captions[torch.randperm(len(captions), generator=rng)[:samples]].sort().values
 
 
 def _score_pairs(
@@ -198,32 +190,35 @@ def _score_pairs(
     dataset: ImageTextDataset,
     models: Sequence[Model],
     looked: tuple[InspectedPairs, InspectedPairs],
-) -> _PairScores:
-    """Scores in the store if the same models made them, else scores computed now."""
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None], str]:
+    """Scores in the store if the same models made them, else scores computed now.
+
+    Returns:
+        (T,) scores of the true pairs, NaN where unknown; (S, h) of the listed pairs of both
+        directions, None if unknown; and a description.
+    """
     positives = torch.full((len(dataset.texts),), torch.nan)
-    lists = store.lists
+    lists, anchors = store.lists, looked[0].anchors
     stored: tuple[Tensor | None, Tensor | None] = None, None
     if lists.text_scores is not None and lists.image_scores is not None:
-        anchors = looked[0].anchors
         stored = lists.text_scores[anchors.image].float(), lists.image_scores[anchors.text].float()
     if not models:
-        return _PairScores(positives, stored, "no model, so no score of a true pair")
-    images = _distinct(looked[0].anchors.image)
+        return positives, stored, "no model, so no score of a true pair"
+    images = _distinct(anchors.image)
     texts, counts = dataset.relation.captions(images)
     names = " + ".join(model.name for model in models)
-    kind = Scorer(names, names, tuple(models)).describe()
+    description = f"scores of {names} ({Scorer(names, names, tuple(models)).describe()})"
     # the store holds half precision: positives are rounded alike before they are compared
     if stored[0] is not None and _made_by(store, models):
         members = [model.embed(dataset.subset(images)) for model in models]
         image_rows = torch.arange(len(images)).repeat_interleave(counts)
-        positives[texts] = (
-            pair_scores(members, Pairs(image_rows, torch.arange(len(texts)))).half().float()
-        )
-        return _PairScores(positives, stored, f"scores of {names} ({kind}), in lists as kept")
+        pairs = Pairs(image_rows, torch.arange(len(texts)))
+        positives[texts] = pair_scores(members, pairs).half().float()
+        return positives, stored, f"{description}, in lists as kept"
     members = [model.embed(dataset) for model in models]
     positives[texts] = pair_scores(members, Pairs(dataset.text_to_image[texts], texts))
-    scores = _listed_scores(members, looked[0]), _listed_scores(members, looked[1])
-    return _PairScores(positives, scores, f"scores of {names} ({kind})")
+    listed = _listed_scores(members, looked[0]), _listed_scores(members, looked[1])
+    return positives, listed, description
 
 
 def _distinct(rows: Tensor) -> Tensor:
@@ -247,30 +242,6 @@ def _listed_scores(members: Sequence[EmbeddedDataset], looked: InspectedPairs) -
     return scores
 
 
-def _diagnose_direction(
-    name: str,
-    looked: InspectedPairs,
-    estimates: list[SuspectedPositives],
-    known: _PairScores,
-    place: int,
-    hubs: HubStatistics,
-) -> DirectionDiagnosis:
-    scores, positive = known.listed[place], known.positives[looked.anchors.text]
-    gaps = None
-    if scores is not None and not bool(positive.isnan().any()):
-        gaps = scores - positive.unsqueeze(1)
-        estimates = [*estimates, suspects_by_score(looked, scores, positive)]
-    return DirectionDiagnosis(
-        name,
-        looked,
-        scores,
-        gaps,
-        tuple(estimates),
-        statistics_by_rank(looked, estimates, gaps),
-        hubs,
-    )
-
-
 def _describe_store(store: NegativeStore, dataset: ImageTextDataset) -> str:
     m = store.manifest
     makers = " + ".join(source.matcher.split("(")[0] for source in m.sources) or "elsewhere"
@@ -291,20 +262,22 @@ def _side_to_dict(side: DirectionDiagnosis) -> dict[str, Any]:
 
 def diagnosis_tables(diagnosis: Diagnosis) -> tuple[TableBlock, ...]:
     """Tables of hardness and suspects by rank of both directions, and of hubs."""
-    ranks = (
-        _rank_table(diagnosis.texts, ()),
-        _rank_table(diagnosis.images, _meanings(diagnosis.images)),
-    )
-    return (*ranks, _hub_table(diagnosis))
+    texts, images = diagnosis.sides
+    return _rank_table(texts), _rank_table(images, _meanings(images)), _hub_table(diagnosis)
 
 
 def write_diagnosis(diagnosis: Diagnosis, page: Path, *, title: str, examples: int) -> None:
     """Write the page: tables, a histogram of the score gaps, and examples."""
-    groups = tuple(
+    groups = (
         _example_section(diagnosis, side, examples, of_images=side is diagnosis.texts)
-        for side in (diagnosis.texts, diagnosis.images)
+        for side in diagnosis.sides
     )
-    gaps = _gaps(diagnosis)
+    gaps = [
+        NamedSample(side.name, side.gaps[side.looked.listed].numpy())
+        for side in diagnosis.sides
+        if side.gaps is not None and bool(side.looked.listed.any())
+    ]
+    hardness = [FigureSection("Hardness of negatives", (gap_histograms(gaps),))] if gaps else []
     write_page(
         Page(
             title=f"Mined negatives in {title}",
@@ -312,82 +285,58 @@ def write_diagnosis(diagnosis: Diagnosis, page: Path, *, title: str, examples: i
             protocol=diagnosis.line,
             provenance=current_provenance(),
             tables=diagnosis_tables(diagnosis),
-            sections=(*([FigureSection("Hardness of negatives", gaps)] if gaps else []), *groups),
+            sections=(*hardness, *groups),
         ),
         page,
     )
 
 
-def _rank_table(side: DirectionDiagnosis, notes: tuple[str, ...]) -> TableBlock:
+def _rank_table(side: DirectionDiagnosis, note: str = "") -> TableBlock:
     scored = side.gaps is not None
     rows = []
     for place, rank in enumerate(side.ranks):
         whole = place > 0 and place == len(side.ranks) - 1
         span = f"{rank.first}" if rank.first == rank.last else f"{rank.first}–{rank.last}"
-        gap = "–" if rank.gap is None else f"{rank.gap:+.3f}".replace("-", "−")
+        gap = MISSING if rank.gap is None else format_number(rank.gap)
         cells = ["all" if whole else span, f"{rank.pairs:,}", *([gap] if scored else [])]
         rows.append((*cells, *(_percent(share) for share in rank.suspected)))
     columns = ("rank", "pairs", *(["median gap"] if scored else []))
     heads = tuple(f"{estimate.name}, %" for estimate in side.estimates)
     title = f"{side.name[0].upper()}{side.name[1:]}: hardness and suspects"
-    return TableBlock(title, (*columns, *heads), tuple(rows), "\n".join(notes))
+    return TableBlock(title, (*columns, *heads), tuple(rows), note)
 
 
-def _meanings(side: DirectionDiagnosis) -> tuple[str, ...]:
-    scored = side.gaps is not None
-    gap = ("Median gap: score less that of the anchor pair.",) if scored else ()
-    return (
-        *gap,
-        *(
-            f"{e.name.capitalize()}: percent of pairs whose text {e.description}."
-            for e in side.estimates
-        ),
-    )
+def _meanings(side: DirectionDiagnosis) -> str:
+    lines = [
+        f"{e.name.capitalize()}: percent of pairs whose text {e.description}."
+        for e in side.estimates
+    ]
+    if side.gaps is not None:
+        lines.insert(0, "Median gap: score less that of the anchor pair.")
+    return "\n".join(lines)
 
 
 def _hub_table(diagnosis: Diagnosis) -> TableBlock:
-    rows = tuple(
-        (
-            side.name,
-            f"{side.hubs.skewness:.2f}",
-            _percent(side.hubs.never),
-            _percent(side.hubs.crowd),
-        )
-        for side in (diagnosis.texts, diagnosis.images)
-    )
-    names = (_name_texts(diagnosis.dataset), _name_images(diagnosis.dataset))
-    largest = [
-        f"Most listed of the {side.name}: "
-        + "; ".join(
-            f"{name(row)} ({count:,} of {len_:,} lists)" for row, count in side.hubs.largest
-        )
-        for side, name, len_ in zip(
-            (diagnosis.texts, diagnosis.images),
-            names,
-            (len(diagnosis.dataset), len(diagnosis.dataset.texts)),
-        )
-    ]
-    shared = "–" if diagnosis.overlap is None else _percent(diagnosis.overlap)
+    dataset, rows, largest = diagnosis.dataset, [], []
+    for side, name, lists in (
+        (diagnosis.texts, lambda row: f"“{dataset.texts[row]}”", len(dataset)),
+        (diagnosis.images, lambda row: _image_name(dataset, row), len(dataset.texts)),
+    ):
+        hubs = side.hubs
+        skewness = f"{hubs.skewness:.2f}"
+        rows.append((side.name, skewness, _percent(hubs.never), _percent(hubs.crowd)))
+        counts = "; ".join(f"{name(row)} ({n:,} of {lists:,} lists)" for row, n in hubs.largest)
+        largest.append(f"Most listed of the {side.name}: {counts}")
     notes = (
         f"Of how often each is among the first {diagnosis.texts.hubs.first} texts or "
         f"{diagnosis.images.hubs.first} images of a list: skewness, percent never listed, percent "
         "of all places taken by the most listed hundredth.",
         *largest,
-        f"Two captions of an image share {shared} % of their first {diagnosis.first} images "
-        "(Jaccard).",
+        f"Two captions of an image share {_percent(diagnosis.overlap)} % of their first "
+        f"{diagnosis.first} images (Jaccard).",
     )
-    return TableBlock(
-        "Hubs", ("lists", "skewness", "never, %", "hundredth, %"), rows, "\n".join(notes)
-    )
-
-
-def _gaps(diagnosis: Diagnosis) -> tuple[Figure, ...]:
-    sources = [
-        NamedSample(side.name, side.gaps[side.looked.listed].numpy())
-        for side in (diagnosis.texts, diagnosis.images)
-        if side.gaps is not None and bool(side.looked.listed.any())
-    ]
-    return (gap_histograms(sources),) if sources else ()
+    head = "lists", "skewness", "never, %", "hundredth, %"
+    return TableBlock("Hubs", head, tuple(rows), "\n".join(notes))
 
 
 def _example_section(
@@ -442,33 +391,22 @@ def _listed_item(
 def _image(
     dataset: ImageTextDataset, row: int, *, place: int = 0, score: float | None = None
 ) -> PageItem:
-    picture = thumbnail(dataset.pictures.open(row)) if dataset.pictures else None
-    return PageItem(_image_places(dataset)(row), picture, place=place, score=_none_if_nan(score))
+    pictures = dataset.pictures
+    picture = thumbnail(pictures.open(row)) if pictures else None
+    text = pictures.place(row) if pictures else dataset.image_ids[row]
+    return PageItem(text, picture, place=place, score=_none_if_nan(score))
 
 
 def _none_if_nan(score: float | None) -> float | None:
     return None if score is None or score != score else score
 
 
-def _name_texts(dataset: ImageTextDataset) -> Callable[[int], str]:
-    return lambda row: f"“{dataset.texts[row]}”"
-
-
-def _name_images(dataset: ImageTextDataset) -> Callable[[int], str]:
-    """Name images by id and first caption."""
-
-    def name(row: int) -> str:
-        captions, _ = dataset.relation.captions(torch.tensor([row]))
-        first = next((f" “{dataset.texts[text]}”" for text in captions.tolist()), "")
-        return f"{dataset.image_ids[row]}{first}"
-
-    return name
-
-
-def _image_places(dataset: ImageTextDataset) -> Callable[[int], str]:
-    pictures = dataset.pictures
-    return pictures.place if pictures else lambda row: dataset.image_ids[row]
+def _image_name(dataset: ImageTextDataset, row: int) -> str:
+    """Id and first caption."""
+    captions, _ = dataset.relation.captions(torch.tensor([row]))
+    first = next((f" “{dataset.texts[text]}”" for text in captions.tolist()), "")
+    return f"{dataset.image_ids[row]}{first}"
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1f}"
+    return MISSING if share is None else f"{share:.1f}"

@@ -41,12 +41,7 @@ def diagnose(
     json: Numbers = None,
 ) -> None:
     """Report hardness, hubness and estimated false-negative rate of mined negatives."""
-    from counterfoil.analysis.diagnosis import (
-        DiagnosisConfig,
-        diagnose_lists,
-        diagnosis_tables,
-        write_diagnosis,
-    )
+    from counterfoil.analysis.diagnosis import diagnose_lists, diagnosis_tables, write_diagnosis
     from counterfoil.core import distributed
     from counterfoil.core.console import console, output
     from counterfoil.core.io import ensure_writable_file, write_json
@@ -61,8 +56,7 @@ def diagnose(
     dataset = data.source().split(MINED.read_manifest(store).split)
     negatives = NegativeStore.open(store, fingerprint=dataset.fingerprint)
     models = [load_model(name) for name in model or ()]
-    config = DiagnosisConfig(samples=samples, seed=seed, alike=alike)
-    diagnosis = diagnose_lists(negatives, dataset, models, config)
+    diagnosis = diagnose_lists(negatives, dataset, models, samples=samples, seed=seed, alike=alike)
     if distributed.rank() == 0:
         for table in diagnosis_tables(diagnosis):
             console().print(terminal_table(table))

@@ -1,8 +1,9 @@
 """Figures as inline SVG, drawn by matplotlib, that take colours and fonts from the page.
 
-Every function returns a `Figure` with a description in words for readers who do not see it. Colours
-are drawn as stand-ins (`INK`, `FAINT`, `series_colour`) that `svg` replaces by CSS variables, so
-that one drawing fits the light and the dark page.
+Every function returns a `Figure` with a description in words for readers who do not see it. A
+`key` is unique on its page, a `caption` says what is drawn. Colours are drawn as stand-ins (`INK`,
+`FAINT`, `series_colour`) that `svg` replaces by CSS variables, so that one drawing fits the light
+and the dark page.
 """
 
 from __future__ import annotations
@@ -41,21 +42,12 @@ _LEGEND_LINES, _LINE_HEIGHT = 3, 0.2  # lines of a legend that fit, inches of ea
 @final
 @dataclass(frozen=True, slots=True)
 class LearningCurve:
-    """Learning curve of a training.
-
-    Attributes:
-        name: of the training.
-        epochs: epoch numbers.
-        dev_rsum: RSum on the development split after each epoch; empty if not measured.
-        train_loss: mean training loss of each epoch.
-        dev_i2t_r1: R@1 image to text on the development split, as `dev_rsum`.
-        dev_t2i_r1: R@1 text to image.
-    """
+    """Learning curve of a training: measures on the development split are empty if not measured."""
 
     name: str
     epochs: tuple[float, ...]
     dev_rsum: tuple[float, ...]
-    train_loss: tuple[float, ...]
+    train_loss: tuple[float, ...]  # mean of each epoch
     dev_i2t_r1: tuple[float, ...] = ()
     dev_t2i_r1: tuple[float, ...] = ()
 
@@ -82,57 +74,35 @@ class NamedSample:
 @final
 @dataclass(frozen=True, slots=True)
 class ResultPoint:
-    """A result with its interval.
-
-    Attributes:
-        series: determines the colour.
-        value: the result.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        group: group of bars, or line of a dot plot.
-        at: position on the horizontal axis of a curve.
-        baseline: value that needs no model, drawn as a bar across the line of a dot plot.
-    """
+    """A result with its interval; the series determines the colour."""
 
     series: str
     value: float
     low: float
     high: float
-    group: str = ""
-    at: float = 0.0
-    baseline: float | None = None
+    group: str = ""  # of bars, or line of a dot plot
+    at: float = 0.0  # position on the horizontal axis of a curve
+    baseline: float | None = None  # needs no model; drawn across the line of a dot plot
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExpectedCurve:
-    """A quantity by batch size, expected and measured.
-
-    Attributes:
-        name: of the series.
-        batches: batch sizes.
-        expected: expected values.
-        measured: measured values.
-        spread: half widths of the 95 % intervals; empty for none.
-    """
+    """A quantity by batch size, expected and measured."""
 
     name: str
     batches: tuple[int, ...]
     expected: tuple[float, ...]
     measured: tuple[float, ...]
-    spread: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()  # half widths of the 95 % intervals
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class MapPoints:
-    """Points of one kind on a map.
+    """(N, 2) points of one kind on a map.
 
-    Attributes:
-        kind: name in the legend.
-        points: (N, 2).
-        names: labels of the first points.
-        captions: descriptions of the labelled points, listed below the map.
+    The first points may have names, whose captions are listed below the map.
     """
 
     kind: str
@@ -163,13 +133,8 @@ def recall_curves(curves: Sequence[LearningCurve]) -> tuple[Figure, ...]:
     )
 
 
-def gap_histograms(samples: Sequence[NamedSample], margin: float | None = None) -> Figure:
-    """Draw how far negatives score below, or above, their positives.
-
-    Args:
-        samples: score of each negative minus score of its positive.
-        margin: of the triplet loss, in units of the score; marked if given.
-    """
+def gap_histograms(samples: Sequence[NamedSample]) -> Figure:
+    """Draw scores of negatives less those of their positives."""
     gaps = [np.asarray(sample.values, dtype=np.float64) for sample in samples]
     low, high = np.quantile(np.concatenate(gaps), [0.002, 0.998])
     canvas, axes = _canvas(WIDE)
@@ -177,19 +142,15 @@ def gap_histograms(samples: Sequence[NamedSample], margin: float | None = None) 
     _histograms(axes, named, np.linspace(low, max(high, low + 1e-6), BINS + 1).tolist())
     axes.axvline(0, color=INK, linewidth=1)
     _note(axes, 0, "as high as the positive")
-    if margin:
-        axes.axvline(-margin, color=INK, linewidth=1, linestyle=":")
-        _note(axes, -margin, "margin")
     label = "score of the negative − score of its positive"
     columns = legend_columns([name for name, _ in named], WIDE)
     _dress(axes, label, "share of negatives, %", columns=columns)
     lines = []
     for sample, values in zip(samples, gaps):
         summary = sample.gap_summary()
-        inside = f", {100 * np.mean(values > -margin):.1f} % inside the margin" if margin else ""
         lines.append(
             f"{sample.name}: {len(values):,} negatives, median gap "
-            f"{format_number(summary['median_gap'])}{inside}, {summary['at_or_above']:.1f} % at "
+            f"{format_number(summary['median_gap'])}, {summary['at_or_above']:.1f} % at "
             "or above their positive."
         )
     return Figure(svg(canvas, "hardness"), " ".join(lines), ("Further right is harder.", *lines))
@@ -206,15 +167,7 @@ def histogram_bins(samples: Sequence[NamedSample]) -> tuple[float, ...]:
 def histograms(
     samples: Sequence[NamedSample], bins: Sequence[float], label: str, key: str, caption: str
 ) -> Figure:
-    """Draw samples over the same bins with a line at 0.
-
-    Args:
-        samples: at least one.
-        bins: edges.
-        label: of the horizontal axis.
-        key: of the figure, unique on its page.
-        caption: description.
-    """
+    """Draw samples over the same bins, given by their edges, with a line at 0."""
     canvas, axes = _canvas(SIZE)
     _histograms(axes, [(s.name, np.asarray(s.values).tolist()) for s in samples], bins)
     if bins[0] < 0 < bins[-1]:
@@ -231,15 +184,7 @@ def histograms(
 def cumulative(
     samples: Sequence[NamedSample], level: float, label: str, key: str, caption: str
 ) -> Figure:
-    """Draw the share of values up to each level; `level` is marked.
-
-    Args:
-        samples: at least one.
-        level: marked on the horizontal axis.
-        label: of the horizontal axis.
-        key: of the figure, unique on its page.
-        caption: description.
-    """
+    """Draw the share of values up to each level; `level` is marked."""
     canvas, axes = _canvas(SIZE)
     shares = np.linspace(0, 1, 101)
     for number, sample in enumerate(samples):
@@ -260,15 +205,7 @@ def cumulative(
 def expected_by_batch(
     series: Sequence[ExpectedCurve], label: str, key: str, caption: str, *, log: bool = False
 ) -> Figure:
-    """Draw a quantity by batch size: lines as expected, points as measured.
-
-    Args:
-        series: at least one.
-        label: of the vertical axis.
-        key: of the figure, unique on its page.
-        caption: description.
-        log: whether the vertical axis is logarithmic, as the horizontal one is.
-    """
+    """Draw a quantity by batch size: lines as expected, points as measured."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     canvas, axes = _canvas(SIZE)
@@ -297,13 +234,7 @@ def expected_by_batch(
 def share_bars(
     models: Sequence[tuple[str, Sequence[float]]], bins: Sequence[str], key: str
 ) -> Figure:
-    """Draw shares of true pairs by bins of their rank, models side by side.
-
-    Args:
-        models: name, and percent of the pairs in each bin.
-        bins: names of the bins, from rank 1 to the open one.
-        key: of the figure, unique on its page.
-    """
+    """Draw percent of the true pairs in bins of their rank, by name of a model, side by side."""
     canvas, axes = _canvas(WIDE)
     width = 0.8 / len(models)
     for number, (name, shares) in enumerate(models):
@@ -320,14 +251,7 @@ def share_bars(
 
 
 def grouped_bars(points: Sequence[ResultPoint], label: str, key: str, caption: str) -> Figure:
-    """Draw bars in groups; where intervals are narrow the axis does not begin at 0.
-
-    Args:
-        points: at least one; groups and series in order of first appearance.
-        label: of the vertical axis.
-        key: of the figure, unique on its page.
-        caption: description.
-    """
+    """Draw bars in groups; where intervals are narrow the axis does not begin at 0."""
     groups = list(dict.fromkeys(point.group for point in points))
     names = list(dict.fromkeys(point.series for point in points))
     canvas, axes = _canvas(WIDE)
@@ -369,17 +293,7 @@ def result_curves(
     log: bool,
     columns: int = 3,
 ) -> Figure:
-    """Draw results against a number, with a line through the means of each series.
-
-    Args:
-        points: at least one.
-        label: of the vertical axis.
-        against: of the horizontal axis.
-        key: of the figure, unique on its page.
-        caption: description.
-        log: whether the horizontal axis is logarithmic.
-        columns: of the legend; long names need one.
-    """
+    """Draw results against a number, with a line through the means of each series."""
     canvas, axes = _canvas(SIZE)
     names = list(dict.fromkeys(point.series for point in points))
     ticks = sorted({point.at for point in points})
@@ -406,15 +320,7 @@ def result_curves(
 def dot_plot(
     points: Sequence[ResultPoint], label: str, key: str, caption: str, baseline: str = ""
 ) -> Figure:
-    """Draw percentages as dots with intervals, one line per group; NaN values are left out.
-
-    Args:
-        points: at least one; groups and series in order of first appearance.
-        label: of the horizontal axis.
-        key: of the figure, unique on its page.
-        caption: description.
-        baseline: name of the baselines, if there are any.
-    """
+    """Draw percentages as dots with intervals, one line per group; NaN values are left out."""
     lines = list(dict.fromkeys(point.group for point in points))
     names = list(dict.fromkeys(point.series for point in points))
     canvas, axes = _canvas((5.8, 1.1 + 0.36 * len(lines)))
@@ -468,11 +374,7 @@ def score_scatter(
 ) -> Figure:
     """Draw score of the negative against score of the positive.
 
-    Args:
-        sources: name, (N,) positive scores and (N,) negative scores of each source.
-        level: distance below the diagonal at which a second line runs.
-        key: of the figure, unique on its page.
-        caption: description.
+    Sources are (name, positive scores, negative scores); a line runs `level` below the diagonal.
     """
     canvas, axes = _canvas((4.6, 4.4))
     every = np.concatenate([np.asarray(s) for _, *both in sources for s in both]).astype(np.float64)
@@ -512,10 +414,7 @@ def score_scatter(
 def doubt_histograms(right: Array, same: Array, threshold: float) -> Figure:
     """Draw the probability that a word is right, of words that are right and that are wrong.
 
-    Args:
-        right: (N,) probabilities.
-        same: (N,) bool, words that are right.
-        threshold: probability up to which a word counts as doubted.
+    A word is right where `same` is true, and doubted up to the threshold.
     """
     canvas, axes = _canvas(SIZE)
     sides = ("wrong words", right[~same]), ("right words", right[same])
@@ -536,8 +435,7 @@ def doubt_histograms(right: Array, same: Array, threshold: float) -> Figure:
 def percentile_bands(series: Sequence[tuple[str, Array, Array]]) -> Figure:
     """Draw median, middle half and middle four fifths of score differences by training step.
 
-    Args:
-        series: name, (N,) steps, and (N, 5) percentiles 10, 25, 50, 75 and 90 of each training.
+    Series are (name, steps, (N, 5) percentiles 10, 25, 50, 75 and 90).
     """
     canvas, axes = _canvas(SIZE)
     for number, (name, steps, spread) in enumerate(series):
@@ -559,13 +457,7 @@ def percentile_bands(series: Sequence[tuple[str, Array, Array]]) -> Figure:
 
 
 def step_curves(series: Sequence[tuple[str, Array, Array]], label: str, key: str) -> Figure:
-    """Draw a quantity by training step.
-
-    Args:
-        series: name, (N,) steps and (N,) values of each training.
-        label: of the vertical axis.
-        key: of the figure, unique on its page.
-    """
+    """Draw a quantity by training step."""
     canvas, axes = _canvas(SIZE)
     for number, (name, steps, values) in enumerate(series):
         axes.plot(steps, values, **_line(number, name))
@@ -577,13 +469,7 @@ def step_curves(series: Sequence[tuple[str, Array, Array]], label: str, key: str
 
 
 def embedding_map(kinds: Sequence[MapPoints], key: str, caption: str) -> Figure:
-    """Draw a query, its matches and its nearest negatives as points of the plane.
-
-    Args:
-        kinds: in this order.
-        key: of the figure, unique on its page.
-        caption: description.
-    """
+    """Draw a query, its matches and its nearest negatives as points of the plane."""
     shapes, sizes = ("*", "^", "o"), (150, 55, 16)
     canvas, axes = _canvas((SIZE[0], 4.2))
     for number, kind in reversed(list(enumerate(kinds))):  # the query on top

@@ -29,55 +29,34 @@ THUMBNAIL_SIDE = 224  # pixels; shown at half that, for sharp screens
 @final
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a page was made and how to reproduce it.
+    """How a page was made and how to reproduce it."""
 
-    Attributes:
-        command: command line that wrote the page.
-        seed: random seed, if one was used.
-        recipe: name of the recipe.
-        digest: digest of the recipe's content.
-        versions: (name, version) pairs of the software used.
-        reproduce: commands that reproduce the numbers, one per line.
-    """
-
-    command: str
+    command: str  # that wrote the page
     seed: int | None = None
     recipe: str = ""
-    digest: str = ""
-    versions: tuple[tuple[str, str], ...] = ()
-    reproduce: tuple[str, ...] = ()
+    digest: str = ""  # of the recipe's content
+    versions: tuple[tuple[str, str], ...] = ()  # of the software used
+    reproduce: tuple[str, ...] = ()  # commands
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing as inline SVG.
-
-    Attributes:
-        svg: the drawing.
-        alt: description for readers who do not see it.
-        caption: lines below the drawing.
-    """
+    """A drawing as inline SVG, described in words for readers who do not see it."""
 
     svg: str
     alt: str
-    caption: tuple[str, ...]
+    caption: tuple[str, ...]  # lines below the drawing
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """A table cell with a second, smaller line.
-
-    Attributes:
-        value: the number.
-        under: the second line, usually an interval.
-        best: whether the value is the best of its row.
-    """
+    """A table cell with a second, smaller line, usually an interval."""
 
     value: str
     under: str = ""
-    best: bool = False
+    best: bool = False  # of its row
 
 
 TableRow: TypeAlias = "tuple[str | TableCell, ...]"
@@ -86,109 +65,65 @@ TableRow: TypeAlias = "tuple[str | TableCell, ...]"
 @final
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """A table.
-
-    Attributes:
-        title: heading; may be empty.
-        head: column names.
-        rows: cells of each row; a row with a single cell is the heading of the rows below it.
-        note: explanation of the columns, one paragraph per line.
-    """
+    """A table; a row with a single cell is the heading of the rows below it."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    note: str = ""
+    note: str = ""  # explanation of the columns, one paragraph per line
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A stretch of a caption that may be coloured.
-
-    Attributes:
-        text: the stretch.
-        tint: depth of its colour in 0..1; None for no colour.
-        number: number of a word, for readers who see no colour.
-        marked: whether the number is shown.
-        inserted: whether the stretch is underlined as new.
-    """
+    """A stretch of a caption that may be coloured."""
 
     text: str
-    tint: float | None = None
-    number: str = ""
-    marked: bool = False
-    inserted: bool = False
+    tint: float | None = None  # depth of its colour in 0..1; None for no colour
+    number: str = ""  # of a word, for readers who see no colour
+    marked: bool = False  # whether the number is shown
+    inserted: bool = False  # underlined as new
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PageItem:
-    """A caption or a picture.
+    """A caption or a picture."""
 
-    Attributes:
-        text: the caption, or the description of the picture.
-        picture: ``data:`` address; None for a caption.
-        place: rank in a list, from 1; 0 for none.
-        true: whether the item matches the query.
-        score: score with the query, if known.
-        marks: remarks shown beside the item.
-        parts: the caption in coloured stretches; empty for plain text.
-    """
-
-    text: str
-    picture: str | None = None
-    place: int = 0
-    true: bool = False
-    score: float | None = None
-    marks: tuple[str, ...] = ()
-    parts: tuple[TextPart, ...] = ()
+    text: str  # the caption, or the description of the picture
+    picture: str | None = None  # ``data:`` address
+    place: int = 0  # rank in a list, from 1; 0 for none
+    true: bool = False  # matches the query
+    score: float | None = None  # with the query, if known
+    marks: tuple[str, ...] = ()  # remarks shown beside the item
+    parts: tuple[TextPart, ...] = ()  # the caption in coloured stretches; empty for plain text
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CardColumn:
-    """A list on a card.
-
-    Attributes:
-        title: heading of the list; may be empty.
-        note: line below the heading.
-        items: captions only or pictures only.
-        missed: a match that is not among the items, shown apart from them.
-    """
+    """A list on a card: captions only or pictures only."""
 
     title: str
-    note: str
+    note: str  # below the title
     items: tuple[PageItem, ...]
-    missed: PageItem | None = None
+    missed: PageItem | None = None  # a match that is not among the items, shown apart from them
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExampleCard:
-    """A query with lists side by side.
-
-    Attributes:
-        query: picture or caption.
-        note: line below the query.
-        columns: the lists.
-    """
+    """A query with lists side by side."""
 
     query: PageItem
-    note: str
+    note: str  # below the query
     columns: tuple[CardColumn, ...]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CardSection:
-    """Cards under one heading.
-
-    Attributes:
-        title: heading.
-        note: how the cards were chosen.
-        cards: in display order.
-    """
+    """Cards under one heading; the note says how they were chosen."""
 
     title: str
     note: str
@@ -206,21 +141,11 @@ class FigureSection:
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page, in display order.
-
-    Attributes:
-        title: title of the page.
-        headline: the result in one sentence; may be empty.
-        protocol: data, protocol, seed, single model or ensemble; no full stop.
-        provenance: foot of the page, if given.
-        figures: drawn first.
-        tables: after the figures.
-        sections: cards and further figures, last.
-    """
+    """The content of a page: figures, then tables, then sections."""
 
     title: str
-    headline: str
-    protocol: str
+    headline: str  # the result in one sentence; may be empty
+    protocol: str  # data, protocol, seed, single model or ensemble; no full stop
     provenance: Provenance | None = None
     figures: tuple[Figure, ...] = ()
     tables: tuple[TableBlock, ...] = ()

@@ -10,12 +10,7 @@ from counterfoil.report.page import TableBlock, TableCell
 
 
 def terminal_table(block: TableBlock, protocol: str = "") -> Table:
-    """Convert a table of a page to a table for the terminal.
-
-    Args:
-        block: the table.
-        protocol: data and protocol in one sentence; printed below the table.
-    """
+    """Convert a table of a page to a table for the terminal, with the protocol below it."""
     note = f"{protocol}. {block.note}".rstrip() if protocol else block.note
     title = Text(block.title) if block.title else None
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
