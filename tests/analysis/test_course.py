@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import json
 import statistics
-from pathlib import Path
 
 import pytest
 
@@ -22,39 +22,46 @@ def log(steps: int = 20, *, loss: bool = True) -> list[dict[str, float]]:
     return found
 
 
-def read(name: str = "one", *lines: int, **more: bool):
-    return caption_difficulty(name, Path("metrics.jsonl"), log(*lines, **more))
+@pytest.fixture
+def read(tmp_path):
+    """The difficulty of captions by a log."""
+
+    def read(lines: list[dict[str, float]], name: str = "one"):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / "metrics.jsonl").write_text(text)
+        return caption_difficulty(name, tmp_path)
+
+    return read
 
 
-def test_read():
-    found = read()
+def test_read(read):
+    found = read(log())
     assert found["steps"] == list(range(10, 201, 10))
     assert found["percent_above"] == [50 - n for n in range(1, 21)]
     assert found["percentiles"][3] == [level - 40 for level in PERCENTILES]
     assert found["loss"][1] == 0.05
-    assert read(loss=False)["loss"] == []
+    assert read(log(loss=False))["loss"] == []
 
 
-def test_logs_of_other_trainings():
-    path = Path("metrics.jsonl")
-    assert caption_difficulty("one", path, [{"step": 10, "loss": 1.0}]) is None
+def test_logs_of_other_trainings(read):
+    assert read([{"step": 10, "loss": 1.0}]) is None
     with pytest.raises(ValueError, match=r"metrics\.jsonl tells only a part"):
-        caption_difficulty("one", path, [{"step": 10, "written_above": 1.0}])
+        read([{"step": 10, "written_above": 1.0}])
 
 
-def test_first_and_last():
-    first, last = first_and_last(read())
+def test_first_and_last(read):
+    first, last = first_and_last(read(log()))
     assert (first["from"], first["to"], last["from"], last["to"]) == (10, 40, 170, 200)
     above = first["percent_above"]
     assert above.value == statistics.fmean([49, 48, 47, 46])
     assert last["gap"].value == statistics.fmean([-170, -180, -190, -200])
     assert 46 <= above.interval.low <= above.value <= above.interval.high <= 49
-    first, last = first_and_last(read("one", 1))
+    first, last = first_and_last(read(log(1)))
     assert first["from"] == last["to"] == 10
 
 
-def test_figures():
-    courses = [read(), read("two$", 3)]
+def test_figures(read):
+    courses = [read(log()), read(log(3), "two$")]
     drawn, shown, loss = difficulty_figures(courses, loss=True)
     assert drawn.svg.startswith("<svg")
     assert "one: median +40.000 at step 10, -150.000 at step 200" in drawn.alt

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from counterfoil.report.figures import ExpectedCurve, expected_by_batch, share_bars
+from counterfoil.report.figures import expected_by_batch, share_bars
 from counterfoil.report.page import (
     CardColumn,
     CardSection,
@@ -22,14 +22,14 @@ from counterfoil.report.tables import format_interval, format_number, terminal_t
 
 BINS = ("1", "2–5", "6–10", "11–20", "21–50", "51–100", "101–200", "above 200")
 SHARES = (40.0, 20.0, 10.0, 10.0, 5.0, 5.0, 5.0, 5.0)
-LINE = ExpectedCurve("<captions>", (32, 64), (10.0, 5.0), (11.0, 4.5), (1.0, 0.5))
+BATCHES, LINE = (32, 64), {"<captions>": ((10.0, 5.0), (11.0, 4.5), (1.0, 0.5))}
 PICTURE = "data:image/png;base64,AA=="
 
 
 def figures():
     return (
-        expected_by_batch([LINE], "mean rank", "rank", "A rank.", log=True),
-        expected_by_batch([LINE], "share, %", "top", "A share."),
+        expected_by_batch(BATCHES, LINE, "mean rank", "rank", "A rank.", log=True),
+        expected_by_batch(BATCHES, LINE, "share, %", "top", "A share."),
         share_bars([("first", SHARES), ("_$x^2$", SHARES[::-1])], BINS, "cross"),
     )
 

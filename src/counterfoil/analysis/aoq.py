@@ -33,7 +33,6 @@ from counterfoil.pipelines.publishing import (
 from counterfoil.pipelines.run import DataSource
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.report.figures import (
-    ExpectedCurve,
     LearningCurve,
     expected_by_batch,
     learning_curves,
@@ -69,12 +68,9 @@ _NUMBERS = 2**25  # scores held at once
 
 
 def missed(count: Tensor, texts: int, batch: int) -> Tensor:
-    """Probability that none of `count` captions is in the batch of another caption.
+    """(n,) probability that none of `count` captions is in the batch of another caption.
 
-    Args:
-        count: (n,) numbers of captions.
-        texts: captions that batches are drawn from, T.
-        batch: captions in a batch, B.
+    `count` is (n,); a batch has `batch` of `texts` captions, B of T.
     """
     left, others = texts - 1, batch - 1
     rest = (left - count.double()).clamp(min=0)
@@ -90,11 +86,8 @@ def missed(count: Tensor, texts: int, batch: int) -> Tensor:
 def chance_of_top(k: int, texts: int, batch: int, *, captions: float = 1) -> float:
     """Probability that the hardest negative of a batch is one of the k hardest of all.
 
-    Args:
-        k: length of the list.
-        texts: captions that batches are drawn from.
-        batch: captions in a batch, the anchor among them.
-        captions: per negative; 1 for texts, captions per image for images.
+    A batch has `batch` of `texts` captions, the anchor among them. `captions` is the number of
+    captions per negative: 1 for texts, captions per image for images.
     """
     return 1 - float(missed(torch.tensor([k * captions]), texts, batch))
 
@@ -102,10 +95,7 @@ def chance_of_top(k: int, texts: int, batch: int, *, captions: float = 1) -> flo
 def expected_rank(texts: int, batch: int, *, captions: float = 1) -> float:
     """Expected rank, from 1, of the hardest negative of a batch; T / B for texts.
 
-    Args:
-        texts: captions that batches are drawn from.
-        batch: captions in a batch, the anchor among them, more than one image has.
-        captions: per negative, see `chance_of_top`.
+    Arguments as of `chance_of_top`; a batch has more captions than one image.
     """
     if captions == 1:
         return texts / batch
@@ -189,10 +179,7 @@ def anchor_scores(
 ) -> tuple[Tensor, Tensor]:
     """(S, T) scores of the anchor captions' images with all texts, and (S, I) of the captions.
 
-    Args:
-        members: models with their encodings.
-        relation: which text describes which image.
-        anchors: (S,) text rows, each of an image.
+    Anchors are (S,) text rows, each of an image.
     """
     images = relation.text_to_image[anchors]
     with_images = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
@@ -238,11 +225,11 @@ def _hardest(
 
 
 def online_rank(
-    name: str,
+    model: str,
     source: DataSource,
     *,
     split: str = "train",
-    batches: Sequence[int] = (),
+    batch: Sequence[int] = (),
     anchors: int = 200,
     draws: int = 20,
     top: int = 100,
@@ -253,9 +240,9 @@ def online_rank(
     Images count as among the hardest in proportion to texts: 20 images for 100 captions if an image
     has five, as the paper takes 60 images for 300 texts.
     """
-    dataset, scorers = source.split(split), open_scorers([name])
+    dataset, scorers = source.split(split), open_scorers([model])
     owned = int((dataset.text_to_image >= 0).sum())
-    sizes = sorted(set(batches)) or [b for b in BATCHES if b <= owned] or [owned]
+    sizes = sorted(set(batch)) or [b for b in BATCHES if b <= owned] or [owned]
     measured = online_ranks(
         scorers[0].on(dataset),
         dataset.relation,
@@ -269,18 +256,18 @@ def online_rank(
         described = int((dataset.relation.counts > 0).sum())
         captions = 1.0 if direction == "i2t" else owned / described
         hardest = max(1, round(top / captions))
-        for batch, rank, gap in zip(sizes, ranks, gaps):
+        for size, rank, gap in zip(sizes, ranks, gaps):
             mean, half = mean_rank(rank)
             lines.append(
                 {
                     "direction": direction,
-                    "batch": batch,
+                    "batch": size,
                     "mean_rank": mean,
                     "half_interval": half,
-                    "expected_rank": expected_rank(owned, batch, captions=captions),
+                    "expected_rank": expected_rank(owned, size, captions=captions),
                     "hardest": hardest,
                     "top": percent_among(rank, hardest),
-                    "expected_top": 100 * chance_of_top(hardest, owned, batch, captions=captions),
+                    "expected_top": 100 * chance_of_top(hardest, owned, size, captions=captions),
                     "median_gap": gap.nanmedian().item(),
                 }
             )
@@ -299,7 +286,7 @@ def online_rank(
             f"{describe_protocol(dataset, scorers, seed=seed)}; {min(anchors, owned):,} anchors, "
             f"{draws} batches of each size for each"
         ),
-        numbers={"models": [name], "seed": seed, "lines": lines},
+        numbers={"models": [model], "seed": seed, "lines": lines},
         figures=_online_figures(i2t, t2i),
         tables=(_online_table(i2t), _online_table(t2i)),
     )
@@ -332,28 +319,22 @@ def _online_table(lines: Sequence[dict[str, Any]]) -> TableBlock:
 
 
 def _online_figures(*sides: Sequence[dict[str, Any]]) -> tuple[Figure, Figure]:
-    ranks, tops = [], []
-    for lines in sides:
+    batches = [line["batch"] for line in sides[0]]
 
-        def column(key: str, lines: Sequence[dict[str, Any]] = lines) -> tuple[Any, ...]:
-            return tuple(line[key] for line in lines)
+    def series(*keys: str) -> dict[str, list[list[float]]]:
+        return {
+            _SIDES[lines[0]["direction"]]: [[line[key] for line in lines] for key in keys]
+            for lines in sides
+        }
 
-        name = _SIDES[lines[0]["direction"]]
-        ranks.append(
-            ExpectedCurve(
-                name,
-                column("batch"),
-                column("expected_rank"),
-                column("mean_rank"),
-                column("half_interval"),
-            )
-        )
-        tops.append(ExpectedCurve(name, column("batch"), column("expected_top"), column("top")))
+    ranks = series("expected_rank", "mean_rank", "half_interval")
+    tops = series("expected_top", "top")
     texts, images = (lines[0]["hardest"] for lines in sides)
+    where = "Its rank in the whole split."
     often = f"How often it is one of the hardest {texts:,} captions or {images:,} images."
     return (
-        expected_by_batch(ranks, "mean rank", "rank", "Its rank in the whole split.", log=True),
-        expected_by_batch(tops, "share of batches, %", "top", often),
+        expected_by_batch(batches, ranks, "mean rank", "rank", where, log=True),
+        expected_by_batch(batches, tops, "share of batches, %", "top", often),
     )
 
 
@@ -464,7 +445,7 @@ def _listed(scores: Tensor, wrong: Tensor, rows: Tensor) -> Listed:
 
 
 def negative_examples(
-    name: str,
+    model: str,
     source: DataSource,
     *,
     split: str = "train",
@@ -480,7 +461,7 @@ def negative_examples(
     Offline negatives are drawn from the `top` hardest captions of an image, and from
     proportionally fewer images of a caption: 60 for 300 at five captions an image.
     """
-    dataset, scorers = source.split(split), open_scorers([name])
+    dataset, scorers = source.split(split), open_scorers([model])
     store = NegativeStore.open(lists, fingerprint=dataset.fingerprint) if lists else None
     most = max(1, len(dataset.texts))
     texts = min(top, most)
@@ -507,7 +488,7 @@ def negative_examples(
             f"offline: drawn from {texts} texts and {images} images, {origin}"
         ),
         numbers={
-            "models": [name],
+            "models": [model],
             "seed": seed,
             **sizes,
             "anchors": [
@@ -712,9 +693,9 @@ def rank_shares(ranks: Tensor) -> list[float]:
     return shares
 
 
-def cross_rank(names: Sequence[str], source: DataSource, *, split: str = "test") -> Analysis:
+def cross_rank(models: Sequence[str], source: DataSource, *, split: str = "test") -> Analysis:
     """Count true pairs by their cross-retrieval rank under each model (Figure 5)."""
-    dataset, scorers = source.split(split), open_scorers(names)
+    dataset, scorers = source.split(split), open_scorers(models)
     pairs = int((dataset.text_to_image >= 0).sum())
     ratio = pairs / max(1, len(dataset))
     ranks = {

@@ -53,49 +53,29 @@ SHOWN = 6  # negatives shown of each anchor
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class DirectionDiagnosis:
-    """Diagnosis of the lists of one direction.
+    """Diagnosis of the lists of one direction."""
 
-    Attributes:
-        name: the content of the lists, as "wrong texts of images".
-        looked: the inspected lists.
-        scores: (S, h) scores of the listed pairs; None if unknown.
-        gaps: (S, h) scores minus the scores of the anchors' positives; None if unknown.
-        estimates: which listed pairs may be true, by several estimates.
-        ranks: statistics by rank; those of all ranks last.
-        hubs: how often the same items are listed.
-    """
-
-    name: str
+    name: str  # content of the lists, as "wrong texts of images"
     looked: InspectedPairs
-    scores: Tensor | None
-    gaps: Tensor | None
-    estimates: tuple[SuspectedPositives, ...]
-    ranks: tuple[RankStatistics, ...]
+    scores: Tensor | None  # (S, h), of the listed pairs; None if unknown
+    gaps: Tensor | None  # (S, h), less the scores of the anchors' positives; None if unknown
+    estimates: tuple[SuspectedPositives, ...]  # which listed pairs may be true
+    ranks: tuple[RankStatistics, ...]  # of all ranks last
     hubs: HubStatistics
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagnosis:
-    """Diagnosis of a store of mined negatives.
+    """Diagnosis of a store of mined negatives."""
 
-    Attributes:
-        dataset: the split that was mined.
-        line: description of the store and of the anchors, in one sentence.
-        own: (T,) scores of true pairs, NaN where unknown.
-        texts: lists of wrong texts of images.
-        images: lists of wrong images of texts.
-        first: number of ranks that `overlap` compares.
-        overlap: percent that the lists of two captions of an image share; None if no image has two.
-    """
-
-    dataset: ImageTextDataset
-    line: str
-    own: Tensor
+    dataset: ImageTextDataset  # the split that was mined
+    line: str  # the store and the anchors, in one sentence
+    own: Tensor  # (T,) scores of true pairs, NaN where unknown
     texts: DirectionDiagnosis
     images: DirectionDiagnosis
-    first: int
-    overlap: float | None
+    first: int  # number of ranks that `overlap` compares
+    overlap: float | None  # percent that lists of two captions of an image share, if any has two
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON."""
@@ -318,9 +298,18 @@ def _meanings(side: DirectionDiagnosis) -> str:
 
 def _hub_table(diagnosis: Diagnosis) -> TableBlock:
     dataset, rows, largest = diagnosis.dataset, [], []
+
+    def text_name(row: int) -> str:
+        return f"“{dataset.texts[row]}”"
+
+    def image_name(row: int) -> str:
+        captions, _ = dataset.relation.captions(torch.tensor([row]))
+        first = next((f" “{dataset.texts[text]}”" for text in captions.tolist()), "")
+        return f"{dataset.image_ids[row]}{first}"
+
     for side, name, lists in (
-        (diagnosis.texts, lambda row: f"“{dataset.texts[row]}”", len(dataset)),
-        (diagnosis.images, lambda row: _image_name(dataset, row), len(dataset.texts)),
+        (diagnosis.texts, text_name, len(dataset)),
+        (diagnosis.images, image_name, len(dataset.texts)),
     ):
         hubs = side.hubs
         skewness = f"{hubs.skewness:.2f}"
@@ -399,13 +388,6 @@ def _image(
 
 def _none_if_nan(score: float | None) -> float | None:
     return None if score is None or score != score else score
-
-
-def _image_name(dataset: ImageTextDataset, row: int) -> str:
-    """Id and first caption."""
-    captions, _ = dataset.relation.captions(torch.tensor([row]))
-    first = next((f" “{dataset.texts[text]}”" for text in captions.tolist()), "")
-    return f"{dataset.image_ids[row]}{first}"
 
 
 def _percent(share: float | None) -> str:

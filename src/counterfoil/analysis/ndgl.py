@@ -113,10 +113,10 @@ def _hardest_negatives(text_to_image: Tensor, images: int, count: int) -> tuple[
 
 
 def margin_distributions(
-    names: Sequence[str], source: DataSource, *, split: str = "test"
+    models: Sequence[str], source: DataSource, *, split: str = "test"
 ) -> Analysis:
     """Draw how far positives score above the hardest negatives, under each model (Figure 3b)."""
-    dataset, scorers = source.split(split), open_scorers(names)
+    dataset, scorers = source.split(split), open_scorers(models)
     by_model = {s.name: margins(s.on(dataset), dataset.text_to_image) for s in scorers}
     samples = {
         name: {side: NamedSample(name, one[~one.isnan()].numpy()) for side, one in both.items()}
@@ -255,14 +255,14 @@ def negative_similarities(
 
 
 def quantiles(
-    name: str, source: DataSource, *, split: str = "test", top: int = TOP, level: float = LEVEL
+    model: str, source: DataSource, *, split: str = "test", top: int = TOP, level: float = LEVEL
 ) -> Analysis:
     """Draw how similar the hardest negatives are to the query and to each other (Figure 1c).
 
     The paper shows two curves and does not say which of the two its similarities are; both are
     drawn. Shares are counted below `level`.
     """
-    dataset, scorers = source.split(split), open_scorers([name])
+    dataset, scorers = source.split(split), open_scorers([model])
     members = scorers[0].on(dataset)
     both = negative_similarities(members, dataset.text_to_image, top=top)
     bags = holds_bags(members)
@@ -315,7 +315,7 @@ def quantiles(
         ),
         tables=(TableBlock("Similarities", head, rows, f"{note}{_bag_note(bags=bags)}"),),
         numbers={
-            "models": [name],
+            "models": [model],
             "top": top,
             "level": level,
             "bags": bags,
@@ -498,11 +498,11 @@ def neighbourhood(
 
 
 def maps(
-    name: str,
+    model: str,
     source: DataSource,
     *,
     split: str = "test",
-    queries: Sequence[str] = (),
+    query: Sequence[str] = (),
     count: int = 1,
     negatives: int = 100,
     method: str = "tsne",
@@ -519,16 +519,14 @@ def maps(
     if by == "tsne":
         _sklearn_tsne()
     dataset = source.split(split)
-    rows = [find_query(query, dataset) for query in queries] or _random_queries(
-        dataset, count, seed
-    )
-    scorers = open_scorers([name])
+    rows = [find_query(one, dataset) for one in query] or _random_queries(dataset, count, seed)
+    scorers = open_scorers([model])
     members = scorers[0].on(dataset)
     around = [
         neighbourhood(members, dataset.text_to_image, side, row, negatives=negatives, method=by)
         for side, row in rows
     ]
-    sampling, bags = None if queries else seed, holds_bags(members)
+    sampling, bags = None if query else seed, holds_bags(members)
     words = [
         f"{_MAP_SIDES[one.direction][0]} {place}: {one.cosines['among_wrong']:.2f}"
         for place, one in enumerate(around, 1)
@@ -556,7 +554,7 @@ def maps(
             CardSection("On the maps", legend, tuple(_map_card(one, dataset) for one in around)),
         ),
         numbers={
-            "models": [name],
+            "models": [model],
             "method": by,
             "seed": sampling,
             "bags": bags,

@@ -88,29 +88,17 @@ class _StageNote(BaseModel):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FinishedEvaluation:
-    """A finished evaluation of a run.
+    """A finished evaluation of a run."""
 
-    Attributes:
-        run: short name of the run.
-        models: evaluated stages and named models; several are one ensemble.
-        seeds: of their trainings, as far as noted.
-        batch: batch size of the training, the first one's for an ensemble; None if not noted.
-        teachers: stages that taught the model; empty for an ensemble.
-        evaluation: the numbers, and the first items of every list.
-        folder: of the evaluation, or of the model that was evaluated for the report.
-        trained: folders of the models' trainings, as far as they are in the run.
-        name: the models, and whose shortlists they re-rank.
-    """
-
-    run: str
-    models: tuple[str, ...]
-    seeds: tuple[int, ...]
-    batch: int | None
-    teachers: tuple[str, ...]
+    run: str  # short name
+    models: tuple[str, ...]  # evaluated stages and named models; several are one ensemble
+    seeds: tuple[int, ...]  # of their trainings, as far as noted
+    batch: int | None  # of the training, the first one's for an ensemble; None if not noted
+    teachers: tuple[str, ...]  # stages that taught the model; empty for an ensemble
     evaluation: RetrievalEvaluation
-    folder: Path
-    trained: tuple[Path, ...]
-    name: str
+    folder: Path  # of the evaluation, or of the model that was evaluated for the report
+    trained: tuple[Path, ...]  # folders of the models' trainings, as far as they are in the run
+    name: str  # the models, and whose shortlists they re-rank
 
     @property
     def report(self) -> EvaluationReport:
@@ -241,22 +229,13 @@ def training_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
 @final
 @dataclass(frozen=True, slots=True)
 class TrainingNote:
-    """Settings of a training, as far as the note beside its folder has them.
+    """Settings of a training, as far as the note beside its folder has them."""
 
-    Attributes:
-        terms: its losses, as written calls.
-        writer: "dynamic" if the model in training generates captions, "static" and the name of a
-            frozen one; "" without a note.
-        seed: of the training.
-        data: name of the data.
-        fingerprint: of the data.
-    """
-
-    terms: Any
-    writer: str
+    terms: Any  # its losses, as written calls
+    writer: str  # of captions: "dynamic", the model in training, or "static: " and a frozen one
     seed: int | None
     data: str
-    fingerprint: str
+    fingerprint: str  # of the data
 
 
 def training_note(folder: Path) -> TrainingNote:
@@ -286,22 +265,18 @@ PERCENTILES = (10, 25, 50, 75, 90)
 _ABOVE, _GAP, _LOSS = "written_above", "written_gap", "loss_written"
 
 
-def caption_difficulty(
-    name: str, path: Path, lines: Sequence[Mapping[str, Any]]
-) -> dict[str, Any] | None:
-    """Difficulty of generated captions by the lines of a training's log, JSON-ready.
+def caption_difficulty(name: str, folder: Path) -> dict[str, Any] | None:
+    """Difficulty of generated captions by the log of a training, JSON-ready.
 
     Lists of N logged steps: "percent_above", of the captions that score above their original;
     "gap", mean score above the original's, in units of a score; "percentiles", its `PERCENTILES`;
-    "loss", the weighted loss of the term "written", empty if there is none of this name.
-
-    Returns:
-        None if no line is about generated captions.
+    "loss", the weighted loss of the term "written", empty if there is none of this name. None if
+    no line is about generated captions.
 
     Raises:
-        ValueError: a line holds a part of the numbers only.
+        ValueError: there is no log, or a line holds a part of the numbers only.
     """
-    lines = [line for line in lines if _ABOVE in line]
+    lines = [line for line in read_metrics(folder / METRICS) if _ABOVE in line]
     if not lines:
         return None
     try:
@@ -318,27 +293,18 @@ def caption_difficulty(
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} tells only a part of how hard written captions are: {error} is missing or no "
-            "number"
+            f"{folder / METRICS} tells only a part of how hard written captions are: {error} is "
+            "missing or no number"
         ) from error
 
 
-def first_and_last(
-    course: Mapping[str, Any], *, fraction: float = 0.2, seed: int = 0
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def first_and_last(course: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Average the first and the last fifth of the logged steps, at least one step each.
 
-    Intervals resample steps. Steps near each other are alike, so they are rather too narrow.
-
-    Args:
-        course: of a training, see `caption_difficulty`.
-        fraction: of the logged steps.
-        seed: of the resampling.
-
-    Returns:
-        Of each range its steps, "from" and "to", and the shares "percent_above" and "gap".
+    Of each range its steps, "from" and "to", and the shares "percent_above" and "gap". Intervals
+    resample steps. Steps near each other are alike, so they are rather too narrow.
     """
-    count = max(1, round(fraction * len(course["steps"])))
+    count = max(1, round(0.2 * len(course["steps"])))
     ranges = []
     for rows in (slice(count), slice(-count, None)):
         steps = course["steps"][rows]
@@ -346,7 +312,7 @@ def first_and_last(
             Counted.mean(torch.tensor(course[name][rows], dtype=torch.double))
             for name in ("percent_above", "gap")
         ]
-        above, gap = shares(columns, torch.arange(len(steps)), seed=seed)
+        above, gap = shares(columns, torch.arange(len(steps)))
         ranges.append({"from": steps[0], "to": steps[-1], "percent_above": above, "gap": gap})
     return ranges[0], ranges[1]
 
@@ -421,12 +387,8 @@ def report(
     trained = dict(zip(_short(places), places, strict=True))
     costs = [training_cost(name, place) for name, place in trained.items()]
     accuracies = foil_accuracies(foils)
-    logs = {name: read_metrics(place / METRICS) for name, place in trained.items()}
-    courses = [
-        course
-        for name, lines in logs.items()
-        if (course := caption_difficulty(name, trained[name] / METRICS, lines))
-    ]
+    difficulties = [caption_difficulty(name, place) for name, place in trained.items()]
+    courses = [one for one in difficulties if one]
     cards, queries = _differing_queries(source, same) if source else ((), ())
     runs = results({name: one.report for name, one in same})
     curves = [learning_curve(name, place / METRICS) for name, place in trained.items()]

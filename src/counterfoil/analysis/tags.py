@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from counterfoil.analysis.runs import (
-    METRICS,
     caption_difficulty,
     difficulty_figures,
     first_and_last,
@@ -61,7 +60,6 @@ from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import score_index_pairs
 from counterfoil.scoring.reducers import DenseScores
 from counterfoil.scoring.stream import stream_scores
-from counterfoil.training.logging import read_metrics
 
 # -- Generated captions: stores of them, models that generate them, and their scores --------------
 
@@ -72,23 +70,14 @@ MASK_REFILL, KEPT = MaskRefill(), 10  # of the generation; captions kept of each
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredCaptions:
-    """Generated captions of a folder, with the split they were generated for.
+    """Generated captions of a folder, with the split they were generated for."""
 
-    Attributes:
-        name: short name of the folder.
-        manifest: how they were generated.
-        dataset: the split.
-        foils: all captions, in the order in which they were generated.
-        images: rows of their images.
-        texts: rows of the captions they were made of.
-    """
-
-    name: str
+    name: str  # short name of the folder
     manifest: GeneratedManifest
     dataset: ImageTextDataset
-    foils: tuple[GeneratedCaption, ...]
-    images: tuple[int, ...]
-    texts: tuple[int, ...]
+    foils: tuple[GeneratedCaption, ...]  # in the order in which they were generated
+    images: tuple[int, ...]  # rows of their images
+    texts: tuple[int, ...]  # rows of the captions they were made of
 
     def describe(self) -> str:
         """Name, number, generator and seed, in words."""
@@ -224,12 +213,7 @@ def score_captions(
 ) -> Tensor:
     """(P,) scores of images with captions that need not be in the split; equal pairs cost once.
 
-    Args:
-        scorer: the model.
-        dataset: has the images.
-        images: (P,) rows of it.
-        texts: P captions.
-        scaled: whether to divide by the score's unit.
+    `images` are (P,) rows of the data set; scores are divided by their unit if `scaled`.
 
     Raises:
         ValueError: the model and the data do not fit.
@@ -283,14 +267,10 @@ def triple_difficulty(
     level: float = EASY_LEVEL,
     seed: int = 0,
 ) -> tuple[Share, Share, Share]:
-    """Percent of negatives above, percent far below the positive, and mean gap.
+    """Percent of negatives above, percent at least `level` below the positive, and mean gap.
 
-    Args:
-        positive: (N,) scores of the captions; an equal score is not above.
-        negative: (N,) scores of the negatives.
-        images: (N,) long, the image of each triple.
-        level: distance below the positive that counts as easy.
-        seed: of the resampling of images.
+    (N,) scores of the captions and of the negatives, of which an equal one is not above; (N,)
+    images, which are resampled.
     """
     gaps = negative.double() - positive.double()
     counted = [Counted.where(gaps > 0), Counted.where(gaps <= -level)]
@@ -339,10 +319,10 @@ def in_all(scores: Tensor, anchors: Tensor, relation: Relation) -> Tensor:
 
 
 def triples(
-    names: Sequence[str],
+    models: Sequence[str],
     source: DataSource,
     *,
-    judges: Sequence[str] = (),
+    judge: Sequence[str] = (),
     split: str = "test",
     anchors: int = 200,
     batch: int = 128,
@@ -367,7 +347,7 @@ def triples(
             f"batches of {batch} cannot be drawn from {len(dataset.texts):,} captions; give "
             "less with --batch"
         )
-    scorers = open_scorers([*names, *judges])
+    scorers = open_scorers([*models, *judge])
     for scorer in scorers:
         scorer.check_reads()
     rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
@@ -377,7 +357,7 @@ def triples(
         stored = _foils_of(written, open_stores([written], source)[0], dataset, rows)
         origin = f"of {written}"
     every: list[_Triples] = []
-    for scorer in scorers[: len(names)]:
+    for scorer in scorers[: len(models)]:
         foils: Iterable[GeneratedCaption] | None = stored
         if foils is None:
             author = scorer if writer is None else open_scorers([writer])[0]
@@ -392,8 +372,8 @@ def triples(
             captions.setdefault(foil.text, []).append(foil.foil)
         rng = torch.Generator().manual_seed(seed + 1)
         negatives = _hardest_of_each_source(scorer, dataset, rows, captions, batch, rng)
-        for judge in (scorer, *scorers[len(names) :]):
-            every += _scored_triples(scorer, judge, dataset, rows, negatives)
+        for scoring in (scorer, *scorers[len(models) :]):
+            every += _scored_triples(scorer, scoring, dataset, rows, negatives)
     hard = [
         triple_difficulty(one.positive, one.negative, one.images, level=level, seed=seed)
         for one in every
@@ -531,7 +511,7 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
     courses = {
         place: course
         for place in training_folders(folders)
-        if (course := caption_difficulty("", place / METRICS, read_metrics(place / METRICS)))
+        if (course := caption_difficulty("", place))
     }
     if not courses:
         raise ValueError(
@@ -606,19 +586,12 @@ ScoreCaptions: TypeAlias = Callable[[Tensor, Sequence[str]], Tensor]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceFoils:
-    """Foils of one source.
-
-    Attributes:
-        source: name in tables.
-        rows: (P,) rows of the captions, those of one caption side by side.
-        texts: P foils.
-        ranked: whether the first foil of each caption is the one its writer scores highest.
-    """
+    """P foils of one source."""
 
     source: str
-    rows: Tensor
+    rows: Tensor  # (P,) rows of the captions, those of one caption side by side
     texts: tuple[str, ...]
-    ranked: bool = False
+    ranked: bool = False  # the first of each caption is the one its writer scores highest
 
 
 def foil_accuracies(
@@ -662,13 +635,13 @@ def foil_accuracies(
 
 
 def discrimination(
-    names: Sequence[str],
+    models: Sequence[str],
     source: DataSource,
     *,
     split: str = "test",
     anchors: int = 200,
     foils: Sequence[Path] = (),
-    writers: Sequence[str] | None = None,
+    writer: Sequence[str] | None = None,
     rules: bool = True,
     others: int = 1,
     mask_refill: MaskRefill = MASK_REFILL,
@@ -681,7 +654,7 @@ def discrimination(
     (at most `keep` of a kind and caption), and `others` random captions of other images. A blind
     language model of the training captions is the control.
     """
-    dataset, scorers = source.split(split), open_scorers(names)
+    dataset, scorers = source.split(split), open_scorers(models)
     for scorer in scorers:
         scorer.check_reads()
     rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
@@ -689,10 +662,10 @@ def discrimination(
     for folder, store in zip(foils, open_stores(foils, source) if foils else ()):
         sources += _by_kind(store.name, _foils_of(folder, store, dataset, rows), dataset, rows)
     writing = [s for s in scorers if can_generate(s)] if not foils else []
-    if writers is not None:
+    if writer is not None:
         known = {scorer.given: scorer for scorer in scorers}
-        known |= {one.given: one for one in open_scorers([w for w in writers if w not in known])}
-        writing = [known[name] for name in writers]
+        known |= {one.given: one for one in open_scorers([w for w in writer if w not in known])}
+        writing = [known[name] for name in writer]
         for one in writing:
             one.check_reads()
     for one in writing:
@@ -710,8 +683,8 @@ def discrimination(
             "let rules write"
         )
     blind, control = _blind_control(source, dataset, sources)
-    models = {scorer.name: partial(score_captions, scorer, dataset) for scorer in scorers}
-    matrix = _accuracy_matrix({**models, BLIND: blind}, sources, dataset, seed)
+    scoring = {scorer.name: partial(score_captions, scorer, dataset) for scorer in scorers}
+    matrix = _accuracy_matrix({**scoring, BLIND: blind}, sources, dataset, seed)
     words = []
     for line, accuracies in matrix.items():
         every_pair = ((name, one["pairs"][0]) for name, one in accuracies.items())

@@ -95,27 +95,16 @@ _PAPER: dict[Task, str] = {"doubt": "66.5 %", "correct": "87.3 %"}
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class WordPredictions:
-    """Predictions of a model for the tokens of W generated captions.
+    """Predictions of a model for the tokens of W generated captions, all (W, L)."""
 
-    Attributes:
-        original: (W, L) long, tokens of the captions they were generated from.
-        written: (W, L) long, tokens of the generated captions.
-        mask: (W, L) bool, real tokens.
-        counted: (W, L) bool, real tokens without the special ones: those that definitions count.
-        slots: (W, L) bool, tokens masked during generation.
-        right: (W, L) probability of being the original's token; None without a doubt head.
-        better: (W, L) long, predicted tokens; None without a correction head.
-        words: (W, L) long, word of each token; None where every token is a word.
-    """
-
-    original: Tensor
-    written: Tensor
-    mask: Tensor
-    counted: Tensor
-    slots: Tensor
-    right: Tensor | None
-    better: Tensor | None
-    words: Tensor | None = None
+    original: Tensor  # long, tokens of the captions they were generated from
+    written: Tensor  # long, tokens of the generated captions
+    mask: Tensor  # bool, real tokens
+    counted: Tensor  # bool, real tokens without the special ones: those that definitions count
+    slots: Tensor  # bool, tokens masked during generation
+    right: Tensor | None  # probability of being the original's token; None without a doubt head
+    better: Tensor | None  # long, predicted tokens; None without a correction head
+    words: Tensor | None = None  # long, word of each token; None where every token is a word
 
     def rows(self, index: Tensor) -> WordPredictions:
         """A subset of the captions."""
@@ -257,7 +246,7 @@ class _Reading:
 
 
 def words(
-    name: str,
+    model: str,
     source: DataSource,
     *,
     split: str = "test",
@@ -273,13 +262,13 @@ def words(
     same tokens. Every reading is measured that the model has heads for.
     """
     dataset = source.split(split)
-    scorers = open_scorers([name] if writer in (None, name) else [name, writer or name])
+    scorers = open_scorers([model] if writer in (None, model) else [model, writer or model])
     for scorer in scorers:
         scorer.check_reads()
-    model, author = scorers[0].single(), scorers[-1].single()
-    _check_same_tokens(model, author)
+    reader, author = scorers[0].single(), scorers[-1].single()
+    _check_same_tokens(reader, author)
     rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
-    inputs, processor = generator_inputs(author, dataset), model.process(dataset)
+    inputs, processor = generator_inputs(author, dataset), reader.process(dataset)
     parts, answers = [], []
     for part in generate_items(
         author.model,
@@ -292,7 +281,7 @@ def words(
     ):
         if len(part):
             parts.append(part)
-            answers.append(_read_words(model, processor, inputs, part))
+            answers.append(_read_words(reader, processor, inputs, part))
     if not parts:
         raise ValueError(
             f"nothing that may be false was written for {len(rows):,} captions of {dataset.name} "
@@ -321,8 +310,8 @@ def words(
             if any(one.task == task for one in readings)
         ),
         numbers={
-            "model": name,
-            "writer": writer or name,
+            "model": model,
+            "writer": writer or model,
             "readings": [
                 {
                     "task": one.task,
@@ -461,7 +450,7 @@ Speaks: TypeAlias = Callable[[Sequence[str]], CaptionLogProbs]
 
 
 def caption_fluency(
-    folders: Sequence[Path],
+    stores: Sequence[Path],
     source: DataSource,
     *,
     lm: str | None = None,
@@ -475,25 +464,25 @@ def caption_fluency(
     are measured. Of each caption the first `each` generated ones count, by default all. A corrector
     corrects the words it doubts, after which the captions are measured again.
     """
-    stores = open_stores(folders, source)
+    opened = open_stores(stores, source)
     model = load_model(corrector) if corrector else None
     if model and not (has_doubt_head(model.model) and has_correction_head(model.model)):
         raise ValueError(
             f"{describe_missing_heads(model)}; name one that has both with --corrector"
         )
-    selected = [_first_of_each(store, each) for store in stores]
+    selected = [_first_of_each(store, each) for store in opened]
     corrected = [
-        _corrections(store, rows, model) if model else [] for store, rows in zip(stores, selected)
+        _corrections(store, rows, model) if model else [] for store, rows in zip(opened, selected)
     ]
-    speaks, description = _causal(lm) if lm else _ngrams(stores, corrected, source)
+    speaks, description = _causal(lm) if lm else _ngrams(opened, corrected, source)
     lines = {
         store.name: _fluency_line(store, rows, better, speaks, seed)
-        for store, rows, better in zip(stores, selected, corrected)
+        for store, rows, better in zip(opened, selected, corrected)
     }
     some = f"the first {each} of each caption; " if each else ""
     if model:
         some += f"words that {corrector} doubts with {DOUBT_THRESHOLD:g} or more corrected; "
-    dataset = stores[0].dataset
+    dataset = opened[0].dataset
     points = [
         share_point(part, one.typical, group=name)
         for name, (parts, _) in lines.items()
@@ -503,7 +492,7 @@ def caption_fluency(
         title="Fluency of written captions",
         headline=" ".join(_fluency_headline(name, parts) for name, (parts, _) in lines.items()),
         protocol=(
-            f"{dataset.name} {dataset.split_name}; {'; '.join(one.describe() for one in stores)}; "
+            f"{dataset.name} {dataset.split_name}; {'; '.join(one.describe() for one in opened)}; "
             f"{some}{description}; seed {seed}"
         ),
         seed=seed,
@@ -688,9 +677,7 @@ class _Case:
 def margin_differences(first: Tensor, second: Tensor) -> Tensor:
     """(N,) double, second model's margins less the first's, each in units of their own spread.
 
-    Args:
-        first: (N,) score of the original less that of the generated caption, by the first model.
-        second: (N,) the same by the second.
+    Margins are (N,) scores of the originals less those of the generated captions.
     """
 
     def scaled(margins: Tensor) -> Tensor:
@@ -739,8 +726,8 @@ def choose_cases(
 
 
 def cases(
-    names: Sequence[str],
-    folder: Path,
+    models: Sequence[str],
+    written: Path,
     source: DataSource,
     *,
     count: int = 3,
@@ -753,10 +740,10 @@ def cases(
     Both models score at most `sample` of the folder's captions. The one that doubts words explains;
     if both do, the second.
     """
-    if len(names) != 2:
-        raise ValueError(f"{len(names)} models are given, but the cases of two are shown")
-    (stored,) = open_stores([folder], source)
-    scorers = open_scorers(names)
+    if len(models) != 2:
+        raise ValueError(f"{len(models)} models are given, but the cases of two are shown")
+    (stored,) = open_stores([written], source)
+    scorers = open_scorers(models)
     for model in (model for scorer in scorers for model in scorer.models):
         text_processor(model)
     single = [scorer.models[0] for scorer in reversed(scorers) if len(scorer.models) == 1]

@@ -176,31 +176,18 @@ def roc_auc(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) -> Sh
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedCaptions:
-    """N captions and whether they are true.
-
-    Attributes:
-        name: of the set.
-        description: its origin and who decided, in words.
-        dataset: has the images and their own captions.
-        captions: N of them.
-        true: (N,) bool.
-        images: (N,) long, rows of the images.
-        words: exchanged words of each; all of its words if it was made of no other caption.
-        made_of: (N,) long, row of the caption that it was made of; -1 for none.
-        scores: (N,) stored scores, by name.
-        agreement: of human judges, JSON-ready.
-    """
+    """N captions and whether they are true."""
 
     name: str
-    description: str
-    dataset: ImageTextDataset
+    description: str  # their origin and who decided
+    dataset: ImageTextDataset  # has the images and their own captions
     captions: tuple[str, ...]
-    true: Tensor
-    images: Tensor
-    words: tuple[Exchanged, ...]
-    made_of: Tensor
-    scores: Mapping[str, Tensor]
-    agreement: tuple[Mapping[str, Any], ...] = ()
+    true: Tensor  # (N,) bool
+    images: Tensor  # (N,) long, rows
+    words: tuple[Exchanged, ...]  # exchanged ones; all words if it was made of no other caption
+    made_of: Tensor  # (N,) long, row of the caption that it was made of; -1 for none
+    scores: Mapping[str, Tensor]  # (N,) stored scores, by name
+    agreement: tuple[Mapping[str, Any], ...] = ()  # of human judges, JSON-ready
 
     def scored(self, guide: Scorer) -> tuple[Tensor, Tensor]:
         """(N,) a model's scores, and those of the captions they are compared with.
@@ -278,8 +265,8 @@ class _TrueRate:
 
 
 def true_rate(
-    folders: Sequence[Path],
     source: DataSource,
+    stores: Sequence[Path] = (),
     *,
     crowd: Path | None = None,
     answers: Sequence[Path] = (),
@@ -291,13 +278,13 @@ def true_rate(
 ) -> Analysis:
     """Measure how many generated captions are false before and after each filter.
 
-    Captions of folders were generated for scenes, whose truth is computed, or people judge them:
+    Captions of stores were generated for scenes, whose truth is computed, or people judge them:
     `answers` are sheets of `export_sheet`, filled in by one person each. `crowd` is a file of
     judgements of captions of other images, see `counterfoil.data.corrections`. The guide model and
     the sentence encoder filter with `slack`, see `counterfoil.negatives.generation.judges`. Up to
     `examples` true captions are shown that every filter keeps.
     """
-    if not folders and crowd is None:
+    if not stores and crowd is None:
         raise ValueError(
             "nothing is to be judged; name folders of captions written for scenes, or a file of "
             "judgements with --crowd"
@@ -307,7 +294,7 @@ def true_rate(
     sheets = [_read_sheet(path) for path in answers]
     judged = [
         _by_people(stored, sheets) if sheets else _by_scene(stored)
-        for stored in open_stores(folders, source)
+        for stored in open_stores(stores, source)
     ]
     judged += [_by_crowd(crowd, source)] if crowd else []
     rates = tuple(_true_rate(one, scorer, meanings, slack, examples, seed) for one in judged)

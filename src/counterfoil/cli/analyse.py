@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec, final
+from typing import Annotated, Any, final
 
 import typer
 
@@ -23,12 +25,6 @@ from counterfoil.cli.options import (
     refuse,
     refuse_without,
 )
-
-if TYPE_CHECKING:
-    from counterfoil.negatives.generation.tags import MaskRefill
-    from counterfoil.pipelines.publishing import Analysis
-
-P = ParamSpec("P")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,32 +56,51 @@ class GenerationOptions:
     keep: Annotated[int, typer.Option(min=1, help="Hardest captions to keep of each.")] = 10
     temperature: Annotated[float, typer.Option(help="Sampling temperature of words.")] = 1.5
 
-    def mask_refill(self) -> MaskRefill:
-        """The settings of mask and refill."""
+    def settings(self) -> dict[str, Any]:
+        """Arguments of an analysis."""
         from counterfoil.negatives.generation.tags import MaskRefill
 
-        return MaskRefill(masks=self.masks, refills=self.refills, temperature=self.temperature)
+        refill = MaskRefill(masks=self.masks, refills=self.refills, temperature=self.temperature)
+        return {"mask_refill": refill, "keep": self.keep}
 
 
-def _publish(
-    page: Path, analysis: Callable[P, Analysis], *arguments: P.args, **settings: P.kwargs
-) -> None:
-    """Compute an analysis and write its page, which is checked before anything is computed."""
-    from counterfoil.core import distributed
-    from counterfoil.pipelines.publishing import check_page_path
+def analysis(
+    function: str, *examples: str, name: str | None = None
+) -> Callable[[Callable[..., None]], None]:
+    """Add a verb that publishes a function of `counterfoil.analysis` as a page.
 
-    check_page_path(page)
-    distributed.init()
-    analysis(*arguments, **settings).publish(page)
+    The decorated function has the options, which are passed on under their names, those that are
+    None not at all; it may refuse options that have no effect.
+    """
+
+    def add(options: Callable[..., None]) -> None:
+        @functools.wraps(options)
+        def run(**values: Any) -> None:
+            from counterfoil.core import distributed
+            from counterfoil.pipelines.publishing import check_page_path
+
+            options(**values)
+            page, _ = values.pop("page"), values.pop("context", None)
+            if "data" in values:
+                values["source"] = values.pop("data").source()
+            if "generation" in values:
+                values |= values.pop("generation").settings()
+            given = {name: value for name, value in values.items() if value is not None}
+            module, _, compute = function.partition(".")
+            analyses = importlib.import_module(f"counterfoil.analysis.{module}")
+            check_page_path(page)  # before anything is computed
+            distributed.init()
+            getattr(analyses, compute)(**given).publish(page)
+
+        app.command(name, epilog=example(*examples))(data_options(run))
+
+    return add
 
 
-@app.command(
-    "online-rank",
-    epilog=example(
-        "counterfoil analyse online-rank runs/mine/online --data my-photos/ --output rank.html"
-    ),
+@analysis(
+    "aoq.online_rank",
+    "counterfoil analyse online-rank runs/mine/online --data my-photos/ --output rank.html",
 )
-@data_options
 def online_rank(
     model: OneModel,
     page: Page,
@@ -103,29 +118,13 @@ def online_rank(
     seed: Seed = 0,
 ) -> None:
     """Rank the hardest negatives of random batches in a whole split, for several batch sizes."""
-    from counterfoil.analysis import aoq
-
-    _publish(
-        page,
-        aoq.online_rank,
-        model,
-        data.source(),
-        split=split,
-        batches=batch or (),
-        anchors=anchors,
-        draws=draws,
-        top=top,
-        seed=seed,
-    )
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse negatives runs/mine/online --data my-photos/ --lists lists/ "
-        "--output negatives.html"
-    )
+@analysis(
+    "aoq.negative_examples",
+    "counterfoil analyse negatives runs/mine/online --data my-photos/ --lists lists/ "
+    "--output negatives.html",
 )
-@data_options
 def negatives(
     model: OneModel,
     page: Page,
@@ -144,66 +143,35 @@ def negatives(
     seed: Seed = 0,
 ) -> None:
     """Show online and offline negatives of some anchors side by side."""
-    from counterfoil.analysis import aoq
-
-    _publish(
-        page,
-        aoq.negative_examples,
-        model,
-        data.source(),
-        split=split,
-        lists=lists,
-        anchors=anchors,
-        batch=batch,
-        top=top,
-        shown=shown,
-        seed=seed,
-    )
 
 
-@app.command(epilog=example("counterfoil analyse curves runs/mine --output curves.html"))
+@analysis("aoq.curves", "counterfoil analyse curves runs/mine --output curves.html")
 def curves(folders: Trainings, page: Page) -> None:
     """Draw learning curves of several trainings, as one per loss."""
-    from counterfoil.analysis import aoq
-
-    _publish(page, aoq.curves, folders)
 
 
-@app.command(
-    "cross-rank",
-    epilog=example(
-        "counterfoil analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
-        "--output cross.html"
-    ),
+@analysis(
+    "aoq.cross_rank",
+    "counterfoil analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
+    "--output cross.html",
 )
-@data_options
 def cross_rank(models: Models, page: Page, data: DataOptions, split: Split = "test") -> None:
     """Count positive pairs by their rank among all wrong texts and images."""
-    from counterfoil.analysis import aoq
-
-    _publish(page, aoq.cross_rank, models, data.source(), split=split)
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse margins runs/ndgl/gpo-scenes/teacher-1 runs/ndgl/gpo-scenes/student "
-        "--data scenes --output margins.html"
-    )
+@analysis(
+    "ndgl.margin_distributions",
+    "counterfoil analyse margins runs/ndgl/gpo-scenes/teacher-1 runs/ndgl/gpo-scenes/student "
+    "--data scenes --output margins.html",
 )
-@data_options
 def margins(models: Models, page: Page, data: DataOptions, split: Split = "test") -> None:
     """Draw the margins between positives and their hardest negatives."""
-    from counterfoil.analysis import ndgl
-
-    _publish(page, ndgl.margin_distributions, models, data.source(), split=split)
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse quantiles runs/mine/online --data my-photos/ --output q.html"
-    )
+@analysis(
+    "ndgl.quantiles",
+    "counterfoil analyse quantiles runs/mine/online --data my-photos/ --output q.html",
 )
-@data_options
 def quantiles(
     model: OneModel,
     page: Page,
@@ -215,16 +183,13 @@ def quantiles(
     ] = 0.5,
 ) -> None:
     """Draw the similarity of the hardest negatives to the query and to each other."""
-    from counterfoil.analysis import ndgl
-
-    _publish(page, ndgl.quantiles, model, data.source(), split=split, top=top, level=level)
 
 
-@app.command(
-    "map",
-    epilog=example("counterfoil analyse map runs/mine/online --data my-photos/ --output map.html"),
+@analysis(
+    "ndgl.maps",
+    "counterfoil analyse map runs/mine/online --data my-photos/ --output map.html",
+    name="map",
 )
-@data_options
 def neighbourhood_map(
     context: typer.Context,
     model: OneModel,
@@ -239,49 +204,27 @@ def neighbourhood_map(
 ) -> None:
     """Draw a map of queries, their positives and their nearest negatives."""
     refuse_without(context, "query", ("count", "seed"), alone=True)
-    from counterfoil.analysis import ndgl
-
-    _publish(
-        page,
-        ndgl.maps,
-        model,
-        data.source(),
-        split=split,
-        queries=query or (),
-        count=count,
-        negatives=negatives,
-        method=method,
-        seed=seed,
-    )
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse student runs/ndgl/gpo-scenes runs/ndgl/chan-scenes --output page.html"
-    )
+@analysis(
+    "ndgl.student",
+    "counterfoil analyse student runs/ndgl/gpo-scenes runs/ndgl/chan-scenes --output page.html",
 )
 def student(folders: Runs, page: Page) -> None:
     """Compare students with their teachers and the ensemble of teachers."""
-    from counterfoil.analysis import ndgl
-
-    _publish(page, ndgl.student, folders)
 
 
-@app.command(
-    epilog=example("counterfoil analyse cascade runs/cascade/vsepp-scenes --output page.html")
+@analysis(
+    "runs.cascade_curve", "counterfoil analyse cascade runs/cascade/vsepp-scenes --output page.html"
 )
 def cascade(folders: Runs, page: Page) -> None:
     """Draw the recall of cascades against the pairs that are scored for a query."""
-    from counterfoil.analysis import runs
-
-    _publish(page, runs.cascade_curve, folders)
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse against teachers runs/ndgl/teachers/chan-scenes --output page.html",
-        "counterfoil analyse against batch runs/ndgl/batches/chan-scenes --output batches.html",
-    )
+@analysis(
+    "ndgl.against",
+    "counterfoil analyse against teachers runs/ndgl/teachers/chan-scenes --output page.html",
+    "counterfoil analyse against batch runs/ndgl/batches/chan-scenes --output batches.html",
 )
 def against(
     quantity: Annotated[str, typer.Argument(help="`teachers` or `batch`.")],
@@ -289,20 +232,15 @@ def against(
     page: Page,
 ) -> None:
     """Draw results against the number of teachers, or against the batch size."""
-    from counterfoil.analysis import ndgl
-
-    _publish(page, ndgl.against, quantity, folders)
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse triples runs/tags-dc/uniter-scenes/tags-dc "
-        "--judge runs/scenes/online --data scenes:features=regions --output triples.html",
-        "counterfoil analyse triples openai/clip-vit-base-patch32 --data flickr8k/ "
-        "--written written/ --split test --output triples.html",
-    )
+@analysis(
+    "tags.triples",
+    "counterfoil analyse triples runs/tags-dc/uniter-scenes/tags-dc "
+    "--judge runs/scenes/online --data scenes:features=regions --output triples.html",
+    "counterfoil analyse triples openai/clip-vit-base-patch32 --data flickr8k/ "
+    "--written written/ --split test --output triples.html",
 )
-@data_options
 def triples(
     context: typer.Context,
     models: Models,
@@ -328,47 +266,23 @@ def triples(
 ) -> None:
     """Compare in-batch, mined and generated negatives with their positives."""
     refuse_without(context, "written", GENERATION, alone=True)
-    from counterfoil.analysis import tags
-
-    _publish(
-        page,
-        tags.triples,
-        models,
-        data.source(),
-        judges=judge or (),
-        split=split,
-        anchors=anchors,
-        batch=batch,
-        level=level,
-        writer=writer,
-        written=written,
-        mask_refill=generation.mask_refill(),
-        keep=generation.keep,
-        seed=seed,
-    )
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse difficulty runs/tags/ablations/static/uniter-scenes --output hard.html"
-    )
+@analysis(
+    "tags.difficulty",
+    "counterfoil analyse difficulty runs/tags/ablations/static/uniter-scenes --output hard.html",
 )
 def difficulty(folders: Trainings, page: Page) -> None:
     """Draw the hardness of generated captions during training, static and dynamic."""
-    from counterfoil.analysis import tags
-
-    _publish(page, tags.difficulty, folders)
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse discrimination runs/tags-dc/uniter-scenes/tags-dc "
-        "runs/scenes/online --data scenes:features=regions --output table.html",
-        "counterfoil analyse discrimination openai/clip-vit-base-patch32 --data flickr8k/ "
-        "--foils written/ --no-rules --output table.html",
-    )
+@analysis(
+    "tags.discrimination",
+    "counterfoil analyse discrimination runs/tags-dc/uniter-scenes/tags-dc "
+    "runs/scenes/online --data scenes:features=regions --output table.html",
+    "counterfoil analyse discrimination openai/clip-vit-base-patch32 --data flickr8k/ "
+    "--foils written/ --no-rules --output table.html",
 )
-@data_options
 def discrimination(
     context: typer.Context,
     models: Models,
@@ -392,36 +306,16 @@ def discrimination(
     if foils and not writer:
         unused = GENERATION[:-1] if rules else GENERATION
         refuse(context, unused, "with --writer, where --foils are given")
-    from counterfoil.analysis import tags
-
-    _publish(
-        page,
-        tags.discrimination,
-        models,
-        data.source(),
-        split=split,
-        anchors=anchors,
-        foils=foils or (),
-        writers=writer or None,
-        rules=rules,
-        others=others,
-        mask_refill=generation.mask_refill(),
-        keep=generation.keep,
-        seed=seed,
-    )
 
 
-@app.command(
-    "true-rate",
-    epilog=example(
-        "counterfoil analyse true-rate written/ --data scenes --output true.html",
-        "counterfoil analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
-        "--data flickr8k/ --guide runs/mine/online --output crowd.html",
-        "counterfoil analyse true-rate written/ --answers anna.csv --answers ben.csv "
-        "--data flickr8k/ --output people.html",
-    ),
+@analysis(
+    "true_rate.true_rate",
+    "counterfoil analyse true-rate written/ --data scenes --output true.html",
+    "counterfoil analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
+    "--data flickr8k/ --guide runs/mine/online --output crowd.html",
+    "counterfoil analyse true-rate written/ --answers anna.csv --answers ben.csv "
+    "--data flickr8k/ --output people.html",
 )
-@data_options
 def true_rate(
     context: typer.Context,
     page: Page,
@@ -450,21 +344,6 @@ def true_rate(
     """Count true captions among generated ones, before and after each filter."""
     if encoder is None:
         refuse_without(context, "guide", ("slack",))
-    from counterfoil.analysis import true_rate as true_rate_module
-
-    _publish(
-        page,
-        true_rate_module.true_rate,
-        stores or (),
-        data.source(),
-        crowd=crowd,
-        answers=answers or (),
-        guide=guide,
-        encoder=encoder,
-        slack=slack,
-        examples=examples,
-        seed=seed,
-    )
 
 
 @app.command(
@@ -488,13 +367,11 @@ def sheet(
     export_sheet(stores, data.source(), file, count=count, seed=seed)
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse words runs/tags-dc/uniter-scenes/tags-dc "
-        "--data scenes:features=regions --output words.html"
-    )
+@analysis(
+    "tags_dc.words",
+    "counterfoil analyse words runs/tags-dc/uniter-scenes/tags-dc "
+    "--data scenes:features=regions --output words.html",
 )
-@data_options
 def words(
     model: OneModel,
     page: Page,
@@ -508,31 +385,15 @@ def words(
     seed: Seed = 0,
 ) -> None:
     """Measure how well a model finds and corrects wrong words of generated captions."""
-    from counterfoil.analysis import tags_dc
-
-    _publish(
-        page,
-        tags_dc.words,
-        model,
-        data.source(),
-        split=split,
-        anchors=anchors,
-        writer=writer,
-        mask_refill=generation.mask_refill(),
-        keep=generation.keep,
-        seed=seed,
-    )
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse fluency written/ rules/ --data scenes --output fluency.html",
-        "counterfoil analyse fluency written/ --each 1 --lm gpt2 --data flickr8k/ --output f.html",
-        "counterfoil analyse fluency written/ --corrector runs/tags-dc/uniter-scenes/tags-dc "
-        "--data scenes:features=regions --output fluency.html",
-    ),
+@analysis(
+    "tags_dc.caption_fluency",
+    "counterfoil analyse fluency written/ rules/ --data scenes --output fluency.html",
+    "counterfoil analyse fluency written/ --each 1 --lm gpt2 --data flickr8k/ --output f.html",
+    "counterfoil analyse fluency written/ --corrector runs/tags-dc/uniter-scenes/tags-dc "
+    "--data scenes:features=regions --output fluency.html",
 )
-@data_options
 def fluency(
     stores: Stores,
     page: Page,
@@ -553,27 +414,13 @@ def fluency(
     seed: Seed = 0,
 ) -> None:
     """Compare the perplexity of generated captions with that of their originals."""
-    from counterfoil.analysis import tags_dc
-
-    _publish(
-        page,
-        tags_dc.caption_fluency,
-        stores,
-        data.source(),
-        lm=lm,
-        each=each,
-        corrector=corrector,
-        seed=seed,
-    )
 
 
-@app.command(
-    epilog=example(
-        "counterfoil analyse cases runs/tags/hard runs/tags-dc/tags-dc --written written/ "
-        "--data scenes:features=regions --output cases.html",
-    ),
+@analysis(
+    "tags_dc.cases",
+    "counterfoil analyse cases runs/tags/hard runs/tags-dc/tags-dc --written written/ "
+    "--data scenes:features=regions --output cases.html",
 )
-@data_options
 def cases(
     models: Models,
     written: Annotated[Path, typer.Option(help="Folder of generated captions.")],
@@ -587,16 +434,3 @@ def cases(
     seed: Seed = 0,
 ) -> None:
     """Show captions, their generated foils and corrections, with scores of two models."""
-    from counterfoil.analysis import tags_dc
-
-    _publish(
-        page,
-        tags_dc.cases,
-        models,
-        written,
-        data.source(),
-        count=count,
-        sample=sample,
-        threshold=threshold,
-        seed=seed,
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -83,18 +83,6 @@ class ResultPoint:
     group: str = ""  # of bars, or line of a dot plot
     at: float = 0.0  # position on the horizontal axis of a curve
     baseline: float | None = None  # needs no model; drawn across the line of a dot plot
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ExpectedCurve:
-    """A quantity by batch size, expected and measured."""
-
-    name: str
-    batches: tuple[int, ...]
-    expected: tuple[float, ...]
-    measured: tuple[float, ...]
-    spread: tuple[float, ...] = ()  # half widths of the 95 % intervals
 
 
 @final
@@ -203,15 +191,24 @@ def cumulative(
 
 
 def expected_by_batch(
-    series: Sequence[ExpectedCurve], label: str, key: str, caption: str, *, log: bool = False
+    batches: Sequence[int],
+    series: Mapping[str, Sequence[Sequence[float]]],
+    label: str,
+    key: str,
+    caption: str,
+    *,
+    log: bool = False,
 ) -> Figure:
-    """Draw a quantity by batch size: lines as expected, points as measured."""
+    """Draw a quantity by batch size: lines as expected, points as measured.
+
+    A series has expected values, measured ones and, if there are intervals, their half widths.
+    """
     from matplotlib.ticker import LogLocator, NullLocator
 
     canvas, axes = _canvas(SIZE)
-    for number, line in enumerate(series):
-        axes.plot(line.batches, line.expected, **_line(number, line.name))
-        _errorbars(axes, line.batches, line.measured, line.spread or None, number)
+    for number, (name, (expected, measured, *spread)) in enumerate(series.items()):
+        axes.plot(batches, expected, **_line(number, name))
+        _errorbars(axes, batches, measured, spread[0] if spread else None, number)
     axes.set_xscale("log", base=2)
     if log:
         axes.set_yscale("log")
@@ -220,12 +217,11 @@ def expected_by_batch(
     else:
         axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(_plain_numbers())
-    _ticks(axes, series[0].batches)
+    _ticks(axes, batches)
     _dress(axes, "captions in a batch", label)
     words = "; ".join(
-        f"{line.name}: {line.measured[0]:.3g} at {line.batches[0]:,}, "
-        f"{line.measured[-1]:.3g} at {line.batches[-1]:,}"
-        for line in series
+        f"{name}: {measured[0]:.3g} at {batches[0]:,}, {measured[-1]:.3g} at {batches[-1]:,}"
+        for name, (_, measured, *_) in series.items()
     )
     alt = f"{label[0].upper()}{label[1:]} by batch size, measured: {words}."
     return Figure(svg(canvas, key), alt, (caption, "Lines: by counting. Points: measured."))
