@@ -36,7 +36,6 @@ from counterfoil.negatives.counterfactual import (
     editable,
     overwrite_tokens,
     region_saliency,
-    stack_items,
     token_saliency,
     without_regions,
     without_words,
@@ -139,15 +138,6 @@ def test_equal_ranks_prefer_what_stands_first() -> None:
     texts = items(0, words=True)
     found = without_words(texts, torch.zeros(4, 5), texts.mask, share=0.4, mask=2)
     assert (found.values[0] == 2).tolist() == [True, True, False, False, False]
-
-
-def test_stacked() -> None:
-    parts = [items(seed, words=False) for seed in range(3)]
-    found = stack_items(parts)
-    assert len(found) == 12
-    for n, part in enumerate(parts):
-        assert torch.equal(found.rows(slice(4 * n, 4 * n + 4)).values, part.values)
-        assert torch.equal(found.rows(slice(4 * n, 4 * n + 4)).boxes, part.boxes)
 
 
 WEIGHT = torch.tensor([0.5, 1.0, -0.25, -2.0], dtype=torch.float64)

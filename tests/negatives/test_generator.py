@@ -24,12 +24,11 @@ from counterfoil.negatives.generation.generator import (
     GeneratedItems,
     ModelGenerator,
     generate_in_parts,
-    generate_items,
 )
 from counterfoil.negatives.generation.inputs import CandidateFilter, GeneratorInputs
 from counterfoil.negatives.generation.store import ROWS, GeneratedCaption, GeneratedStore
 from counterfoil.negatives.generation.tags import MaskRefill
-from tailored_cases import ANCHORS, host, inputs, processor
+from tailored_cases import ANCHORS, host, processor
 
 SMALL = MaskRefill(masks=4, refills=5)
 
@@ -232,15 +231,10 @@ def test_what_cannot_write() -> None:
 CAPTION_ROWS = torch.tensor([*ANCHORS, 2, 3, 7, 20])
 
 
-def items(seed: int = 0, *, keep: int = 3, mask_refill: MaskRefill = SMALL) -> list[GeneratedItems]:
+def items(model: Any = None, **options: Any) -> list[GeneratedItems]:
     seen = processor()
-    asked = {
-        "mask_refill": mask_refill,
-        "candidate_filter": CandidateFilter(),
-        "keep": keep,
-        "seed": seed,
-    }
-    return list(generate_items(host(seen).eval(), inputs(seen), CAPTION_ROWS, **asked))
+    made = writer(seen, model=model or host(seen).eval(), **options)
+    return list(made.items(CAPTION_ROWS))
 
 
 def test_what_is_written():
@@ -265,33 +259,24 @@ def test_the_hardest_of_each_caption_come_first():
 
 
 def test_every_caption_has_its_turn_and_no_more_than_are_kept():
-    rows = torch.cat([part.rows for part in items()]).tolist()
+    rows = torch.cat([part.rows for part in items(keep=3)]).tolist()
     assert set(rows) == set(CAPTION_ROWS.tolist())
     assert max(map(rows.count, rows)) == 3
 
 
 def test_the_seed_alone_decides():
-    one, same, other = items(), items(), items(1)
+    one, same, other = items(), items(), items(seed=1)
     assert all(torch.equal(a.texts.values, b.texts.values) for a, b in zip(one, same, strict=True))
     words = [torch.cat([part.texts.values.flatten() for part in some]) for some in (one, other)]
     assert words[0].tolist() != words[1].tolist()
 
 
 def test_the_model_stays_in_its_mode():
-    seen = processor()
-    model = host(seen).train()
-    asked = {"mask_refill": SMALL, "candidate_filter": CandidateFilter(), "keep": 2, "seed": 0}
-    for part in generate_items(model, inputs(seen), CAPTION_ROWS, **asked):
+    model = host(processor()).train()
+    for part in writer(processor(), model=model).items(CAPTION_ROWS):
         assert not part.scores.requires_grad
         assert torch.is_grad_enabled()
         assert model.training
-
-
-def test_a_model_that_fills_nothing():
-    seen = processor()
-    asked = {"mask_refill": SMALL, "candidate_filter": CandidateFilter(), "keep": 2, "seed": 0}
-    with pytest.raises(ValueError, match=r"has no heads for fill.*name them in its outputs"):
-        next(generate_items(host(seen, outputs=("rank",)), inputs(seen), CAPTION_ROWS, **asked))
 
 
 @pytest.fixture(autouse=True)

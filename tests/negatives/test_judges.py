@@ -11,7 +11,6 @@ from counterfoil.core.types import Role
 from counterfoil.data.processor import ProcessedDataset, Processor
 from counterfoil.negatives.generation.inputs import CandidateFilter
 from counterfoil.negatives.generation.judges import (
-    AnyJudge,
     CaptionNearness,
     JudgeModel,
     ParaphraseJudge,
@@ -48,8 +47,8 @@ def test_it_leaves_captions_out() -> None:
     batch, model = cases.batch_of(seen), cases.host(seen)
     counts = []
     for slack in (-1.0, 0.0, 1.0):
-        opinion = JudgeModel(model=cases.host(seen), processor=seen, slack=slack)
-        source = cases.writer(seen, sieve=CandidateFilter(opinion=opinion))
+        judge = JudgeModel(model=cases.host(seen), processor=seen, slack=slack)
+        source = cases.writer(seen, sieve=CandidateFilter(judges=[judge]))
         proposal, _, _ = cases.proposed(source, model, batch)
         counts.append(int((proposal.pairs[Role.WRITTEN].text >= 0).sum()))
     assert counts[0] > counts[1] > counts[2] == 0
@@ -115,23 +114,8 @@ def test_paraphrases_are_left_out(meanings: SentenceEncoder) -> None:
     batch, model = cases.batch_of(seen), cases.host(seen)
     counts = []
     for slack in (-3.0, 0.0, 3.0):
-        opinion = AnyJudge([ParaphraseJudge(meanings=meanings, dataset=seen.dataset, slack=slack)])
-        source = cases.writer(seen, sieve=CandidateFilter(opinion=opinion))
+        judge = ParaphraseJudge(meanings=meanings, dataset=seen.dataset, slack=slack)
+        source = cases.writer(seen, sieve=CandidateFilter(judges=[judge]))
         proposal, _, _ = cases.proposed(source, model, batch)
         counts.append(int((proposal.pairs[Role.WRITTEN].text >= 0).sum()))
     assert counts[0] > counts[1] > counts[2] == 0
-
-
-def test_one_of_several_is_enough() -> None:
-    class Says:
-        def __init__(self, *said: bool) -> None:
-            self.said = said
-
-        def is_true(
-            self, images: torch.Tensor, rows: torch.Tensor, written: list[str]
-        ) -> torch.Tensor:
-            return torch.tensor(self.said)
-
-    both = AnyJudge([Says(True, False, False), Says(False, False, True)])
-    rows = torch.zeros(3).long()
-    assert both.is_true(rows, rows, ["", "", ""]).tolist() == [True, False, True]

@@ -293,18 +293,22 @@ def test_further_rules_leave_more_out(rule: Any) -> None:
         assert sum(map(len, few.values())) < sum(map(len, many.values()))
 
 
-class Odd:
-    """Takes every caption for true that begins with a letter before m."""
+class BeginsBefore:
+    """Takes every caption for true that begins with a letter before another one."""
+
+    def __init__(self, letter: str) -> None:
+        self.letter = letter
 
     def is_true(self, images: torch.Tensor, rows: torch.Tensor, told: list[str]) -> torch.Tensor:
         assert len(images) == len(rows) == len(told)
-        return torch.tensor([text[0].lower() < "m" for text in told])
+        return torch.tensor([text[0].lower() < self.letter for text in told])
 
 
-def test_another_opinion() -> None:
+def test_one_of_several_judges_is_enough() -> None:
     seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
-    source = cases.writer(seen, sieve=CandidateFilter(opinion=Odd()))
+    judges = [BeginsBefore("c"), BeginsBefore("m")]
+    source = cases.writer(seen, sieve=CandidateFilter(judges=judges))
     proposal, _, _ = cases.proposed(source, model, batch)
     texts = written(proposal, batch)
     assert sum(map(len, texts.values()))

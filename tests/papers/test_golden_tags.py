@@ -115,7 +115,7 @@ class Case:
         return tasks, scores
 
     def chosen(self, scores: Tensor) -> Tensor:
-        low = penalise_copies(scores[None], self.copy, self.again, scale="logits")
+        low = penalise_copies(scores[None], self.copy, self.again)
         return hardest_allowed(low, torch.ones_like(low).bool(), self.config["m"])[0]
 
     def scores(self) -> Tensor:
@@ -186,9 +186,7 @@ def selected(key: str) -> Tensor:
         ]  # equal captions have other scores here
         order = order[order >= 0]
         return order[~repeated_captions(case().written[order.flip(0)][None])[0].flip(0)]
-    rows = hardest_allowed(
-        penalise_copies(scores, copy, again, scale="logits"), torch.ones_like(copy), 10**3
-    )[0]
+    rows = hardest_allowed(penalise_copies(scores, copy, again), torch.ones_like(copy), 10**3)[0]
     return rows[: len(case().golden.outputs["select/released_rows"])]
 
 

@@ -52,8 +52,8 @@ from counterfoil.evaluation.language_models import (
     ngram_log_probs,
 )
 from counterfoil.model import Model, load_model
-from counterfoil.negatives.generation.generator import GeneratedItems, generate_items
-from counterfoil.negatives.generation.inputs import CandidateFilter, GeneratorInputs
+from counterfoil.negatives.generation.generator import GeneratedItems, ModelGenerator
+from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts
 from counterfoil.negatives.generation.store import GeneratedCaption
 from counterfoil.negatives.generation.tags import MaskRefill, check_heads
@@ -270,15 +270,10 @@ def words(
     rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
     inputs, processor = generator_inputs(author, dataset), reader.process(dataset)
     parts, answers = [], []
-    for part in generate_items(
-        author.model,
-        inputs,
-        rows,
-        mask_refill=mask_refill,
-        candidate_filter=CandidateFilter(),
-        keep=keep,
-        seed=seed,
-    ):
+    generator = ModelGenerator(
+        inputs=inputs, model=author.model, mask_refill=mask_refill, keep=keep, seed=seed
+    )
+    for part in generator.items(rows):
         if len(part):
             parts.append(part)
             answers.append(_read_words(reader, processor, inputs, part))

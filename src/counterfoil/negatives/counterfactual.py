@@ -10,12 +10,16 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core import distributed
 from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
-from counterfoil.scoring.encode import evaluation_mode, gather_batches
+from counterfoil.negatives.online import MinedExtras, OnlineMiner, with_values
+from counterfoil.scoring.encode import (
+    concatenate_batches,
+    evaluation_mode,
+    gather_batches,
+    gather_shards,
+)
 
 
 @final
@@ -42,13 +46,7 @@ class BatchTriplets:
 def violated_triplets(
     batch: Batch, grid: Tensor, margin: float
 ) -> tuple[BatchTriplets, BatchTriplets]:
-    """Return the image anchors, and the text anchors, whose hardest negative breaks the margin.
-
-    Args:
-        batch: the batch.
-        grid: (I, T) scores of the anchor block.
-        margin: in units of a score.
-    """
+    """Return the image anchors, and the text anchors, whose hardest negative breaks the margin."""
     image, text = batch.anchors.image, batch.anchors.text
     wrong, true = grid.masked_fill(batch.positive, -torch.inf), grid[image, text]
     triplets = []
@@ -88,14 +86,7 @@ def triplet_pools(batch: Batch) -> tuple[ModalityBatch, ModalityBatch]:
 def region_saliency(
     model: RetrievalModel, images: ModalityBatch, texts: Embeddings, weight: Tensor
 ) -> Tensor:
-    """Return the (P, L, F) gradient of the weighted sum of P scores at the images' regions.
-
-    Args:
-        model: scores.
-        images: P images with region features.
-        texts: what they are scored with.
-        weight: (P,) of each score.
-    """
+    """Return the (P, L, F) gradient of the weighted sum of P scores at the images' regions."""
     values = images.values
     leaf = (values.float() if values.dtype in (torch.half, torch.bfloat16) else values).clone()
     with _differentiable(model):
@@ -110,13 +101,8 @@ def word_saliency(
 ) -> Tensor:
     """Return the (P, L, D) gradient of the weighted sum of P scores at the texts' word embeddings.
 
-    Every occurrence of a word has its own.
-
-    Args:
-        model: scores; one of its parts has a word table, see `word_embeddings_of`.
-        texts: P texts as token ids.
-        images: what they are scored with.
-        weight: (P,) of each score.
+    Every occurrence of a word has its own. One part of the model has a word table, see
+    `word_embeddings_of`.
     """
     table = word_embeddings_of(model).word_table()
     with _differentiable(model), _embeddings_as_leaves(table) as leaves:
@@ -127,12 +113,7 @@ def word_saliency(
 
 
 def token_saliency(gradient: Tensor, texts: ModalityBatch) -> Tensor:
-    """Sum the gradients of all occurrences of a token, in all texts: (N, L, D).
-
-    Args:
-        gradient: (N, L, D) of each occurrence.
-        texts: the N texts.
-    """
+    """Sum the (N, L, D) gradients of all occurrences of a token, in all texts: (N, L, D)."""
     known, number = torch.unique(texts.values.masked_fill(~texts.mask, -1), return_inverse=True)
     real = gradient.masked_fill(~texts.mask.unsqueeze(2), 0).flatten(0, 1)
     total = real.new_zeros(len(known), real.shape[1]).index_add_(0, number.flatten(), real)
@@ -205,12 +186,7 @@ def _embeddings_as_leaves(table: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def editable(items: ModalityBatch, *, specials: bool) -> Tensor:
-    """Return (N, L) bool, True for tokens that may be edited.
-
-    Args:
-        items: the items.
-        specials: allow special tokens, which `ModalityBatch.words` marks.
-    """
+    """Return (N, L) bool, tokens that may be edited; all real ones with `specials`."""
     if specials or items.words is None:
         return items.mask
     return items.mask & (items.words >= 0)
@@ -241,11 +217,12 @@ def overwrite_tokens(
     _, other = _places(ranks[1], may[1], count)
     values = into.values.clone()
     values[to, place] = source.values[to, other]
+    edited = with_values(into, values)
     if into.boxes is None or source.boxes is None:
-        return _new(into, values)
+        return edited
     boxes = into.boxes.clone()
     boxes[to, place] = source.boxes[to, other]
-    return replace(_new(into, values), boxes=boxes)
+    return replace(edited, boxes=boxes)
 
 
 def without_regions(items: ModalityBatch, rank: Tensor, *, share: float) -> ModalityBatch:
@@ -263,43 +240,25 @@ def without_regions(items: ModalityBatch, rank: Tensor, *, share: float) -> Moda
     mean = real.sum(1) / rest.sum(1, keepdim=True).clamp(min=1)
     values = items.values.clone()
     values[row, place] = mean[row].to(values.dtype)
-    return _new(items, values)
+    return with_values(items, values)
 
 
 def without_words(
     items: ModalityBatch, rank: Tensor, may: Tensor, *, share: float, mask: int
 ) -> ModalityBatch:
-    """Replace the most important words by the token that hides a word.
+    """Replace the most important words by the token with the id `mask`.
 
     Args:
         items: N texts.
         rank: (N, L) importance of the words.
         may: (N, L) bool, words that count.
         share: of the words that are hidden, at least one.
-        mask: id of that token.
+        mask: id of the token that hides a word.
     """
     row, place = _places(rank, may, _count(may, share))
     values = items.values.clone()
     values[row, place] = mask
-    return _new(items, values)
-
-
-def stack_items(parts: list[ModalityBatch]) -> ModalityBatch:
-    """Concatenate items of one length."""
-    first = parts[0]
-    return ModalityBatch(
-        torch.cat([part.ids for part in parts]),
-        torch.cat([part.values for part in parts]),
-        torch.cat([part.mask for part in parts]),
-        None if first.boxes is None else torch.cat([p.boxes for p in parts if p.boxes is not None]),
-        None,
-        None if first.words is None else torch.cat([p.words for p in parts if p.words is not None]),
-    )
-
-
-def _new(items: ModalityBatch, values: Tensor) -> ModalityBatch:
-    """Return items with new values and with ids of no data set."""
-    return replace(items, ids=torch.full_like(items.ids, -1), values=values, targets=None)
+    return with_values(items, values)
 
 
 def _count(may: Tensor, share: float) -> Tensor:
@@ -418,16 +377,19 @@ class CounterfactualSampler(OnlineMiner):
         def hide_regions(items: ModalityBatch, rank: Tensor, may: Tensor) -> ModalityBatch:
             return without_regions(items, rank, share=self.hidden)
 
-        inference = views.inference
+        def stacked(edited: dict[Role, ModalityBatch]) -> ModalityBatch | None:
+            return concatenate_batches([edited[role] for role in roles]) if edited else None
+
+        others = views.inference
         edited_texts = self._edited(
-            model, texts, inference.images, by_image, word_saliency, hide_words
+            model, texts, others.images, by_image, word_saliency, hide_words
         )
         edited_images = self._edited(
-            model, images, inference.texts, by_text, region_saliency, hide_regions
+            model, images, others.texts, by_text, region_saliency, hide_regions
         )
         return MinedExtras(
-            images=stack_items([edited_images[role] for role in roles]) if len(by_text) else None,
-            texts=stack_items([edited_texts[role] for role in roles]) if len(by_image) else None,
+            images=stacked(edited_images),
+            texts=stacked(edited_texts),
             pairs=_role_pairs(batch, roles, by_image, by_text),
         )
 
@@ -442,13 +404,9 @@ class CounterfactualSampler(OnlineMiner):
     ) -> dict[Role, ModalityBatch]:
         """Return edited counterparts of anchors, by role.
 
-        Args:
-            model: scores.
-            pool: the side that is edited.
-            others: the encoded other side.
-            triplets: anchors on the other side.
-            gradient: `region_saliency` or `word_saliency`.
-            hide: hides the most important tokens, given the items, ranks and editable tokens.
+        `pool` is the side that is edited and `others` the encoded other one, with the anchors.
+        `gradient` is `region_saliency` or `word_saliency`; `hide` hides the most important tokens,
+        given the items, ranks and editable tokens.
         """
         if not len(triplets):
             return {}
@@ -456,17 +414,22 @@ class CounterfactualSampler(OnlineMiner):
         words = not pool.values.is_floating_point()
         by_token = words and self.gradients == "token"
 
-        def saliency(rows: Tensor) -> Tensor:
-            items = stack_items([true.rows(rows), wrong.rows(rows)])
+        def saliency(rows: Tensor | slice) -> Tensor:
+            items = concatenate_batches([true.rows(rows), wrong.rows(rows)])
             anchor = others.rows(triplets.anchor[rows].repeat(2))
             # the mean of the true scores less that of the wrong ones
-            weight = anchor.tokens.new_full((len(rows),), 1 / len(triplets))
+            weight = anchor.tokens.new_full((len(items) // 2,), 1 / len(triplets))
             vectors = gradient(model, items, anchor, torch.cat([weight, -weight]))
             return vectors if by_token else _lengths(vectors)
 
-        ranks = _share_saliency(triplets, saliency)
+        both = gather_shards(
+            len(triplets),
+            lambda rows: torch.stack(saliency(rows).chunk(2), 1),
+            triplets.number.device,
+        )
+        ranks = torch.cat(both.unbind(1))
         if by_token:
-            ranks = _lengths(token_saliency(ranks, stack_items([true, wrong])))
+            ranks = _lengths(token_saliency(ranks, concatenate_batches([true, wrong])))
         rank, other = ranks.chunk(2)
         specials = self.specials or not words
         may, its = editable(true, specials=specials), editable(wrong, specials=specials)
@@ -505,12 +468,3 @@ def _behind(pool: int, nth: int, triplets: BatchTriplets) -> Tensor:
 def _lengths(vectors: Tensor) -> Tensor:
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
     return lengths
-
-
-def _share_saliency(triplets: BatchTriplets, saliency: Callable[[Tensor], Tensor]) -> Tensor:
-    """Compute (2 K, L, ...) for all positives, then all negatives, each process a share."""
-    count, mine = len(triplets), distributed.shard(len(triplets))
-    rows = torch.arange(mine.start, mine.stop, device=triplets.number.device)
-    true, wrong = saliency(rows.clamp(max=count - 1)).chunk(2)
-    both = (distributed.gather(part).flatten(0, 1)[:count] for part in (true, wrong))
-    return torch.cat(list(both))

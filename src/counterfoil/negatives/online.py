@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -21,7 +21,12 @@ from counterfoil.core.types import (
     WordTask,
 )
 from counterfoil.models.base import RetrievalModel
-from counterfoil.scoring.encode import concatenate_batches, evaluation_mode, gather_batches
+from counterfoil.scoring.encode import (
+    concatenate_batches,
+    evaluation_mode,
+    gather_batches,
+    gather_shards,
+)
 
 
 @final
@@ -87,6 +92,11 @@ class OnlineMiner(ABC):
                 miner nor the loss reads the others.
             rng: in the same state on every process.
         """
+
+
+def with_values(items: ModalityBatch, values: Tensor) -> ModalityBatch:
+    """Return items with other values and with ids of no data set."""
+    return replace(items, ids=torch.full_like(items.ids, -1), values=values, targets=None)
 
 
 def existing_extras(pairs: Pairs, score: Callable[[Pairs], Tensor]) -> Tensor:
@@ -162,28 +172,27 @@ class TopScoringMiner(OnlineMiner):
     def _hardest(
         self, model: RetrievalModel, batch: Batch, offered: tuple[ModalityBatch, ModalityBatch]
     ) -> dict[Role, Pairs]:
-        """Return (B, k) data set rows of the hardest candidates by role, -1 for none.
-
-        Each process scores the candidates of its share of the anchors.
-        """
-        count = len(batch.anchors.image)
-        mine, hardest = distributed.shard(count), {}
+        """Return (B, k) data set rows of the hardest candidates by role, -1 for none."""
+        count, device = len(batch.anchors.image), batch.device
+        hardest = {}
         with evaluation_mode([model]):
             images = self._encode(model.encode_images, offered[0])
             texts = self._encode(model.encode_texts, offered[1])
             for role, pairs in batch.candidates.items():
-                share = torch.arange(mine.start, mine.stop, device=pairs.image.device)
-                share = share.clamp(max=count - 1)
-                candidates = distinct_candidates(Pairs(pairs.image[share], pairs.text[share]))
-                places = Pairs(
-                    candidate_places(candidates.image, offered[0].ids),
-                    candidate_places(candidates.text, offered[1].ids),
-                )
-                scores = self._candidate_scores(model, images, texts, role, places)
-                best = hardest_candidates(candidates, scores, self.keep)
-                hardest[role] = Pairs(
-                    *(distributed.gather(side).flatten(0, 1)[:count] for side in best)
-                )
+
+                def best(share: Tensor | slice, pairs: Pairs = pairs) -> Tensor:
+                    """The hardest of this process's anchors, (b, k, 2) rows of images and texts."""
+                    candidates = distinct_candidates(Pairs(pairs.image[share], pairs.text[share]))
+                    places = Pairs(
+                        candidate_places(candidates.image, offered[0].ids),
+                        candidate_places(candidates.text, offered[1].ids),
+                    )
+                    scores = existing_extras(
+                        places.flatten(), lambda at: self._scores(model, images, texts, at)
+                    ).view(places.shape)
+                    return torch.stack(hardest_candidates(candidates, scores, self.keep), 2)
+
+                hardest[role] = Pairs(*gather_shards(count, best, device).unbind(2))
         return hardest
 
     def _encode(
@@ -191,14 +200,6 @@ class TopScoringMiner(OnlineMiner):
     ) -> Embeddings:
         starts = range(0, len(items), self.at_once)
         return Embeddings.cat([encode(items.rows(slice(s, s + self.at_once))) for s in starts])
-
-    def _candidate_scores(
-        self, model: RetrievalModel, images: Embeddings, texts: Embeddings, role: Role, at: Pairs
-    ) -> Tensor:
-        """Score the (B, N) candidates of a role; -inf where a place is -1."""
-        return existing_extras(
-            at.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
-        ).view(at.shape)
 
     def _scores(
         self, model: RetrievalModel, images: Embeddings, texts: Embeddings, pairs: Pairs

@@ -21,7 +21,6 @@ from counterfoil.negatives.generation.inputs import (
     CandidateFilter,
     GeneratedCandidates,
     GeneratorInputs,
-    with_tokens,
 )
 from counterfoil.negatives.generation.scoring import PairInputs, predict_words, score_in_parts
 from counterfoil.negatives.generation.store import (
@@ -38,6 +37,7 @@ from counterfoil.negatives.generation.tags import (
     check_heads,
     mask_token_of,
 )
+from counterfoil.negatives.online import with_values
 from counterfoil.scoring.encode import evaluation_mode
 
 CAPTIONS = 32  # of a part, the most that a kill can cost
@@ -78,17 +78,12 @@ def generate_in_parts(
     rows = (dataset.text_to_image >= 0).nonzero().flatten().tolist()
     parts = [rows[start : start + CAPTIONS] for start in range(0, len(rows), CAPTIONS)]
     parts_folder = PartsFolder(partial, suffix=".jsonl")
-    facts = {
-        "corpus": dataset.fingerprint,
-        "split": dataset.split_name,
-        "writer": writer,
-        "seed": seed,
-    }
-    missing = parts_folder.begin({**facts, **settings}, len(parts))
+    facts = {"corpus": dataset.fingerprint, "split": dataset.split_name, "writer": writer}
+    missing = parts_folder.begin({**facts, "seed": seed, **settings}, len(parts))
 
     def generate_part(number: int) -> None:
-        lines = (foil.line() for foil in generate(parts[number]))
-        parts_folder.save(number, lambda path: _write_lines(path, lines))
+        lines = "".join(foil.line() for foil in generate(parts[number]))
+        parts_folder.save(number, lambda path: path.write_text(lines, encoding="utf-8"))
 
     sizes = [len(part) for part in parts]
     work_through(missing, generate_part, sizes, description="captions rewritten", stop=stop)
@@ -99,11 +94,6 @@ def generate_in_parts(
         parts_folder.remove()
     distributed.barrier()
     return GeneratedStore.open(folder, fingerprint=dataset.fingerprint)
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
 
 
 @final
@@ -168,12 +158,8 @@ class ModelGenerator:
                 `keep` is below 1.
         """
         at_least_one({"keep": keep})
-        check_heads(
-            model,
-            {WordHead.FILL, WordHead.SCORE},
-            "the generator",
-            "name a model that does, as UNITER",
-        )
+        heads = {WordHead.FILL, WordHead.SCORE}
+        check_heads(model, heads, "the generator", "name a model that does, as UNITER")
         mask_token_of(inputs, model)
         self.inputs, self.model, self.mask_refill, self.keep = inputs, model, mask_refill, keep
         self.candidate_filter, self.seed = candidate_filter or CandidateFilter(), seed
@@ -189,15 +175,10 @@ class ModelGenerator:
                     image = int(dataset.text_to_image[row])
                     pixels = self.inputs.processor.images(torch.tensor([image]))
                     encoded = self.model.encode_images(pixels.to(device))
-                items = _generate(
-                    self.model,
-                    self.inputs,
+                items = self._generate(
                     torch.tensor([row]),
                     encoded,
                     torch.zeros(1, dtype=torch.long, device=device),
-                    self.mask_refill,
-                    self.candidate_filter,
-                    self.keep,
                     named_generator(f"{self.seed}/{dataset.text_ids[row]}"),
                 )
                 yield from self._as_text(row, image, items)
@@ -231,90 +212,52 @@ class ModelGenerator:
                 writer=GENERATOR,
             )
 
+    def items(self, rows: Tensor) -> Iterator[GeneratedItems]:
+        """Generate captions as token ids, a few originals at a time, from one random state.
 
-def generate_items(
-    model: RetrievalModel,
-    inputs: GeneratorInputs,
-    rows: Tensor,
-    *,
-    mask_refill: MaskRefill,
-    candidate_filter: CandidateFilter,
-    keep: int,
-    seed: int,
-) -> Iterator[GeneratedItems]:
-    """Generate captions as token ids, a few originals at a time.
+        Args:
+            rows: (T,) captions that describe an image.
+        """
+        device, rng = next(self.model.parameters()).device, torch.Generator().manual_seed(self.seed)
+        processor = self.inputs.processor
+        with progress("captions generated for", len(rows)) as advance:
+            for part in torch.split(rows, AT_ONCE):
+                image_rows = processor.dataset.text_to_image[part]
+                unique, image = torch.unique(image_rows, return_inverse=True)
+                with evaluation_mode([self.model]):
+                    images = self.model.encode_images(processor.images(unique).to(device))
+                    items = self._generate(part, images, image.to(device), rng)
+                yield items
+                advance(len(part))
 
-    Args:
-        model: masks, fills and scores the captions.
-        inputs: of the model.
-        rows: (T,) captions that describe an image.
-        mask_refill: how captions are masked and refilled.
-        candidate_filter: which captions may be chosen.
-        keep: the hardest of each caption, at most; there may be none.
-        seed: of masks and words.
-
-    Raises:
-        ValueError: the model cannot fill hidden words.
-    """
-    instead = "name a model that does, such as one trained with tags-dc/uniter-scenes"
-    check_heads(model, {WordHead.FILL}, "the generator", instead)
-    device, rng = next(model.parameters()).device, torch.Generator().manual_seed(seed)
-    with progress("captions generated for", len(rows)) as advance:
-        for part in torch.split(rows, AT_ONCE):
-            image_rows = inputs.processor.dataset.text_to_image[part]
-            unique, image = torch.unique(image_rows, return_inverse=True)
-            with evaluation_mode([model]):
-                images = model.encode_images(inputs.processor.images(unique).to(device))
-                items = _generate(
-                    model,
-                    inputs,
-                    part,
-                    images,
-                    image.to(device),
-                    mask_refill,
-                    candidate_filter,
-                    keep,
-                    rng,
-                )
-            yield items
-            advance(len(part))
-
-
-def _generate(
-    model: RetrievalModel,
-    inputs: GeneratorInputs,
-    rows: Tensor,
-    images: Embeddings,
-    image: Tensor,
-    mask_refill: MaskRefill,
-    candidate_filter: CandidateFilter,
-    keep: int,
-    rng: torch.Generator,
-) -> GeneratedItems:
-    """Generate captions for (B,) rows, `image` being the place of each among encoded images."""
-    mask = mask_token_of(inputs, model)
-    masked = mask_refill.mask(inputs, rows, mask=mask, rng=rng, device=image.device)
-    pairs = PairInputs(images, masked.masked.texts, image.repeat_interleave(mask_refill.masks))
-    logits = predict_words(model, pairs, masked.masked.slots)
-    generated = mask_refill.refill(inputs, masked, logits, rng)
-    original = masked.texts.values
-    image_rows = inputs.processor.dataset.text_to_image[rows]
-    candidates = GeneratedCandidates(inputs, image_rows, rows, original, generated)
-    allowed = candidate_filter.allowed(candidates)
-    anchor, number = allowed.nonzero(as_tuple=True)
-    # the originals first, then the captions that may be chosen
-    both = torch.cat([torch.arange(len(rows), device=anchor.device), anchor])
-    values = torch.cat([original, generated[anchor, number]])
-    texts = with_tokens(masked.texts.rows(both), values)
-    scores = score_in_parts(model, PairInputs(images, texts, image[both]))
-    true, scores = scores[: len(rows)], scores[len(rows) :]
-    best = candidate_filter.select(candidates, scores, allowed, keep)
-    return GeneratedItems(
-        rows=rows[best.anchor.cpu()],
-        place=best.rank.cpu(),
-        texts=texts.rows(best.place + len(rows)),
-        original=original[best.anchor],
-        slots=masked.slots[best.anchor, best.number // mask_refill.refills],
-        scores=scores[best.place].cpu(),
-        true_scores=true[best.anchor].cpu(),
-    )
+    def _generate(
+        self, rows: Tensor, images: Embeddings, image: Tensor, rng: torch.Generator
+    ) -> GeneratedItems:
+        """Generate captions for (B,) rows, `image` being the place of each among the images."""
+        model, inputs, config = self.model, self.inputs, self.mask_refill
+        mask = mask_token_of(inputs, model)
+        masked = config.mask(inputs, rows, mask=mask, rng=rng, device=image.device)
+        pairs = PairInputs(images, masked.masked.texts, image.repeat_interleave(config.masks))
+        logits = predict_words(model, pairs, masked.masked.slots)
+        generated = config.refill(inputs, masked, logits, rng)
+        original = masked.texts.values
+        image_rows = inputs.processor.dataset.text_to_image[rows]
+        candidates = GeneratedCandidates(inputs, image_rows, rows, original, generated)
+        allowed = self.candidate_filter.allowed(candidates)
+        anchor, number = allowed.nonzero(as_tuple=True)
+        # the originals first, then the captions that may be chosen
+        both = torch.cat([torch.arange(len(rows), device=anchor.device), anchor])
+        values = torch.cat([original, generated[anchor, number]])
+        texts = with_values(masked.texts.rows(both), values)
+        scores = score_in_parts(model, PairInputs(images, texts, image[both]))
+        true, scores = scores[: len(rows)], scores[len(rows) :]
+        best = self.candidate_filter.select(candidates, scores, allowed, self.keep)
+        return GeneratedItems(
+            rows=rows[best.anchor.cpu()],
+            place=best.rank.cpu(),
+            texts=texts.rows(best.place + len(rows)),
+            original=original[best.anchor],
+            slots=masked.slots[best.anchor, best.number // config.refills],
+            scores=scores[best.place].cpu(),
+            true_scores=true[best.anchor].cpu(),
+        )

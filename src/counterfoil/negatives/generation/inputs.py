@@ -13,19 +13,16 @@ Word masking is UNITER's: each token by itself, the first if none is chosen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, final
+from typing import Literal, Protocol, final, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from counterfoil.core.config import parse_choice, unknown_name
-from counterfoil.core.types import (
-    ModalityBatch,
-    WordSlots,
-)
+from counterfoil.core.config import parse_literal
+from counterfoil.core.types import ModalityBatch, WordSlots
 from counterfoil.data.caption_edits import (
     PIECE,
     RewrittenCaption,
@@ -44,9 +41,9 @@ from counterfoil.data.phrases import (
 )
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.data.tokenizers import Tokenizer
+from counterfoil.negatives.online import with_values
 
 Singles = Literal["without phrases", "always", "only"]
-SINGLES: tuple[Singles, ...] = ("without phrases", "always", "only")
 HIDDEN, EXCHANGED = 0.8, 0.1  # shares of the masked tokens; the others keep their word
 SHARE = 0.15  # probability that a token is masked
 
@@ -68,9 +65,9 @@ class MaskedCaptions:
 
 
 def mask_table(phrases: Sequence[Sequence[Sequence[int]]], length: int) -> Tensor:
-    """Return (B, N, L) bool, True where a token belongs to a phrase, given the phrases' places.
+    """Return (B, N, L) bool, the tokens of each phrase, given their places; repeated ones count.
 
-    Phrases without a token before `length` are left out; a repeated phrase counts twice.
+    Phrases without a token before `length` are left out.
     """
     inside = [
         [places for phrase in text if (places := [p for p in phrase if p < length])]
@@ -92,7 +89,7 @@ def with_singles(phrases: Tensor, words: Tensor, *, singles: Singles) -> Tensor:
         singles: "without phrases" adds words to texts without a phrase, "always" to all; "only"
             returns the words alone: word masking.
     """
-    parse_choice(SINGLES, singles, "a way to hide single words")
+    parse_literal(Singles, singles, "a way to hide single words")
     single = torch.diag_embed(words)
     if singles == "without phrases":
         single = single & ~phrases.flatten(1).any(1)[:, None, None]
@@ -100,11 +97,9 @@ def with_singles(phrases: Tensor, words: Tensor, *, singles: Singles) -> Tensor:
 
 
 def mask_probabilities(phrases: Tensor, *, share: float = SHARE) -> Tensor:
-    """Return the (B, N) probability that each phrase is chosen, 0 for one without tokens.
+    """Return the (B, N) probability that each of (B, N, L) phrases is chosen.
 
-    Args:
-        phrases: (B, N, L) bool.
-        share: probability that a token is masked, divided by the number of its phrases.
+    A token is masked with probability `share`, divided by the number of its phrases.
     """
     count = phrases.sum(1, keepdim=True).clamp(min=1)
     return (phrases * (share / count.double())).sum(2) / phrases.sum(2).clamp(min=1)
@@ -115,14 +110,15 @@ def choose_spans(
 ) -> Tensor:
     """Choose the tokens to hide in each of K maskings of each text: (B, K, L) bool.
 
-    Nothing is hidden in a text without phrases.
+    Nothing is hidden in a text without phrases. Where chance chooses no phrase, a random one is
+    hidden, or with `first` the first one.
 
     Args:
         phrases: (B, N, L) bool, on the CPU.
         times: K.
         rng: of the choice.
         share: see `mask_probabilities`.
-        first: if no phrase is chosen, take the first one instead of a random one.
+        first: see above.
     """
     size = len(phrases), times, phrases.shape[1]
     exists = phrases.any(2)
@@ -143,7 +139,7 @@ def choose_spans(
 def mask_spans(
     texts: ModalityBatch, slots: Tensor, *, mask: int, words: Tensor, rng: torch.Generator
 ) -> MaskedCaptions:
-    """Mask the tokens in the slots (80 %), exchange them (10 %), or leave them (10 %).
+    """Mask the tokens in (B, K, L) slots (80 %), exchange them (10 %), or leave them (10 %).
 
     Args:
         texts: B texts.
@@ -162,12 +158,7 @@ def mask_spans(
     values = repeated.values.clone()
     new = other.where(fate >= HIDDEN, mask)
     values[pair, place] = new.where(fate < HIDDEN + EXCHANGED, labels)
-    return MaskedCaptions(with_tokens(repeated, values), WordSlots(pair, place), labels)
-
-
-def with_tokens(texts: ModalityBatch, values: Tensor) -> ModalityBatch:
-    """Return texts with other token ids and with ids of no data set."""
-    return replace(texts, ids=torch.full_like(texts.ids, -1), values=values, targets=None)
+    return MaskedCaptions(with_values(repeated, values), WordSlots(pair, place), labels)
 
 
 # Which generated captions may be negatives, and which of them are the hardest.
@@ -181,27 +172,16 @@ def with_tokens(texts: ModalityBatch, values: Tensor) -> ModalityBatch:
 # `penalise_copies` for that form.
 
 
-Scale = Literal["logits", "sigmoid"]
-SCALES: tuple[Scale, ...] = ("logits", "sigmoid")
 COPY, TWICE = 3.0, 2.0  # penalties of the authors' code for copies and repetitions
 
 
 def copies_original(generated: Tensor, original: Tensor) -> Tensor:
-    """Return (B, N) bool, True for a caption that equals the original.
-
-    Args:
-        generated: (B, N, L) long.
-        original: (B, L) long.
-    """
+    """Return (B, N) bool, which of (B, N, L) captions equal the original, (B, L)."""
     return (generated == original.unsqueeze(1)).all(2)
 
 
 def repeated_captions(generated: Tensor) -> Tensor:
-    """Return (B, N) bool, True for a caption that a later one of the same anchor repeats.
-
-    Args:
-        generated: (B, N, L) long.
-    """
+    """Return (B, N) bool, which of (B, N, L) captions a later one of the same anchor repeats."""
     number = torch.arange(len(generated), device=generated.device)
     rows = torch.cat([number[:, None, None].expand(*generated.shape[:2], 1), generated], 2)
     group = torch.unique(rows.flatten(0, 1), dim=0, return_inverse=True)[1]
@@ -211,7 +191,7 @@ def repeated_captions(generated: Tensor) -> Tensor:
 
 
 def is_true_caption(generated: Tensor, original: Tensor, there: Tensor) -> Tensor:
-    """Return (B, N) bool, True if every changed word occurs in captions of the image.
+    """Return (B, N) bool, whether every changed word occurs in captions of the image.
 
     Args:
         generated: (B, N, L) long.
@@ -226,7 +206,7 @@ def is_true_caption(generated: Tensor, original: Tensor, there: Tensor) -> Tenso
 def occurs_in_captions(
     captions: Tensor, mask: Tensor, text_to_image: Tensor, shape: tuple[int, int]
 ) -> Tensor:
-    """Return (B, V) bool, the words that occur in the captions of each anchor's image.
+    """Return (B, V) bool, the words of the captions of each anchor's image.
 
     Args:
         captions: (C, L) long.
@@ -240,39 +220,25 @@ def occurs_in_captions(
 
 
 def agrees_with_wording(generated: Tensor, original: Tensor, form: Tensor) -> Tensor:
-    """Return (B, N) bool, True if every new word has the inflection of the one it replaces.
+    """Return (B, N) bool, whether every new word has the inflection of the one it replaces.
 
-    Args:
-        generated: (B, N, L) long.
-        original: (B, L) long.
-        form: (V,) long, a number for each inflection.
+    `form` (V,) numbers the inflections of all words; see `is_true_caption` for the other shapes.
     """
     return (form[generated] == form[original].unsqueeze(1)).all(2)
 
 
-def penalise_copies(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale) -> Tensor:
-    """Lower the scores of copies by 3, and those of captions repeated later by 2.
+def penalise_copies(scores: Tensor, copy: Tensor, repeat: Tensor) -> Tensor:
+    """Lower the (B, N) scores of copies by 3, and those of captions repeated later by 2.
 
     This is the authors' code, on logits in its first step and on sigmoids in its second. Nothing
     is left out: a copy whose score is high enough is chosen, and copies fill the places that are
     left.
-
-    Args:
-        scores: (B, N) logits.
-        copy: (B, N) bool, see `copies_original`.
-        repeat: (B, N) bool, see `repeated_captions`.
-        scale: lower the logits, or their sigmoids.
-
-    Raises:
-        ValueError: another scale.
     """
-    parse_choice(SCALES, scale, "a scale of scores")
-    scores = scores.sigmoid() if scale == "sigmoid" else scores
     return scores - COPY * copy.to(scores.dtype) - TWICE * repeat.to(scores.dtype)
 
 
 def hardest_allowed(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
-    """Return the (B, M) places of the highest scores of each row, best first; -1 for none.
+    """Return the (B, M) places of the highest (B, N) scores of each row, best first; -1 for none.
 
     Args:
         scores: (B, N).
@@ -339,13 +305,9 @@ class GeneratorInputs:
         )
 
     def kind(self, row: int, changed: Sequence[int]) -> str:
-        """Return the kind of phrase that some tokens of a caption are part of.
+        """Return the kind of phrase that the changed tokens of a caption are part of.
 
         "word" if they are part of no phrase, "several" if no kind is common to all of them.
-
-        Args:
-            row: the caption.
-            changed: places of its tokens.
         """
         self.phrases(torch.tensor([row]), 1)
         phrases = self._phrases.get(row, [])
@@ -368,12 +330,7 @@ class GeneratorInputs:
         return [rewritten.text for rewritten in self.rewritings(rows, values)]
 
     def rewritings(self, rows: Sequence[int], values: Tensor) -> list[RewrittenCaption]:
-        """Return captions with some tokens exchanged, and the changed words.
-
-        Args:
-            rows: (P,) the original captions.
-            values: (P, L) long, the new token ids.
-        """
+        """Return P captions with some tokens exchanged for (P, L) ids, and the changed words."""
         if not rows:
             return []
         unique = sorted(set(rows))
@@ -404,11 +361,9 @@ class GeneratorInputs:
         return (~self.banned).nonzero().squeeze(1)
 
     def banned_ids(self, width: int, *, specials: bool) -> Tensor:
-        """Return (V,) bool, ids that are not generated, for a generator of `width` ids.
+        """Return (V,) bool, ids that a generator of `width` ids never generates.
 
-        Args:
-            width: V; ids that the tokenizer does not know are never generated.
-            specials: special tokens may be generated.
+        These are those that the tokenizer does not know and, unless `specials`, special tokens.
         """
         out = torch.ones(width, dtype=torch.bool)
         known = min(width, self.tokenizer.size)
@@ -416,11 +371,7 @@ class GeneratorInputs:
         return out
 
     def with_wider_terms(self, there: Tensor) -> Tensor:
-        """Add to (B, V) bool words all forms of their WordNet synonyms and wider terms.
-
-        Raises:
-            ValueError: WordNet is not installed.
-        """
+        """Add to (B, V) bool words all forms of their WordNet synonyms and wider terms."""
         out = there.clone()
         for row, word in there.nonzero().tolist():
             if word not in self._wider:
@@ -473,9 +424,8 @@ class GeneratorInputs:
 
 
 Rule = Literal["captions", "lemmas", "wordnet", "inflection"]
-RULES: tuple[Rule, ...] = ("captions", "lemmas", "wordnet", "inflection")
+RULES: tuple[Rule, ...] = get_args(Rule)
 Choice = Literal["exact", "lowered logits", "lowered scores"]
-CHOICES: tuple[Choice, ...] = ("exact", "lowered logits", "lowered scores")
 
 
 @final
@@ -520,13 +470,7 @@ class FalseNegativeJudge(Protocol):
     """Another model that judges whether generated captions are true."""
 
     def is_true(self, images: Tensor, rows: Tensor, generated: list[str]) -> Tensor:
-        """Return (P,) bool, True for captions that it takes for true.
-
-        Args:
-            images: (P,) data set rows.
-            rows: (P,) data set rows of the original captions.
-            generated: P generated captions.
-        """
+        """Return (P,) bool, which captions it takes for true, given P image and original rows."""
         ...
 
 
@@ -542,7 +486,7 @@ class CandidateFilter:
         choice: "exact" leaves copies out; "lowered logits" and "lowered scores" are the authors'
             first and second step, which leave nothing out and lower the scores of copies, before
             the sigmoid or after it. They have no rules.
-        opinion: a model that judges the hardest.
+        judges: models that judge the hardest; one that any takes for true is left out.
 
     Raises:
         ValueError: an unknown rule or choice, or rules for a choice that has none.
@@ -553,17 +497,17 @@ class CandidateFilter:
         *,
         rules: tuple[Rule, ...] = ("captions",),
         choice: Choice = "exact",
-        opinion: FalseNegativeJudge | None = None,
+        judges: Sequence[FalseNegativeJudge] = (),
     ) -> None:
-        if unknown := [rule for rule in rules if rule not in RULES]:
-            raise ValueError(unknown_name(unknown[0], list(RULES), "a rule for generated captions"))
-        parse_choice(CHOICES, choice, "a way to choose generated captions")
-        if choice != "exact" and (rules or opinion):
+        for rule in rules:
+            parse_literal(Rule, rule, "a rule for generated captions")
+        parse_literal(Choice, choice, "a way to choose generated captions")
+        if choice != "exact" and (rules or judges):
             raise ValueError(
                 f"choice={choice!r} is the authors' form, which leaves nothing out; give it "
-                "rules=() and no opinion"
+                "rules=() and no judges"
             )
-        self.rules, self.choice, self.opinion = rules, choice, opinion
+        self.rules, self.choice, self.judges = rules, choice, tuple(judges)
 
     def allowed(self, candidates: GeneratedCandidates) -> Tensor:
         """Return (B, N) bool, captions that may be chosen; the others need not be scored."""
@@ -579,13 +523,13 @@ class CandidateFilter:
     def select(
         self, candidates: GeneratedCandidates, scores: Tensor, allowed: Tensor, count: int
     ) -> SelectedNegatives:
-        """Choose the hardest of the captions that may be chosen.
+        """Choose the hardest `count` captions of each anchor.
 
         Args:
             candidates: the captions.
             scores: (P,) of those that may be chosen, anchor by anchor.
             allowed: (B, N) bool, captions that may be chosen.
-            count: M, of each anchor.
+            count: M.
         """
         table = scores.new_full(allowed.shape, -torch.inf)
         table[allowed] = scores
@@ -599,23 +543,23 @@ class CandidateFilter:
         self, candidates: GeneratedCandidates, scores: Tensor, allowed: Tensor, count: int
     ) -> Tensor:
         """Return the (B, count) indices of the hardest captions; -1 for none."""
-        generated, judge = candidates.generated, self.opinion
+        generated = candidates.generated
         if self.choice != "exact":
             copies = copies_original(generated, candidates.original)
             scores = _logits(scores) if self.choice == "lowered logits" else scores
             repeats = repeated_captions(generated)
-            lowered = penalise_copies(scores, copies, repeats, scale="logits")
-            return hardest_allowed(lowered, allowed, count)
-        # With a judge, twice as many are scored by it: some of the hardest will be true.
-        places = hardest_allowed(scores, allowed, 2 * count if judge else count)
+            return hardest_allowed(penalise_copies(scores, copies, repeats), allowed, count)
+        # With judges, twice as many are scored by them: some of the hardest will be true.
+        places = hardest_allowed(scores, allowed, 2 * count if self.judges else count)
         anchor, rank = (places >= 0).nonzero(as_tuple=True)
-        if judge is None or not len(anchor):
+        if not self.judges or not len(anchor):
             return places[:, :count]
         place, rows = places[anchor, rank], candidates.rows[anchor.cpu()]
         strings = candidates.inputs.strings(rows.tolist(), generated[anchor, place])
-        true = judge.is_true(candidates.images[anchor.cpu()], rows, strings).to(allowed.device)
+        images = candidates.images[anchor.cpu()]
+        true = torch.stack([judge.is_true(images, rows, strings) for judge in self.judges]).any(0)
         left = torch.zeros_like(allowed)
-        left[anchor, place] = ~true
+        left[anchor, place] = ~true.to(allowed.device)
         return hardest_allowed(scores, left, count)
 
     def _passes(self, rule: Rule, candidates: GeneratedCandidates) -> Tensor:

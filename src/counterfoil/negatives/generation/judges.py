@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -13,7 +12,6 @@ from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.generation.inputs import FalseNegativeJudge
 from counterfoil.negatives.generation.scoring import PairInputs, score_in_parts
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.scoring.encode import evaluation_mode
@@ -60,22 +58,6 @@ class JudgeModel:
     def _to_device(self, items: ModalityBatch) -> ModalityBatch:
         first = next(self.model.parameters(), None)
         return items if first is None else items.to(first.device)
-
-
-@final
-class AnyJudge:
-    """Takes a caption for true if one of several judges does.
-
-    Args:
-        judges: at least one.
-    """
-
-    def __init__(self, judges: Sequence[FalseNegativeJudge]) -> None:
-        self.judges = judges
-
-    def is_true(self, images: Tensor, rows: Tensor, generated: list[str]) -> Tensor:
-        """Return (P,) bool, True for captions that any of them takes for true."""
-        return torch.stack([judge.is_true(images, rows, generated) for judge in self.judges]).any(0)
 
 
 @final

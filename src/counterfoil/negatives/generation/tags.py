@@ -9,7 +9,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import parse_choice, unknown_name
+from counterfoil.core.config import parse_choice, parse_literal
 from counterfoil.core.types import (
     Batch,
     EncodedViews,
@@ -26,7 +26,6 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.counterfactual import word_embeddings_of
 from counterfoil.negatives.generation.inputs import (
     SHARE,
-    SINGLES,
     CandidateFilter,
     GeneratedCandidates,
     GeneratorInputs,
@@ -35,7 +34,6 @@ from counterfoil.negatives.generation.inputs import (
     choose_spans,
     mask_spans,
     with_singles,
-    with_tokens,
 )
 from counterfoil.negatives.generation.scoring import (
     PairInputs,
@@ -43,7 +41,7 @@ from counterfoil.negatives.generation.scoring import (
     read_in_parts,
     score_in_parts,
 )
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.negatives.online import MinedExtras, OnlineMiner, with_values
 from counterfoil.scoring.encode import evaluation_mode
 
 
@@ -52,13 +50,9 @@ def refill_probabilities(
 ) -> Tensor:
     """Return the (M, V) probability of each word in each slot; rows sum to 1.
 
-    TAGS, Eq. 2: the softmax of a slot's logits divided by a temperature, each slot by itself.
-
-    Args:
-        logits: (M, V).
-        temperature: above 1 makes unlikely words likelier.
-        banned: (V,) bool, words that are never chosen; None for the authors' form, which chooses
-            special tokens too (T4 of their code).
+    TAGS, Eq. 2: the softmax of a slot's logits divided by a temperature, each slot by itself; above
+    1 it makes unlikely words likelier. The `banned` words, (V,) bool, are never chosen; with None
+    special tokens are chosen too, as in the authors' code (T4).
     """
     logits = logits.detach().float() / temperature
     if banned is not None:
@@ -70,12 +64,8 @@ def draw_refills(chances: Tensor, count: int, rng: torch.Generator) -> Tensor:
     """Draw (M, C) words with replacement, the same on every device.
 
     `torch.multinomial` draws on the device of the probabilities, so a GPU and the CPU would differ.
-    Here the numbers come from the CPU, and a binary search in the running sum finds their words.
-
-    Args:
-        chances: (M, V).
-        count: C, words for each slot.
-        rng: on the CPU.
+    Here the numbers come from the CPU, and a binary search in the running sum of the (M, V)
+    `chances` finds their words.
     """
     cumulative = chances.double().cumsum(1)
     # Below 1 by more than rounding takes, so that the last word of probability 0 is never reached;
@@ -86,13 +76,7 @@ def draw_refills(chances: Tensor, count: int, rng: torch.Generator) -> Tensor:
 
 
 def fill_slots(values: Tensor, slots: WordSlots, words: Tensor) -> Tensor:
-    """Fill the slots of P masked texts with C sets of words each: (P * C, L) token ids.
-
-    Args:
-        values: (P, L) long, masked.
-        slots: M places.
-        words: (M, C) long.
-    """
+    """Fill the M slots of (P, L) masked texts with (M, C) words: (P * C, L), C texts of each."""
     filled = values.unsqueeze(1).repeat(1, words.shape[1], 1)
     filled[slots.pair, :, slots.place] = words
     return filled.flatten(0, 1)
@@ -145,7 +129,7 @@ class MaskRefill:
                 f"temperature={self.temperature} and share={self.share} are not possible; a "
                 "temperature is above 0, a share above 0 and at most 1"
             )
-        parse_choice(SINGLES, self.singles, "a way to hide single words")
+        parse_literal(Singles, self.singles, "a way to hide single words")
 
     def mask(
         self,
@@ -156,15 +140,7 @@ class MaskRefill:
         rng: torch.Generator,
         device: torch.device,
     ) -> MaskedInputs:
-        """Mask captions, K times each.
-
-        Args:
-            inputs: the data set.
-            rows: (B,) rows of the captions.
-            mask: id of the token that hides a word.
-            rng: of the masked tokens.
-            device: of the result.
-        """
+        """Mask the captions in (B,) rows, K times each, with the id `mask`; results on `device`."""
         texts = inputs.texts(rows)
         words = texts.mask & ~inputs.banned[texts.values]
         phrases = inputs.phrases(rows, texts.mask.shape[1])
@@ -179,14 +155,7 @@ class MaskRefill:
     def refill(
         self, inputs: GeneratorInputs, masked: MaskedInputs, logits: Tensor, rng: torch.Generator
     ) -> Tensor:
-        """Refill masked captions: (B, K * C, L) long, with new words in the slots.
-
-        Args:
-            inputs: the data set.
-            masked: the masked captions.
-            logits: (M, V) the generator's logits at the slots.
-            rng: of the words.
-        """
+        """Refill masked captions: (B, K * C, L) long, given the (M, V) logits at their slots."""
         banned = inputs.banned_ids(logits.shape[1], specials=self.specials).to(logits.device)
         chances = refill_probabilities(logits, temperature=self.temperature, banned=banned)
         words = draw_refills(chances, self.refills, rng)
@@ -195,11 +164,7 @@ class MaskRefill:
 
 
 def at_least_one(numbers: Mapping[str, int]) -> None:
-    """Refuse numbers below 1, by name.
-
-    Raises:
-        ValueError: one is.
-    """
+    """Raise a ValueError for numbers below 1, by name."""
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name}={number} is not possible; it must be at least 1")
@@ -208,11 +173,7 @@ def at_least_one(numbers: Mapping[str, int]) -> None:
 def check_heads(model: RetrievalModel, heads: set[WordHead], what: str, instead: str) -> None:
     """Check that a model has the required word heads.
 
-    Args:
-        model: the model.
-        heads: required heads, if any.
-        what: noun for messages, as in "the filler".
-        instead: advice for a model without any word heads.
+    `what` names the model, as in "the filler", and `instead` advises if it has no heads at all.
 
     Raises:
         ValueError: a head is missing.
@@ -366,16 +327,15 @@ class TagsGenerator(OnlineMiner):
             desk: inputs of the generator.
             filler: the frozen generator; None for the model in training.
             reader: inputs of the model in training, if its processor is not that of `desk`.
-            masks: K, maskings of each caption.
-            refills: C, refills of each masking.
+            masks: K, see `MaskRefill`, as for refills, temperature, share, singles and specials.
+            refills: C.
             keep: m, captions of each anchor that are trained on.
-            temperature: of the softmax over words.
-            share: approximate share of the tokens that are hidden.
-            singles: "only" hides single words (UNITER's way) instead of phrases; "always" hides
-                both.
+            temperature: see `MaskRefill`.
+            share: see `MaskRefill`.
+            singles: see `MaskRefill`.
             words: word tasks to compute as well: "masked", "doubt", "correct".
             sieve: filter of the captions; None for the paper's rule.
-            specials: special tokens may be generated, as in the authors' code.
+            specials: see `MaskRefill`.
 
         Raises:
             ValueError: a number out of range, an unknown word task, or tasks for a model that has
@@ -390,8 +350,8 @@ class TagsGenerator(OnlineMiner):
             singles=singles,
             specials=specials,
         )
-        if unknown := [word for word in words if word not in TASKS]:
-            raise ValueError(unknown_name(unknown[0], list(TASKS), "a word task"))
+        for word in words:
+            parse_choice(TASKS, word, "a word task")
         if reader is not None and (filler is None or words):
             raise ValueError(
                 "a model that reads with a lens of its own needs a frozen filler, and learns no "
@@ -486,7 +446,7 @@ class TagsGenerator(OnlineMiner):
     ) -> ModalityBatch:
         """Return generated captions as inputs of the model in training."""
         if self.model_inputs is None:
-            return with_tokens(originals, values)
+            return with_values(originals, values)
         process = self.model_inputs.processor.process_texts
         strings = self.inputs.strings(rows[anchor.cpu()].tolist(), values)
         if not strings:

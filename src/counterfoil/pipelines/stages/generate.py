@@ -25,7 +25,7 @@ from counterfoil.negatives.generation.inputs import (
     Rule,
     Singles,
 )
-from counterfoil.negatives.generation.judges import AnyJudge, JudgeModel, ParaphraseJudge
+from counterfoil.negatives.generation.judges import JudgeModel, ParaphraseJudge
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
 from counterfoil.negatives.generation.store import GeneratedStore
 from counterfoil.negatives.generation.tags import MaskRefill, at_least_one
@@ -303,7 +303,7 @@ def _candidate_filter(
     if stage.encoder is not None:
         meanings = SentenceEncoder(stage.encoder, device=distributed.device())
         judges.append(ParaphraseJudge(meanings=meanings, dataset=dataset, slack=stage.slack))
-    return CandidateFilter(rules=stage.rules, opinion=AnyJudge(judges) if judges else None)
+    return CandidateFilter(rules=stage.rules, judges=judges)
 
 
 def _manifest_settings(stage: Generate, model: Model, guide: Model | None) -> dict[str, object]:
