@@ -205,8 +205,7 @@ def test_parts_of_the_lists() -> None:
     assert [(r.gap, r.suspected) for r in bare] == [(None, (None,))] * 3
 
 
-def test_pairs_are_scored_by_the_mean_of_the_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterfoil.negatives.diagnose._NUMBERS", 30)
+def test_pairs_are_scored_by_the_mean_of_the_members() -> None:
     rng = torch.Generator().manual_seed(0)
     vectors = [torch.rand(n, 4, generator=rng) for n in (5, 9, 5, 9)]
     pairs = Pairs(torch.arange(17) % 5, torch.arange(17) % 9)

@@ -257,7 +257,7 @@ def test_texts_that_mean_the_same_are_left_out(least: float, tmp_path: Path) -> 
     stream_scores([scoring(scores)], [NegativeFilters(plan, dataset).on("image", dense)])
     assert torch.equal(dense.scores.isfinite(), keep)
     assert 0 < int(keep.sum()) < int((~mine).sum())
-    assert not plan.judges_scores
+    assert not plan.score_settings
     assert plan.describe() == (
         f"texts within cosine {least} of a caption of the image, by {folder}",
     )

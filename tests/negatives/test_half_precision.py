@@ -147,7 +147,6 @@ def test_near_duplicates_are_left_out(plan: FilterConfig, slack: int) -> None:
         ({"slack": -1}, "slack=-1: 0 or more are kept besides the wanted ones"),
         ({"bound": -0.5}, "bound=-0.5: 0 or more is needed"),
         ({"bound": float("nan")}, "bound=nan: 0 or more is needed"),
-        ({"safety": 0.5}, "safety=0.5: at least 1 times the measured error is needed"),
     ],
     ids=str,
 )

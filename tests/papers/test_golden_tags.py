@@ -41,7 +41,6 @@ from counterfoil.negatives.generation.inputs import (
 )
 from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts, score_in_parts
 from counterfoil.negatives.generation.tags import (
-    SelectedCaptions,
     fill_slots,
     refill_probabilities,
     word_tasks,
@@ -105,12 +104,10 @@ class Case:
     def all_words(self) -> tuple[dict[str, WordTask], Tensor]:
         """The tasks of all candidates, as theirs are."""
         count = len(self.written)
-        none = torch.zeros(count, dtype=torch.long)
-        masking = torch.arange(count) // (count // self.config["K"])
-        shown = self.shown(self.written)
-        kept = SelectedCaptions(none, torch.arange(count), masking, shown.texts)
+        anchor = torch.zeros(count, dtype=torch.long)
+        slots = self.hidden[anchor, torch.arange(count) // (count // self.config["K"])]
         scores, tasks = word_tasks(
-            self.model, shown, kept, self.text, self.hidden, ("doubt", "correct")
+            self.model, self.shown(self.written), anchor, slots, self.text, ("doubt", "correct")
         )
         return tasks, scores
 

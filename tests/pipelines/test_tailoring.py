@@ -100,22 +100,22 @@ def test_a_killed_stage_goes_on_to_the_same_bytes(
 ) -> None:
     assert run_pipeline(recipe(), DATA, tmp_path)
     monkeypatch.setattr(generator, "CAPTIONS", 8)
-    save, saved = generator._write_lines, list[Path]()
+    save, saved = generator.PartsFolder.save, list[int]()
 
-    def dies(path: Path, foils: Any) -> None:
+    def dies(folder: Any, number: int, write: Any) -> None:
         if len(saved) == 3:
             raise KeyboardInterrupt
-        saved.append(path)
-        save(path, foils)
+        saved.append(number)
+        save(folder, number, write)
 
-    monkeypatch.setattr(generator, "_write_lines", dies)
+    monkeypatch.setattr(generator.PartsFolder, "save", dies)
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(recipe(FOILS), DATA, tmp_path)
     assert not (tmp_path / "foils").exists()
     with pytest.raises(ValueError, match="holds a run that was stopped; add --resume"):
         run_pipeline(recipe(FOILS), DATA, tmp_path)
     saved.clear()
-    monkeypatch.setattr(generator, "_write_lines", save)
+    monkeypatch.setattr(generator.PartsFolder, "save", save)
     assert run_pipeline(recipe(FOILS), DATA, tmp_path, resume=True)
     assert files(tmp_path / "foils") == files(whole / "foils")
     note = tmp_path / "foils.json"

@@ -23,8 +23,6 @@ class MiningAdvice:
         images: hardest images to list for each text.
         rank: mean rank, among all wrong captions, of the hardest one in a batch.
         pays: whether the batch rarely holds a caption of the lists; only then did they help.
-        margin: of the hinges on mined negatives.
-        refresh: epochs between minings; 0 for one mining.
         reasons: a sentence for each choice.
     """
 
@@ -32,15 +30,13 @@ class MiningAdvice:
     images: int
     rank: float
     pays: bool
-    margin: float
-    refresh: int
     reasons: tuple[str, ...]
 
 
 def advise_mining(
     captions: int, images: int, *, batch: int = 0, true_share: float | None = None
 ) -> MiningAdvice:
-    """Choose the settings.
+    """Choose the settings for a split of so many captions and images.
 
     Args:
         captions: of the split.
@@ -82,4 +78,4 @@ def advise_mining(
             f"{100 * true_share:.0f} % of the listed pairs may be true: judge them "
             "(`counterfoil judge`) or filter them (`--filter`)."
         )
-    return MiningAdvice(texts, per_text, rank, pays, 0.0, 0, tuple(reasons))
+    return MiningAdvice(texts, per_text, rank, pays, tuple(reasons))

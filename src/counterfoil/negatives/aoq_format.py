@@ -24,28 +24,17 @@ READ = (300, 60)  # texts and images of a list that the released training code u
 
 
 def aoq_paths(folder: Path, data: str) -> tuple[Path, Path]:
-    """Return the paths of both files: texts by image, and images by text.
-
-    Args:
-        folder: folder of both files.
-        data: suffix of their names, as in "f30k".
-    """
+    """Return the paths of the files of `data`, as in "f30k": texts by image, and images by text."""
     return folder / f"i2t_{data}.npy", folder / f"t2i_{data}.npy"
 
 
-def aoq_file_names(folder: Path) -> list[str]:
-    """Return the suffixes of the lists in a folder, sorted, as in ["coco", "f30k"]."""
-    paths = [*folder.glob("i2t_*.npy"), *folder.glob("t2i_*.npy")]
-    return sorted({path.stem[len("i2t_") :] for path in paths})
-
-
 def only_aoq_name(folder: Path) -> str:
-    """Return the suffix of the only lists in a folder.
+    """Return the suffix of the only lists in a folder, as in "f30k".
 
     Raises:
         ValueError: there are none, or several.
     """
-    names = aoq_file_names(folder)
+    names = _aoq_names(folder)
     if len(names) != 1:
         content = f"those of {', '.join(names)}; choose with --name" if names else "neither"
         raise ValueError(
@@ -55,17 +44,18 @@ def only_aoq_name(folder: Path) -> str:
     return names[0]
 
 
+def _aoq_names(folder: Path) -> list[str]:
+    paths = [*folder.glob("i2t_*.npy"), *folder.glob("t2i_*.npy")]
+    return sorted({path.stem[len("i2t_") :] for path in paths})
+
+
 def open_lists(folder: Path, dataset: ImageTextDataset) -> HardNegativeLists:
     """Read the mined lists of a split: a folder of ``counterfoil mine``, or AOQ's pair of files.
-
-    Args:
-        folder: of the lists.
-        dataset: the split that they were mined from.
 
     Raises:
         ValueError: there are none, they are damaged, or of other data.
     """
-    if not MINED.exists(folder) and folder.is_dir() and aoq_file_names(folder):
+    if not MINED.exists(folder) and folder.is_dir() and _aoq_names(folder):
         return read_aoq(folder, only_aoq_name(folder), dataset.relation)
     if not MINED.exists(folder):
         raise ValueError(
@@ -88,12 +78,7 @@ def lists_digest(folder: Path) -> str:
 
 
 def read_aoq(folder: Path, data: str, relation: Relation) -> HardNegativeLists:
-    """Read the lists of AOQ's mining scripts.
-
-    Args:
-        folder: folder of both files.
-        data: suffix of their names, as in "f30k".
-        relation: of the training split.
+    """Read the lists of AOQ's mining scripts, with the suffix `data`, of a training split.
 
     Raises:
         ValueError: a file is missing, malformed or of another data set.
@@ -108,13 +93,7 @@ def read_aoq(folder: Path, data: str, relation: Relation) -> HardNegativeLists:
 
 
 def write_aoq(lists: HardNegativeLists, folder: Path, data: str, relation: Relation) -> None:
-    """Write both files.
-
-    Args:
-        lists: complete lists; the files cannot express a short one.
-        folder: where to write.
-        data: suffix of their names, as in "f30k".
-        relation: of the training split.
+    """Write both files, with the suffix `data`, from complete lists of a training split.
 
     Raises:
         ValueError: images without exactly five captions in order, or short lists.

@@ -180,13 +180,7 @@ def rank_neighbours(lists: HardNegativeLists, relation: Relation, depth: int) ->
     closeness, a caption of j at rank r of the list of i adds 1 / (1 + r / c) with c captions per
     described image; the closest comes first, of equal ones the first row.
 
-    Args:
-        lists: mined from this data set.
-        relation: image of each text.
-        depth: neighbours of an image, at most.
-
-    Returns:
-        (I, depth) int64, -1 where there are fewer.
+    Returns (I, depth) int64 rows, -1 where there are fewer.
 
     Raises:
         ValueError: lists of another data set.
@@ -194,26 +188,21 @@ def rank_neighbours(lists: HardNegativeLists, relation: Relation, depth: int) ->
     lists.check(relation)
     described = max(int((relation.counts > 0).sum()), 1)
     scale = max(int(relation.counts.sum()) / described, 1.0)
+    text_to_image = torch.cat([relation.text_to_image, torch.tensor([-1])])  # -1 stays -1
     ranked = torch.full((relation.images, depth), -1)
     for start in range(0, relation.images, _IMAGES_AT_ONCE):
         images = torch.arange(start, min(start + _IMAGES_AT_ONCE, relation.images))
         texts, counts = relation.captions(images)
+        owners = text_to_image[lists.texts[images].long()]
         near = torch.cat(
             [
                 _listed(images.repeat_interleave(counts), lists.images[texts].long(), 1.0),
-                _listed(images, _owners(lists.texts[images], relation), scale),
+                _listed(images, owners, scale),
             ],
             dim=1,
         )
         ranked[images] = _closest(near, start, len(images), depth)
     return ranked
-
-
-def _owners(texts: Tensor, relation: Relation) -> Tensor:
-    """Images of listed texts; -1 stays."""
-    if not len(relation.text_to_image):
-        return texts.long()
-    return relation.text_to_image[texts.long().clamp(min=0)].masked_fill(texts < 0, -1)
 
 
 def _listed(images: Tensor, others: Tensor, scale: float) -> Tensor:

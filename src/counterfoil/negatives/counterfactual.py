@@ -202,15 +202,8 @@ def overwrite_tokens(
 ) -> ModalityBatch:
     """Overwrite the most important tokens of each item by those of another one, rank by rank.
 
-    Their number is `share` of the tokens that may be edited, at least one, and at most the number
-    of the other's.
-
-    Args:
-        into: N items.
-        source: N items, as long.
-        ranks: (N, L) importance of the tokens of both.
-        may: (N, L) bool, tokens of both that count.
-        share: of the tokens that are overwritten.
+    Their number is `share` of the tokens that may be edited, (N, L) bool of both, at least one, and
+    at most the number of the other's. The `ranks`, (N, L) of both, are their importance.
     """
     count = torch.minimum(_count(may[0], share), may[1].sum(1))
     to, place = _places(ranks[0], may[0], count)
@@ -226,12 +219,9 @@ def overwrite_tokens(
 
 
 def without_regions(items: ModalityBatch, rank: Tensor, *, share: float) -> ModalityBatch:
-    """Replace the most important regions by the mean of all others.
+    """Replace a `share` of the regions, at least one, by the mean of all others.
 
-    Args:
-        items: N images.
-        rank: (N, L) importance of the regions.
-        share: of the regions that are replaced, at least one.
+    These are the most important ones, by their (N, L) rank.
     """
     row, place = _places(rank, items.mask, _count(items.mask, share))
     rest = items.mask.clone()
@@ -246,14 +236,9 @@ def without_regions(items: ModalityBatch, rank: Tensor, *, share: float) -> Moda
 def without_words(
     items: ModalityBatch, rank: Tensor, may: Tensor, *, share: float, mask: int
 ) -> ModalityBatch:
-    """Replace the most important words by the token with the id `mask`.
+    """Replace a `share` of the words, at least one, by the token with the id `mask`.
 
-    Args:
-        items: N texts.
-        rank: (N, L) importance of the words.
-        may: (N, L) bool, words that count.
-        share: of the words that are hidden, at least one.
-        mask: id of the token that hides a word.
+    These are the most important ones, by their (N, L) rank, of those that may be hidden.
     """
     row, place = _places(rank, may, _count(may, share))
     values = items.values.clone()

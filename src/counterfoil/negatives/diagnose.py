@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
-from counterfoil.core.console import progress
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.scenes import scene
@@ -19,7 +18,8 @@ from counterfoil.data.scenes.grammar import parse
 from counterfoil.data.scenes.truth import holds
 from counterfoil.negatives.filters import caption_cosines, caption_vectors, check_least
 from counterfoil.negatives.store import HardNegativeLists
-from counterfoil.scoring.encode import EmbeddedDataset, device_of, evaluation_mode
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.pairs import score_index_pairs
 
 
 @final
@@ -60,32 +60,29 @@ def hardness(
         samples: approximate number of anchors.
         rng: of batches and draws.
     """
+
+    def mean_score(kind: Literal["score_matrix", "score_pairs"], *rows: Tensor) -> Tensor:
+        each = [
+            getattr(m.model, kind)(m.images.rows(rows[0]), m.texts.rows(rows[1])) for m in members
+        ]
+        return torch.stack(each).float().mean(0)
+
     owned = (text_to_image >= 0).nonzero().squeeze(1)
     batch = min(batch, len(owned))
     scores: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(max(1, samples // batch)):
         rows = owned[torch.randperm(len(owned), generator=rng)[:batch]]
         anchors = text_to_image[rows]
-        block = _block(members, anchors, rows)
+        block = mean_score("score_matrix", anchors, rows)
         wrong = block.masked_fill(anchors.unsqueeze(1) == anchors, -torch.inf).amax(1)
         lists = mined[anchors].long()
         place = (torch.rand(len(rows), generator=rng) * (lists >= 0).sum(1)).long()
         negative = lists.gather(1, place.unsqueeze(1)).squeeze(1)
         valid = (negative >= 0) & wrong.isfinite()
-        offline = _pairs(members, anchors[valid], negative[valid])
+        offline = mean_score("score_pairs", anchors[valid], negative[valid])
         scores.append((block.diagonal()[valid], wrong[valid], offline))
     positive, online, offline = (torch.cat(parts) for parts in zip(*scores))
     return NegativeHardness(positive, online, offline, batch)
-
-
-def _block(members: Sequence[EmbeddedDataset], images: Tensor, texts: Tensor) -> Tensor:
-    blocks = [m.model.score_matrix(m.images.rows(images), m.texts.rows(texts)) for m in members]
-    return torch.stack(blocks).float().mean(0)
-
-
-def _pairs(members: Sequence[EmbeddedDataset], images: Tensor, texts: Tensor) -> Tensor:
-    scores = [m.model.score_pairs(m.images.rows(images), m.texts.rows(texts)) for m in members]
-    return torch.stack(scores).float().mean(0)
 
 
 # Hubs: items that are on far more lists of negatives than others.
@@ -115,13 +112,9 @@ class HubStatistics:
 def measure_hubs(
     lists: Tensor, candidates: int, *, first: int = 10, largest: int = 5
 ) -> HubStatistics:
-    """Count how often each candidate is listed.
+    """Count how often each of C candidates is among the `first` of the (Q, h) lists, -1 for none.
 
-    Args:
-        lists: (Q, h) rows, hardest first, -1 where short.
-        candidates: C, number of candidates.
-        first: k; all of a shorter list.
-        largest: number of hubs to name.
+    The `largest` hubs are named.
 
     >>> measure_hubs(torch.tensor([[0, 1], [0, 2], [0, -1]]), 4, largest=1)
     HubStatistics(first=2, skewness=0.652..., never=25.0, crowd=60.0, largest=((0, 3),))
@@ -225,13 +218,7 @@ def inspect_pairs(
 def suspects_by_score(
     inspected: InspectedPairs, scores: Tensor, positive: Tensor
 ) -> SuspectedPositives:
-    """Suspect pairs that score at least as high as their anchor pair.
-
-    Args:
-        inspected: the lists.
-        scores: (S, h) of the listed pairs.
-        positive: (S,) of the anchor pairs.
-    """
+    """Suspect pairs whose (S, h) scores are at least those of their (S,) anchor pairs."""
     words = "scores at least what its anchor pair scores; mistakes of the model count too"
     suspected = inspected.listed & (scores >= positive.unsqueeze(1))
     return SuspectedPositives("above positive", words, suspected, inspected.listed)
@@ -242,16 +229,11 @@ def suspects_by_wording(
 ) -> list[list[SuspectedPositives]]:
     """Suspect pairs whose text is worded like one of the image's own captions.
 
-    Args:
-        dataset: the captions.
-        inspected: lists.
-        least: TF-IDF cosine that counts as alike, see `counterfoil.negatives.filters`.
-
-    Returns:
-        Two estimates each, none for a data set without words.
+    Returns two estimates each: of equal words, and of a TF-IDF cosine of at least `least`, see
+    `counterfoil.negatives.filters`; none for a data set without words.
 
     Raises:
-        ValueError: `least` out of range.
+        ValueError: `least` is not above 0 and at most 1.
     """
     check_least("alike", least)
     vectors = caption_vectors(dataset.texts)
@@ -276,11 +258,7 @@ def suspects_by_wording(
 def suspects_by_truth(
     dataset: ImageTextDataset, inspected: Sequence[InspectedPairs]
 ) -> list[list[SuspectedPositives]]:
-    """Return the pairs whose text is true of the picture, for `scenes`, where that is known.
-
-    Returns:
-        One estimate each, the exact one; none for other data.
-    """
+    """Return one estimate each, the exact one of `scenes`, where the truth is known; else none."""
     try:
         scene(dataset.image_ids[0])
     except ValueError:
@@ -316,7 +294,6 @@ def _nearest_caption(vectors: Any, relation: Relation, inspected: InspectedPairs
     return cosines
 
 
-_NUMBERS = 2**24  # numbers in the encodings of pairs scored together, at most
 BOUNDS = (1, 5, 20, 100)  # last ranks of the parts of a list
 
 
@@ -345,10 +322,7 @@ def statistics_by_rank(
 ) -> tuple[RankStatistics, ...]:
     """Return statistics of ranges of ranks, hardest first, and then of the whole lists.
 
-    Args:
-        inspected: the lists.
-        estimates: estimates of which pairs are true.
-        gaps: (S, h) scores of the pairs less those of their anchor pairs; None without scores.
+    `gaps` are (S, h) scores of the pairs less those of their anchor pairs, if known.
     """
     depth = inspected.listed.shape[1]
     lasts = [*(bound for bound in BOUNDS if bound < depth), depth]
@@ -372,16 +346,7 @@ def statistics_by_rank(
 
 def pair_scores(members: Sequence[EmbeddedDataset], pairs: Pairs) -> Tensor:
     """Return the (P,) mean score of the members for P pairs of rows, in bounded memory."""
-    scores = torch.zeros(len(pairs.image))
-    with progress("pairs scored", len(members) * len(scores)) as advance:
-        for member in members:
-            each = member.images.tokens[0].numel() + member.texts.tokens[0].numel()
-            size, where = max(1, _NUMBERS // each), device_of(member)
-            with evaluation_mode([member.model]):
-                for start in range(0, len(scores), size):
-                    part = slice(start, start + size)
-                    images = member.images.rows(pairs.image[part]).to(where)
-                    texts = member.texts.rows(pairs.text[part]).to(where)
-                    scores[part] += member.model.score_pairs(images, texts).float().cpu()
-                    advance(len(images))
-    return scores / max(1, len(members))
+    order = pairs.image.argsort(stable=True)
+    scores = torch.zeros(len(order))
+    scores[order] = score_index_pairs(members, pairs.image[order], pairs.text[order])
+    return scores

@@ -84,35 +84,26 @@ class NearPairs:
 def near_pictures(
     dataset: ImageTextDataset, *, least: float, device: torch.device | str | None = None
 ) -> NearPairs:
-    """Return pairs of images that look alike, by the cosine of their `image_thumbnails`.
+    """Return pairs of images whose `image_thumbnails` have a cosine of at least `least`.
 
     Collective: the processes share the work, so all of them must call it.
 
-    Args:
-        dataset: with features or pictures.
-        least: cosine that counts as near, above 0 and at most 1.
-        device: where to compute.
-
     Raises:
-        ValueError: `least` out of range, neither features nor pictures, or more than 50 million
-            pairs.
+        ValueError: `least` not above 0 and at most 1, neither features nor pictures, or more than
+            50 million pairs.
     """
     check_least("pictures", least)
     return near_vectors("pictures", image_thumbnails(dataset).to(device or "cpu"), least=least)
 
 
 def near_vectors(name: str, vectors: Tensor, *, least: float) -> NearPairs:
-    """Return pairs of rows whose cosine is at least `least`.
+    """Return pairs of rows of (N, D) unit or zero vectors whose cosine is at least `least`.
 
-    Collective: the blocks of the upper half of the matrix are dealt out to all processes.
-
-    Args:
-        name: noun for messages, in the plural, as in "pictures".
-        vectors: (N, D) unit or zero vectors, on the device that computes.
-        least: cosine that counts as near, above 0 and at most 1.
+    Collective: the blocks of the upper half of the matrix are dealt out to all processes. `name` is
+    a noun for messages, in the plural, as in "pictures".
 
     Raises:
-        ValueError: `least` out of range, or more than 50 million pairs.
+        ValueError: `least` not above 0 and at most 1, or more than 50 million pairs.
     """
     check_least(name, least)
     blocks = cut_tiles(torch.arange(len(vectors)), _BLOCK)
@@ -135,14 +126,11 @@ def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
 
     Exact: no word is too frequent to count. Only captions that share one of their rarest words are
     compared (the prefix filter of Bayardo et al., "Scaling up all pairs similarity search", WWW
-    2007). Collective: the processes share the work, so all of them must call it.
-
-    Args:
-        texts: captions; equal ones are near.
-        least: cosine that counts as near, above 0 and at most 1.
+    2007). Equal captions are near. Collective: the processes share the work, so all of them must
+    call it.
 
     Raises:
-        ValueError: `least` out of range, or more than 50 million pairs.
+        ValueError: `least` not above 0 and at most 1, or more than 50 million pairs.
     """
     check_least("captions", least)
     vectors = caption_vectors(texts)
@@ -230,11 +218,7 @@ def _gather_pairs(
 
 
 def connected_groups(near: NearPairs, images: int) -> list[list[int]]:
-    """Return the groups of rows that near pairs connect, each sorted, by their first row.
-
-    Args:
-        near: pairs of images.
-        images: number of images.
+    """Return the groups of `images` rows that near pairs connect, each sorted, by their first row.
 
     >>> pairs = NearPairs.of(torch.tensor([4, 0, 2]), torch.tensor([5, 2, 3]), torch.ones(3))
     >>> connected_groups(pairs, 6)
@@ -285,11 +269,7 @@ def image_thumbnails(dataset: ImageTextDataset) -> Tensor:
 
 
 def check_least(name: str, least: float) -> None:
-    """Check a cosine threshold.
-
-    Raises:
-        ValueError: it is not above 0 and at most 1.
-    """
+    """Raise a ValueError for a cosine threshold that is not above 0 and at most 1."""
     if not 0 < least <= 1:
         raise ValueError(f"{name}={least}: a cosine above 0 and up to 1 is needed, as in 0.8")
 
@@ -306,7 +286,7 @@ class Exclusions:
     Args:
         images: (n,) image rows, in any order; a pair may occur twice.
         texts: (n,) text rows.
-        shape: number of images and of texts.
+        shape: I and T.
     """
 
     def __init__(self, images: Tensor, texts: Tensor, shape: tuple[int, int]) -> None:
@@ -361,6 +341,7 @@ def exclude_pictures(near: NearPairs, relation: Relation) -> tuple[Tensor, Tenso
 
 
 Positive = Literal["lowest", "highest"]
+_SPARSE = {"captions", "pictures", "meanings", "encoder", "positive"}  # not of scores
 _LATER = {"later": True}  # a field added later: left out of digests at its default value
 
 
@@ -442,15 +423,10 @@ class FilterConfig:
         return self.guided is not None
 
     @property
-    def judges_scores(self) -> bool:
-        """Whether scores decide, not captions and pictures alone."""
-        return self != FilterConfig(
-            captions=self.captions,
-            pictures=self.pictures,
-            meanings=self.meanings,
-            encoder=self.encoder,
-            positive=self.positive,
-        )
+    def score_settings(self) -> list[tuple[str, object]]:
+        """The active settings that judge scores, not captions and pictures alone."""
+        values = ((f, getattr(self, f.name)) for f in fields(self))
+        return [(f.name, v) for f, v in values if f.name not in _SPARSE and v != f.default]
 
     def describe(self) -> tuple[str, ...]:
         """Return one phrase for each active filter, in order, for the manifest of a store."""
@@ -471,11 +447,7 @@ class FilterConfig:
 
 
 def check_encoder(plan: FilterConfig) -> None:
-    """Check that a sentence encoder is named if `meanings` is set, and only then.
-
-    Raises:
-        ValueError: it is missing, or not used.
-    """
+    """Raise a ValueError unless a sentence encoder is named where, and only where, it is needed."""
     if plan.meanings is not None and not plan.encoder:
         raise ValueError(
             f"meanings={plan.meanings} needs a sentence encoder; set encoder to a folder or name, "
@@ -570,15 +542,13 @@ class NegativeFilters:
         check_encoder(plan)
         _check_guides(plan, dataset, guides)
         self.plan, self.excluded = plan, _exclusions(plan, dataset, device)
-        self._text_to_image = dataset.text_to_image
-        self._guides = GuideScores(guides) if guides else None
+        self.text_to_image = dataset.text_to_image
+        self.guides = GuideScores(guides) if guides else None
 
     def on(self, side: Side, reducer: ScoreReducer) -> ScoreReducer:
         """Return a reducer that passes filtered tiles on to another one, which keeps the results.
 
-        `FilteredReducer.inner` is the reducer that sees the tiles: the given one or, if the plan
-        skips, a `TopK` with longer lists, which `merge` cuts and hands over. A plan that leaves
-        nothing out returns the given reducer.
+        A plan that leaves nothing out returns the given reducer.
 
         Args:
             side: the side of the anchors, whose positives limit their negatives.
@@ -596,9 +566,7 @@ class NegativeFilters:
                 f"skip={plan.skip} leaves out the hardest of ranked lists, and "
                 f"{type(reducer).__name__} keeps none; use it with TopK"
             )
-        return FilteredReducer(
-            side, reducer, self._text_to_image, plan, excluded=self.excluded, guides=self._guides
-        )
+        return FilteredReducer(side, reducer, self)
 
 
 # The reducer that hides filtered scores.
@@ -647,35 +615,22 @@ class FilteredReducer(ScoreReducer):
     read off the same tiles as in the pass, so they have the same bits on every process.
 
     Attributes:
-        inner: the reducer that sees the filtered tiles.
+        inner: the reducer that sees the filtered tiles: the given one or, if the plan skips, a
+            `TopK` with longer lists, which `merge` cuts and hands over.
     """
 
-    def __init__(
-        self,
-        side: Side,
-        reducer: ScoreReducer,
-        text_to_image: Tensor,
-        plan: FilterConfig,
-        *,
-        excluded: Exclusions | None = None,
-        guides: GuideScores | None = None,
-    ) -> None:
-        """Create a filter for one direction.
-
-        Args:
-            side: the side of the anchors.
-            reducer: receives the results; a `TopK` if the plan skips.
-            text_to_image: (T,) image row that each text describes, -1 for none.
-            plan: limits of the scores, and number of hardest negatives to skip.
-            excluded: pairs that are never negatives.
-            guides: models whose scores are limited too.
-        """
-        self.side, self.plan = side, plan
-        self.inner, self._given = _wider(reducer, plan.skip), reducer
-        self._text_to_image, self._excluded, self._guides = text_to_image, excluded, guides
-        self._reduce: Literal["amin", "amax"] = "amin" if plan.positive == "lowest" else "amax"
-        relative = (plan.below_positive, plan.below_share, plan.guided)
-        self.look_ahead = None if relative == (None, None, None) else text_to_image
+    def __init__(self, side: Side, reducer: ScoreReducer, filters: NegativeFilters) -> None:
+        self.side, self.plan = side, filters.plan
+        self.inner, self._given = reducer, reducer
+        if filters.plan.skip:
+            assert isinstance(reducer, TopK)
+            longer = reducer.k + filters.plan.skip
+            self.inner = TopK(reducer.query, reducer.queries, longer, reducer.text_to_image)
+        self._text_to_image, self._excluded = filters.text_to_image, filters.excluded
+        self._guides = filters.guides
+        self._reduce: Literal["amin", "amax"] = "amin" if self.plan.positive == "lowest" else "amax"
+        relative = (self.plan.below_positive, self.plan.below_share, self.plan.guided)
+        self.look_ahead = None if relative == (None, None, None) else self._text_to_image
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the anchors' positives."""
@@ -771,11 +726,3 @@ def _mask_out(scores: Tensor, within: Tensor) -> None:
     takes ten times as long.
     """
     torch.minimum(scores, within.to(scores.dtype).sub_(0.5).div_(0.0), out=scores)
-
-
-def _wider(reducer: ScoreReducer, skip: int) -> ScoreReducer:
-    """Return the reducer or, to skip some, one with longer lists."""
-    if not skip:
-        return reducer
-    assert isinstance(reducer, TopK)
-    return TopK(reducer.query, reducer.queries, reducer.k + skip, reducer.text_to_image)

@@ -213,10 +213,6 @@ class DenotationGraph:
         The score of a pair is the information of the expression it comes by, log2 of the number of
         images over those that it denotes. A list that would be shorter than 2 is filled up with
         random wrong pairs of score 0.
-
-        Args:
-            texts_per_image: captions of an image, at most.
-            images_per_text: images of a caption, at most.
         """
         images, texts = self.relation.images, len(self.of_text)
         by_image = _Lists(images, max(1, min(texts_per_image, texts)))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypedDict, Unpack, final
 from zlib import crc32
 
 import torch
@@ -143,35 +143,16 @@ def mine_hard_negatives(
     ['a dog on the beach', ...]
     """
     parse_literal(Precision, precision, "a precision of mining")
-    plan = filters or FilterConfig()
-    check_encoder(plan)
-    models = _open_models([model] if isinstance(model, Model | str) else model)
-    members = [one.embed(dataset) for one in models]
-    judges = _open_models(guides)
-    embedded = [judge.embed(dataset) for judge in judges]
-    sources, guide_sources = ([one.source() for one in some] for some in (models, judges))
-    scorers = [[source.model_dump() for source in some] for some in (sources, guide_sources)]
-    settings: dict[str, Any] = {
-        "texts_per_image": texts_per_image,
-        "images_per_text": images_per_text,
-        "filters": NegativeFilters(plan, dataset, guides=embedded, device=device),
-        "device": device,
-        "keep": None if checkpoint is None else Path(checkpoint),
-        "run": digest({"corpus": dataset.fingerprint, "scorers": scorers}),
-    }
-    reason = ""
-    if precision == "bf16":
-        lists, certificate = mine_half_precision(members, dataset.text_to_image, **settings)
-        reason = f"bfloat16, then float32: {certificate.describe()}"
-    else:
-        lists = mine_lists(members, dataset.text_to_image, **settings)
-    store = NegativeStore.of(
-        lists,
-        dataset=dataset.fingerprint,
-        split=dataset.split_name,
-        sources=tuple(sources),
-        filters=(*plan.describe(), *(f"guide: {source.matcher}" for source in guide_sources)),
-        precision=reason,
+    store, _ = mine_store(
+        _open_models([model] if isinstance(model, Model | str) else model),
+        dataset,
+        texts_per_image=texts_per_image,
+        images_per_text=images_per_text,
+        filters=filters or FilterConfig(),
+        guides=_open_models(guides),
+        precision=precision,
+        device=device,
+        keep=None if checkpoint is None else Path(checkpoint),
     )
     return HardNegatives(store, dataset)
 
@@ -180,20 +161,102 @@ def _open_models(models: Sequence[Model | str]) -> list[Model]:
     return [one if isinstance(one, Model) else load_model(one) for one in models]
 
 
+class StreamOptions(TypedDict, total=False):
+    """Options of the pass over all scores that may be left out.
+
+    Attributes:
+        memory: bytes, see `stream_scores`.
+        device: where to compute, see `stream_scores`.
+        tile: images and texts per tile, see `stream_scores`.
+        keep: checkpoint folder, shared by all processes; a pass that was stopped there is resumed.
+            The caller removes the folder once the lists are saved.
+        every: seconds between two checkpoints.
+        stop: polled now and then; once it returns True on any process, all of them stop.
+        run: digest of what else the lists depend on, as the data and the guides.
+    """
+
+    memory: int
+    device: torch.device | str | None
+    tile: tuple[int, int] | None
+    keep: Path | None
+    every: float
+    stop: Callable[[], bool] | None
+    run: str
+
+
+def mine_store(
+    models: Sequence[Model],
+    dataset: ImageTextDataset,
+    *,
+    texts_per_image: int,
+    images_per_text: int,
+    filters: FilterConfig,
+    guides: Sequence[Model] = (),
+    proposing: Sequence[Model] = (),
+    proposals: int = 1,
+    precision: Precision = "fp32",
+    **options: Unpack[StreamOptions],
+) -> tuple[NegativeStore, list[EmbeddedDataset]]:
+    """Mine a split with opened models and guides; see `mine_hard_negatives` for the arguments.
+
+    `proposing` models choose `proposals` pairs for each listed negative, which `models` score, see
+    `rerank_proposals`; without any, all pairs are scored. Returns the lists with their provenance,
+    and the split as the models encoded it.
+    """
+    check_encoder(filters)
+    members = [model.embed(dataset) for model in models]
+    streamed = [model.embed(dataset) for model in proposing] or members
+    sources, guide_sources, proposers = (
+        tuple(model.source() for model in some) for some in (models, guides, proposing)
+    )
+    scorers = [[one.model_dump() for one in some] for some in (proposers or sources, guide_sources)]
+    device = options.get("device")
+    applied = NegativeFilters(
+        filters, dataset, guides=[guide.embed(dataset) for guide in guides], device=device
+    )
+    options["run"] = digest({"corpus": dataset.fingerprint, "scorers": scorers})
+    many, reason = proposals if proposing else 1, ""
+    settings: dict[str, Any] = {
+        "texts_per_image": texts_per_image * many,
+        "images_per_text": images_per_text * many,
+        "filters": applied,
+        **options,
+    }
+    if precision == "bf16":
+        lists, certificate = mine_half_precision(streamed, dataset.text_to_image, **settings)
+        reason = f"bfloat16, then float32: {certificate.describe()}"
+    else:
+        lists = mine_lists(streamed, dataset.text_to_image, **settings)
+    if proposing:
+        lists = rerank_proposals(
+            lists,
+            members,
+            dataset.text_to_image,
+            texts_per_image=min(texts_per_image, lists.texts.shape[1]),
+            images_per_text=min(images_per_text, lists.images.shape[1]),
+            device=device,
+        )
+    store = NegativeStore.of(
+        lists,
+        dataset=dataset.fingerprint,
+        split=dataset.split_name,
+        sources=sources,
+        filters=(*filters.describe(), *(f"guide: {source.matcher}" for source in guide_sources)),
+        proposing=proposers,
+        proposals=many if proposing else 0,
+        precision=reason,
+    )
+    return store, members
+
+
 def mine_lists(
     members: Sequence[EmbeddedDataset],
     text_to_image: Tensor,
     *,
     texts_per_image: int,
     images_per_text: int,
-    memory: int = MEMORY,
-    device: torch.device | str | None = None,
-    tile: tuple[int, int] | None = None,
     filters: NegativeFilters | None = None,
-    keep: Path | None = None,
-    every: float = EVERY,
-    stop: Callable[[], bool] | None = None,
-    run: str = "",
+    **options: Unpack[StreamOptions],
 ) -> HardNegativeLists:
     """List the hardest wrong texts of every image and wrong images of every text, in one pass.
 
@@ -206,24 +269,15 @@ def mine_lists(
         text_to_image: (T,) image of each text, -1 for none; true pairs are left out.
         texts_per_image: length of an image's list, cut to the number of texts.
         images_per_text: length of a text's list, cut to the number of images.
-        memory: bytes, see `stream_scores`.
-        device: where to compute, see `stream_scores`.
-        tile: images and texts per tile, see `stream_scores`.
         filters: what else to leave out of the lists.
-        keep: checkpoint folder, shared by all processes; a pass that was stopped there is resumed.
-            The caller removes the folder once the lists are saved.
-        every: seconds between two checkpoints.
-        stop: polled now and then; once it returns True on any process, all of them stop.
-        run: digest of what else the lists depend on, as the data and the guides.
+        **options: see `StreamOptions`.
 
     Raises:
         ValueError: a list shorter than 1, or a checkpoint of another mining.
         WorkStopped: `stop` returned True.
     """
     check_lengths(texts_per_image, images_per_text)
-    matrix = _ScoreMatrix(
-        members, text_to_image, filters, memory, device, tile, keep, every, stop, run
-    )
+    matrix = _ScoreMatrix(members, text_to_image, filters, options)
     lists = matrix.empty_lists(texts_per_image, images_per_text)
     matrix.fill(lists, "float32")
     return _on_cpu(*((side.rows, side.scores) for side in lists))
@@ -244,13 +298,7 @@ class _ScoreMatrix:
     members: Sequence[EmbeddedDataset]
     text_to_image: Tensor
     filters: NegativeFilters | None
-    memory: int
-    device: torch.device | str | None
-    tile: tuple[int, int] | None
-    keep: Path | None
-    every: float
-    stop: Callable[[], bool] | None
-    run: str
+    options: StreamOptions
 
     def empty_lists(self, texts_per_image: int, images_per_text: int) -> tuple[TopK, TopK]:
         """Return lists of these lengths, cut to the number of texts and of images."""
@@ -264,16 +312,17 @@ class _ScoreMatrix:
     def fill(self, lists: tuple[TopK, TopK], precision: Literal["float32", "bfloat16"]) -> None:
         """Fill the lists in one pass, which checkpoints can resume."""
         reducers = [self._filtered(side) for side in lists]
-        checkpoint = None
-        if self.keep or self.stop:
-            facts: dict[str, Fact] = {"run": self.run, "precision": precision, **self._facts(lists)}
+        options, checkpoint = self.options, None
+        keep, stop = options.get("keep"), options.get("stop")
+        if keep or stop:
+            run = options.get("run", "")
+            facts: dict[str, Fact] = {"run": run, "precision": precision, **self._facts(lists)}
             saved = dict(zip(("texts", "images"), reducers))
-            checkpoint = StreamCheckpoint(
-                saved, facts, folder=self.keep, every=self.every, stop=self.stop
-            )
-        kind = torch.device(self.device or (device_of(self.members[0]) if self.members else "cpu"))
+            every = options.get("every", EVERY)
+            checkpoint = StreamCheckpoint(saved, facts, folder=keep, every=every, stop=stop)
+        device = options.get("device") or (device_of(self.members[0]) if self.members else "cpu")
         half = precision == "bfloat16"
-        with torch.autocast(kind.type, torch.bfloat16) if half else nullcontext():
+        with torch.autocast(torch.device(device).type, torch.bfloat16) if half else nullcontext():
             self._stream(self.members, reducers, checkpoint)
 
     def fill_rows(self, lists: TopK, rows: Tensor) -> None:
@@ -283,7 +332,8 @@ class _ScoreMatrix:
             members = [_with_queries(member, lists.query, rows) for member in members]
         shape = len(first.images), len(first.texts)
         reducer = _QuerySubset(lists.query, rows, shape, self._filtered(lists))
-        checkpoint = None if self.stop is None else StreamCheckpoint({}, {}, stop=self.stop)
+        stop = self.options.get("stop")
+        checkpoint = None if stop is None else StreamCheckpoint({}, {}, stop=stop)
         self._stream(members, [reducer], checkpoint)
 
     def _stream(
@@ -295,9 +345,9 @@ class _ScoreMatrix:
         stream_scores(
             members,
             reducers,
-            memory=self.memory,
-            device=self.device,
-            tile=self.tile,
+            memory=self.options.get("memory", MEMORY),
+            device=self.options.get("device"),
+            tile=self.options.get("tile"),
             checkpoint=checkpoint,
         )
 
@@ -352,7 +402,7 @@ def _on_cpu(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> Hard
 # certain anyway. The queries that are not certain, a few where slack is generous, are mined again:
 # their rows of the matrix only, in float32.
 #
-# b is a number that somebody has proven, or `safety` times the largest |s - c| among all pairs that
+# b is a number that somebody has proven, or `SAFETY` times the largest |s - c| among all pairs that
 # were scored twice. The latter is a measurement, not a proof; the certificate says which it was.
 
 
@@ -397,12 +447,7 @@ class Certificate:
 
 
 def score_disagreement(near: TopK, rescored: RescoredPairs) -> float:
-    """Return the largest difference between the two scores of a pair on the short lists.
-
-    Args:
-        near: the short lists from bfloat16, merged.
-        rescored: the scores of their pairs in float32.
-    """
+    """Return the largest difference between the bfloat16 and float32 scores on the short lists."""
     listed = near.rows.cpu() >= 0
     if not bool(listed.any()):
         return 0.0
@@ -413,11 +458,8 @@ def score_disagreement(near: TopK, rescored: RescoredPairs) -> float:
 def certain_entries(near: TopK, answers: int, scores: Tensor, bound: float) -> Tensor:
     """Return (Q,) bool: no counterpart off the short list can belong on the list.
 
-    Args:
-        near: the short lists from bfloat16, merged.
-        answers: number of counterparts; lists of this length have left out nothing.
-        scores: (Q, k) float32 scores of the lists, best first.
-        bound: largest difference between the two scores of a pair.
+    Lists of length `answers`, the number of counterparts, have left out nothing. `scores` (Q, k)
+    are those of the lists in float32, best first.
     """
     last = near.scores.cpu()[:, -1].double()  # -inf where the short list is not full
     return last.isneginf() | (near.k >= answers) | (scores[:, -1].double() > last + bound)
@@ -425,7 +467,6 @@ def certain_entries(near: TopK, answers: int, scores: Tensor, bound: float) -> T
 
 SLACK = 64
 SAFETY = 2.0
-_SPARSE = {"captions", "pictures", "positive"}  # filter settings that do not depend on scores
 
 
 def mine_half_precision(
@@ -436,15 +477,8 @@ def mine_half_precision(
     images_per_text: int,
     slack: int = SLACK,
     bound: float | None = None,
-    safety: float = SAFETY,
-    memory: int = MEMORY,
-    device: torch.device | str | None = None,
-    tile: tuple[int, int] | None = None,
     filters: NegativeFilters | None = None,
-    keep: Path | None = None,
-    every: float = EVERY,
-    stop: Callable[[], bool] | None = None,
-    run: str = "",
+    **options: Unpack[StreamOptions],
 ) -> tuple[HardNegativeLists, Certificate]:
     """Mine the lists of `mine_lists`, with the matrix in bfloat16 and few of its pairs in float32.
 
@@ -455,24 +489,18 @@ def mine_half_precision(
     large products follow autocast gain, such as those of attention; plain cosines are in float32
     either way.
 
-    The default bound is measured on the short lists, not proven for the other pairs.
+    The default bound is twice the largest error on the short lists, which is not proven for the
+    other pairs. A pass that was stopped is resumed in bfloat16; the later steps start anew.
 
     Args:
-        members: see `mine_lists`, as for all arguments that are not described here.
+        members: see `mine_lists`.
         text_to_image: (T,) image of each text, -1 for none.
         texts_per_image: length of an image's list.
         images_per_text: length of a text's list.
         slack: additional entries of the short lists; more slack leaves fewer queries to mine again.
         bound: largest error of a bfloat16 score, if it is known.
-        safety: otherwise the bound is this many times the largest error on the short lists.
-        memory: bytes, see `stream_scores`.
-        device: where to compute, see `stream_scores`.
-        tile: images and texts per tile, see `stream_scores`.
         filters: what else to leave out of the lists; near duplicates only.
-        keep: checkpoint folder of the bfloat16 pass, see `mine_lists`; the later steps start anew.
-        every: seconds between two checkpoints.
-        stop: polled while tiles are scored, see `mine_lists`.
-        run: digest of what else the lists depend on.
+        **options: see `StreamOptions`.
 
     Raises:
         ValueError: a number out of range, filters on scores, or a checkpoint of another mining.
@@ -483,25 +511,19 @@ def mine_half_precision(
         raise ValueError(f"slack={slack}: 0 or more are kept besides the wanted ones")
     if bound is not None and not bound >= 0:
         raise ValueError(f"bound={bound}: 0 or more is needed")
-    if not safety >= 1:
-        raise ValueError(f"safety={safety}: at least 1 times the measured error is needed")
-    plan = filters.plan if filters else FilterConfig()
-    for setting in fields(plan):
-        given = getattr(plan, setting.name)
-        if setting.name not in _SPARSE and given != setting.default:
-            raise ValueError(
-                f"{setting.name}={given} judges scores, which half precision moves across its "
-                "border; mine in float32, or filter by captions and pictures only"
-            )
-    matrix = _ScoreMatrix(
-        members, text_to_image, filters, memory, device, tile, keep, every, stop, run
-    )
+    if filters and (judging := filters.plan.score_settings):
+        name, value = judging[0]
+        raise ValueError(
+            f"{name}={value} judges scores, which half precision moves across its border; mine in "
+            "float32, or filter by captions and pictures only"
+        )
+    matrix = _ScoreMatrix(members, text_to_image, filters, options)
     exact = matrix.empty_lists(texts_per_image, images_per_text)
     near = matrix.empty_lists(texts_per_image + slack, images_per_text + slack)
     matrix.fill(near, "bfloat16")
-    rescored = RescoredPairs(members, near[0].rows, near[1].rows, device=device)
+    rescored = RescoredPairs(members, near[0].rows, near[1].rows, device=options.get("device"))
     error = max(score_disagreement(side, rescored) for side in near)
-    limit = safety * error if bound is None else bound
+    limit = SAFETY * error if bound is None else bound
     lists, certain = [], []
     for wanted, short, answers in zip(exact, near, (exact[1].queries, exact[0].queries)):
         rows, scores = rescored.best(short.query, wanted.k)
@@ -533,13 +555,9 @@ def _with_queries(member: EmbeddedDataset, side: Side, rows: Tensor) -> Embedded
 
 @final
 class _QuerySubset(ScoreReducer):
-    """Passes the tiles of some queries on to a reducer of the whole matrix.
+    """Passes the tiles of some queries, (q,) ascending rows, on to a reducer of the whole matrix.
 
-    Args:
-        side: the side of the queries.
-        rows: (q,) long, ascending, the queries that are streamed.
-        shape: images and texts of the whole matrix.
-        reducer: the reducer.
+    `shape` holds the number of images and of texts of that matrix.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -41,12 +42,7 @@ class KeyQueue(nn.Module):
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
 
     def append(self, items: Embeddings, rows: Tensor) -> None:
-        """Write B items from the pointer on; of more than K the last ones stay.
-
-        Args:
-            items: B of them.
-            rows: (B,) data set rows of their images.
-        """
+        """Write B items, with the rows of their images, from the pointer on; the last K stay."""
         size = len(self.rows)
         items, rows = items.rows(slice(-size, None)), rows[-size:]
         length = max(items.mask.shape[1], self.mask.shape[1])
@@ -143,33 +139,28 @@ class MomentumQueue(OnlineMiner, nn.Module):
         rows = batch.image_rows.to(image.device)[image]
         images, texts = views.inference.images.rows(image), views.inference.texts.rows(text)
         key_images, key_texts = keys[0].rows(image), keys[1].rows(text)
-        count, device = len(rows), rows.device
+
+        def shared(score: Callable[[Tensor | slice], Tensor]) -> Tensor:
+            return gather_shards(len(rows), score, rows.device)
+
         scores = {
-            Role.KEY_TEXT: gather_shards(
-                count,
-                lambda share: model.score_pairs(images.rows(share), key_texts.rows(share)),
-                device,
+            Role.KEY_TEXT: shared(
+                lambda share: model.score_pairs(images.rows(share), key_texts.rows(share))
             ).unsqueeze(1),
-            Role.KEY_IMAGE: gather_shards(
-                count,
-                lambda share: model.score_pairs(key_images.rows(share), texts.rows(share)),
-                device,
+            Role.KEY_IMAGE: shared(
+                lambda share: model.score_pairs(key_images.rows(share), texts.rows(share))
             ).unsqueeze(1),
         }
         if bool((self.rows < 0).all()):  # nothing is queued yet
-            nothing = images.tokens.new_full((count, 1), -torch.inf)
+            nothing = images.tokens.new_full((len(rows), 1), -torch.inf)
             scores |= {Role.QUEUE_TEXT: nothing, Role.QUEUE_IMAGE: nothing}
         else:
-            queued = self.images.embeddings(), self.texts.embeddings()
-            scores[Role.QUEUE_TEXT] = gather_shards(
-                count, lambda share: model.score_matrix(images.rows(share), queued[1]), device
-            )
-            scores[Role.QUEUE_IMAGE] = gather_shards(
-                count, lambda share: model.score_matrix(queued[0], texts.rows(share)).T, device
-            )
+            queue = self.images.embeddings(), self.texts.embeddings()
+            by_text = shared(lambda share: model.score_matrix(images.rows(share), queue[1]))
+            by_image = shared(lambda share: model.score_matrix(queue[0], texts.rows(share)).T)
             own = (self.rows.unsqueeze(0) == rows.unsqueeze(1)) | (self.rows < 0)
-            for role in (Role.QUEUE_TEXT, Role.QUEUE_IMAGE):
-                scores[role] = scores[role].masked_fill(own, -torch.inf)
+            scores[Role.QUEUE_TEXT] = by_text.masked_fill(own, -torch.inf)
+            scores[Role.QUEUE_IMAGE] = by_image.masked_fill(own, -torch.inf)
         self.images.append(key_images, rows)
         self.texts.append(key_texts, rows)
         return MinedExtras(scores=scores)

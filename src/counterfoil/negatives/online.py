@@ -220,10 +220,8 @@ def _added_items(
 ) -> tuple[dict[Role, Tensor], ModalityBatch | None]:
     """Return the places of chosen items in a pool and new items behind it, and the new items.
 
-    Args:
-        pool: (P,) data set rows of the batch's pool.
-        offered: this process's candidates.
-        chosen: (B, k) data set rows by role, -1 for none; the same on every process.
+    `pool` are the (P,) rows of the batch's pool and `chosen` (B, k) rows by role, -1 for none, the
+    same on every process; `offered` are this process's candidates.
     """
     rows = torch.cat(list(chosen.values()), 1)
     pool = pool.to(rows.device)
@@ -262,13 +260,9 @@ def candidate_places(rows: Tensor, known: Tensor) -> Tensor:
 
 
 def _collect(new: Tensor, chosen: Tensor, offered: ModalityBatch) -> ModalityBatch:
-    """Gather items that one process or another has, on every process.
+    """Gather the items of the (U,) ascending `new` rows, on every process.
 
-    Args:
-        new: (U,) data set rows, ascending.
-        chosen: (B, N) data set rows that each anchor has chosen, its process being the one that has
-            the items.
-        offered: this process's items.
+    Each anchor has chosen (B, N) rows, and its process has these among its `offered` items.
     """
     each = -(-len(chosen) // distributed.size())
     anchor = torch.arange(len(chosen), device=chosen.device).unsqueeze(1).expand_as(chosen)

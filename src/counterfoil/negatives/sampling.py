@@ -43,10 +43,6 @@ class NegativeSampler(Protocol):
 class RoleSubset:
     """A sampler restricted to the roles that a loss needs, so that nothing is encoded in vain.
 
-    Args:
-        draws: the sampler.
-        needs: roles that the loss needs.
-
     Raises:
         ValueError: the loss needs none of the sampler's roles.
     """
@@ -105,9 +101,7 @@ class RandomNegativeSampler:
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
         """Draw (B, texts) wrong texts of the anchors' images and (B, images) wrong images."""
-        return {
-            role: self._pairs(role, texts, rng) for role in self.counts if role in self.provides
-        }
+        return {role: self._pairs(role, texts, rng) for role in self.counts if self.counts[role]}
 
     def _pairs(self, role: Role, texts: Tensor, rng: torch.Generator) -> Pairs:
         anchor = texts.unsqueeze(1).expand(-1, self.counts[role])
@@ -324,9 +318,18 @@ def hardest_entries(
         ValueError: lists of another data set, or shorter than the plan needs.
     """
     lists.check(relation)
-    texts = _first_entries(lists.texts, plan.texts, "texts of an image")
+
+    def first(entries: Tensor, count: int, what: str) -> Tensor:
+        if count > entries.shape[1]:
+            raise ValueError(
+                f"{count} {what} were asked for, but the lists keep {entries.shape[1]}; ask for "
+                "fewer or mine longer lists"
+            )
+        return entries[:, :count] if count else entries
+
+    texts = first(lists.texts, plan.texts, "texts of an image")
     count = images_for_texts(texts.shape[1], relation) if plan.images is None else plan.images
-    return texts, _first_entries(lists.images, count, "images of a text")
+    return texts, first(lists.images, count, "images of a text")
 
 
 def images_for_texts(texts: int, relation: Relation) -> int:
@@ -341,16 +344,6 @@ def images_for_texts(texts: int, relation: Relation) -> int:
     described = int((relation.counts > 0).sum())
     captions = int(relation.counts.sum())
     return max(1, min(-(-texts * described // max(captions, 1)), relation.images))
-
-
-def _first_entries(lists: Tensor, count: int, what: str) -> Tensor:
-    """Return the first `count` entries of every list, all of them if it is 0."""
-    if count > lists.shape[1]:
-        raise ValueError(
-            f"{count} {what} were asked for, but the lists keep {lists.shape[1]}; ask for fewer or "
-            "mine longer lists"
-        )
-    return lists[:, :count] if count else lists
 
 
 _NO_TEXTS = frozenset[int]()
@@ -454,12 +447,7 @@ class CandidateConfig:
         lists: HardNegativeLists | None = None,
         plan: SamplingConfig | None = None,
     ) -> NegativeSampler:
-        """Create the sampler for a data set.
-
-        Args:
-            relation: image of each text.
-            lists: mined lists, for the source "mined".
-            plan: how far down to draw from them.
+        """Create the sampler for a data set; `lists` and `plan` are for the source "mined".
 
         Raises:
             ValueError: no wrong pair exists, or the lists are too short or of another data set.
@@ -477,13 +465,8 @@ class CandidateConfig:
 class ListedCandidates:
     """Draws candidates from mined lists without replacement; -1 where a list is short.
 
-    Texts of no image and images without captions are not drawn.
-
-    Args:
-        lists: the negatives of this data set.
-        relation: image of each text.
-        offer: number of candidates for an anchor.
-        plan: how far down to draw; its `count` and its rules for pairs of negatives are not used.
+    Texts of no image and images without captions are not drawn. Of the plan, neither `count` nor
+    the rules for pairs of negatives are used.
 
     Raises:
         ValueError: lists of another data set, or too short.
@@ -525,9 +508,6 @@ class AlternatingCandidates:
     """Draws texts for every second anchor of a batch and images for the others.
 
     Which direction comes first is random.
-
-    Args:
-        draws: the sampler.
     """
 
     def __init__(self, draws: NegativeSampler) -> None:
@@ -550,10 +530,8 @@ def check_candidates(
 ) -> None:
     """Check that there are candidates if, and only if, an online miner chooses among them.
 
-    Args:
-        offered: roles of the candidates.
-        screened: roles that the online miner chooses among.
-        needs: roles that the loss needs.
+    The roles are those of the candidates, those that the miner chooses among, and those that the
+    loss needs.
 
     Raises:
         ValueError: candidates and miner do not match.

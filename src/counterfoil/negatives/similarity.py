@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 
 from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_literal
 from counterfoil.core.io import read_json
 from counterfoil.core.types import Batch
 from counterfoil.data.dataset import ImageTextDataset
@@ -75,11 +75,7 @@ def _load_encoder(name: str, device: torch.device | str) -> Any:
 
 
 def _check(folder: Path) -> None:
-    """Refuse a folder whose modules are not those of the library.
-
-    Raises:
-        ValueError: it has none, or one names a class of its own.
-    """
+    """Refuse a folder that has no modules of the library, or names a class of its own."""
     modules = folder / "modules.json"
     if not folder.is_dir():
         return
@@ -171,11 +167,7 @@ def latent_vectors(texts: Sequence[str], plan: LatentSpaceConfig) -> Tensor:
 
 
 def check_captions(texts: Sequence[str], plan: LatentSpaceConfig) -> None:
-    """Check the inputs of `latent_vectors` without computing them.
-
-    Raises:
-        ValueError: no caption has a word, or the stemmer is not installed.
-    """
+    """Raise the errors of `latent_vectors` without computing it."""
     first = next((text for text in texts if _content_words([text], stem=False)[0]), None)
     tf_idf(list(texts) if first is None else [first], stem=plan.stem)
 
@@ -198,14 +190,10 @@ def tf_idf(texts: Sequence[str], *, stem: bool) -> Any:
 
 
 def latent_similarity(points: Tensor, *, cosine: bool = False) -> Tensor:
-    """Return the (N, N) similarity of captions, with the largest of each row at 1.
+    """Return the (N, N) similarity of (N, K) captions, with the largest of each row at 1.
 
     LSEH divides inner products by the largest of each row, so the matrix is not symmetric; a zero
-    row stays zero.
-
-    Args:
-        points: (N, K).
-        cosine: normalise the points first.
+    row stays zero. `cosine` normalises the points first.
     """
     points = normalize(points, dim=1) if cosine else points
     inner = points @ points.T
@@ -246,11 +234,7 @@ class CaptionSpaceManifest(ArtifactManifest):
         corpus: fingerprint of the data set whose text rows the points stand for.
         split: its split, as in "train".
         text_count: texts, T.
-        width: dimensions of a point, K.
-        components: see `LatentSpaceConfig`.
-        passes: see `LatentSpaceConfig`.
-        seed: see `LatentSpaceConfig`.
-        stem: see `LatentSpaceConfig`.
+        width: dimensions of a point, K; for the other fields see `LatentSpaceConfig`.
     """
 
     corpus: str
@@ -312,12 +296,8 @@ class CaptionSpace:
     def open(cls, folder: Path, *, fingerprint: str) -> Self:
         """Read a folder and check all of it.
 
-        Args:
-            folder: a folder that `save` wrote.
-            fingerprint: of the data set of the text rows.
-
         Raises:
-            ValueError: no semantics, damaged, of another data set or of a newer version.
+            ValueError: no points, damaged, of another data set or of a newer version.
         """
         manifest = SPACE.read_manifest(folder, fingerprint=fingerprint)
         shape = (manifest.text_count, manifest.width)
@@ -352,9 +332,7 @@ class CaptionSimilarity:
     """
 
     def __init__(self, *, space: CaptionSpace, measure: Measure = "inner") -> None:
-        if measure not in ("inner", "cosine"):
-            raise ValueError(unknown_name(measure, ["inner", "cosine"], "a measure of nearness"))
-        self.space, self.measure = space, measure
+        self.space, self.measure = space, parse_literal(Measure, measure, "a measure of nearness")
 
     def __call__(self, batch: Batch) -> Tensor:
         """Return the (I, T) similarity of each anchor text to the captions of each anchor image."""

@@ -77,15 +77,7 @@ class HardNegativeLists:
 
 
 def usable_entries(lists: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove the rows that are not wanted from the lists.
-
-    Args:
-        lists: (Q, k) int32, -1 where short.
-        wanted: (R,) bool, by row.
-
-    Returns:
-        (Q, k) lists with the wanted rows first, in order, and (Q,) long, their number.
-    """
+    """Return (Q, k) lists with the (R,) wanted rows first, in order, and (Q,) their number."""
     keep = torch.cat([(wanted[lists[p].long()] & (lists[p] >= 0)) for p in _parts(len(lists))])
     if bool((~keep[:, :-1] & keep[:, 1:]).any()):
         order = (~keep).byte().argsort(dim=1, stable=True)
@@ -106,9 +98,6 @@ def degenerate_anchors(
         images: (T, h') usable mined images.
         relation: image of each text.
         counts: (I,) and (T,) number of usable entries of each list.
-
-    Returns:
-        (n,) text rows of anchors for which no wrong pair of negatives exists.
     """
     text_counts, image_counts = counts
     place = torch.arange(images.shape[1])
@@ -232,11 +221,7 @@ class NegativeStore:
 
     @classmethod
     def open(cls, folder: Path, *, fingerprint: str) -> Self:
-        """Read a folder and check all of it.
-
-        Args:
-            folder: a folder that `save` wrote.
-            fingerprint: of the data set whose rows the lists must hold.
+        """Read a folder that `save` wrote for a data set and check all of it.
 
         Raises:
             ValueError: no store, damaged, of another data set or of a newer version.
@@ -265,13 +250,8 @@ def _rows(folder: Path, name: str, shape: tuple[int, int], limit: int) -> Tensor
 
 
 def _scores(folder: Path, name: str, rows: Tensor) -> Tensor:
-    array = MINED.array(
-        folder,
-        name,
-        shape=tuple(rows.shape),
-        dtype=np.float16,
-        content="scores of mined rows",
-    )
+    shape = tuple(rows.shape)
+    array = MINED.array(folder, name, shape=shape, dtype=np.float16, content="scores of mined rows")
     scores = torch.from_numpy(np.array(array))
     if bool(scores.isnan().any()):
         raise ValueError(f"{folder / name} holds scores that are no numbers; {MINED.remedy}")

@@ -101,15 +101,10 @@ class GuideMask:
         return true - self.margin * (true.abs() if self.kind == "relative" else 1)
 
     def block(self, guide: Tensor, positive: Tensor, anchors: Pairs) -> Tensor:
-        """Return (I, T) bool, True for wrong pairs to leave out.
+        """Return (I, T) bool, wrong pairs to leave out, given the guide's (I, T) scores.
 
         A pair is left out if the guide scores it above the limits of its image and of its text. Of
         an image with several captions in the batch the lowest limit counts.
-
-        Args:
-            guide: (I, T) scores of the guide.
-            positive: (I, T) bool, True for true pairs.
-            anchors: (B,) the true pairs of the batch.
         """
         limit = self.limits(guide[anchors.image, anchors.text])
         rows, columns = (guide.new_full((size,), torch.inf) for size in guide.shape)
@@ -200,11 +195,7 @@ class TargetStore:
 
     @classmethod
     def open(cls, folder: Path, *, fingerprint: str) -> Self:
-        """Map a folder into memory.
-
-        Args:
-            folder: a folder that `write_targets` wrote.
-            fingerprint: of the data set that is trained on.
+        """Map a folder that `write_targets` wrote for a data set into memory.
 
         Raises:
             ValueError: no such folder, or it is damaged or of another data set.
@@ -212,14 +203,11 @@ class TargetStore:
         manifest = TAUGHT.read_manifest(folder, fingerprint=fingerprint)
         if manifest.form == "models":
             return cls(manifest, ())
-        encodings = tuple(
-            (
-                EmbeddingStore(folder / f"{n}" / "images", manifest.image_count),
-                EmbeddingStore(folder / f"{n}" / "texts", manifest.text_count),
-            )
-            for n in range(len(manifest.teachers))
+        images, texts = (
+            [EmbeddingStore(folder / f"{n}" / name, count) for n in range(len(manifest.teachers))]
+            for name, count in (("images", manifest.image_count), ("texts", manifest.text_count))
         )
-        return cls(manifest, encodings)
+        return cls(manifest, tuple(zip(images, texts, strict=True)))
 
     def check(self, teacher: int, source: ModelSource, folder: Path) -> None:
         """Check that a model is the one that the encodings come from.
@@ -244,10 +232,8 @@ def target_weighting(
 ) -> list[tuple[float, float]]:
     """Return the factor and the offset of each teacher's scores; their sum is the target.
 
-    Args:
-        teachers: the teachers, in order.
-        scale: units of the student's scores.
-        standardise: bring all to the mean of their means and of their deviations.
+    With `standardise` all teachers get the mean of their means and of their deviations; `scale` is
+    the unit of the student's scores.
     """
     count = len(teachers)
     if not standardise:
@@ -268,13 +254,7 @@ _SAME = 1e-5  # largest relative difference of an inner product and a teacher's 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TeacherModel:
-    """A model that encodes a split as a teacher.
-
-    Attributes:
-        model: the model.
-        processor: its inputs from the split.
-        source: description of its model and weights.
-    """
+    """A model that encodes a split as a teacher, with its inputs from the split."""
 
     model: RetrievalModel
     processor: ProcessedDataset
@@ -379,12 +359,9 @@ def _measure(teacher: TeacherModel) -> TeacherTargets:
     """Measure the scores of a teacher on a sample of pairs."""
     dataset = teacher.processor.dataset
     images, texts = _sample_rows(len(dataset)), _sample_rows(len(dataset.texts))
-    left = encode_images(
-        teacher.model, lambda rows: teacher.processor.images(images[rows]), len(images)
-    )
-    right = encode_texts(
-        teacher.model, lambda rows: teacher.processor.texts(texts[rows]), len(texts)
-    )
+    inputs = teacher.processor
+    left = encode_images(teacher.model, lambda rows: inputs.images(images[rows]), len(images))
+    right = encode_texts(teacher.model, lambda rows: inputs.texts(texts[rows]), len(texts))
     device = distributed.device()
     with evaluation_mode([teacher.model]):
         scores = teacher.model.score_matrix(left.to(device), right.to(device)).cpu()
@@ -399,9 +376,8 @@ def _measure(teacher: TeacherModel) -> TeacherTargets:
 
 
 def _is_inner_product(images: Embeddings, texts: Embeddings, scores: Tensor) -> bool:
-    if images.tokens.shape[1] > 1 or texts.tokens.shape[1] > 1:
-        return False
-    if images.tokens.shape[2] != texts.tokens.shape[2]:
+    width = images.tokens.shape[2]
+    if images.tokens.shape[1:] != (1, width) or texts.tokens.shape[1:] != (1, width):
         return False
     products = images.tokens[:, 0] @ texts.tokens[:, 0].T
     tolerance = _SAME * max(1.0, float(scores.abs().max()))
@@ -459,15 +435,13 @@ class StoredVectors(Teacher):
         return gather_shards(images, scores, device) + self.offset
 
     def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
-        device = batch.device
-        image = self._images(batch.image_rows).to(device)[pairs.image]
-        text = self._texts(batch.text_rows).to(device)[pairs.text]
+        image = self._images(batch.image_rows).to(batch.device)[pairs.image]
+        text = self._texts(batch.text_rows).to(batch.device)[pairs.text]
         return (image * text).sum(1) + self.offset
 
     def _images(self, rows: Tensor) -> Tensor:
-        return concatenate_teachers(
-            [images.vectors(rows) for images, _ in self.stores], self.factors
-        )
+        vectors = [images.vectors(rows) for images, _ in self.stores]
+        return concatenate_teachers(vectors, self.factors)
 
     def _texts(self, rows: Tensor) -> Tensor:
         return concatenate_teachers([texts.vectors(rows) for _, texts in self.stores])
@@ -476,9 +450,7 @@ class StoredVectors(Teacher):
 class _ModelTeacher(Teacher):
     """A teacher whose own model scores the encodings; the subclass says where they come from.
 
-    Args:
-        model: the model; it is frozen and moved to the device of this process.
-        weight: of its scores.
+    The model is frozen and moved to the device of this process.
     """
 
     def __init__(self, model: RetrievalModel, weight: Weight) -> None:
@@ -525,14 +497,7 @@ class _ModelTeacher(Teacher):
 
 @final
 class StoredFragments(_ModelTeacher):
-    """A stored teacher with bags of vectors, scored by its own model.
-
-    Args:
-        model: the model.
-        images: its encodings of all images.
-        texts: its encodings of all texts.
-        weight: of its scores.
-    """
+    """A stored teacher with bags of vectors, scored by its own model."""
 
     def __init__(
         self,
@@ -546,11 +511,10 @@ class StoredFragments(_ModelTeacher):
         self.images, self.texts = images, texts
 
     def encodings(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
-        device, (images, texts) = batch.device, batch.block
-        rows = slice(None if whole else images), slice(None if whole else texts)
+        images, texts = (None, None) if whole else batch.block
         return (
-            self.images.rows(batch.image_rows[rows[0]]).to(device),
-            self.texts.rows(batch.text_rows[rows[1]]).to(device),
+            self.images.rows(batch.image_rows[:images]).to(batch.device),
+            self.texts.rows(batch.text_rows[:texts]).to(batch.device),
         )
 
 

@@ -206,14 +206,7 @@ def is_true_caption(generated: Tensor, original: Tensor, there: Tensor) -> Tenso
 def occurs_in_captions(
     captions: Tensor, mask: Tensor, text_to_image: Tensor, shape: tuple[int, int]
 ) -> Tensor:
-    """Return (B, V) bool, the words of the captions of each anchor's image.
-
-    Args:
-        captions: (C, L) long.
-        mask: (C, L) bool.
-        text_to_image: (C,) long, anchor of each caption.
-        shape: B and V.
-    """
+    """Return (B, V) bool, the words of C captions, (C, L), that belong to B anchors' images."""
     there = torch.zeros(shape, dtype=torch.bool, device=captions.device)
     there[text_to_image.unsqueeze(1).expand_as(captions)[mask], captions[mask]] = True
     return there
@@ -238,13 +231,7 @@ def penalise_copies(scores: Tensor, copy: Tensor, repeat: Tensor) -> Tensor:
 
 
 def hardest_allowed(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
-    """Return the (B, M) places of the highest (B, N) scores of each row, best first; -1 for none.
-
-    Args:
-        scores: (B, N).
-        allowed: (B, N) bool, entries that may be chosen.
-        count: M.
-    """
+    """Return the (B, count) places of each row's highest allowed (B, N) scores, -1 for none."""
     left = scores.float().masked_fill(~allowed, -torch.inf)
     order = left.sort(dim=1, descending=True, stable=True).indices[:, :count]
     places = order.masked_fill(~allowed.gather(1, order), -1)

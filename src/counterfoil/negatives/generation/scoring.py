@@ -20,7 +20,7 @@ from counterfoil.core.types import (
     WordSlots,
 )
 from counterfoil.models.base import RetrievalModel
-from counterfoil.scoring.encode import evaluation_mode, gather_shards
+from counterfoil.scoring.encode import evaluation_mode, gather_shards, shard_index
 
 TEXTS_AT_ONCE = 1024
 
@@ -80,54 +80,32 @@ def read_in_parts(
         slots: M places in the texts, in the order of the texts.
     """
     assert isinstance(model, WordHeadModel), "the step checks that it reads words"
-    count, device = len(inputs.texts), inputs.image.device
-    begin, end = _bounds(count, distributed.rank())
-    rows = torch.arange(begin, end, device=device)
-    inside = (slots.pair >= begin) & (slots.pair < end)
-    own_slots = WordSlots(slots.pair[inside] - begin, slots.place[inside])
+    count, rank = len(inputs.texts), distributed.rank()
+    each = -(-count // distributed.size())
+    rows = shard_index(count, inputs.image.device)
+    owner = torch.div(slots.pair, each, rounding_mode="floor")  # the process of each slot
+    own = owner == rank
+    own_slots = WordSlots(slots.pair[own] - rank * each, slots.place[own])
     texts = model.encode_texts(inputs.texts.rows(rows))
     reading = model.read(inputs.images.rows(inputs.image[rows]), texts, want, own_slots)
     if distributed.size() == 1:
         return reading
-    by_text, by_slot = _shares(count, slots)
+    counts = owner.bincount(minlength=distributed.size()).tolist()
+
+    def by_text(share: Tensor | None) -> Tensor | None:
+        return None if share is None else distributed.gather_rows(share)[:count]
+
+    def by_slot(share: Tensor | None) -> Tensor | None:
+        if share is None:
+            return None
+        more = max(counts) - len(share)  # every process sends as many
+        padded = pad(share, (0, 0) * (share.dim() - 1) + (0, more))
+        parts = distributed.gather_rows(padded).split(max(counts))
+        return torch.cat([part[:real] for part, real in zip(parts, counts, strict=True)])
+
     return WordReading(
-        score=_gather_share(reading.score, by_text),
-        fill=_gather_share(reading.fill, by_slot),
-        doubt=_gather_share(reading.doubt, by_text),
-        correct=_gather_share(reading.correct, by_slot),
+        score=by_text(reading.score),
+        fill=by_slot(reading.fill),
+        doubt=by_text(reading.doubt),
+        correct=by_slot(reading.correct),
     )
-
-
-_Share = list[tuple[int, bool]]  # rows that each process sends, and whether they count
-
-
-def _bounds(count: int, rank: int) -> tuple[int, int]:
-    """Return the bounds of a process's share of rows; the last row if it has none."""
-    each = -(-count // distributed.size())
-    begin = min(rank * each, count - 1)
-    return begin, max(min((rank + 1) * each, count), begin + 1)
-
-
-def _shares(count: int, slots: WordSlots) -> tuple[_Share, _Share]:
-    """Return the share of each process of the texts, and of the slots."""
-    each = -(-count // distributed.size())
-    texts, words = [], []
-    for rank in range(distributed.size()):
-        begin, end = _bounds(count, rank)
-        real = rank * each < count
-        inside = int(((slots.pair >= begin) & (slots.pair < end)).sum())
-        texts.append((end - begin, real))
-        words.append((inside, real))
-    return texts, words
-
-
-def _gather_share(share: Tensor | None, shares: _Share) -> Tensor | None:
-    """Gather the rows of all processes that count, with their gradients."""
-    if share is None:
-        return None
-    most = max(rows for rows, _ in shares)  # every process sends as many
-    padded = pad(share, (0, 0) * (share.dim() - 1) + (0, most - len(share)))
-    gathered = distributed.gather_rows(padded)
-    starts = (rank * most for rank in range(len(shares)))
-    parts = zip(starts, shares, strict=True)
-    return torch.cat([gathered[start : start + rows] for start, (rows, real) in parts if real])

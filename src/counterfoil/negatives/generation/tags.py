@@ -30,6 +30,7 @@ from counterfoil.negatives.generation.inputs import (
     GeneratedCandidates,
     GeneratorInputs,
     MaskedCaptions,
+    SelectedNegatives,
     Singles,
     choose_spans,
     mask_spans,
@@ -215,33 +216,15 @@ TASKS: dict[str, WordHead] = {
 }
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class SelectedCaptions:
-    """Generated captions that are trained on.
-
-    Attributes:
-        anchor: (C,) the anchor.
-        rank: (C,) rank among the anchor's captions, the hardest first.
-        masking: (C,) the masking of the anchor's caption that was filled.
-        texts: C captions, as inputs of the model in training.
-    """
-
-    anchor: Tensor
-    rank: Tensor
-    masking: Tensor
-    texts: ModalityBatch
-
-
 def word_tasks(
     model: RetrievalModel,
     pairs: PairInputs,
-    selected: SelectedCaptions,
+    anchor: Tensor,
+    slots: Tensor,
     originals: ModalityBatch,
-    masked: Tensor,
     words: tuple[Task, ...],
 ) -> tuple[Tensor, dict[str, WordTask]]:
-    """Score the C chosen captions and compute their word tasks, in one forward pass.
+    """Score C chosen captions and compute their word tasks, in one forward pass.
 
     If nothing was chosen, the first original is read without counting, so that every head takes
     part in the step: data-parallel training waits for the gradient of every parameter.
@@ -249,18 +232,17 @@ def word_tasks(
     Args:
         model: a model with word heads.
         pairs: the chosen captions with their images.
-        selected: the chosen captions.
+        anchor: (C,) the original of each.
+        slots: (C, L) bool, its masked tokens.
         originals: B captions.
-        masked: (B, K, L) bool, slots of each masking.
         words: the tasks; "masked" is ignored.
 
     Returns:
         (C,) scores, and the tasks by name.
     """
-    anchor, none = selected.anchor, not len(selected.anchor)
-    slots = masked[anchor, selected.masking]
-    if none:
-        anchor, slots = anchor.new_zeros(1), masked[:1, 0]
+    count = len(anchor)
+    if not count:
+        anchor, slots = anchor.new_zeros(1), originals.mask[:1]
         pairs = PairInputs(pairs.images, originals.rows(anchor), anchor)
     pair, place = slots.nonzero(as_tuple=True)
     want = frozenset({WordHead.SCORE, *(TASKS[word] for word in words if word != "masked")})
@@ -270,15 +252,14 @@ def word_tasks(
     if reading.doubt is not None:
         row, column = pairs.texts.mask.nonzero(as_tuple=True)
         same = (pairs.texts.values == true).long()[row, column]
-        tasks["doubt"] = _task(reading.doubt[row, column], same, anchor[row], none)
+        tasks["doubt"] = _task(reading.doubt[row, column], same, anchor[row], counts=count > 0)
     if reading.correct is not None:
-        tasks["correct"] = _task(reading.correct, true[pair, place], anchor[pair], none)
-    return reading.score[: len(selected.anchor)], tasks
+        tasks["correct"] = _task(reading.correct, true[pair, place], anchor[pair], counts=count > 0)
+    return reading.score[:count], tasks
 
 
-def _task(logits: Tensor, labels: Tensor, anchor: Tensor, none: bool) -> WordTask:
-    """Create a word task; with `none`, no label counts."""
-    return WordTask(logits, torch.full_like(labels, -1) if none else labels, anchor)
+def _task(logits: Tensor, labels: Tensor, anchor: Tensor, *, counts: bool) -> WordTask:
+    return WordTask(logits, labels if counts else torch.full_like(labels, -1), anchor)
 
 
 INSTEAD = "give TagsGenerator a frozen filler that does, such as UNITER, and no word tasks"
@@ -388,20 +369,19 @@ class TagsGenerator(OnlineMiner):
         masked = self.mask_refill.mask(self.inputs, rows, mask=mask, rng=rng, device=device)
         logits, task = self._predict(model, batch, views, masked.masked)
         generated = self.mask_refill.refill(self.inputs, masked, logits, rng)
-        selected = self._select(model, batch, masked.texts, generated)
+        best, texts = self._select(model, batch, masked.texts, generated)
         tasks = {} if task is None else {"masked": task}
         if not {"doubt", "correct"} & set(self.words):
             return MinedExtras(
-                texts=selected.texts if len(selected.anchor) else None,
-                pairs={Role.WRITTEN: self._pairs(batch, selected)},
+                texts=texts if len(texts) else None,
+                pairs={Role.WRITTEN: self._pairs(batch, best)},
                 words=tasks,
             )
-        pairs = PairInputs(
-            views.inference.images, selected.texts, batch.anchors.image[selected.anchor]
-        )
-        scores, more = word_tasks(model, pairs, selected, masked.texts, masked.slots, self.words)
+        pairs = PairInputs(views.inference.images, texts, batch.anchors.image[best.anchor])
+        slots = masked.slots[best.anchor, best.number // self.mask_refill.refills]
+        scores, more = word_tasks(model, pairs, best.anchor, slots, masked.texts, self.words)
         table = scores.new_full((len(batch.anchors.image), self.keep), -torch.inf)
-        table = table.index_put((selected.anchor, selected.rank), scores)
+        table = table.index_put((best.anchor, best.rank), scores)
         return MinedExtras(words={**tasks, **more}, scores={Role.WRITTEN: table})
 
     def _predict(
@@ -425,8 +405,8 @@ class TagsGenerator(OnlineMiner):
 
     def _select(
         self, model: RetrievalModel, batch: Batch, originals: ModalityBatch, generated: Tensor
-    ) -> SelectedCaptions:
-        """Return the hardest of the captions that the filter allows."""
+    ) -> tuple[SelectedNegatives, ModalityBatch]:
+        """Return the hardest of the captions that the filter allows, and these as model inputs."""
         images = batch.image_rows[batch.anchors.image.cpu()]
         rows = batch.text_rows[batch.anchors.text.cpu()]
         candidates = GeneratedCandidates(self.inputs, images, rows, originals.values, generated)
@@ -438,8 +418,7 @@ class TagsGenerator(OnlineMiner):
             encoded = model.encode_images(self._images(batch, processor))
         scores = score_in_parts(model, PairInputs(encoded, texts, anchor))
         best = self.candidate_filter.select(candidates, scores, allowed, self.keep)
-        masking = best.number // self.mask_refill.refills
-        return SelectedCaptions(best.anchor, best.rank, masking, texts.rows(best.place))
+        return best, texts.rows(best.place)
 
     def _model_texts(
         self, rows: Tensor, originals: ModalityBatch, anchor: Tensor, values: Tensor
@@ -459,7 +438,7 @@ class TagsGenerator(OnlineMiner):
         rows = batch.image_rows[batch.anchors.image.cpu()]
         return processor.images(rows).to(batch.device)
 
-    def _pairs(self, batch: Batch, selected: SelectedCaptions) -> Pairs:
+    def _pairs(self, batch: Batch, selected: SelectedNegatives) -> Pairs:
         """Return (B, m) pairs; -1 where there is no text."""
         anchors = batch.anchors.image.unsqueeze(1)
         text = torch.full((len(anchors), self.keep), -1, device=anchors.device)

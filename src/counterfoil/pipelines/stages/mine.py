@@ -11,20 +11,16 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 
 from counterfoil.core import distributed
-from counterfoil.core.config import Config, digest, parse_literal
+from counterfoil.core.config import Config, parse_literal
 from counterfoil.core.console import info
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import PhraseParser
 from counterfoil.model import load_model
 from counterfoil.negatives.diagnose import hardness
-from counterfoil.negatives.filters import (
-    FilterConfig,
-    NegativeFilters,
-    check_encoder,
-)
+from counterfoil.negatives.filters import FilterConfig, check_encoder
 from counterfoil.negatives.graph import graph_negatives
-from counterfoil.negatives.mining import mine_half_precision, mine_lists, rerank_proposals
+from counterfoil.negatives.mining import mine_store
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
 from counterfoil.pipelines.stages.base import LATER, Stage, models_content
@@ -85,12 +81,12 @@ class Mine(Stage):
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
         parse_literal(MinePrecision, self.precision, "a precision of mining")
-        if self.precision != "fp32" and (self.proposing or self.filters.judges_scores):
+        if self.precision != "fp32" and (self.proposing or self.filters.score_settings):
             raise ValueError(
                 f"precision={self.precision} goes with all pairs, and with filters of captions and "
                 "pictures alone; leave out the others and what proposes, or mine in fp32"
             )
-        if self.proposing and self.filters.judges_scores:
+        if self.proposing and self.filters.score_settings:
             raise ValueError(
                 f"{self.name!r} re-ranks what others propose, whose scores are not its own; leave "
                 "out all filters but captions and pictures, or propose nothing"
@@ -226,52 +222,22 @@ def run_mining(
         for names in (stage.using, stage.guides, stage.proposing)
     )
     using += map(load_model, stage.models)
-    members = [model.embed(dataset) for model in using]
-    filters = NegativeFilters(
-        stage.filters,
-        dataset,
-        guides=[guide.embed(dataset) for guide in guides],
-        device=distributed.device(),
-    )
-    streamed = [model.embed(dataset) for model in proposing] or members
-    scorers = [
-        [model.source().model_dump() for model in some] for some in (proposing or using, guides)
-    ]
-    many, note = stage.proposals if proposing else 1, ""
     with stop_watch(left(), EVERY / 60) as watch:
-        settings: dict[str, Any] = {
-            "texts_per_image": stage.texts * many,
-            "images_per_text": stage.images * many,
-            "filters": filters,
-            "keep": partial_folder(place),
-            "every": EVERY,
-            "stop": watch.wanted,
-            "run": digest({"corpus": dataset.fingerprint, "scorers": scorers}),
-        }
-        if stage.precision == "bf16":
-            lists, certificate = mine_half_precision(streamed, dataset.text_to_image, **settings)
-            note = f"bfloat16, then float32: {certificate.describe()}"
-        else:
-            lists = mine_lists(streamed, dataset.text_to_image, **settings)
-    if proposing:
-        lists = rerank_proposals(
-            lists,
-            members,
-            dataset.text_to_image,
-            texts_per_image=min(stage.texts, lists.texts.shape[1]),
-            images_per_text=min(stage.images, lists.images.shape[1]),
+        store, members = mine_store(
+            using,
+            dataset,
+            texts_per_image=stage.texts,
+            images_per_text=stage.images,
+            filters=stage.filters,
+            guides=guides,
+            proposing=proposing,
+            proposals=stage.proposals,
+            precision=stage.precision,
+            device=distributed.device(),
+            keep=partial_folder(place),
+            every=EVERY,
+            stop=watch.wanted,
         )
-    judges = tuple(f"guide: {guide.source().matcher}" for guide in guides)
-    store = NegativeStore.of(
-        lists,
-        dataset=dataset.fingerprint,
-        split=stage.split,
-        sources=tuple(model.source() for model in using),
-        filters=(*stage.filters.describe(), *judges),
-        proposing=tuple(model.source() for model in proposing),
-        proposals=stage.proposals if proposing else 0,
-        precision=note,
-    )
     if distributed.rank() == 0:
         store.save(place)
     return store, members
