@@ -19,7 +19,6 @@ from counterfoil.data.dataset import Relation
 from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
-from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.negatives.batch_mining import (
     BatchMiningConfig,
     NeighbourBatches,
@@ -290,16 +289,6 @@ def test_batches_from_lists_with_negatives_from_lists(tmp_path: Path) -> None:
     found = train(tmp_path, OfflineTriplet(), offline=True)
     assert len(found["loss"]) == 12
     assert all(torch.tensor(found["loss"]).isfinite())
-
-
-def test_other_batches_give_another_training(tmp_path: Path) -> None:
-    mined = train(tmp_path / "mined", HardestTripletLoss())
-    processor = train_cases.processor()
-    model = train_cases.host("bag", processor, dropout=0.0)
-    terms = {"loss": (1.0, HardestTripletLoss())}
-    fitted = fit(PLAN, model, WeightedSum(terms=terms), processor, folder=tmp_path / "random")
-    lines = [line["loss"] for line in read_metrics(fitted.metrics) if "loss" in line]
-    assert lines != mined["loss"]
 
 
 @pytest.mark.slow

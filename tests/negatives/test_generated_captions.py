@@ -13,7 +13,7 @@ import torch
 
 import tailored_cases
 import train_cases
-from counterfoil.core.types import Embeddings, Role
+from counterfoil.core.types import Batch, Embeddings, Role
 from counterfoil.data.batching import collate
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import lemma
@@ -24,7 +24,7 @@ from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
 from counterfoil.negatives.generation.store import ROWS, GeneratedCaptions, GeneratedStore
-from counterfoil.negatives.online import MinerChain
+from counterfoil.negatives.online import MinedExtras, MinerChain
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.step import TrainingStep
 
@@ -45,6 +45,11 @@ def dataset() -> ImageTextDataset:
 def processor() -> ProcessedDataset:
     made = dataset()
     return ProcessorConfig().fit(made).process(made)
+
+
+def proposed(source: GeneratedCaptions, batch: Batch) -> MinedExtras:
+    rng = torch.Generator().manual_seed(0)
+    return source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
 
 
 def stored(folder: Path, *, most: int = 3, seed: int = 0) -> GeneratedStore:
@@ -157,8 +162,7 @@ def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
     for foil in store.foils():
         own.setdefault(foil.text, []).append(foil.foil)
     source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=7)
-    rng = torch.Generator().manual_seed(0)
-    proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
+    proposal = proposed(source, batch)
     pairs = proposal.pairs[Role.WRITTEN]
     assert pairs.text.shape == pairs.image.shape == (len(ANCHORS), 7)
     for at, row in enumerate(ANCHORS):
@@ -197,8 +201,7 @@ def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
     seen = processor()
     batch = collate(seen, torch.tensor(ANCHORS))
     source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=1, shared=True)
-    rng = torch.Generator().manual_seed(0)
-    proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
+    proposal = proposed(source, batch)
     pairs = proposal.pairs[Role.WRITTEN]
     assert proposal.texts is not None
     assert pairs.text.shape == pairs.image.shape == (len(ANCHORS), len(proposal.texts))
@@ -258,8 +261,7 @@ def test_only_the_kinds_that_are_wanted(tmp_path: Path) -> None:
     folder, seen = str(tmp_path / "w"), processor()
     few = GeneratedCaptions(folder=folder, processor=seen, count=9, kinds=("numeral",))
     batch = collate(seen, torch.tensor(ANCHORS))
-    rng = torch.Generator().manual_seed(0)
-    pairs = few.propose(Any, batch, Any, Any, rng).pairs[Role.WRITTEN]  # type: ignore[arg-type]
+    pairs = proposed(few, batch).pairs[Role.WRITTEN]
     assert 0 < int((pairs.text >= 0).sum(1).max()) <= 3
     with pytest.raises(ValueError, match="no foils of nouns; it has: noun, numeral, relation"):
         GeneratedCaptions(folder=folder, processor=seen, kinds=("nouns",))
@@ -274,7 +276,6 @@ def test_a_batch_without_foils_has_no_pairs(tmp_path: Path) -> None:
     seen = processor()
     source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen)
     batch = collate(seen, torch.tensor([35]))
-    rng = torch.Generator().manual_seed(0)
-    proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
+    proposal = proposed(source, batch)
     assert proposal.texts is None
     assert (proposal.pairs[Role.WRITTEN].text == -1).all()

@@ -90,19 +90,6 @@ def test_an_empty_list_is_refused(size: str) -> None:
         mine_lists([member(*vectors(0, relation))], relation.text_to_image, **sizes)  # type: ignore[arg-type]
 
 
-def _mined_here() -> list[list[list[int]]]:
-    torch.set_num_threads(1)
-    relation = ragged(40, 8)
-    made = [member(*vectors(8, relation))]
-    lists = mine_lists(made, relation.text_to_image, texts_per_image=6, images_per_text=4)
-    return [lists.texts.tolist(), lists.images.tolist()]
-
-
-def test_two_processes_mine_what_one_mines() -> None:
-    alone = _mined_here()
-    assert processes.run(_mined_here, 2) == [alone, alone]
-
-
 def test_large_scores_stay_finite_on_disk() -> None:
     relation = SQUARE
     images, texts = torch.eye(3) * 1e4, torch.ones(3, 3) * 1e4
@@ -187,8 +174,11 @@ def _every_plan(
     ]
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("sizes", [(2,), (2, 1), (1, 2), (2, 3, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [((2,), TILES[0]), ((2, 1), TILES[1]), ((1, 2), TILES[2]), ((2, 3, 2), TILES[1])],
+    ids=str,
+)
 def test_lists_equal_brute_force_for_any_number_of_processes(
     sizes: tuple[int, ...], tile: tuple[int, int], tmp_path: Path
 ) -> None:

@@ -169,16 +169,20 @@ def negclip(dataset: ImageTextDataset, folder: Path) -> tuple[BatchStream, Train
     )
 
 
-def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dataset, folder = train_cases.dataset(captions=2), tmp_path_factory.mktemp("foils") / "w"
+    GeneratedStore.write(folder, foils(dataset), dataset, writer="rules", settings={}, seed=0)
+    return folder
+
+
+def test_batches_of_negclip_against_a_loop(written: Path) -> None:
     """B pairs, B neighbours and a foil of each: images choose among 4B texts, texts of 2B images.
 
     Two neighbours may be one, and one of them an anchor: then there are fewer.
     """
     dataset = train_cases.dataset(captions=2)
-    GeneratedStore.write(
-        tmp_path / "w", foils(dataset), dataset, writer="rules", settings={}, seed=0
-    )
-    stream, step = negclip(dataset, tmp_path / "w")
+    stream, step = negclip(dataset, written)
     processor, sampler, host, lists = stream.processor, stream.sampler, step.model, listed(dataset)
 
     def score(image: int, text: str) -> Tensor:
@@ -210,10 +214,8 @@ def trained(folder: str) -> list[list[float]]:
     return [losses, *(value.flatten().tolist() for value in step.model.state_dict().values())]
 
 
-def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
-    dataset, folder = train_cases.dataset(captions=2), tmp_path / "w"
-    GeneratedStore.write(folder, foils(dataset), dataset, writer="rules", settings={}, seed=0)
-    alone, *together = trained(str(folder)), *processes.run(trained, 2, str(folder))
+def test_two_processes_train_as_one_does(written: Path) -> None:
+    alone, *together = trained(str(written)), *processes.run(trained, 2, str(written))
     assert len(alone[0]) == 8
     assert len(set(alone[0])) == 8
     for found in together:
@@ -221,12 +223,9 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
             assert ours == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-def test_batches_are_the_same_wherever_a_training_goes_on(tmp_path: Path) -> None:
+def test_batches_are_the_same_wherever_a_training_goes_on(written: Path) -> None:
     dataset = train_cases.dataset(captions=2)
-    GeneratedStore.write(
-        tmp_path / "w", foils(dataset), dataset, writer="rules", settings={}, seed=0
-    )
-    rows = [batch.text_rows.tolist() for batch in negclip(dataset, tmp_path / "w")[0].batches()]
+    rows = [batch.text_rows.tolist() for batch in negclip(dataset, written)[0].batches()]
     for start in range(len(rows)):
-        later = negclip(dataset, tmp_path / "w")[0].batches(start)
+        later = negclip(dataset, written)[0].batches(start)
         assert [batch.text_rows.tolist() for batch in later] == rows[start:]

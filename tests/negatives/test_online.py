@@ -109,8 +109,7 @@ def listed(pairs: Pairs) -> list[list[tuple[int, int]]]:
     return [[p for p in zip(*row, strict=True) if p != (-1, -1)] for row in both]
 
 
-@pytest.mark.parametrize("kind", ["global", "bag", "scan"])
-@pytest.mark.parametrize("at_once", [1, 5, 512])
+@pytest.mark.parametrize(("kind", "at_once"), [("global", 1), ("bag", 512), ("scan", 5)])
 def test_the_hardest_are_kept(kind: str, at_once: int) -> None:
     processor = cases.processor()
     model, batch = cases.host(kind, processor, dropout=0.3).double(), exact(offered(processor))
@@ -239,10 +238,6 @@ def test_of_equal_scores_the_first_is_harder() -> None:
 def test_places_are_the_first_ones() -> None:
     known = torch.tensor([7, 3, 7, 5])
     assert candidate_places(torch.tensor([[7, -1], [5, 3]]), known).tolist() == [[0, -1], [3, 1]]
-
-
-def test_roles_that_are_screened() -> None:
-    assert TopScoringMiner(keep=2).screens == {TEXT, IMAGE}
 
 
 @pytest.mark.parametrize("name", ["keep", "at_once"])

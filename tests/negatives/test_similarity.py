@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +83,6 @@ def test_points_are_those_of_the_svd() -> None:
     torch.testing.assert_close(points.norm(dim=0), s[:8], rtol=1e-3, atol=0)
     best = (u[:, :8] * s[:8]) @ (u[:, :8] * s[:8]).T
     assert (points @ points.T - best).norm() < 0.02 * best.norm()
-
-
-def test_inner_products_are_those_of_scikit_learn() -> None:
-    pytest.importorskip("sklearn")
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    texts = sentences(200)
-    weighed = TfidfVectorizer(stop_words=sorted(FUNCTION_WORDS)).fit_transform(texts)
-    weights = dense(texts, stem=False).double()
-    torch.testing.assert_close(
-        weights @ weights.T, torch.from_numpy((weighed @ weighed.T).toarray()), rtol=0, atol=1e-6
-    )
-    space = TruncatedSVD(8, algorithm="arpack", random_state=0).fit_transform(weighed)
-    points = latent_vectors(texts, LatentSpaceConfig(components=8, stem=False)).double()
-    wanted = torch.from_numpy(space @ space.T)
-    assert (points @ points.T - wanted).norm() < 0.02 * wanted.norm()
 
 
 def test_all_dimensions_keep_all_inner_products() -> None:
@@ -268,9 +250,6 @@ def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
-def test_vectors_have_no_semantics() -> None:
-    dataset = cases.dataset()
-    with pytest.raises(ValueError, match="none of the 36 captions"):
-        CaptionSpace.of(replace(dataset, texts=[""] * len(dataset.texts)), LatentSpaceConfig())
+def test_an_unknown_measure() -> None:
     with pytest.raises(ValueError, match="'dot' is not a measure of nearness"):
         CaptionSimilarity(space=stored(), measure="dot")  # type: ignore[arg-type]

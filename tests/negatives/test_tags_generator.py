@@ -257,11 +257,10 @@ def test_a_step_as_released() -> None:
         TrainingStep(cases.host(seen, score="logit"), objective(TASKS), proposer=source)(batch)
 
 
-@pytest.mark.parametrize("words", [(), TASKS])
-def test_half_precision(words: tuple[Any, ...]) -> None:
+def test_half_precision() -> None:
     seen = cases.processor()
-    source = cases.writer(seen, words=words)
-    step = TrainingStep(cases.host(seen), objective(words), proposer=source, precision="bf16")
+    source = cases.writer(seen, words=TASKS)
+    step = TrainingStep(cases.host(seen), objective(TASKS), proposer=source, precision="bf16")
     losses = step(cases.batch_of(seen))
     torch.stack(list(losses.values())).sum().backward()
     assert losses["written"] > 0
@@ -316,14 +315,6 @@ def test_one_of_several_judges_is_enough() -> None:
         row = int(batch.text_rows[batch.anchors.text[b]])
         strings = source.inputs.strings([row] * len(some), torch.stack(some)) if some else []
         assert all(text[0].lower() >= "m" for text in strings)
-
-
-def test_word_masking_hides_any_word() -> None:
-    seen = cases.processor()
-    batch, model = cases.batch_of(seen), cases.host(seen)
-    source = cases.writer(seen, singles="only", masks=20)
-    proposal, _, _ = cases.proposed(source, model, batch)
-    assert proposal.texts is not None
 
 
 def test_what_cannot_be() -> None:

@@ -402,8 +402,8 @@ def _on_cpu(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> Hard
 # certain anyway. The queries that are not certain, a few where slack is generous, are mined again:
 # their rows of the matrix only, in float32.
 #
-# b is a number that somebody has proven, or `SAFETY` times the largest |s - c| among all pairs that
-# were scored twice. The latter is a measurement, not a proof; the certificate says which it was.
+# b is `SAFETY` times the largest |s - c| among all pairs that were scored twice: a measurement, not
+# a proof.
 
 
 @final
@@ -421,8 +421,7 @@ class Certificate:
         certain_texts: texts whose first list was certain.
         pairs: number of pairs scored in both precisions.
         error: largest difference between the two scores of one of these pairs.
-        bound: the assumed largest difference over the whole matrix.
-        measured: whether the bound is a multiple of `error`; otherwise it was given.
+        bound: the assumed largest difference over the whole matrix, `SAFETY` times `error`.
     """
 
     images: int
@@ -432,12 +431,10 @@ class Certificate:
     pairs: int
     error: float
     bound: float
-    measured: bool
 
     def describe(self) -> str:
         """Return the certificate as one sentence."""
         source = f"{self.bound / self.error:g} times that" if self.error else "the same"
-        source = source if self.measured else "as given"
         return (
             f"{self.certain_images:,} of {self.images:,} images and {self.certain_texts:,} of "
             f"{self.texts:,} texts were certain at once, the others were mined again in float32; "
@@ -476,7 +473,6 @@ def mine_half_precision(
     texts_per_image: int,
     images_per_text: int,
     slack: int = SLACK,
-    bound: float | None = None,
     filters: NegativeFilters | None = None,
     **options: Unpack[StreamOptions],
 ) -> tuple[HardNegativeLists, Certificate]:
@@ -489,8 +485,8 @@ def mine_half_precision(
     large products follow autocast gain, such as those of attention; plain cosines are in float32
     either way.
 
-    The default bound is twice the largest error on the short lists, which is not proven for the
-    other pairs. A pass that was stopped is resumed in bfloat16; the later steps start anew.
+    The bound is measured on the short lists, not proven for the other pairs. Only the bfloat16 pass
+    is resumed where it was stopped; the later steps start anew.
 
     Args:
         members: see `mine_lists`.
@@ -498,7 +494,6 @@ def mine_half_precision(
         texts_per_image: length of an image's list.
         images_per_text: length of a text's list.
         slack: additional entries of the short lists; more slack leaves fewer queries to mine again.
-        bound: largest error of a bfloat16 score, if it is known.
         filters: what else to leave out of the lists; near duplicates only.
         **options: see `StreamOptions`.
 
@@ -509,8 +504,6 @@ def mine_half_precision(
     check_lengths(texts_per_image, images_per_text)
     if slack < 0:
         raise ValueError(f"slack={slack}: 0 or more are kept besides the wanted ones")
-    if bound is not None and not bound >= 0:
-        raise ValueError(f"bound={bound}: 0 or more is needed")
     if filters and (judging := filters.plan.score_settings):
         name, value = judging[0]
         raise ValueError(
@@ -523,11 +516,11 @@ def mine_half_precision(
     matrix.fill(near, "bfloat16")
     rescored = RescoredPairs(members, near[0].rows, near[1].rows, device=options.get("device"))
     error = max(score_disagreement(side, rescored) for side in near)
-    limit = SAFETY * error if bound is None else bound
+    bound = SAFETY * error
     lists, certain = [], []
     for wanted, short, answers in zip(exact, near, (exact[1].queries, exact[0].queries)):
         rows, scores = rescored.best(short.query, wanted.k)
-        sure = certain_entries(short, answers, scores, limit)
+        sure = certain_entries(short, answers, scores, bound)
         if len(left := (~sure).nonzero().squeeze(1)):
             matrix.fill_rows(wanted, left)
             rows[left], scores[left] = wanted.rows.cpu()[left], wanted.scores.cpu()[left]
@@ -540,8 +533,7 @@ def mine_half_precision(
         certain_texts=certain[1],
         pairs=len(rescored),
         error=error,
-        bound=limit,
-        measured=bound is None,
+        bound=bound,
     )
     return _on_cpu(*lists), certificate
 

@@ -411,10 +411,6 @@ class StoredVectors(Teacher):
 
     The weighted sum of K inner products is one inner product of concatenated vectors, with each
     image vector multiplied by its teacher's factor.
-
-    Args:
-        stores: images and texts of each teacher.
-        weights: of each teacher.
     """
 
     def __init__(

@@ -143,15 +143,9 @@ class ModelGenerator:
         candidate_filter: CandidateFilter | None = None,
         seed: int = 0,
     ) -> None:
-        """Create a generator.
+        """Create a generator of at most `keep` foils of each caption, the hardest.
 
-        Args:
-            inputs: of the model.
-            model: the model, on the device that computes.
-            mask_refill: how captions are masked and refilled.
-            keep: m, hardest foils of each caption, at most.
-            candidate_filter: which captions may be chosen; None for the paper's rule.
-            seed: of masks and words.
+        The model computes on its device; without a `candidate_filter`, the paper's rule applies.
 
         Raises:
             ValueError: the model has no head for hidden words or no token that hides them, or
@@ -213,11 +207,7 @@ class ModelGenerator:
             )
 
     def items(self, rows: Tensor) -> Iterator[GeneratedItems]:
-        """Generate captions as token ids, a few originals at a time, from one random state.
-
-        Args:
-            rows: (T,) captions that describe an image.
-        """
+        """Generate from (T,) captions, as token ids, a few at a time and from one random state."""
         device, rng = next(self.model.parameters()).device, torch.Generator().manual_seed(self.seed)
         processor = self.inputs.processor
         with progress("captions generated for", len(rows)) as advance:

@@ -21,11 +21,8 @@ from counterfoil.scoring.encode import evaluation_mode
 class JudgeModel:
     """Takes a caption for true if a frozen model scores it about as high as the original.
 
-    Args:
-        model: the model, on the device that computes.
-        processor: its inputs from the data set.
-        slack: a caption counts as true if it scores at least the original's score less this; if
-            negative, it has to score higher.
+    It does so if the caption scores at least the original's score less `slack`; if that is
+    negative, it has to score higher.
 
     Raises:
         ValueError: the model reads ready-made vectors.
@@ -65,13 +62,9 @@ class ParaphraseJudge:
     """Takes a caption for true if it means what the image's other captions mean.
 
     A generated caption is always near the one it was made from, so that one does not count: both
-    are compared with the other captions of the image, and the nearest of these decides. For an
-    image without other captions, every generated caption is taken for false.
-
-    Args:
-        meanings: the sentence encoder.
-        dataset: the data set of the captions.
-        slack: a caption counts as true from the original's cosine less this on.
+    are compared with the other captions of the image, and the nearest of these decides: a caption
+    counts as true from the original's cosine less `slack` on. For an image without other captions,
+    every generated caption is taken for false.
     """
 
     def __init__(

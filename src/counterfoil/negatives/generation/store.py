@@ -154,15 +154,9 @@ class GeneratedStore:
         settings: Mapping[str, Any],
         seed: int,
     ) -> Self:
-        """Write the folder, whole or not at all, while the foils are being generated.
+        """Write the new folder, whole or not at all, while the foils are being generated.
 
-        Args:
-            folder: must not exist yet.
-            foils: of captions of the data set.
-            dataset: the split of these captions.
-            writer: description of the generator.
-            settings: of the generator; plain values.
-            seed: of random choices.
+        The manifest describes the data set, the `writer` and its plain `settings`.
 
         Raises:
             ValueError: the folder exists.
