@@ -41,7 +41,7 @@ from counterfoil.negatives.online import with_values
 from counterfoil.scoring.encode import evaluation_mode
 
 CAPTIONS = 32  # of a part, the most that a kill can cost
-AT_ONCE = 8  # captions for which `generate_items` generates together
+AT_ONCE = 8  # captions for which `ModelGenerator.items` generates together
 GENERATOR = "tags"  # name in `GeneratedCaption.writer`
 DECIMALS = 6  # of a stored score
 

@@ -98,10 +98,10 @@ def read_in_parts(
     def by_slot(share: Tensor | None) -> Tensor | None:
         if share is None:
             return None
-        more = max(counts) - len(share)  # every process sends as many
-        padded = pad(share, (0, 0) * (share.dim() - 1) + (0, more))
-        parts = distributed.gather_rows(padded).split(max(counts))
-        return torch.cat([part[:real] for part, real in zip(parts, counts, strict=True)])
+        most = max(counts)  # every process sends as many
+        padded = pad(share, (0, 0) * (share.dim() - 1) + (0, most - len(share)))
+        rows = distributed.gather_rows(padded)
+        return torch.cat([rows[n * most : n * most + real] for n, real in enumerate(counts)])
 
     return WordReading(
         score=by_text(reading.score),
