@@ -307,7 +307,7 @@ def test_one_of_several_judges_is_enough() -> None:
     seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     judges = [BeginsBefore("c"), BeginsBefore("m")]
-    source = cases.writer(seen, sieve=CandidateFilter(judges=judges))
+    source = cases.writer(seen, sieve=CandidateFilter(opinion=judges))
     proposal, _, _ = cases.proposed(source, model, batch)
     texts = written(proposal, batch)
     assert sum(map(len, texts.values()))

@@ -473,7 +473,7 @@ class CandidateFilter:
         choice: "exact" leaves copies out; "lowered logits" and "lowered scores" are the authors'
             first and second step, which leave nothing out and lower the scores of copies, before
             the sigmoid or after it. They have no rules.
-        judges: models that judge the hardest; one that any takes for true is left out.
+        opinion: judges of the hardest captions; one that any judge takes for true is left out.
 
     Raises:
         ValueError: an unknown rule or choice, or rules for a choice that has none.
@@ -484,17 +484,17 @@ class CandidateFilter:
         *,
         rules: tuple[Rule, ...] = ("captions",),
         choice: Choice = "exact",
-        judges: Sequence[FalseNegativeJudge] = (),
+        opinion: Sequence[FalseNegativeJudge] | None = None,
     ) -> None:
         for rule in rules:
             parse_literal(Rule, rule, "a rule for generated captions")
         parse_literal(Choice, choice, "a way to choose generated captions")
-        if choice != "exact" and (rules or judges):
+        if choice != "exact" and (rules or opinion):
             raise ValueError(
                 f"choice={choice!r} is the authors' form, which leaves nothing out; give it "
-                "rules=() and no judges"
+                "rules=() and no opinion"
             )
-        self.rules, self.choice, self.judges = rules, choice, tuple(judges)
+        self.rules, self.choice, self.judges = rules, choice, tuple(opinion or ())
 
     def allowed(self, candidates: GeneratedCandidates) -> Tensor:
         """Return (B, N) bool, captions that may be chosen; the others need not be scored."""

@@ -303,7 +303,7 @@ def _candidate_filter(
     if stage.encoder is not None:
         meanings = SentenceEncoder(stage.encoder, device=distributed.device())
         judges.append(ParaphraseJudge(meanings=meanings, dataset=dataset, slack=stage.slack))
-    return CandidateFilter(rules=stage.rules, judges=judges)
+    return CandidateFilter(rules=stage.rules, opinion=judges)
 
 
 def _manifest_settings(stage: Generate, model: Model, guide: Model | None) -> dict[str, object]:
