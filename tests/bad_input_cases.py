@@ -359,7 +359,7 @@ serve nowhere --port 70000 => '--port' | 70000
 serve nowhere --depth 0 => '--depth' | 0
 serve nowhere --seconds 0 => '--seconds' | greater than
 plan demoo => 'demoo' is not a recipe | did you mean 'demo'
-train scan-t2l --data scenes => 'scan-t2l' | did you mean 'scan-t2i'
+train scan-t2l --data $FEW => 'scan-t2l' | did you mean 'scan-t2i'
 plan aoq/vsepp-scenes --set onlin.seed=1 => 'onlin' | did you mean 'online'
 plan aoq/vsepp-scenes --set online.epoks=1 => 'epoks' | did you mean 'epochs'
 plan aoq/vsepp-scenes --set online.model.image.widht=1 => did you mean 'width'
@@ -370,8 +370,8 @@ plan aoq/vsepp-scenes --set online.epochs=1.5 => 1.5 is a number | a whole numbe
 plan aoq/vsepp-scenes --set online.seed.x=1 => 'x' is not a key
 run aoq/vsepp-scenes --set online.batch=-1 => batch=-1 | may not be below 0
 run aoq/vsepp-scenes --set online.batch=0 => SwitchAfter | HardestTripletLoss
-train vsepp --data scenes --batch-size few => 'few' | all
-train vsepp --data scenes --batch-size 0 => '0' | all
+train vsepp --data $FEW --batch-size few => 'few' | all
+train vsepp --data $FEW --batch-size 0 => '0' | all
 run aoq/vsepp-scenes --set online.processor.images=pixles => mean 'pixels'
 plan aoq/vsepp-scenes --set *.protocol=coco-1 => mean 'coco-1k'
 plan aoq/vsepp-scenes --set online.epochs=none => None is none | whole number
@@ -410,7 +410,7 @@ evaluate vectors --first vectors --cxc x => leave out --eccv
 plan aoq/vsepp-scenes --set test-online.depth=0 => depth=0 | at least 1
 evaluate vectors --ties optimist => mean 'optimistic'
 search vectors dog --data $FEW => ready-made vectors
-search vectors dog.jpg --data scenes => dog.jpg does not exist
+search vectors dog.jpg --data $FEW => dog.jpg does not exist
 convert scam a b c => 'scam' | did you mean 'scan'
 sweep demo => demo varies nothing | add --over
 sweep aoq/vsepp-scenes --over online.rate => no axis of a sweep | key=value,value
@@ -435,9 +435,9 @@ write tags vectors $SCENES --output w --singles alone => 'alone' | always, only
 write tags vectors $SCENES --output w --temperature 0 => temperature=0.0 | above 0
 analyse true-rate w --data $SCENES --output p.html --encoder .
     => no modules.json | sentence-transformers
-judge vectors --data scenes --negatives x --output y => x/manifest.json does not
+judge vectors --data $FEW --negatives x --output y => x/manifest.json does not
 judge vectors --output y => Missing option '--negatives'
-mine vectors --data scenes --output x --filter meanings=0.7 => encoder to a folder
+mine vectors --data $FEW --output x --filter meanings=0.7 => encoder to a folder
 write tags vectors $SCENES --output w --masks 0 => '--masks' | greater than or equal to 1
 write tags vectors $SCENES --output w --split trian => 'trian'
 write tags nowhere/at/all $SCENES --output w => nowhere/at/all
@@ -457,7 +457,7 @@ analyse cross-rank runs/a+ --output a.html --data $FEW => 'runs/a+' is no ensemb
 analyse against batches . --output page.html => 'batches' | did you mean 'batch'
 analyse student nowhere --output page.html => nowhere holds no note of a stage
 analyse against batch runs/a runs/a --output page.html => runs/a is given twice
-analyse map vectors --data scenes --method tsn --output page.html => 'tsn' | did you mean 'tsne'
+analyse map vectors --data $FEW --method tsn --output page.html => 'tsn' | did you mean 'tsne'
 analyse map vectors --negatives 0 --output a.html => '--negatives'
 foils vectors => Missing argument 'SET'
 foils blind nowhere.json --blind a.txt => nowhere.json does not exist
@@ -475,7 +475,7 @@ explain vectors scene-0-tset-00000 dog --data $REGIONS
 explain vectors a.png dog --threshold 1.5 => '--threshold' | less than or equal to 1, not '1.5'
 explain vectors --data x --top 0 => '--top' | equal to 1
 explain vectors --data $REGIONS --split tset => mean 'test'
-analyse true-rate --data scenes --output p.html => nothing is to be judged | --crowd
+analyse true-rate --data $FEW --output p.html => nothing is to be judged | --crowd
 analyse true-rate --crowd c.txt --data $SCENES --output p.html => c.txt does not exist
 analyse fluency w --data $SCENES --output p.html => w/manifest.json
 analyse sheet w --data $SCENES --output s.csv => w/manifest.json
@@ -486,12 +486,12 @@ analyse discrimination vectors --data $FEW --output p.html => cannot read writte
 analyse difficulty nowhere --output p.html => holds no metrics.jsonl
 export nothing/here/at/all --to hf --output out => nothing/here
 export x --to trec --output out => 'trec' | a form of models | hf
-export x --to hf --output out --data scenes => --data | x holds none
+export x --to hf --output out --data $FEW => --data | x holds none
 index runs/mine --output x => name both
 
 # options that nothing would read
 plan --set online.seed=1 => --set is | with a recipe
-export a --to hf --output b --data scenes => --data is | with negatives | a holds none
+export a --to hf --output b --data $FEW => --data is | with negatives | a holds none
 export a --to hf --output b --split dev --images p => --images and --split are | them out
 export a --to hf --output b --most 2 --features f => --features and --most | negatives
 export a --to hf --output b --corrections d => --corrections is | leave it out
@@ -510,7 +510,7 @@ sweep demo --over *.seed=1,2 --dry --data x --test-best
 write rules scenes --output a --kind numeral --synonyms wordnet => --synonyms is | nouns
 write tags a scenes --output b --slack 0.1 => --slack is | with --guide
 explain a b c --resume --top 3 => --top and --resume are | with --data alone
-explain a b c --data scenes --split dev => --split is | with --data alone
+explain a b c --data $FEW --split dev => --split is | with --data alone
 explain a --corrections d => --corrections is | with --data
 explain a b c --images p => --images is | with --data
 index --half --backend milvus => --backend and --half are | with a model

@@ -81,10 +81,12 @@ def test_an_id_or_a_caption_that_looks_like_one(photos, printed):
 
 
 def test_a_page_of_thumbnails(photos, printed):
-    printed("search", "my-index", "<b>a red circle</b>", "--top", "3", "--output", "found.html")
+    query = "<b>a red circle</b> [bold]"
+    assert query in printed("search", "my-index", query, "--top", "3", "--output", "found.html")
     page = Path("found.html").read_text()
     assert page.count("data:image/") >= 3
     assert "<b>a red" not in page
+    assert "[bold]" in page
     (photos / "my-photos" / "images" / "03.png").unlink()  # moved since
     printed("search", "my-index", "a red circle", "--top", "36", "--output", "found.html")
 

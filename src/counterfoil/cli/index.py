@@ -128,6 +128,7 @@ def index(
         )
     from counterfoil.core import distributed
     from counterfoil.core.console import output
+    from counterfoil.data.checks import counted
     from counterfoil.model import load_model
     from counterfoil.search.index import build_index, open_index
 
@@ -137,7 +138,7 @@ def index(
         with open_index(folder, model=model) as opened:
             update = opened.add(_dataset(source, split, prefix), replace=exchange)
         replaced = f", {update.replaced:,} exchanged" if update.replaced else ""
-        known = f"; {_count(update.unchanged, 'image')} known before" if update.unchanged else ""
+        known = f"; {counted(update.unchanged, 'image')} known before" if update.unchanged else ""
         output(f"added {_counts(update)}{replaced}{known}")
     else:
         name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
@@ -197,8 +198,6 @@ def _image_folder(source: DataSource) -> ImageTextDataset:
 
 
 def _counts(update: IndexUpdate) -> str:
-    return f"{_count(update.images, 'image')} and {_count(update.texts, 'caption')}"
+    from counterfoil.data.checks import counted
 
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{counted(update.images, 'image')} and {counted(update.texts, 'caption')}"

@@ -265,12 +265,17 @@ RENAMED = {
 RENAMED_IN = {"diagnose": {"--out": "--json"}, "evaluate": {"--out": "--json"}}
 
 
+@functools.cache
+def _command(app: typer.Typer) -> Any:
+    return typer.main.get_command(app)
+
+
 def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     """Run a command line; print an error as one sentence.
 
     Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, errors of the input are too.
     """
-    command: Any = typer.main.get_command(app)
+    command = _command(app)
     words = current_spelling(command, sys.argv[1:] if arguments is None else arguments)
     try:
         code = command.main(words, prog_name="counterfoil", standalone_mode=False)

@@ -19,6 +19,7 @@ from counterfoil.core.config import parse_choice
 from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder, read_json
 from counterfoil.data.batching import BatchSampler
+from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
@@ -181,7 +182,7 @@ def write_sentence_transformers(negatives: ExportedNegatives, folder: Path) -> l
             for positive in group.positives
         )
         count = _write_json_lines(folder / f"{direction}.jsonl", records)
-        lines.append(f"{direction}.jsonl: {count:,} rows, {_count(longest, 'negative')} each")
+        lines.append(f"{direction}.jsonl: {count:,} rows, {counted(longest, 'negative')} each")
         if short := sum(0 < len(group.negatives) < longest for group in groups):
             lines.append(
                 f"{short:,} of {direction} have fewer than {longest} negatives and are left out; "
@@ -314,7 +315,7 @@ def _write_queries(
         with_negatives = (g for g in _with_progress(direction, groups) if g.negatives)
         records = (record(group, direction) for group in with_negatives)
         count = _write_json_lines(folder / f"{direction}.jsonl", records)
-        lines.append(f"{direction}.jsonl: {_count(count, 'query', 'queries')}")
+        lines.append(f"{direction}.jsonl: {count:,} {'query' if count == 1 else 'queries'}")
     return lines
 
 
@@ -358,10 +359,6 @@ def _values(items: Iterable[ExportItem]) -> list[str]:
 
 def _one_line(caption: str) -> str:
     return " ".join(caption.split())
-
-
-def _count(count: int, noun: str, plural: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def negatives_kind(store: Path) -> NegativesKind | None:

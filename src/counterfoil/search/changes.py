@@ -12,6 +12,7 @@ from typing import final
 import torch
 
 from counterfoil.core.console import progress
+from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.search.vector_index import Collection, IndexEntry, VectorIndex
@@ -59,7 +60,7 @@ def compare_dataset(
     if not replace and (image_conflicts or text_conflicts):
         kind = "picture than the one" if image_conflicts else "image's caption than the one"
         numbers = [
-            f"{len(conflicts):,} {noun}{'' if len(conflicts) == 1 else 's'}"
+            counted(len(conflicts), noun)
             for conflicts, noun in ((image_conflicts, "image"), (text_conflicts, "caption"))
         ]
         raise ValueError(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.config import unknown_name
+from counterfoil.core.config import parse_choice, unknown_name
 from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_folder, atomic_write, ensure_writable_folder
 from counterfoil.core.types import Embeddings
@@ -358,8 +358,7 @@ class SearchIndex:
                 (self.folder / place).unlink(missing_ok=True)
 
     def _check_target(self, find: SearchTarget) -> None:
-        if find not in TARGET_SIDES:
-            raise ValueError(unknown_name(find, list(TARGET_SIDES), "something to find"))
+        parse_choice(TARGET_SIDES, find, "something to find")
         if not len(self.vectors.collection(TARGET_SIDES[find])):
             raise ValueError(f"{self.folder} holds {self.description}; there are no {find} to find")
 
