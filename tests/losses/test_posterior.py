@@ -163,16 +163,6 @@ def test_in_evaluation_and_from_equal_scores_it_learns_nothing():
     assert not made.learnt.any()
 
 
-def test_after_a_period_it_learns_anew():
-    made = PosteriorTripletLoss(period=3)
-    counts = []
-    for step in range(5):
-        made(judged(torch.eye(2), [0, 1], step=step))
-        made(judged(torch.zeros(2, 2), [0, 1], step=step))  # the level of equal scores
-        counts.append(int(made.learnt[0, 0]))
-    assert counts == [2, 4, 6, 2, 4]
-
-
 def test_what_it_learnt_is_saved_with_it():
     made = PosteriorTripletLoss()
     made(judged(torch.eye(3), [0, 1, 2]))
@@ -206,5 +196,3 @@ def test_impossible_choices_are_refused():
         PosteriorTripletLoss(choice="sample")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="enough=-1 was given; use 0 or more"):
         PosteriorTripletLoss(enough=-1)
-    with pytest.raises(ValueError, match="period=-5 was given"):
-        PosteriorTripletLoss(period=-5)

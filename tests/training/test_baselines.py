@@ -25,7 +25,7 @@ OBJECTIVES = {
         loss=lazy(DebiasedContrastiveLoss, temperature=0.1, beta=0.5, reduction="mean")
     ),
     "selhn": weighted_sum(loss=lazy(SelectiveHardNegativeLoss, reduction="mean")),
-    "fne": weighted_sum(loss=lazy(PosteriorTripletLoss, enough=20, period=15, reduction="mean")),
+    "fne": weighted_sum(loss=lazy(PosteriorTripletLoss, enough=20, reduction="mean")),
     "expected": weighted_sum(loss=lazy(PosteriorTripletLoss, choice="expected", reduction="mean")),
 }
 

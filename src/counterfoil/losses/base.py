@@ -54,22 +54,40 @@ class PairScores(TypedDict, total=False):
     """Keyword arguments of a loss: scores of further pairs, in rows aligned with the anchor pairs.
 
     (B,) for one pair each or (B, N) for N; -inf for a pair that is not to count.
+
+    Attributes:
+        hard_text: the anchor images with mined texts.
+        hard_image: mined images with the anchor texts.
+        cross: the mined images with the mined texts.
+        companion: the mined texts' own images with captions of the mined images.
+        generated: the anchor images with generated captions; the role "written".
+        edited: (B, 2) the anchor image with an edited text, and an edited image with the anchor
+            text.
+        masked_positive: (B, 2) likewise, of positives without their most important words or
+            regions.
+        masked_negative: (B, 2) likewise, of the hardest negatives.
+        queue_text: the anchor images with texts of earlier batches.
+        queue_image: images of earlier batches with the anchor texts.
+        key_text: (B, 1) the anchor images with their own texts as a momentum encoder sees them.
+        key_image: (B, 1) the same of the anchor texts.
+        hard_text_guide: as `guide`, for the pairs of `hard_text`.
+        hard_image_guide: as `guide`, for the pairs of `hard_image`.
     """
 
-    hard_text: Tensor | None  # the anchor images with mined texts
-    hard_image: Tensor | None  # mined images with the anchor texts
-    cross: Tensor | None  # the mined images with the mined texts
-    companion: Tensor | None  # the mined texts' own images with captions of the mined images
-    generated: Tensor | None  # the anchor images with generated captions; the role "written"
-    edited: Tensor | None  # (B, 2): anchor image with edited text, edited image with anchor text
-    masked_positive: Tensor | None  # (B, 2): positives without their most important words, regions
-    masked_negative: Tensor | None  # (B, 2): likewise, of the hardest negatives
-    queue_text: Tensor | None  # the anchor images with texts of earlier batches
-    queue_image: Tensor | None  # images of earlier batches with the anchor texts
-    key_text: Tensor | None  # (B, 1): anchor images with their texts by a momentum encoder
-    key_image: Tensor | None  # (B, 1): the same of the anchor texts
-    hard_text_guide: Tensor | None  # as `guide`, for the pairs of hard_text
-    hard_image_guide: Tensor | None  # as `guide`, for the pairs of hard_image
+    hard_text: Tensor | None
+    hard_image: Tensor | None
+    cross: Tensor | None
+    companion: Tensor | None
+    generated: Tensor | None
+    edited: Tensor | None
+    masked_positive: Tensor | None
+    masked_negative: Tensor | None
+    queue_text: Tensor | None
+    queue_image: Tensor | None
+    key_text: Tensor | None
+    key_image: Tensor | None
+    hard_text_guide: Tensor | None
+    hard_image_guide: Tensor | None
 
 
 class ScoresModule(nn.Module, ABC, Generic[Output]):

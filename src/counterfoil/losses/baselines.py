@@ -388,8 +388,8 @@ class PosteriorTripletLoss(Loss):
 
     Departs from the authors' code in: another caption of the same image is no negative; negatives
     come from the batch, not from queues of a momentum encoder; the variance is taken around the
-    mean, not around earlier means; scores are divided by `ScoreMatrix.scale`, as cosines; and
-    "expected" has no sampling variance.
+    mean, not around earlier means, and of all steps, not of the last epoch; scores are divided by
+    `ScoreMatrix.scale`, as cosines; and "expected" has no sampling variance.
 
     In training mode each call updates the two Gaussians first; they are buffers, saved with it.
 
@@ -399,8 +399,6 @@ class PosteriorTripletLoss(Loss):
             taken over all of them.
         sharpness: k in the weights exp(-k d²) and exp(-k p).
         enough: pairs that must be known before the posterior is used.
-        period: the Gaussians are fitted anew after so many steps; the authors take an epoch. 0 for
-            never.
         reduction: see `Loss`.
 
     Raises:
@@ -420,18 +418,15 @@ class PosteriorTripletLoss(Loss):
         choice: Choice = "sampled",
         sharpness: float = 0.5,
         enough: int = 200,
-        period: int = 0,
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
         parse_literal(Choice, choice, "how a negative is chosen")
-        for name, number in (("sharpness", sharpness), ("enough", enough), ("period", period)):
+        for name, number in (("sharpness", sharpness), ("enough", enough)):
             if number < 0:
                 raise ValueError(f"{name}={number} was given; use 0 or more")
         self.choice: Choice = choice
-        self.margin, self.sharpness = margin, sharpness
-        self.enough, self.period = enough, period
-        self._restarted = -1  # step of the last restart
+        self.margin, self.sharpness, self.enough = margin, sharpness, enough
         # rows: positives, hardest negatives; columns: count, mean, sum of squared deviations
         self.register_buffer("learnt", torch.zeros(2, 3))
 
@@ -440,7 +435,7 @@ class PosteriorTripletLoss(Loss):
         grid = self.grid(scores)
         true, wrong = positive_scores(grid), negative_scores(grid)
         if self.training:
-            self._update(grid, true, scores.step)
+            self._update(grid, true)
         texts = self._one_way(wrong[true.image], true.score, grid, scores, "texts")
         images = self._one_way(wrong.T[true.text], true.score, grid, scores, "images")
         return self.reduce(texts + images, grid)
@@ -485,11 +480,8 @@ class PosteriorTripletLoss(Loss):
         return odds.sigmoid()
 
     @torch.no_grad()
-    def _update(self, grid: ScoreMatrix, true: PositiveScores, step: int) -> None:
+    def _update(self, grid: ScoreMatrix, true: PositiveScores) -> None:
         """Update the Gaussians with the pairs that rank first in their row and in their column."""
-        if self.period and step % self.period == 0 and step != self._restarted:
-            self.learnt.zero_()  # once, however often the loss is called at this step
-            self._restarted = step
         hard = hardest_negatives(grid, true)
         first = (true.score > hard.text) & (true.score > hard.image)
         negatives = torch.cat((hard.text[first], hard.image[first]))

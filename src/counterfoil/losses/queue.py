@@ -13,8 +13,27 @@ from counterfoil.losses.base import Loss, Reduction
 DIRECTIONS = ((Role.QUEUE_TEXT, Role.KEY_TEXT), (Role.QUEUE_IMAGE, Role.KEY_IMAGE))
 
 
+class SmoothHingeLoss(Loss):
+    """Base of both: a smooth hinge on all negatives, and a reward of true pairs."""
+
+    def __init__(
+        self, *, sharpness: float = 90.0, bar: float = 0.5, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(reduction=reduction)
+        if sharpness <= 0:
+            raise ValueError(f"sharpness={sharpness} is not possible; it must be positive")
+        self.sharpness, self.bar = sharpness, bar
+
+    def cost(self, scores: Tensor, dim: int) -> Tensor:
+        """Return ln(1 + sum of e^(sharpness (scores - bar))) / sharpness along an axis."""
+        logits = self.sharpness * (scores - self.bar)
+        # one entry of 0 is the 1 inside the logarithm, without overflow
+        shape = [1 if axis == dim else size for axis, size in enumerate(logits.shape)]
+        return torch.cat([logits.new_zeros(shape), logits], dim).logsumexp(dim) / self.sharpness
+
+
 @final
-class UTOLoss(Loss):
+class UTOLoss(SmoothHingeLoss):
     """Unified training objective: smooth hinge on all negatives, logarithmic reward of true pairs.
 
     USER (https://arxiv.org/abs/2301.06844), as released, over a matrix S of B images and captions,
@@ -38,23 +57,15 @@ class UTOLoss(Loss):
     -0.4862
     """
 
-    def __init__(
-        self, *, sharpness: float = 90.0, bar: float = 0.5, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(reduction=reduction)
-        self.sharpness, self.bar = _checked_sharpness(sharpness), bar
-
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
         wrong = grid.scores.masked_fill(grid.positive, 0)
-        cost = sum(
-            smooth_hinge(wrong, dim, sharpness=self.sharpness, bar=self.bar).sum() for dim in (0, 1)
-        )
+        cost = self.cost(wrong, 0).sum() + self.cost(wrong, 1).sum()
         return self.reduce(cost - grid.anchor.relu().log1p().sum(), grid)
 
 
 @final
-class MomentumQueueLoss(Loss):
+class MomentumQueueLoss(SmoothHingeLoss):
     """The same against the keys that a `MomentumQueue` holds (USER).
 
     With queries q of the trained encoder, momentum keys k+ of their partners and queued keys k:
@@ -76,29 +87,9 @@ class MomentumQueueLoss(Loss):
     needs = frozenset(role for pair in DIRECTIONS for role in pair)
     needs_block = False
 
-    def __init__(
-        self, *, sharpness: float = 90.0, bar: float = 0.5, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__(reduction=reduction)
-        self.sharpness, self.bar = _checked_sharpness(sharpness), bar
-
     def forward(self, scores: Scores) -> Tensor:
         total = torch.zeros((), device=scores.pairs[Role.QUEUE_TEXT].device)
         for queue, key in DIRECTIONS:
-            cost = smooth_hinge(scores.pairs[queue], 1, sharpness=self.sharpness, bar=self.bar)
+            cost = self.cost(scores.pairs[queue], 1)
             total = total + (cost - scores.pairs[key].relu().log1p().mean(1)).sum()
         return self.reduce(total, self.grid(scores))
-
-
-def smooth_hinge(scores: Tensor, dim: int, *, sharpness: float, bar: float) -> Tensor:
-    """Return ln(1 + sum of e^(sharpness (scores - bar))) / sharpness along an axis."""
-    logits = sharpness * (scores - bar)
-    # one entry of 0 is the 1 inside the logarithm, without overflow
-    shape = [1 if axis == dim else size for axis, size in enumerate(logits.shape)]
-    return torch.cat([logits.new_zeros(shape), logits], dim).logsumexp(dim) / sharpness
-
-
-def _checked_sharpness(sharpness: float) -> float:
-    if sharpness <= 0:
-        raise ValueError(f"sharpness={sharpness} is not possible; it must be positive")
-    return sharpness

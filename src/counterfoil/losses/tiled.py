@@ -71,7 +71,7 @@ def tiled_info_nce(
     if exempt is not None and weight is not None:
         true = weight > 0
         cost = cost + (costs(exempt.image[true], exempt.text[true]) * weight[true]).sum()
-    return _reduced(cost, len(own), reduction)
+    return cost / len(own) if reduction == "mean" else cost
 
 
 def tiled_hardest_triplet(
@@ -97,7 +97,8 @@ def tiled_hardest_triplet(
     true = (images[own] * texts).sum(1)
     wrong_texts, wrong_images = _wrong_pairs(images, texts, own, exempt, tile, hardest=True)
     costs = hinge(wrong_texts[own], true, margin) + hinge(wrong_images, true, margin)
-    return _reduced(costs.sum(), len(own), reduction)
+    cost = costs.sum()
+    return cost / len(own) if reduction == "mean" else cost
 
 
 @final
@@ -226,8 +227,3 @@ def _checked(
         raise ValueError(f"a tile of {tile} was given; it must be positive")
     dtype = torch.promote_types(torch.promote_types(images.dtype, texts.dtype), torch.float32)
     return images.to(dtype), texts.to(dtype), text_to_image.to(images.device)
-
-
-def _reduced(cost: Tensor, texts: int, reduction: Reduction) -> Tensor:
-    """The cost of all pairs, or its share per text."""
-    return cost / texts if reduction == "mean" else cost

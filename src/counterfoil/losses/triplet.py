@@ -52,10 +52,8 @@ class TripletLoss(Loss):
     def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
         """Return the scalar cost of one direction.
 
-        Args:
-            wrong: (A, C) scores of the candidates of each anchor, -inf for true ones.
-            anchor: (P,) row of each true pair in `wrong`.
-            positive: (P,) score of each true pair.
+        `wrong` are the (A, C) scores of the candidates of each anchor, -inf for true ones;
+        `anchor` is the (P,) row in it of each true pair, `positive` the (P,) score of each.
         """
 
 
@@ -114,17 +112,10 @@ class SemiHardTripletLoss(TripletLoss):
     FaceNet (https://arxiv.org/abs/1503.03832), section 3.2, in both directions. Where no negative
     scores below the positive, the easiest one is taken: the hardest pulls towards collapse.
 
-    Args:
-        margin: in units of a score.
-        reduction: see `Loss`.
-
     >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
     >>> round(SemiHardTripletLoss(margin=0.2)(scores).item(), 3)
     0.3
     """
-
-    def __init__(self, *, margin: float = 0.2, reduction: Reduction = "sum") -> None:
-        super().__init__(margin=margin, reduction=reduction)
 
     def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
         wrong = wrong[anchor]
@@ -163,10 +154,8 @@ class MeanTripletLoss(TripletLoss):
         super().__init__(margin=margin, reduction=reduction)
         self.semi_hard = semi_hard
 
-    def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        texts, images = self.directions(grid)
-        return self.reduce((texts + images) * len(grid.anchor), grid)
+    def reduce(self, total: Tensor, grid: ScoreMatrix) -> Tensor:
+        return super().reduce(total * len(grid.anchor), grid)  # the total is a mean already
 
     def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
         wrong = wrong[anchor]

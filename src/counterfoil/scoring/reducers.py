@@ -143,13 +143,16 @@ class TopK(ScoreReducer):
         text_to_image: (T,) image row that each text describes, -1 for none; when given, true
             pairs are left out and the lists hold hard negatives.
 
+    Attributes:
+        rows: (Q, k) int32 rows, best first, -1 where fewer exist; filled by `merge`.
+        scores: (Q, k) float32, -inf where fewer exist; filled by `merge`.
+
     Raises:
         ValueError: k is below 1.
     """
 
-    # filled by `merge`
-    rows: Tensor  # (Q, k) int32 rows, best first, -1 where fewer exist
-    scores: Tensor  # (Q, k) float32, -inf where fewer exist
+    rows: Tensor
+    scores: Tensor
 
     def __init__(
         self, query: Side, queries: int, k: int, text_to_image: Tensor | None = None

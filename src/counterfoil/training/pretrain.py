@@ -68,21 +68,30 @@ RegionClasses = Callable[[Tensor], Tensor]
 class PretrainTasks:
     """How often each task is drawn, and how much is hidden.
 
+    Attributes:
+        mlm: weight of hidden words; only the ratio to the other tasks counts.
+        mrfr: features of hidden regions.
+        mrc: likeliest classes of hidden regions.
+        mrckl: probabilities of the classes of hidden regions.
+        itm: whether text and image match.
+        transport: weight of the cost of moving words onto regions, which goes with `itm`.
+        words: how likely a word is hidden.
+        regions: how likely a region is hidden.
+        mismatched: how likely a pair gets another image for `itm`.
+
     Raises:
         ValueError: a number out of range, or no task.
     """
 
-    # weights of the tasks, of which only the ratio counts
-    mlm: float = 2.0  # hidden words
-    mrfr: float = 1.0  # features of hidden regions
-    mrc: float = 0.0  # likeliest classes of hidden regions
-    mrckl: float = 1.0  # probabilities of the classes of hidden regions
-    itm: float = 2.0  # whether text and image match
-    transport: float = 0.1  # weight of the cost of moving words onto regions, beside `itm`
-    # probabilities
-    words: float = 0.15  # that a word is hidden
-    regions: float = 0.15  # that a region is hidden
-    mismatched: float = 0.5  # that a pair gets another image for `itm`
+    mlm: float = 2.0
+    mrfr: float = 1.0
+    mrc: float = 0.0
+    mrckl: float = 1.0
+    itm: float = 2.0
+    transport: float = 0.1
+    words: float = 0.15
+    regions: float = 0.15
+    mismatched: float = 0.5
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
