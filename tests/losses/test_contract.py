@@ -346,6 +346,64 @@ def test_more_refusals():
         WeightedSum(terms=several)(SQUARE)
 
 
+PLAIN, OTHER_GRID = losses.SumTripletLoss(), losses.SumTripletLoss(grid="copies")
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (losses.AdaptiveQuintuplet, {"alpha": 0.0}, r"alpha of 0\.0"),
+        (losses.AdaptiveQuintuplet, {"reference": "positiv"}, "is not a reference.*'positive'"),
+        (losses.DCLLoss, {"temperature": 0.0}, r"temperature of 0\.0 was given; it must be"),
+        (losses.DCLLoss, {"tau_plus": 1.0}, r"tau_plus=1\.0 was given; it is the share of"),
+        (losses.DCLLoss, {"tau_plus": -0.1}, r"tau_plus=-0\.1"),
+        (losses.DCLLoss, {"beta": -1.0}, r"beta=-1\.0 was given; use 0 for equal weights"),
+        (losses.DistanceWeightedTripletLoss, {"furthest": 2.5}, "from 0.5 to 2.5 are not possible"),
+        (losses.DistanceWeightedTripletLoss, {"furthest": 0.4}, "from 0.5 to 0.4 are not possible"),
+        (losses.DistanceWeightedTripletLoss, {"dimensions": 2}, "2 dimensions is too small"),
+        (losses.FNELoss, {"choice": "sample"}, "did you mean 'sampled'"),
+        (losses.FNELoss, {"enough": -1}, "enough=-1 was given; use 0 or more"),
+        (losses.HNRLoss, {"candidates": "queue"}, "'queue' is not where candidates come from"),
+        (losses.InfoNCELoss, {"temperature": 0.0}, r"temperature of 0\.0"),
+        (losses.InfoNCELoss, {"temperature": -1.0}, r"temperature of -1\.0"),
+        (losses.InfoNCELoss, {"temperature": 0.005}, r"temperature of 0\.005"),
+        (losses.LSEHLoss, {"against": "worst"}, "'worst' is not a value of 'against'"),
+        (losses.LSEHLoss, {"same_image": "kept"}, "'kept' is not a value of 'same_image'"),
+        (losses.LinearRamp, {"term": PLAIN, "steps": 0}, "use 1 step or more"),
+        (losses.LinearRamp, {"term": PLAIN, "steps": 3, "start": -1}, "use 1 step or more"),
+        (losses.MRLoss, {"form": "softmax"}, "'softmax' is not a form; did you mean"),
+        (losses.MRLoss, {"operand": "margins"}, "'margins' is not an operand"),
+        (losses.MRLoss, {"emphasis": "soft"}, "'soft' is not an emphasis"),
+        (losses.MRLoss, {"direction": "both"}, "'both' is not a direction"),
+        (losses.MRLoss, {"over": "max"}, "'max' is not a reduction over negatives"),
+        (losses.MRLoss, {"tau": 0.0}, r"tau=0\.0 cannot be a temperature"),
+        (losses.MarginRankingLoss, {"role": "writen"}, "did you mean 'written'"),
+        (losses.NegCLIPLoss, {"temperature": 0.0}, "must be positive"),
+        (losses.NegCLIPLoss, {"texts": ("writen",)}, "did you mean 'written'"),
+        (losses.NegCLIPLoss, {"texts": (), "images": ()}, "no role joins the block"),
+        (losses.SelHNLoss, {"epsilon": -0.1}, r"epsilon=-0\.1 was given; use 0 for always"),
+        (losses.SelfExpandingLoss, {"against": "hardst"}, "did you mean 'hardest'"),
+        (losses.SigmoidLoss, {"scale": 0.0}, r"scale of 0\.0"),
+        (losses.StartAt, {"term": PLAIN, "steps": -1}, "-1 steps of silence"),
+        (losses.SumTripletLoss, {"reduction": "average"}, "'average' is not known; use 'sum' or"),
+        (losses.SwitchAfter, {"first": PLAIN, "second": PLAIN, "steps": -1}, "-1 steps"),
+        (
+            losses.SwitchAfter,
+            {"first": PLAIN, "second": OTHER_GRID, "steps": 1},
+            "'inference' and the other 'copies'",
+        ),
+        (losses.UTOLoss, {"sharpness": 0.0}, r"sharpness=0\.0 is not possible"),
+        (losses.WeightedSum, {"terms": {}}, "at least one term"),
+        (losses.WeightedSum, {"terms": {"a.b": (1.0, PLAIN)}}, "'a.b' cannot name a term"),
+        (losses.WeightedSum, {"terms": {"a": (np.nan, PLAIN)}}, "weight of term 'a' is nan"),
+        (losses.WordLoss, {"task": "doubt", "weights": (1.0, -0.1)}, "may not be below 0"),
+    ],
+)
+def test_what_cannot_be_built(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
 def test_a_schedule_needs_nothing_for_a_loss_that_does_not_count():
     loss = losses.SwitchAfter(
         first=losses.SumTripletLoss(), second=losses.OfflineTriplet(), steps=1

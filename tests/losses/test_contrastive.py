@@ -59,12 +59,6 @@ def test_a_fixed_temperature_gets_no_gradient() -> None:
     assert loss.log_scale.grad is None
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, 0.005])
-def test_impossible_temperatures_are_refused(temperature: float) -> None:
-    with pytest.raises(ValueError, match=f"temperature of {temperature}"):
-        InfoNCELoss(temperature=temperature)
-
-
 def test_sigmoid_equals_a_loop_over_all_pairs() -> None:
     text_to_image = [0, 0, 1, 2]
     s = drawn(2, text_to_image, 4)[0]
@@ -84,11 +78,6 @@ def test_sigmoid_learns_scale_and_bias_unless_told_not_to() -> None:
         loss(judged(s, [0, 1])).backward()
     assert all(p.grad is not None and p.grad.abs() > 0 for p in learnt.parameters())
     assert all(p.grad is None for p in fixed.parameters())
-
-
-def test_an_impossible_scale_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"scale of 0\.0"):
-        SigmoidLoss(scale=0.0)
 
 
 @pytest.mark.parametrize(

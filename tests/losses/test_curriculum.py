@@ -26,18 +26,6 @@ def test_it_needs_what_both_need() -> None:
     assert then.needs == {Role.EDITED, Role.WRITTEN}
 
 
-def test_a_negative_number_of_steps_is_refused() -> None:
-    with pytest.raises(ValueError, match="-1 steps"):
-        SwitchAfter(first=SumTripletLoss(), second=SumTripletLoss(), steps=-1)
-
-
-def test_terms_of_different_grids_are_refused() -> None:
-    other = SumTripletLoss()
-    other.needs_grid = "copies"
-    with pytest.raises(ValueError, match="'inference' and the other 'copies'"):
-        SwitchAfter(first=SumTripletLoss(), second=other, steps=1)
-
-
 @pytest.mark.parametrize(("step", "heard"), [(0, False), (4, False), (5, True), (9, True)])
 def test_what_comes_after_is_silent_inside_a_curriculum_too(step: int, heard: bool) -> None:
     s = drawn(0, [0, 1, 2], 3)[0]
@@ -72,9 +60,3 @@ def test_a_ramp_needs_what_its_term_needs() -> None:
     ramp = LinearRamp(term=late, steps=2)
     assert (ramp.needs, ramp.begins, ramp.needs_grid) == (late.needs, 7, late.needs_grid)
     assert ramp.needs_block == late.needs_block
-
-
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 3, "start": -1}])
-def test_a_ramp_without_steps_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="use 1 step or more"):
-        LinearRamp(term=HardestTripletLoss(), **wrong)

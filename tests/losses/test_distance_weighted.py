@@ -117,12 +117,3 @@ def test_scores_of_another_scale_are_drawn_alike():
     assert DistanceWeightedTripletLoss(margin=2.0)(
         Scores({INFERENCE: wide})
     ).item() == pytest.approx(10 * small.item())
-
-
-def test_what_cannot_be_built():
-    with pytest.raises(ValueError, match=r"distances from 0.5 to 2.5 are not possible"):
-        DistanceWeightedTripletLoss(furthest=2.5)
-    with pytest.raises(ValueError, match=r"distances from 0.5 to 0.4 are not possible"):
-        DistanceWeightedTripletLoss(furthest=0.4)
-    with pytest.raises(ValueError, match="a sphere of 2 dimensions is too small"):
-        DistanceWeightedTripletLoss(dimensions=2)

@@ -59,16 +59,3 @@ def test_without_candidates_it_is_the_loss_of_the_block():
     none = {role: torch.full((4, 1), -INF, dtype=torch.float64) for role in given.pairs}
     ours = InfoNCEWithCandidatesLoss(temperature=0.1, **ROLES)(Scores(given.grids, none))
     torch.testing.assert_close(ours, InfoNCELoss(temperature=0.1)(given))
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"temperature": 0.0}, "must be positive"),
-        ({"texts": ("writen",)}, "did you mean 'written'"),
-        ({"texts": (), "images": ()}, "no role joins the block"),
-    ],
-)
-def test_what_is_refused(given, says):
-    with pytest.raises(ValueError, match=says):
-        InfoNCEWithCandidatesLoss(**given)

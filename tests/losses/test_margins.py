@@ -253,27 +253,6 @@ def test_pairs_that_a_guide_leaves_out_are_no_negatives(options: dict[str, objec
     assert guide_agreement(told.grids[INFERENCE]).divergence.isfinite()
 
 
-@pytest.mark.parametrize(
-    "options,message",
-    [
-        ({"form": "softmax"}, "'softmax' is not a form; did you mean"),
-        ({"operand": "margins"}, "'margins' is not an operand"),
-        ({"emphasis": "soft"}, "'soft' is not an emphasis"),
-        ({"direction": "both"}, "'both' is not a direction"),
-        ({"over": "max"}, "'max' is not a reduction over negatives"),
-        ({"tau": 0.0}, "tau=0.0 cannot be a temperature"),
-    ],
-)
-def test_unknown_options_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MarginDistillationLoss(**options)
-
-
-def test_unknown_candidates_are_refused() -> None:
-    with pytest.raises(ValueError, match="'queue' is not where candidates come from"):
-        HardNegativeRectificationLoss(candidates="queue")
-
-
 def test_they_say_what_they_need() -> None:
     drawn = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
     plain = weighted_sum(

@@ -189,10 +189,3 @@ def test_weights_carry_no_gradient():
             total = total + (hinges * shares).sum() / shares.sum()
     total.backward()
     torch.testing.assert_close(leaf.grad, s.grad)
-
-
-def test_impossible_choices_are_refused():
-    with pytest.raises(ValueError, match="did you mean 'sampled'"):
-        PosteriorTripletLoss(choice="sample")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="enough=-1 was given; use 0 or more"):
-        PosteriorTripletLoss(enough=-1)

@@ -162,13 +162,3 @@ def test_a_batch_without_negatives_still_trains_on_mined_ones() -> None:
     assert (term.weights(scores).text == 1.5).all()
     grads = [tensors[0].grad, *(pair.grad for pair in pairs.values())]
     assert all(g is not None and g.isfinite().all() for g in grads)
-
-
-def test_an_impossible_alpha_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"alpha of 0\.0"):
-        AdaptiveQuintuplet(alpha=0.0)
-
-
-def test_an_unknown_reference_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'positiv' is not a reference.*'positive'"):
-        AdaptiveQuintuplet(reference="positiv")  # type: ignore[arg-type]

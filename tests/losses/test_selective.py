@@ -69,8 +69,3 @@ def test_where_all_scores_are_equal_every_negative_is_pushed():
     SelectiveHardNegativeLoss()(judged(s, [0, 1, 2])).backward()
     assert s.grad.diagonal().tolist() == pytest.approx([-2.0] * 3)
     assert s.grad[0, 1:].tolist() == pytest.approx([1.0, 1.0])
-
-
-def test_what_cannot_be_asked_for():
-    with pytest.raises(ValueError, match=r"epsilon=-0\.1 was given; use 0 for always the hardest"):
-        SelectiveHardNegativeLoss(epsilon=-0.1)

@@ -86,11 +86,3 @@ def test_marked_pairs() -> None:
     left_out = kept.directions(grid)[0].item()
     assert left_out == pytest.approx(0.4)
     assert LSEHLoss(alpha=0.2).directions(grid)[0].item() == 0.0
-
-
-def test_needs() -> None:
-    assert LSEHLoss.needs_guide
-    with pytest.raises(ValueError, match="'worst' is not a value of 'against'"):
-        LSEHLoss(against="worst")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'kept' is not a value of 'same_image'"):
-        LSEHLoss(same_image="kept")  # type: ignore[arg-type]

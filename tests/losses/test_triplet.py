@@ -137,11 +137,6 @@ def test_ranked_below_counts_the_candidates_that_there_are() -> None:
     assert s.grad.diagonal().tolist() == [-0.5, 0]
 
 
-def test_ranked_below_answers_an_unknown_role_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'written'"):
-        MarginRankingLoss(role="writen")
-
-
 def test_a_term_can_judge_another_grid_than_its_anchors_come_from() -> None:
     """A training view with two images per anchor: both are true, the anchor score is its own."""
     s = torch.tensor([[0.9, 0.8], [0.6, 0.1], [0.1, 0.7], [0.3, 0.6]], dtype=torch.float64)
