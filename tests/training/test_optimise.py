@@ -86,30 +86,13 @@ def test_a_group_that_begins_later_stays_and_costs_no_gradient() -> None:
     assert seen == [set(), words, images | words, words]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: OptimizerConfig(rate=0.0), "rate=0.0: a learning rate is above 0"),
-        (lambda: OptimizerConfig(clip=-1.0), "clip=-1.0"),
-        (
-            lambda: ParameterGroup(match="word.*", begins=-1),
-            r"begins=-1: give the epochs, from 0, during",
-        ),
-        (lambda: OptimizerConfig(rule="adamm"), "'adamm' is not a rule.*did you mean 'adam"),
-        (
-            lambda: OptimizerConfig(freeze=("imag.*",)).freeze_in(step()),
-            r"'imag\.\*' is not a pattern",
-        ),
-        (
-            lambda: OptimizerConfig(groups=(ParameterGroup(match="wrd.*"),)).build(step()),
-            "did you mean 'word",
-        ),
-        (lambda: OptimizerConfig(freeze=("*",)).freeze_in(step()), "leaves no parameter to train"),
-    ],
-)
-def test_bad_settings(make: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make()
+def test_patterns_that_fit_nothing_or_everything() -> None:
+    with pytest.raises(ValueError, match=r"'imag\.\*' is not a pattern"):
+        OptimizerConfig(freeze=("imag.*",)).freeze_in(step())
+    with pytest.raises(ValueError, match="did you mean 'word"):
+        OptimizerConfig(groups=(ParameterGroup(match="wrd.*"),)).build(step())
+    with pytest.raises(ValueError, match="leaves no parameter to train"):
+        OptimizerConfig(freeze=("*",)).freeze_in(step())
 
 
 def test_clipping() -> None:

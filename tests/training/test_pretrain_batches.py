@@ -59,19 +59,6 @@ def test_tasks_come_by_their_ratios() -> None:
         assert abs(found[task] / 4000 - share) < 0.03
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"mlm": -1.0}, "mlm=-1.0: a number from 0 on"),
-        ({"words": 1.5}, "words=1.5: a number from 0 to 1"),
-        ({"mlm": 0.0, "mrfr": 0.0, "mrckl": 0.0, "itm": 0.0}, "no task is left"),
-    ],
-)
-def test_tasks_out_of_range(change: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        PretrainTasks(**change)
-
-
 def test_without_classes_two_tasks_are_left_out() -> None:
     assert PretrainTasks(mrc=3).without_classes() == PretrainTasks(mrc=0, mrckl=0)
     with pytest.raises(ValueError, match="no task is left"):

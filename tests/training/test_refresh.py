@@ -284,19 +284,6 @@ def test_what_cannot_be(more: dict[str, Any], message: str, tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "given,message",
-    [
-        ({"every": -1}, "every=-1"),
-        ({"texts": -2}, "texts=-2"),
-        ({"filters": FilterConfig(guided=0.0)}, "a guide cannot judge lists that are mined while"),
-    ],
-)
-def test_plans_out_of_range(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RemineConfig(**given)
-
-
 def test_lists_that_are_gone(tmp_path: Path) -> None:
     steps = 0
     while steps <= 2 * BATCHES:

@@ -50,21 +50,3 @@ def test_a_factor_is_a_share_and_falls_after_warmup(
     peak = found.index(max(found))
     assert found[:peak] == sorted(found[:peak])
     assert found[peak:] == sorted(found[peak:], reverse=True)
-
-
-def test_two_kinds_with_the_same_numbers_differ() -> None:
-    assert CosineLR().kind != LinearLR().kind
-    assert CosineLR() != LinearLR()
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: ConstantLR(warmup=-1), "warmup=-1 is negative"),
-        (lambda: StepDecayLR(), "name either the epochs between"),
-        (lambda: StepDecayLR(every=1, at=(2,)), "name either the epochs between"),
-    ],
-)
-def test_bad_numbers(make: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make()
