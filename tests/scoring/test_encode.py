@@ -32,7 +32,7 @@ def pictures(count: int, regions: int = 3):
 @pytest.mark.parametrize("gram", [False, True])
 def test_images_come_in_row_order(gram):
     model, look = Noisy(gram=gram).eval(), pictures(23)
-    encoded = encode_images(model, look, 23, batch=5, device="cpu")
+    encoded = encode_images(model, look, 23, batch=5)
     want = model.encode_images(look(torch.arange(23)))
     torch.testing.assert_close(encoded.tokens, want.tokens)
     assert torch.equal(encoded.mask, want.mask)
@@ -44,7 +44,7 @@ def test_images_come_in_row_order(gram):
 def test_texts_come_in_row_order_padded_to_the_longest():
     model = Noisy().eval()
     look, lengths = captions(57)
-    encoded = encode_texts(model, look, 57, batch=8, device="cpu")
+    encoded = encode_texts(model, look, 57, batch=8)
     want = model.encode_texts(look(torch.arange(57)))
     assert torch.equal(encoded.mask, want.mask)
     assert torch.equal(encoded.mask.sum(1), lengths)
@@ -55,7 +55,7 @@ def test_texts_come_in_row_order_padded_to_the_longest():
 def test_texts_of_like_length_are_encoded_together():
     model = Noisy()
     look, _ = captions(57)
-    encode_texts(model, look, 57, batch=8, device="cpu")
+    encode_texts(model, look, 57, batch=8)
     widths = [shape[1] for shape in model.seen]
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < widths[0]
@@ -65,16 +65,14 @@ def test_padding_that_the_corpus_adds_is_cut_off():
     model = Noisy()
     mask = torch.arange(40) < torch.tensor([[3], [5]])
     words = torch.ones(2, 40, dtype=torch.long)
-    encoded = encode_texts(
-        model, lambda rows: ModalityBatch(rows, words[rows], mask[rows]), 2, device="cpu"
-    )
+    encoded = encode_texts(model, lambda rows: ModalityBatch(rows, words[rows], mask[rows]), 2)
     assert encoded.tokens.shape[1] == 5
 
 
 def test_evaluation_mode_and_back():
     model = Noisy().train()
     model.text.eval()  # a part that was frozen stays so
-    encoded = encode_images(model, pictures(4), 4, device="cpu")
+    encoded = encode_images(model, pictures(4), 4)
     torch.testing.assert_close(encoded.tokens, model.image(pictures(4)(torch.arange(4)).values))
     assert model.training
     assert model.drop.training
@@ -90,7 +88,7 @@ def test_longer_items_may_come_later():
         length = int(rows.max()) // 2 + 1
         return ModalityBatch(rows, values[rows, :length], mask[rows, :length])
 
-    encoded = encode_images(Dot(), look, 6, batch=2, device="cpu")
+    encoded = encode_images(Dot(), look, 6, batch=2)
     assert encoded.tokens.shape == (6, 3, 2)
     assert encoded.mask.sum(1).tolist() == [1, 1, 2, 2, 3, 3]
     assert torch.equal(encoded.tokens[4:], values[4:, :3])

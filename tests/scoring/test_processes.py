@@ -56,8 +56,8 @@ def encode_everything(count: int) -> list[np.ndarray]:
         mask = torch.arange(int(lengths[rows].max())) < lengths[rows].unsqueeze(1)
         return ModalityBatch(rows, words[rows][:, : mask.shape[1]], mask)
 
-    images = encode_images(model, pictures, count, batch=4, device="cpu")
-    texts = encode_texts(model, captions, count, batch=4, device="cpu")
+    images = encode_images(model, pictures, count, batch=4)
+    texts = encode_texts(model, captions, count, batch=4)
     assert images.gram is not None
     assert texts.gram is None
     return [t.numpy() for t in (images.tokens, images.mask, images.gram, texts.tokens, texts.mask)]

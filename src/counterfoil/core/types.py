@@ -50,6 +50,11 @@ def _select(tensor: Tensor, index: Tensor | slice) -> Tensor:
     return tensor[index if isinstance(index, slice) else index.to(tensor.device)]
 
 
+def _move(tensor: Tensor, device: torch.device | str) -> Tensor:
+    # a copy from a GPU to the CPU that does not block could be read before it has arrived
+    return tensor.to(device, non_blocking=torch.device(device).type != "cpu")
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ModalityBatch:
@@ -82,7 +87,7 @@ class ModalityBatch:
 
     def to(self, device: torch.device | str) -> ModalityBatch:
         """The same items on another device."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.map(lambda tensor: _move(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ModalityBatch:
         """The same with every tensor changed."""
@@ -115,7 +120,7 @@ class Embeddings:
 
     def to(self, device: torch.device | str) -> Embeddings:
         """The same items on another device."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.map(lambda tensor: _move(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Embeddings:
         """The same with every tensor changed."""

@@ -234,75 +234,49 @@ LoadRows: TypeAlias = Callable[[Tensor], ModalityBatch]
 
 
 def encode_images(
-    model: RetrievalModel,
-    load: LoadRows,
-    count: int,
-    *,
-    batch: int = 128,
-    device: torch.device | str | None = None,
-    keep: torch.device | str = "cpu",
+    model: RetrievalModel, load: LoadRows, count: int, *, batch: int = 128
 ) -> Embeddings:
-    """Encode `count` images in evaluation mode.
+    """Encode `count` images in evaluation mode on the device of this process.
 
     Batches lie on a fixed grid and are dealt out whole, so several processes compute what one
-    would; every process gets all of the result.
+    would; every process gets all of the result, on the CPU.
 
     Args:
-        model: the model; it moves to `device` and keeps its training mode.
+        model: the model; it moves to the device and keeps its training mode.
         load: maps (n,) long rows to a batch of those images.
         count: number of images, rows 0 to `count` - 1.
         batch: images encoded together.
-        device: where to compute; by default the device of this process.
-        keep: device of the result.
 
     Raises:
         ValueError: nothing to encode, or a batch below 1.
     """
-    return _pooled(images_in_batches(model, load, count, batch=batch, device=device), count, keep)
+    return _pooled(images_in_batches(model, load, count, batch=batch), count)
 
 
 def encode_texts(
-    model: RetrievalModel,
-    load: LoadRows,
-    count: int,
-    *,
-    batch: int = 256,
-    device: torch.device | str | None = None,
-    keep: torch.device | str = "cpu",
+    model: RetrievalModel, load: LoadRows, count: int, *, batch: int = 256
 ) -> Embeddings:
     """Encode `count` texts in evaluation mode, those of similar length together.
 
     The result is in row order, padded to the longest text. Every text is processed twice: for its
     length, and to be encoded. Arguments and errors are those of `encode_images`.
     """
-    return _pooled(texts_in_batches(model, load, count, batch=batch, device=device), count, keep)
+    return _pooled(texts_in_batches(model, load, count, batch=batch), count)
 
 
 def images_in_batches(
-    model: RetrievalModel,
-    load: LoadRows,
-    count: int,
-    *,
-    batch: int = 128,
-    device: torch.device | str | None = None,
-    done: int = 0,
+    model: RetrievalModel, load: LoadRows, count: int, *, batch: int = 128, done: int = 0
 ) -> Iterator[tuple[Tensor, Embeddings]]:
     """Yield the rows and encodings of `encode_images`, batch after batch, on every process.
 
     The first `done` batches are skipped.
     """
     batches = list(torch.split(_rows(count, batch, "images"), batch))
-    return _in_batches(model, load, batches, _place(device), done, texts=False)
+    return _in_batches(model, load, batches, done, texts=False)
 
 
 def texts_in_batches(
-    model: RetrievalModel,
-    load: LoadRows,
-    count: int,
-    *,
-    batch: int = 256,
-    device: torch.device | str | None = None,
-    done: int = 0,
+    model: RetrievalModel, load: LoadRows, count: int, *, batch: int = 256, done: int = 0
 ) -> Iterator[tuple[Tensor, Embeddings]]:
     """Yield rows and encodings of `encode_texts`; arguments as `images_in_batches`."""
     parts = torch.split(_rows(count, batch, "texts"), batch)
@@ -318,8 +292,7 @@ def texts_in_batches(
             words=None if items.words is None else items.words[:, :longest],
         )
 
-    batches = list(torch.split(order, batch))
-    return _in_batches(model, load_trimmed, batches, _place(device), done, texts=True)
+    return _in_batches(model, load_trimmed, list(torch.split(order, batch)), done, texts=True)
 
 
 def _rows(count: int, batch: int, noun: str) -> Tensor:
@@ -330,49 +303,36 @@ def _rows(count: int, batch: int, noun: str) -> Tensor:
     return torch.arange(count)
 
 
-def _place(device: torch.device | str | None) -> torch.device:
-    return distributed.device() if device is None else torch.device(device)
-
-
-def _pooled(
-    batches: Iterator[tuple[Tensor, Embeddings]], count: int, keep: torch.device | str
-) -> Embeddings:
-    """One tensor for all items, which grows when a longer item comes."""
+def _pooled(batches: Iterator[tuple[Tensor, Embeddings]], count: int) -> Embeddings:
+    """One tensor on the CPU for all items, which grows when a longer item comes."""
     pool: Embeddings | None = None
     for rows, part in batches:
+        part = part.to("cpu")
         if pool is None:
-            pool = part.map(lambda t: t.new_zeros(count, *t.shape[1:], device=keep))
+            pool = part.map(lambda tensor: tensor.new_zeros(count, *tensor.shape[1:]))
         length = max(pool.tokens.shape[1], part.tokens.shape[1])
         pool, part = pool.padded(length), part.padded(length)
-        rows = rows.to(keep)
-        pool.tokens[rows] = part.tokens.to(keep)
-        pool.mask[rows] = part.mask.to(keep)
+        pool.tokens[rows], pool.mask[rows] = part.tokens, part.mask
         if pool.gram is not None and part.gram is not None:
-            pool.gram[rows] = part.gram.to(keep)
+            pool.gram[rows] = part.gram
     assert pool is not None
     return pool
 
 
 def _in_batches(
-    model: RetrievalModel,
-    load: LoadRows,
-    batches: list[Tensor],
-    device: torch.device,
-    done: int,
-    *,
-    texts: bool,
+    model: RetrievalModel, load: LoadRows, batches: list[Tensor], done: int, *, texts: bool
 ) -> Iterator[tuple[Tensor, Embeddings]]:
-    count, world_size = sum(map(len, batches)), distributed.size()
+    count, processes, device = sum(map(len, batches)), distributed.size(), distributed.device()
     model.to(device)
     encoder = model.encode_texts if texts else model.encode_images
     label = "texts encoded" if texts else "images encoded"
     with progress(label, count, sum(map(len, batches[:done]))) as advance:
-        for start in range(done, len(batches), world_size):
+        for start in range(done, len(batches), processes):
             mine = batches[min(start + distributed.rank(), len(batches) - 1)]
             with evaluation_mode([model]):
                 encoded = encoder(load(mine).to(device))
             for rows, part in zip(
-                batches[start : start + world_size], _gather_encoded(encoded, len(batches[0]))
+                batches[start : start + processes], _gather_encoded(encoded, len(batches[0]))
             ):
                 yield rows, part.rows(slice(len(rows)))
                 advance(len(rows))

@@ -122,14 +122,16 @@ def check_finite_losses(losses: Mapping[str, float], step: int) -> None:
 
 @final
 class CollapseWarning(Callback):
-    """Warns once when the loss stays at its value for equal scores, within `tolerance`.
+    """Warns once when the loss stays at its value for equal scores for so many steps.
 
     A hinge on the hardest negative collapses to 2·B·margin: with all scores equal, the gradients
     of anchor and hardest negative cancel, and training cannot leave that point.
     """
 
-    def __init__(self, steps: int = 200, tolerance: float = 0.005) -> None:
-        self.steps, self.tolerance = steps, tolerance
+    TOLERANCE = 0.005  # largest distance from that value, as a share of it
+
+    def __init__(self, steps: int = 200) -> None:
+        self.steps = steps
 
     def on_step_end(
         self, loop: TrainingLoop[Any], group: Sequence[Any], losses: Mapping[str, Tensor]
@@ -150,7 +152,7 @@ class CollapseWarning(Callback):
         `level` is the loss of the last batch if all scores were equal.
         """
         # written as "not <=" so that NaN counts as "not collapsed"
-        if not abs(loss - level) <= self.tolerance * abs(level):
+        if not abs(loss - level) <= self.TOLERANCE * abs(level):
             progress.since = -1
             return None
         if progress.since < 0:
