@@ -411,13 +411,13 @@ def test_special_tokens_stay() -> None:
 
 
 def test_steps_without_edits() -> None:
-    batch, source, counts = (
-        batch_of(),
-        CounterfactualSampler(mask=UNKNOWN, margin=0.4),
-        [0, 0, 0, 0],
-    )
+    source, counts = CounterfactualSampler(mask=UNKNOWN, margin=0.4), [0, 0, 0, 0]
+    batch, model = batch_of(), scan_model()
+    views = views_of(model, batch)
+    grid = model.score_matrix(views.inference.images, views.inference.texts)
     for seed in range(40):
-        _, _, proposal = proposed(source, batch, seed)
+        rng = torch.Generator().manual_seed(seed)
+        proposal = source.propose(model, batch, views, grid, rng)
         there = [bool((proposal.pairs[role].text >= 0).all()) for role in ROLES]
         assert there[1] == there[2]
         counts[2 * there[0] + there[1]] += 1

@@ -109,7 +109,7 @@ def owned(relation: Relation) -> torch.Tensor:
     return (relation.text_to_image >= 0).nonzero().squeeze(1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 999), least=st.sampled_from([0.3, 0.6, 0.9]))
 def test_words_agree_with_near_captions(seed: int, least: float) -> None:
     dataset, lists = drawn_corpus(seed)

@@ -190,7 +190,7 @@ def test_lists_equal_brute_force_for_any_number_of_processes(
             assert lists == brute_force(plan), in_words(plan)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given_cases(
     seed=st.integers(0, 999),
     tile=st.tuples(st.integers(1, 20), st.integers(1, 20)),

@@ -435,19 +435,17 @@ def _role_pairs(
     for role in (*ADJUSTED, *EXPLORED):
         text, image = torch.full_like(anchors.text, -1), torch.full_like(anchors.image, -1)
         if role in roles:
-            nth = roles.index(role)
-            text[by_image.number] = _behind(len(batch.text_rows), nth, by_image)
-            image[by_text.number] = _behind(len(batch.image_rows), nth, by_text)
+            nth, device = roles.index(role), text.device
+            for places, pool, triplets in (
+                (text, batch.text_rows, by_image),
+                (image, batch.image_rows, by_text),
+            ):
+                new = torch.arange(len(triplets), device=device)  # among the items of the role
+                places[triplets.number] = len(pool) + nth * len(triplets) + new
         pairs[role] = Pairs(
             torch.stack([anchors.image, image], 1), torch.stack([text, anchors.text], 1)
         )
     return pairs
-
-
-def _behind(pool: int, nth: int, triplets: BatchTriplets) -> Tensor:
-    """Return the places of the nth role's edited items behind a pool."""
-    count = len(triplets)
-    return pool + nth * count + torch.arange(count, device=triplets.number.device)
 
 
 def _lengths(vectors: Tensor) -> Tensor:

@@ -481,25 +481,23 @@ def _exclusions(
 ) -> Exclusions | None:
     pairs = []
     for name in ("captions", "meanings"):
-        if getattr(plan, name) is not None and not any(dataset.texts):
+        if (least := getattr(plan, name)) is None:
+            continue
+        if not any(dataset.texts):
             raise ValueError(
-                f"{name}={getattr(plan, name)} compares words, but {dataset.name} has none; leave "
-                "it off"
+                f"{name}={least} compares words, but {dataset.name} has none; leave it off"
             )
-    if plan.captions is not None:
-        pairs.append(
-            exclude_captions(near_captions(dataset.texts, least=plan.captions), dataset.relation)
-        )
+        if name == "captions":
+            near = near_captions(dataset.texts, least=least)
+        else:
+            assert plan.encoder is not None
+            encoder = SentenceEncoder(plan.encoder, device=device)
+            vectors = encoder.vectors(dataset.texts).to(device or "cpu")
+            near = near_vectors(name, vectors, least=least)
+        pairs.append(exclude_captions(near, dataset.relation))
     if plan.pictures is not None:
         near = near_pictures(dataset, least=plan.pictures, device=device)
         pairs.append(exclude_pictures(near, dataset.relation))
-    if plan.meanings is not None:
-        assert plan.encoder is not None
-        vectors = (
-            SentenceEncoder(plan.encoder, device=device).vectors(dataset.texts).to(device or "cpu")
-        )
-        alike = near_vectors("meanings", vectors, least=plan.meanings)
-        pairs.append(exclude_captions(alike, dataset.relation))
     if (exempt := dataset.relation.exempt) is not None:
         pairs.append((exempt.image, exempt.text))
     if not pairs:
@@ -677,20 +675,22 @@ class FilteredReducer(ScoreReducer):
         """Merge, and drop the hardest where `skip` says so."""
         self.inner.merge()
         if skip := self.plan.skip:
-            assert isinstance(self.inner, TopK)
             assert isinstance(self._given, TopK)
-            self._given.rows = self.inner.rows[:, skip:].contiguous()
-            self._given.scores = self.inner.scores[:, skip:].contiguous()
+            self._given.rows = self._lists.rows[:, skip:].contiguous()
+            self._given.scores = self._lists.scores[:, skip:].contiguous()
 
     def state(self) -> Tensor:
         """Return the inner reducer's state; the positives are read anew by the next look-ahead."""
-        assert isinstance(self.inner, TopK)
-        return self.inner.state()
+        return self._lists.state()
 
     def absorb(self, state: Tensor) -> None:
         """Add a saved state to the inner reducer."""
+        self._lists.absorb(state)
+
+    @property
+    def _lists(self) -> TopK:
         assert isinstance(self.inner, TopK)
-        self.inner.absorb(state)
+        return self.inner
 
     def _set_limits(self) -> None:
         """Compute the limits from the positives, once for the whole pass."""

@@ -59,7 +59,7 @@ class SentenceEncoder:
 
 
 def _load_encoder(name: str, device: torch.device | str) -> Any:
-    _check(Path(name))
+    _check_folder(Path(name))
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
@@ -74,7 +74,7 @@ def _load_encoder(name: str, device: torch.device | str) -> Any:
         raise ValueError(f"{name!r} is no sentence encoder that can be read: {reason}") from error
 
 
-def _check(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """Refuse a folder that has no modules of the library, or names a class of its own."""
     modules = folder / "modules.json"
     if not folder.is_dir():

@@ -12,7 +12,7 @@ Word masking is UNITER's: each token by itself, the first if none is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, final, get_args
@@ -320,13 +320,10 @@ class GeneratorInputs:
         """Return P captions with some tokens exchanged for (P, L) ids, and the changed words."""
         if not rows:
             return []
-        unique = sorted(set(rows))
-        texts = [self.processor.dataset.texts[row] for row in unique]
-        spans = dict(zip(unique, self.tokenizer.spans(texts), strict=True))
-        captions = dict(zip(unique, texts, strict=True))
+        captions = {row: self.processor.dataset.texts[row] for row in rows}
+        spans = dict(zip(captions, self.tokenizer.spans([*captions.values()]), strict=True))
         originals = self.texts(torch.tensor(rows)).values
-        width = originals.shape[1]
-        changed = values[:, :width].cpu() != originals
+        changed = values[:, : originals.shape[1]].cpu() != originals
         out = []
         for row, words, new in zip(rows, values.tolist(), changed, strict=True):
             places = new.nonzero().squeeze(1).tolist()
@@ -370,29 +367,21 @@ class GeneratorInputs:
     @cached_property
     def lemmas(self) -> Tensor:
         """(V,) long, one number for all forms of a word: the lowest of their ids."""
-        first: dict[str, int] = {}
-        return torch.tensor(
-            [
-                word
-                if token.startswith(PIECE)
-                else first.setdefault(lemma(token_text(token).lower()), word)
-                for word, token in enumerate(self._tokens)
-            ]
-        )
+        return self._numbered(lemma, lambda token: token)
 
     @cached_property
     def inflections(self) -> Tensor:
         """(V,) long, one number for all words of the same ending, and one for pieces of words."""
-        number: dict[str, int] = {}
-        return torch.tensor(
-            [
-                number.setdefault(
-                    PIECE if token.startswith(PIECE) else inflection(token_text(token).lower()),
-                    len(number),
-                )
-                for token in self._tokens
-            ]
+        return self._numbered(inflection, lambda token: PIECE)
+
+    def _numbered(self, key: Callable[[str], str], piece: Callable[[str], str]) -> Tensor:
+        """Return (V,) the lowest id with the same key, of words and of pieces of words."""
+        first: dict[str, int] = {}
+        keys = (
+            piece(token) if token.startswith(PIECE) else key(token_text(token).lower())
+            for token in self._tokens
         )
+        return torch.tensor([first.setdefault(own, word) for word, own in enumerate(keys)])
 
     @cached_property
     def _forms(self) -> dict[str, list[int]]:
