@@ -44,7 +44,7 @@ def results(threads: int) -> Iterator[Result]:
         torch.manual_seed(0)
         work = Work.of(UNITER(outputs=("rank", "fill"), **sizes).eval())
         timing = work.compared(REPEATS[size])
-        left = int(work.sieve.may(work.candidates(work.written())).sum())
+        left = int(work.candidate_filter.allowed(work.candidates(work.written())).sum())
         note = (
             f"{timing.work:.1f} s, plain {timing.plain:.1f} s; {MASKS + left} sequences read, "
             f"{left} of {MASKS * REFILLS} written captions scored; plain {MASKS + MASKS * REFILLS}"

@@ -25,6 +25,7 @@ from itertools import pairwise
 from typing import final
 
 import torch
+from torch import Tensor
 
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
@@ -38,6 +39,7 @@ from counterfoil.data.phrases import (
 from counterfoil.data.tokenizers import split_words
 from counterfoil.negatives.mining import HardNegatives, check_lengths
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.scoring.encode import Side
 
 Expression = tuple[tuple[PhraseKind, str], ...]
 FEWEST = 2  # negatives of an image or a caption; with 2 images, no draw of a pair is stuck
@@ -214,34 +216,69 @@ class DenotationGraph:
         images over those that it denotes. A list that would be shorter than 2 is filled up with
         random wrong pairs of score 0.
         """
-        images, texts = self.relation.images, len(self.of_text)
-        by_image = _Lists(images, max(1, min(texts_per_image, texts)))
-        by_text = _Lists(texts, max(1, min(images_per_text, images)))
-        with progress("lists from the denotation graph", len(self._images) + texts) as advance:
-            under = self._under(self._texts, self._above)
-            for image in self._images:
-                found = (
-                    (text, self._information(base))
-                    for base in self._specific_first(self.bases[image])
-                    for text in under[base]
-                    if self.contrasts(image, text, base)
-                )
-                others = (t for t in _rotated(self._texts, image) if self._is_wrong(image, t))
-                by_image.fill(image, found, others)
-                advance(1)
-            under = self._under(self._images, self.bases.__getitem__)
-            for text in range(texts):
-                found = (
-                    (image, self._information(base))
-                    for base in self._specific_first(self._parents_of_all(self._above(text)))
-                    for image in under[base]
-                    if self.contrasts(image, text, base)
-                )
-                others = (i for i in _rotated(self._images, text) if self._is_wrong(i, text))
-                if self._text_to_image[text] >= 0:
-                    by_text.fill(text, found, others)
-                advance(1)
-        return HardNegativeLists(by_image.rows, by_text.rows, by_image.scores, by_text.scores)
+        lengths = (
+            max(1, min(texts_per_image, len(self.of_text))),
+            max(1, min(images_per_text, self.relation.images)),
+        )
+        described = len(self._images) + len(self._texts)
+        with progress("lists from the denotation graph", described) as advance:
+            texts, text_scores = self._lists("image", lengths[0], advance)
+            images, image_scores = self._lists("text", lengths[1], advance)
+        return HardNegativeLists(texts, images, text_scores, image_scores)
+
+    def _lists(
+        self, side: Side, length: int, advance: Callable[[int], object]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the lists of all images, or of all texts, and their scores: (Q, length)."""
+        by_image = side == "image"
+        queries, items = self._images, self._texts
+        count = self.relation.images if by_image else len(self.of_text)
+        if not by_image:
+            queries, items = items, queries
+
+        under: list[list[int]] = [[] for _ in self.parents]  # items by node, in order
+        for item in items:
+            for node in self._above(item) if by_image else self.bases[item]:
+                under[node].append(item)
+        rows = torch.full((count, length), -1, dtype=torch.int32)
+        scores = torch.full((count, length), -torch.inf, dtype=torch.float16)
+        for query in queries:
+            listed = self._listed(query, by_image, items, under, length)
+            rows[query, : len(listed)] = torch.tensor(list(listed), dtype=torch.int32)
+            scores[query, : len(listed)] = torch.tensor([*listed.values()], dtype=torch.float16)
+            advance(1)
+        return rows, scores
+
+    def _listed(
+        self,
+        query: int,
+        by_image: bool,
+        items: Sequence[int],
+        under: Sequence[Sequence[int]],
+        length: int,
+    ) -> dict[int, float]:
+        """Return the negatives of one image or text with their scores, in order."""
+        bases = self.bases[query] if by_image else self._parents_of_all(self._above(query))
+
+        def pair(item: int) -> tuple[int, int]:
+            return (query, item) if by_image else (item, query)
+
+        found = (
+            (item, math.log2(len(self._images) / self.denotes[base]))
+            for base in sorted(bases, key=lambda node: (self.denotes[node], node))
+            for item in under[base]
+            if self.contrasts(*pair(item), base)
+        )
+        listed: dict[int, float] = {}
+        for item, score in found:
+            listed.setdefault(item, score)
+            if len(listed) == length:
+                return listed
+        others = (items[(query + at) % len(items)] for at in range(len(items)))
+        wrong = (item for item in others if self._is_wrong(*pair(item)))
+        while len(listed) < min(FEWEST, length) and (item := next(wrong, -1)) >= 0:
+            listed.setdefault(item, 0.0)
+        return listed
 
     def _above(self, text: int) -> tuple[int, ...]:
         """Return the nodes that a caption is under; () for one that is not in the graph."""
@@ -251,49 +288,7 @@ class DenotationGraph:
     def _parents_of_all(self, nodes: Iterable[int]) -> tuple[int, ...]:
         return tuple({parent for node in nodes for parent in self.parents[node]})
 
-    def _specific_first(self, nodes: Sequence[int]) -> list[int]:
-        return sorted(nodes, key=lambda node: (self.denotes[node], node))
-
-    def _under(
-        self, items: Sequence[int], nodes: Callable[[int], Sequence[int]]
-    ) -> list[list[int]]:
-        """Return the items under each node, in their order."""
-        under: list[list[int]] = [[] for _ in self.parents]
-        for item in items:
-            for node in nodes(item):
-                under[node].append(item)
-        return under
-
-    def _information(self, node: int) -> float:
-        return math.log2(len(self._images) / self.denotes[node])
-
     def _is_wrong(self, image: int, text: int) -> bool:
         """Return whether a caption is another image's, and not as generic as one of the image's."""
         other = self._text_to_image[text] != image
         return other and self.of_text[text] not in self.of_image[image]
-
-
-def _rotated(items: Sequence[int], start: int) -> Iterator[int]:
-    """Yield all items, those behind a place first."""
-    return (items[(start + at) % len(items)] for at in range(len(items)))
-
-
-@final
-class _Lists:
-    """Lists that are filled row by row."""
-
-    def __init__(self, queries: int, length: int) -> None:
-        self.rows = torch.full((queries, length), -1, dtype=torch.int32)
-        self.scores = torch.full((queries, length), -torch.inf, dtype=torch.float16)
-
-    def fill(self, query: int, found: Iterator[tuple[int, float]], others: Iterator[int]) -> None:
-        """Write the first different items, and others if there are fewer than two."""
-        listed: dict[int, float] = {}
-        for item, score in found:
-            listed.setdefault(item, score)
-            if len(listed) == self.rows.shape[1]:
-                break
-        while len(listed) < min(FEWEST, self.rows.shape[1]) and (item := next(others, -1)) >= 0:
-            listed.setdefault(item, 0.0)
-        self.rows[query, : len(listed)] = torch.tensor(list(listed), dtype=torch.int32)
-        self.scores[query, : len(listed)] = torch.tensor(list(listed.values()), dtype=torch.float16)

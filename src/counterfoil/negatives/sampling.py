@@ -66,13 +66,8 @@ class RoleSubset:
 class RandomNegativeSampler:
     """Draws wrong texts and wrong images uniformly from the whole data set, with replacement.
 
-    Extra positives and ambiguous pairs are drawn again. Texts that describe no image are drawn like
-    any other.
-
-    Args:
-        relation: image of each text.
-        texts: number of texts for an anchor.
-        images: number of images for an anchor.
+    These are `texts` and `images` for each anchor. Extra positives and ambiguous pairs are drawn
+    again. Texts that describe no image are drawn like any other.
 
     Raises:
         ValueError: no wrong pair exists, a number below 0, or both are 0.
@@ -193,11 +188,6 @@ class OfflineNegativeSampler:
     nothing but the time: redrawing until a pair is wrong is uniform over the wrong pairs, and so is
     the exact draw. For tied ranks, whose few pairs may all be true, the exact draw is from untied
     ones, too. That a wrong pair exists for every anchor is checked at the start.
-
-    Args:
-        lists: the negatives of this data set.
-        relation: image of each text.
-        plan: how to draw.
 
     Attributes:
         lengths: of the given lists of texts and of images.
@@ -361,11 +351,8 @@ class NeighbourImages:
     Departs from the authors' code in: neighbours are the wrong images that score highest with the
     anchor caption, not the nearest to its image; a caption that is in the batch already is left
     out, and so is one that an extra positive connects with the batch, so there may be fewer than
-    2B; two captions of one image are both true of it.
-
-    Args:
-        lists: mined from this data set; only those of texts are read.
-        relation: image of each text. Images without captions are not drawn.
+    2B; two captions of one image are both true of it. Of the lists only those of texts are read;
+    images without captions are not drawn.
 
     Raises:
         ValueError: lists of another data set, or no anchor has a neighbour.

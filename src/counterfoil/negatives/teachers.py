@@ -183,11 +183,9 @@ TAUGHT = ArtifactFormat(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetStore:
-    """A folder of `write_targets`, opened and checked.
+    """A folder of `write_targets`, opened and checked: images and texts of each teacher.
 
-    Attributes:
-        manifest: its provenance.
-        encodings: images and texts of each teacher; () if models encode every batch anew.
+    There are no encodings if models encode every batch anew.
     """
 
     manifest: TargetManifest

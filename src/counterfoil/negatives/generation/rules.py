@@ -197,12 +197,7 @@ Exchanged: TypeAlias = tuple[tuple[str, str], ...]  # (old, new) words; "" for n
 
 @final
 class ImageWords:
-    """The words of all captions of an image.
-
-    Attributes:
-        words: in lower case.
-        lemmas: their dictionary forms.
-    """
+    """The words of all captions of an image, in lower case, and their dictionary forms."""
 
     def __init__(self, captions: Sequence[str]) -> None:
         self.words = frozenset(word for caption in captions for word in split_words(caption))
@@ -236,12 +231,7 @@ def all_words(caption: str) -> Exchanged:
 
 
 def left_out_by_rule(rule: Rule, image: ImageWords, words: Exchanged) -> bool:
-    """Return whether a rule leaves a caption out.
-
-    Args:
-        rule: see `counterfoil.negatives.generation.inputs.CandidateFilter`.
-        image: words of the captions of its image.
-        words: the exchanged words of the caption.
+    """Return whether a rule of `CandidateFilter` leaves a caption with these exchanged words out.
 
     Raises:
         ValueError: WordNet is not installed.

@@ -133,12 +133,7 @@ WRITTEN = ArtifactFormat(
 @final
 @dataclass(frozen=True, slots=True)
 class GeneratedStore:
-    """A folder of generated captions: ``manifest.json``, and ``foils.jsonl`` with one a line.
-
-    Attributes:
-        folder: its path.
-        manifest: its provenance.
-    """
+    """A folder of generated captions: ``manifest.json``, and ``foils.jsonl`` with one a line."""
 
     folder: Path
     manifest: GeneratedManifest

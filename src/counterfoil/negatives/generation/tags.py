@@ -86,13 +86,7 @@ def fill_slots(values: Tensor, slots: WordSlots, words: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, slots=True)
 class MaskedInputs:
-    """B captions with their K masked forms.
-
-    Attributes:
-        texts: the original captions.
-        slots: (B, K, L) bool, the slots of each masking.
-        masked: the B * K masked captions.
-    """
+    """B captions, the slots (B, K, L) of their K maskings, and the B * K masked captions."""
 
     texts: ModalityBatch
     slots: Tensor
