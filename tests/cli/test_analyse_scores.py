@@ -90,8 +90,6 @@ def test_map(models, analysed, method):
         assert one["cosines"]["to_true"] == pytest.approx(float(line[mark].mean()), abs=1e-5)
     assert page.count("<svg") == 2
     assert "data:image/" in page
-    again = analysed("map", models / "pixels", *few, name="again")[2]
-    assert again["maps"] == numbers["maps"]
 
 
 def test_a_map_without_its_library(monkeypatch):
