@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from counterfoil.report.page import (
     CardColumn,
     CardSection,
@@ -119,3 +121,62 @@ def test_numbers_have_wide_minus_signs():
     assert format_number(-0.5) == "−0.500"
     assert format_number(0.5, ".1f") == "0.5"
     assert format_interval(1, -1, 2, "+.1f") == "+1.0 (−1.0 to +2.0)"
+
+
+# Lists on cards.
+
+NASTY = "<script>alert('x')</script> & \"so\""
+
+
+def listed(*cards: ExampleCard) -> tuple[str, list[str]]:
+    """A page with cards, and the words of each item of their lists, without elements."""
+    html = render_page(page(sections=(CardSection("Wrong ones", "How chosen.", cards),)))
+    lists = "".join(re.findall(r'<ol class="found.*?</ol>', html, re.DOTALL))
+    items = re.findall(r"<li.*?</li>", lists, re.DOTALL)
+    return html, [" ".join(re.sub(r"<[^>]*>", " ", one).split()) for one in items]
+
+
+def one_list(query: PageItem, *items: PageItem) -> ExampleCard:
+    return ExampleCard(query, "", (CardColumn("", "", items),))
+
+
+def test_captions_stand_in_order_with_scores_and_marks():
+    html, (own, first, second) = listed(
+        one_list(
+            PageItem("photo.png", PICTURE),
+            PageItem("a dog", score=0.75, true=True),
+            PageItem(NASTY, place=1, score=0.5, marks=("similar words", "above positive")),
+            PageItem("a cat", place=2),
+        )
+    )
+    assert own == "a dog · true 0.75"
+    assert first.startswith("1 &lt;script&gt;")
+    assert first.endswith("· similar words · above positive 0.50")
+    assert second == "2 a cat"
+    assert html.count(f'src="{PICTURE}"') == 1
+    assert "<script>alert" not in html
+    assert "How chosen." in html
+
+
+def test_pictures_have_words_for_readers_who_do_not_see_them():
+    html, items = listed(
+        one_list(
+            PageItem("a dog"),
+            PageItem("own.png", PICTURE, true=True),
+            PageItem("wrong.png", PICTURE, place=1_234, score=-0.25, marks=("above positive",)),
+        )
+    )
+    assert items == ["true", "1,234 · -0.25 above positive"]
+    assert re.findall(r'alt="(.*?)"', html) == ["own.png", "wrong.png"]
+    assert "“a dog”" in html
+
+
+def test_a_query_without_items_has_an_empty_list():
+    assert listed(one_list(PageItem("a dog")))[1] == []
+
+
+def test_a_page_that_fails_leaves_none(tmp_path):
+    broken = one_list(PageItem("a dog"), PageItem("b", score="high"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        write_page(page(sections=(CardSection("S", "", (broken,)),)), tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []

@@ -559,7 +559,7 @@ def _example_card(
 def curves(folders: Sequence[Path]) -> Analysis:
     """Draw development R@1 both ways (Figure 4), RSum and training loss by epoch."""
     places = training_folders(folders)
-    names = short_names([str(place) for place in places])
+    names = short_names(places)
     measured = [learning_curve(name, place / METRICS) for name, place in zip(names, places)]
     empty = next((place for place, one in zip(places, measured) if not one.epochs), None)
     if empty is not None:

@@ -125,7 +125,7 @@ def finished_evaluations(folders: Sequence[Path]) -> tuple[FinishedEvaluation, .
         ValueError: a folder holds none, or is given twice, or a note in it is damaged.
     """
     check_different(folders, "run")
-    names = short_names([str(folder) for folder in folders])
+    names = short_names(folders)
     return tuple(one for name, folder in zip(names, folders) for one in _of_run(name, folder))
 
 
@@ -384,7 +384,7 @@ def report(
     same = [(name, one) for name, one in named if _comparable(one, named[0][1])]
     others = [(name, one) for name, one in named if not _comparable(one, named[0][1])]
     places = list(dict.fromkeys(place for _, one in named for place in one.trained))
-    trained = dict(zip(_short(places), places, strict=True))
+    trained = dict(zip(short_names(places), places, strict=True))
     costs = [training_cost(name, place) for name, place in trained.items()]
     accuracies = foil_accuracies(foils)
     difficulties = [caption_difficulty(name, place) for name, place in trained.items()]
@@ -483,7 +483,7 @@ def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluatio
     bare = {folder: one for folder in folders if (one := _without_run(folder)) is not None}
     models = [folder for folder in folders if folder not in bare and is_model_folder(folder)]
     runs = [folder for folder in folders if folder not in bare and folder not in models]
-    named = [*_of_runs(runs), *zip(_short(list(bare)), bare.values())]
+    named = [*_of_runs(runs), *zip(short_names(list(bare)), bare.values())]
     if models:
         if source is None:
             raise ValueError(
@@ -492,7 +492,7 @@ def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluatio
             )
         dataset = source.split(named[0][1].report.setting.split if named else "test")
         named += [
-            (name, _of_model(folder, dataset)) for name, folder in zip(_short(models), models)
+            (name, _of_model(folder, dataset)) for name, folder in zip(short_names(models), models)
         ]
     counts = Counter(name for name, _ in named)
     return [(name if counts[name] == 1 else f"{name} ({one.folder})", one) for name, one in named]
@@ -544,7 +544,7 @@ def _of_runs(folders: Sequence[Path]) -> NamedEvaluations:
         if folder not in alone or one.folder == folder
     }
     evaluations = list(once.values())  # an evaluation may be named beside its run
-    names = dict(zip(runs, _short(runs), strict=True))
+    names = dict(zip(runs, short_names(runs), strict=True))
     before = {run: "" if len(runs) == 1 else f"{name}/" for run, name in names.items()}
     titles = [before[one.folder.parent] + one.name for one in evaluations]
     return [
@@ -559,11 +559,8 @@ def _in_order(run: Path, evaluations: Sequence[FinishedEvaluation]) -> list[Fini
         name for note in stage_records(run).values() for name in note["stage"].get("results", ())
     ]
 
-    def place(one: FinishedEvaluation) -> tuple[bool, int]:
-        name = one.folder.name
-        return name not in order, order.index(name) if name in order else 0
-
-    return sorted(evaluations, key=place)
+    places = {name: place for place, name in enumerate(order)}
+    return sorted(evaluations, key=lambda one: places.get(one.folder.name, len(order)))
 
 
 def _protocol(same: NamedEvaluations) -> str:
@@ -571,11 +568,6 @@ def _protocol(same: NamedEvaluations) -> str:
     setting = same[0][1].report.setting
     seeds = {one.report.setting.seed for _, one in same}
     return (setting if len(seeds) == 1 else replace(setting, seed=None)).line()
-
-
-def _short(places: Sequence[Path]) -> tuple[str, ...]:
-    """Short names of folders; none of none."""
-    return short_names([str(place) for place in places]) if places else ()
 
 
 def _comparable(one: FinishedEvaluation, other: FinishedEvaluation) -> bool:
@@ -598,7 +590,7 @@ def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
     places = [path.parent for run in runs for path in sorted(run.glob(f"*/{HARDNESS}"))]
     return tuple(
         replace(one, name=f"{name}, {one.name.partition(':')[0]}")
-        for name, place in zip(_short(places), places, strict=True)
+        for name, place in zip(short_names(places), places, strict=True)
         for one in hardness_at(place, name)
     )
 

@@ -93,7 +93,7 @@ def open_stores(folders: Sequence[Path], source: DataSource) -> tuple[StoredCapt
             other data, or two were written for different splits.
     """
     check_different(folders, "folder")
-    names = short_names([str(path) for path in folders])
+    names = short_names(folders)
     stores = tuple(_open_store(path, name, source) for path, name in zip(folders, names))
     splits = {one.dataset.split_name: one.name for one in stores}
     if len(splits) > 1:
@@ -522,7 +522,7 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
     data = ", ".join(dict.fromkeys(note.data for note in notes if note.data))
     seeds = ", ".join(dict.fromkeys(str(note.seed) for note in notes if note.seed is not None))
     words, rows, numbers = [], [], []
-    for name, place, note in zip(short_names([str(place) for place in courses]), courses, notes):
+    for name, place, note in zip(short_names(list(courses)), courses, notes):
         course = courses[place] | {"training": name}
         ends = first_and_last(course)
         above = [f"{part['percent_above'].value:.1f} %" for part in ends]

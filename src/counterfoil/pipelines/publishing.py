@@ -168,7 +168,7 @@ def ensemble_parts(name: str) -> list[str]:
     return parts
 
 
-def short_names(names: Sequence[str]) -> tuple[str, ...]:
+def short_names(names: Sequence[str | Path]) -> tuple[str, ...]:
     """Shorten paths to the shortest endings that differ.
 
     >>> short_names(["runs/demo/alike", "runs/demo/hardest/model"])
@@ -178,13 +178,13 @@ def short_names(names: Sequence[str]) -> tuple[str, ...]:
     >>> short_names(["runs/a/x+runs/a/y"])
     ('x + y',)
     """
-    split = [[_path_parts(part) for part in ensemble_parts(name)] for name in names]
+    split = [[_path_parts(part) for part in ensemble_parts(str(name))] for name in names]
     longest = max((len(steps) for parts in split for steps in parts), default=1)
     for count in range(1, longest + 1):
         short = tuple(" + ".join("/".join(steps[-count:]) for steps in parts) for parts in split)
         if len(set(short)) == len(short):
             return short
-    return tuple(names)
+    return tuple(map(str, names))
 
 
 def _path_parts(name: str) -> list[str]:
