@@ -484,20 +484,21 @@ class VectorIndex:
                     f"{self.folder} was changed by another process; open the index again"
                 )
             _remove_unused(self.folder, before)
-            name, half = f"{before.writes:06d}", before.half
+            changes = {
+                "images": (self.images, images, remove_images),
+                "texts": (self.texts, texts, remove_texts),
+            }
+            update: dict[str, Any] = {"writes": before.writes + 1}
+            deleted = []
             try:
-                changed_images, gone_images = self.images.stage(
-                    images, remove_images, name=f"{name}-images", half=half
-                )
-                changed_texts, gone_texts = self.texts.stage(
-                    texts, remove_texts, name=f"{name}-texts", half=half
-                )
-                update = {"images": changed_images, "texts": changed_texts}
-                writes = {"writes": before.writes + 1}
-                write_state(self.folder, before.model_copy(update=update | writes))
-                for collection, gone in ((self.images, gone_images), (self.texts, gone_texts)):
+                for side, (collection, new, rows) in changes.items():
+                    name = f"{before.writes:06d}-{side}"
+                    update[side], gone = collection.stage(new, rows, name=name, half=before.half)
                     if collection.backend is not None and len(gone):
-                        collection.backend.delete(gone)
+                        deleted.append((collection.backend, gone))
+                write_state(self.folder, before.model_copy(update=update))
+                for backend, gone in deleted:
+                    backend.delete(gone)
             except BaseException:
                 self.close()  # ANN backends may be ahead of the committed state
                 raise
