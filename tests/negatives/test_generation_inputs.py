@@ -163,12 +163,6 @@ def test_special_tokens_may_be_written_where_nothing_is_banned() -> None:
     assert refill_probabilities(logits, temperature=1.0)[0, 0] > 0.99
 
 
-def test_the_same_generator_draws_the_same() -> None:
-    chances = torch.rand(5, 50, generator=torch.Generator().manual_seed(0))
-    one, two = (draw_refills(chances, 9, torch.Generator().manual_seed(4)) for _ in range(2))
-    assert torch.equal(one, two)
-
-
 def test_refills_of_a_loop() -> None:
     rng = torch.Generator().manual_seed(0)
     values = torch.randint(5, 9, (3, 6), generator=rng)

@@ -291,15 +291,9 @@ def test_a_truncated_store_is_refused(tmp_path):
         TargetStore.open(tmp_path / "a", fingerprint=LENS.dataset.fingerprint)
 
 
-def test_damaged_manifests_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="does not exist; the manifest of stored teachers"):
-        TAUGHT.read_manifest(tmp_path)
+def test_a_manifest_without_teachers_is_refused(tmp_path):
     write_targets(tmp_path / "a", trained(("global",), LENS), form="models")
     path = tmp_path / "a" / MANIFEST
-    plain = json.loads(path.read_text())
-    path.write_text(json.dumps({**plain, "format": 99}))
-    with pytest.raises(ValueError, match="has format 99 and this version"):
-        TAUGHT.read_manifest(tmp_path / "a")
-    path.write_text(json.dumps({**plain, "teachers": []}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "teachers": []}))
     with pytest.raises(ValueError, match="is damaged: teachers: "):
         TAUGHT.read_manifest(tmp_path / "a")
