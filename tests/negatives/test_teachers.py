@@ -17,7 +17,7 @@ from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.negatives.teachers import (
-    TAUGHT,
+    TARGETS,
     PairTargetSource,
     TargetStore,
     partial_folder,
@@ -136,7 +136,7 @@ def test_teachers_of_one_kind_are_hardly_moved_by_standardising(tmp_path):
 def test_the_manifest_says_who_they_are(tmp_path):
     models = trained(("global", "bag"), LENS)
     manifest = write_targets(tmp_path / "a", models)
-    assert manifest == TAUGHT.read_manifest(tmp_path / "a")
+    assert manifest == TARGETS.read_manifest(tmp_path / "a")
     assert [taught.plain for taught in manifest.teachers] == [True, False]
     assert [taught.scale for taught in manifest.teachers] == [1.0, 2.0]
     assert manifest.corpus == LENS.dataset.fingerprint
@@ -237,8 +237,8 @@ def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
     plain = json.loads(path.read_text())
     plain["teachers"][0]["mean"] += 1e-7
     path.write_text(json.dumps({**plain, "version": "0"}))
-    begun = TAUGHT.read_manifest(partial_folder(tmp_path / "a"))
-    assert write_targets(tmp_path / "a", models) == begun == TAUGHT.read_manifest(tmp_path / "a")
+    begun = TARGETS.read_manifest(partial_folder(tmp_path / "a"))
+    assert write_targets(tmp_path / "a", models) == begun == TARGETS.read_manifest(tmp_path / "a")
     assert write_targets(tmp_path / "a", models) == begun
 
 
@@ -296,4 +296,4 @@ def test_a_manifest_without_teachers_is_refused(tmp_path):
     path = tmp_path / "a" / MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text()), "teachers": []}))
     with pytest.raises(ValueError, match="is damaged: teachers: "):
-        TAUGHT.read_manifest(tmp_path / "a")
+        TARGETS.read_manifest(tmp_path / "a")

@@ -35,7 +35,7 @@ from counterfoil.negatives.generation.generator import ModelGenerator
 from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
 from counterfoil.negatives.generation.store import (
-    WRITTEN,
+    GENERATED,
     GeneratedCaption,
     GeneratedManifest,
     GeneratedStore,
@@ -103,7 +103,7 @@ def open_stores(folders: Sequence[Path], source: DataSource) -> tuple[StoredCapt
 
 
 def _open_store(folder: Path, name: str, source: DataSource) -> StoredCaptions:
-    made = WRITTEN.read_manifest(folder)
+    made = GENERATED.read_manifest(folder)
     whole = source.open()
     parts = made.split.split("+")
     dataset = whole if set(parts) - set(whole.split_names) else whole.split(*parts)

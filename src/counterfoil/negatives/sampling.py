@@ -114,21 +114,15 @@ class RandomNegativeSampler:
 
     def _draw(self, role: Role, anchor: Tensor, rng: torch.Generator) -> Pairs:
         own = self.relation.text_to_image[anchor]
-        if role is Role.HARD_TEXT:
-            return Pairs(own, self._wrong_text(own, rng))
-        return Pairs(self._wrong_image(own, rng), anchor)
-
-    def _wrong_image(self, own: Tensor, rng: torch.Generator) -> Tensor:
-        # One of I - 1 numbers; those from the own image on are moved up by one, past it.
-        number = random_below(torch.full_like(own, self.relation.images - 1), rng)
-        return number + (number >= own)
-
-    def _wrong_text(self, own: Tensor, rng: torch.Generator) -> Tensor:
+        if role is Role.HARD_IMAGE:
+            # One of I - 1 numbers; those from the own image on are moved up by one, past it.
+            number = random_below(torch.full_like(own, self.relation.images - 1), rng)
+            return Pairs(number + (number >= own), anchor)
         # The same with the texts in order of their image, where the own captions are one run.
         start = torch.searchsorted(self._sorted_images, own)
         count = self.relation.counts[own]
         number = random_below(len(self._order) - count, rng)
-        return self._order[number + torch.where(number >= start, count, 0)]
+        return Pairs(own, self._order[number + torch.where(number >= start, count, 0)])
 
 
 def random_below(counts: Tensor, rng: torch.Generator) -> Tensor:

@@ -172,7 +172,7 @@ class TargetManifest(ArtifactManifest):
         )
 
 
-TAUGHT = ArtifactFormat(
+TARGETS = ArtifactFormat(
     name="stored teachers",
     manifest=TargetManifest,
     remedy="ask the teachers again",
@@ -198,7 +198,7 @@ class TargetStore:
         Raises:
             ValueError: no such folder, or it is damaged or of another data set.
         """
-        manifest = TAUGHT.read_manifest(folder, fingerprint=fingerprint)
+        manifest = TARGETS.read_manifest(folder, fingerprint=fingerprint)
         if manifest.form == "models":
             return cls(manifest, ())
         images, texts = (
@@ -293,7 +293,7 @@ def write_targets(
         teachers=tuple(_measure(teacher) for teacher in teachers),
         version=__version__,
     )
-    if TAUGHT.exists(folder) and (there := TAUGHT.read_manifest(folder)).same(manifest):
+    if TARGETS.exists(folder) and (there := TARGETS.read_manifest(folder)).same(manifest):
         return there
     partial = partial_folder(folder)
     manifest = _begin(partial, manifest)
@@ -319,14 +319,14 @@ def _begin(partial: Path, manifest: TargetManifest) -> TargetManifest:
     The stored manifest wins: its means and deviations may differ in the last digits.
     """
     distributed.barrier()  # no process reads before all have computed the manifest
-    if TAUGHT.exists(partial):
-        stored = TAUGHT.read_manifest(partial)
+    if TARGETS.exists(partial):
+        stored = TARGETS.read_manifest(partial)
         if not stored.same(manifest):
             raise ValueError(f"{partial} is of other teachers or data; delete it")
         manifest = stored
     distributed.barrier()  # no process writes before all have read
-    if distributed.rank() == 0 and not TAUGHT.exists(partial):
-        TAUGHT.write_manifest(partial, manifest)
+    if distributed.rank() == 0 and not TARGETS.exists(partial):
+        TARGETS.write_manifest(partial, manifest)
     distributed.barrier()
     return manifest
 

@@ -122,7 +122,7 @@ class GeneratedManifest(ArtifactManifest):
     counts: dict[str, int]
 
 
-WRITTEN = ArtifactFormat(
+GENERATED = ArtifactFormat(
     name="written captions",
     manifest=GeneratedManifest,
     remedy="write again with `counterfoil write`",
@@ -158,7 +158,7 @@ class GeneratedStore:
         """
         ensure_absent(folder)
         counts: dict[str, int] = {}
-        with WRITTEN.writing(folder) as temporary:
+        with GENERATED.writing(folder) as temporary:
             with (temporary / ROWS).open("w", encoding="utf-8") as file:
                 for foil in foils:
                     counts[foil.kind] = counts.get(foil.kind, 0) + 1
@@ -172,7 +172,7 @@ class GeneratedStore:
                 counts=counts,
                 version=__version__,
             )
-            WRITTEN.write_manifest(temporary, manifest)
+            GENERATED.write_manifest(temporary, manifest)
         return cls(folder, manifest)
 
     @classmethod
@@ -182,7 +182,7 @@ class GeneratedStore:
         Raises:
             ValueError: no such folder, damaged, for another data set or of a newer version.
         """
-        return cls(folder, WRITTEN.read_manifest(folder, fingerprint=fingerprint))
+        return cls(folder, GENERATED.read_manifest(folder, fingerprint=fingerprint))
 
     def __len__(self) -> int:
         return sum(self.manifest.counts.values())
