@@ -1,4 +1,4 @@
-"""What analyses are checked against: dense scores of a model, and runs with made-up results."""
+"""What analyses are checked against: tiny models, and runs with made-up results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from torch import Tensor
 
 from counterfoil.core.config import config
 from counterfoil.core.io import write_json
-from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.protocols import WHOLE
-from counterfoil.model import load_model, save_model
+from counterfoil.model import save_model
 from counterfoil.models.uniter import UNITER
 from counterfoil.pipelines.pipeline import (
     ComputeTargets,
@@ -32,13 +31,6 @@ from tailored_cases import ALL
 
 SCENES = "scenes:images=36"
 REGIONS = f"{SCENES},features=regions"
-
-
-def dense(model: object, split: str) -> tuple[ImageTextDataset, Tensor]:
-    """A split and all scores of a model on it."""
-    dataset = load_dataset(SCENES).split(split)
-    found = load_model(str(model)).embed(dataset)
-    return dataset, found.model.score_matrix(found.images, found.texts).detach()
 
 
 def reader(folder: Path, seed: int = 0, outputs: tuple[str, ...] = ALL) -> Path:

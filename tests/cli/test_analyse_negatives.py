@@ -8,7 +8,7 @@ import torch
 
 import recipes_cases
 from analysis_cases import REGIONS, reader
-from counterfoil.analysis.tags import draw_captions, score_captions
+from counterfoil.analysis.tags import all_scores, draw_captions, in_all, score_captions
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.pipelines.publishing import open_scorers
@@ -41,11 +41,6 @@ def stores(uniters, tmp_path_factory) -> Path:
     return root
 
 
-def all_scores(model: Path) -> torch.Tensor:
-    found = load_model(model).embed(load_dataset(REGIONS).split("test"))
-    return found.model.score_matrix(found.images, found.texts).detach()
-
-
 def test_triples(uniters, analysed):
     first, second = uniters / "first", uniters / "second"
     few = (*FEW, "--batch", "6", "--level", "0.01", "--judge", second)
@@ -60,17 +55,13 @@ def test_triples(uniters, analysed):
     }
     dataset = load_dataset(REGIONS).split("test")
     rows = draw_captions(dataset, 5, torch.Generator().manual_seed(4))
-    for name in ("first", "second"):
-        scores = all_scores(uniters / name)
-        positive = [float(scores[dataset.text_to_image[row], row]) for row in rows]
-        assert found[(name, "whole set")]["positive"] == pytest.approx(positive, abs=1e-6)
-    scores = all_scores(first)
-    hardest = [
-        max(float(scores[o, t]) for t in range(30) if dataset.text_to_image[t] != o)
-        for o in dataset.text_to_image[rows].tolist()
-    ]
+    member = load_model(first).embed(dataset)
+    scores = all_scores([member], dataset.text_to_image[rows])
     whole = found[("first", "whole set")]
-    assert whole["negative"] == pytest.approx(hardest, abs=1e-6)
+    positive = scores.gather(1, rows[:, None])[:, 0]
+    assert whole["positive"] == pytest.approx(positive.tolist(), abs=1e-6)
+    hardest = scores.gather(1, in_all(scores, rows, dataset.relation)[:, None])[:, 0]
+    assert whole["negative"] == pytest.approx(hardest.tolist(), abs=1e-6)
     gaps = [n - p for p, n in zip(whole["positive"], whole["negative"])]
     assert whole["percent_above"]["value"] == pytest.approx(20 * sum(gap > 0 for gap in gaps))
     assert whole["percent_far_below"]["value"] == pytest.approx(20 * sum(g <= -0.01 for g in gaps))

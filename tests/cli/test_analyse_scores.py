@@ -4,23 +4,27 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
-from analysis_cases import SCENES, dense
+from analysis_cases import SCENES
 from corpus_cases import random_array
-from counterfoil.analysis.ndgl import maps
+from counterfoil.analysis.ndgl import (
+    maps,
+    margins,
+    negative_similarities,
+    neighbourhood,
+    share_below,
+)
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
 from counterfoil.pipelines.run import DataSource
+from counterfoil.scoring.encode import EmbeddedDataset
 
 
-def margins_of(scores, text_to_image):
-    """Margins of images and of texts, line by line."""
-    true = text_to_image == torch.arange(len(scores)).unsqueeze(1)
-    sides = ((scores, true), (scores.T, true.T))
-    return [
-        [float(line[mark].max() - line[~mark].max()) for line, mark in zip(lines, marks)]
-        for lines, marks in sides
-    ]
+def embedded(model: object) -> tuple[ImageTextDataset, list[EmbeddedDataset]]:
+    """The test split, and a model's encodings of it."""
+    dataset = load_dataset(SCENES).split("test")
+    return dataset, [load_model(str(model)).embed(dataset)]
 
 
 def test_margins(models, analysed):
@@ -29,36 +33,28 @@ def test_margins(models, analysed):
     assert set(numbers["margins"]) == {"online", "pixels", "online + pixels"}
     assert "online + pixels: ensemble of 2 by mean score" in shown
     assert page.count("<svg") == 2
-    dataset, scores = dense(second, "test")
-    for side, values in zip(("i2t", "t2i"), margins_of(scores, dataset.text_to_image)):
-        found = numbers["margins"]["pixels"][side]
+    dataset, members = embedded(second)
+    for side, values in margins(members, dataset.text_to_image).items():
+        found, values = numbers["margins"]["pixels"][side], values[~values.isnan()]
         assert found["queries"] == len(values)
-        assert found["median"] == pytest.approx(sorted(values)[(len(values) - 1) // 2], abs=1e-5)
-        below = 100 * sum(value < 0 for value in values) / len(values)
-        assert found["percent_below_0"] == pytest.approx(below)
-        inside = [v for v in values if numbers["bins"][0] <= v <= numbers["bins"][-1]]
-        assert sum(found["counts"]) == pytest.approx(len(inside), abs=1)
+        assert found["median"] == float(values.median())
+        assert found["percent_below_0"] == share_below(values, 0)
+        assert sum(found["counts"]) == pytest.approx(len(values), abs=2)
     assert len(numbers["bins"]) == 49
 
 
 def test_quantiles(models, analysed):
     shown, page, numbers = analysed("quantiles", models / "pixels", "--top", "4", "--level", "0.1")
-    dataset, scores = dense(models / "pixels", "test")
-    true = dataset.text_to_image == torch.arange(len(dataset)).unsqueeze(1)
-    wrong = scores.masked_fill(true, -torch.inf)
+    dataset, members = embedded(models / "pixels")
     by_name = {(one["of"], one["to"]): one for one in numbers["similarities"]}
-    for what, lines in (("texts", wrong), ("images", wrong.T)):
-        top = lines.topk(4, 1).values
+    sides = negative_similarities(members, dataset.text_to_image, top=4)
+    for what, (hardest, top, between) in sides.items():
         found = by_name[(f"{what}, top 4", "query")]
-        assert found["count"] == top.numel()
-        share = 100 * float((top < 0.1).double().mean())
-        assert found["percent_below"] == pytest.approx(share, abs=0.5)
-        assert found["quantiles"][-1] == pytest.approx(float(top.max()), abs=1e-5)
-        hardest = by_name[(f"{what}, hardest", "query")]
-        assert hardest["median"] == pytest.approx(
-            float(top[:, 0].sort().values[(len(top) - 1) // 2])
-        )
-        assert by_name[(what, "hardest negative")]["count"] == 3 * len(top)
+        assert found["count"] == len(top) == 4 * len(hardest)
+        assert found["percent_below"] == share_below(top, 0.1)
+        assert found["quantiles"][-1] == float(top.max())
+        assert by_name[(f"{what}, hardest", "query")]["median"] == float(hardest.median())
+        assert by_name[(what, "hardest negative")]["count"] == len(between)
     assert "the 4 hardest negatives of each query" in shown
     assert "bag" not in shown
     assert page.count("<svg") == 2
@@ -70,24 +66,18 @@ def test_map(models, analysed, method):
     shown, page, numbers = analysed("map", models / "pixels", *few)
     assert "sampling seed 3" in shown
     assert [one["direction"] for one in numbers["maps"]] == ["i2t", "t2i"]
-    dataset, scores = dense(models / "pixels", "test")
+    dataset, members = embedded(models / "pixels")
     for one in numbers["maps"]:
-        asks_image = one["direction"] == "i2t"
-        ids = dataset.image_ids if asks_image else dataset.texts
-        row = ids.index(one["query"])
-        line = scores[row] if asks_image else scores[:, row]
-        mark = (
-            dataset.text_to_image == row
-            if asks_image
-            else torch.arange(6) == dataset.text_to_image[row]
+        from_image = one["direction"] == "i2t"
+        row = (dataset.image_ids if from_image else dataset.texts).index(one["query"])
+        names = dataset.text_ids if from_image else dataset.image_ids
+        found = neighbourhood(
+            members, dataset.text_to_image, one["direction"], row, negatives=12, method=method
         )
-        names = dataset.text_ids if asks_image else dataset.image_ids
-        best = line.masked_fill(mark, -torch.inf).sort(descending=True, stable=True).indices
-        many = min(12, int((~mark).sum()))
-        assert one["wrong"] == [names[place] for place in best[:many].tolist()]
-        assert one["true"] == [names[place] for place in mark.nonzero().flatten().tolist()]
-        assert len(one["points"]) == 1 + len(one["true"]) + len(one["wrong"])
-        assert one["cosines"]["to_true"] == pytest.approx(float(line[mark].mean()), abs=1e-5)
+        assert one["wrong"] == [names[place] for place in found.wrong.tolist()]
+        assert one["true"] == [names[place] for place in found.true.tolist()]
+        assert one["cosines"] == pytest.approx(found.cosines)
+        assert one["points"] == pytest.approx(found.points.numpy(), abs=1e-3)
     assert page.count("<svg") == 2
     assert "data:image/" in page
 

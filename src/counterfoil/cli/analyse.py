@@ -70,7 +70,7 @@ def analysis(
     """Add a verb that publishes a function of `counterfoil.analysis` as a page.
 
     The decorated function has the options, which are passed on under their names, those that are
-    None not at all; it may refuse options that have no effect.
+    not given not at all; it may refuse options that have no effect.
     """
 
     def add(options: Callable[..., None]) -> None:
@@ -85,7 +85,7 @@ def analysis(
                 values["source"] = values.pop("data").source()
             if "generation" in values:
                 values |= values.pop("generation").settings()
-            given = {name: value for name, value in values.items() if value is not None}
+            given = {name: value for name, value in values.items() if value not in (None, [])}
             module, _, compute = function.partition(".")
             analyses = importlib.import_module(f"counterfoil.analysis.{module}")
             check_page_path(page)  # before anything is computed
