@@ -43,7 +43,7 @@ from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure
 from counterfoil.report.tables import format_number
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores, PairRanks, Ranks
-from counterfoil.scoring.stream import MEMORY, stream_scores
+from counterfoil.scoring.stream import stream_scores
 
 Direction = Literal["i2t", "t2i"]
 
@@ -644,9 +644,7 @@ EDGES = (1, 5, 10, 20, 50, 100, 200)  # last rank of each bin but the open one
 BINS = ("1", "2–5", "6–10", "11–20", "21–50", "51–100", "101–200", "above 200")
 
 
-def pair_ranks(
-    members: Sequence[EmbeddedDataset], text_to_image: Tensor, *, memory: int = MEMORY
-) -> tuple[Tensor, Tensor]:
+def pair_ranks(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> tuple[Tensor, Tensor]:
     """Rank every true pair in one pass over the scores.
 
     Other true texts of the image count neither for nor against a pair; of equal scores the lower
@@ -655,7 +653,6 @@ def pair_ranks(
     Args:
         members: models with their encodings; several are an ensemble.
         text_to_image: (T,) image of each text, -1 for none.
-        memory: bytes, see `stream_scores`.
 
     Returns:
         (P,) ranks from 1, in the order of the texts: among the wrong texts of the pair's image,
@@ -672,7 +669,7 @@ def pair_ranks(
             f"none of the {len(text_to_image)} texts describes an image; there is no pair"
         )
     texts, pictures = PairRanks(text_to_image), Ranks("text", len(text_to_image), text_to_image)
-    stream_scores(members, [texts, pictures], memory=memory)
+    stream_scores(members, [texts, pictures])
     r_t, r_i = (one.ranks().cpu()[paired.cpu()] + 1 for one in (texts, pictures))
     return r_t, r_i
 

@@ -54,7 +54,7 @@ from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure
 from counterfoil.report.tables import format_number
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK, TrueScores
-from counterfoil.scoring.stream import MEMORY, stream_scores
+from counterfoil.scoring.stream import stream_scores
 
 if TYPE_CHECKING:
     from sklearn.manifold import TSNE
@@ -65,15 +65,12 @@ if TYPE_CHECKING:
 _QUERIES: dict[Direction, str] = {"i2t": "captions for an image", "t2i": "images for a caption"}
 
 
-def margins(
-    members: Sequence[EmbeddedDataset], text_to_image: Tensor, *, memory: int = MEMORY
-) -> dict[Direction, Tensor]:
+def margins(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> dict[Direction, Tensor]:
     """Measure margins in both directions in one pass over the scores.
 
     Args:
         members: models with their encodings; several are an ensemble.
         text_to_image: (T,) image of each text, -1 for none.
-        memory: bytes, see `stream_scores`.
 
     Returns:
         For each direction (Q,) double, best positive score minus hardest negative score, over the
@@ -87,7 +84,7 @@ def margins(
     check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     true = TrueScores(text_to_image)
     texts, pictures = _hardest_negatives(text_to_image, images, 1)
-    stream_scores(members, [true, texts, pictures], memory=memory)
+    stream_scores(members, [true, texts, pictures])
     level, text_to_image = true.scores.double().cpu(), text_to_image.cpu()
     best = torch.full((images,), -torch.inf, dtype=torch.double)
     best.scatter_reduce_(0, text_to_image[text_to_image >= 0], level[text_to_image >= 0], "amax")
@@ -211,7 +208,6 @@ def negative_similarities(
     text_to_image: Tensor,
     *,
     top: int = TOP,
-    memory: int = MEMORY,
 ) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
     """Similarities of the `top` hardest negatives of every query in one pass over the scores.
 
@@ -219,7 +215,6 @@ def negative_similarities(
         members: models with their encodings; several are an ensemble.
         text_to_image: (T,) image of each text, -1 for none.
         top: negatives of a query; at most all.
-        memory: bytes, see `stream_scores`.
 
     Returns:
         For "texts" and "images", the negatives, of the Q queries that have any: (Q,) scores of the
@@ -232,7 +227,7 @@ def negative_similarities(
     images = len(members[0].images) if members else 0
     check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
     both = _hardest_negatives(text_to_image, images, top)
-    stream_scores(members, both, memory=memory)
+    stream_scores(members, both)
     similarities = {}
     for what, direction, lists, embeddings in (
         ("texts", "i2t", both[0], [m.texts for m in members]),

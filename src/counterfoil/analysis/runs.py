@@ -371,10 +371,9 @@ def report(
 ) -> Analysis:
     """Compare evaluations with the first of them on one page.
 
-    Args:
-        folders: of runs, with all their finished evaluations, of single evaluations, or of models.
-        source: the data, to evaluate models and to show queries on which runs differ.
-        foils: files that ``counterfoil foils --json`` wrote.
+    Folders are of runs, with all their finished evaluations, of single evaluations, or of models.
+    The data are needed to evaluate models and to show queries on which runs differ; `foils` are
+    files that ``counterfoil foils --json`` wrote.
 
     Raises:
         ValueError: a folder holds no finished evaluation, or the data are not those of the

@@ -688,11 +688,7 @@ def choose_cases(
 ) -> tuple[list[int], list[int], list[int]]:
     """Choose the largest differences in favour of each model, and some at random.
 
-    Args:
-        gaps: (N,) see `margin_differences`.
-        images: (N,) long, image of each.
-        count: of each kind, at most.
-        seed: of the draw.
+    `gaps` are (N,) `margin_differences`, `images` the (N,) images; `count` of each kind at most.
 
     Returns:
         Rows, no two of one image: where the second model prefers the original most compared with

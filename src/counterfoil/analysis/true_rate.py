@@ -103,11 +103,8 @@ def filter_results(
 ) -> tuple[FilterResult, ...]:
     """Measure the captions that filters keep.
 
-    Args:
-        true: (N,) bool, whether each caption is true.
-        image: (N,) long, image of each caption.
-        kept: (N,) bool, captions that each filter keeps, by its name.
-        seed: of the resampling.
+    All (N,): whether each caption is true, its image, and, by the name of each filter, whether it
+    is kept. Images are resampled.
 
     Raises:
         ValueError: there is no caption.
@@ -137,12 +134,7 @@ def filter_results(
 
 
 def lowest(scores: Tensor, share: float) -> Tensor:
-    """(N,) bool, all but the highest scores; of equal ones the later is left out first.
-
-    Args:
-        scores: (N,).
-        share: of all captions that is left out, rounded.
-    """
+    """(N,) bool, all but this share of the highest scores; of equal ones the later goes first."""
     out = torch.ones(len(scores), dtype=torch.bool)
     out[scores.argsort(stable=True)[len(scores) - round(share * len(scores)) :]] = False
     return out
@@ -151,11 +143,7 @@ def lowest(scores: Tensor, share: float) -> Tensor:
 def roc_auc(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) -> Share:
     """Percent of the pairs of a true and a false caption in which the true one scores higher.
 
-    Args:
-        scores: (N,).
-        true: (N,) bool.
-        image: (N,) long, of which image.
-        seed: of the draws for the interval.
+    All (N,): scores, whether each caption is true, and its image; images are resampled.
     """
     scores, pairs = scores.double(), int(true.sum()) * int((~true).sum())
     images, place = torch.unique(image, return_inverse=True)
@@ -552,16 +540,9 @@ def export_sheet(
 ) -> int:
     """Write a CSV sheet on which people judge whether generated captions are true.
 
-    Rows of all folders are mixed, at most one about an image, and do not say where a sentence is
-    from. Each person fills the column "answer" of a copy with true, false or unsure;
-    `true_rate` reads the copies.
-
-    Args:
-        folders: of captions generated for one split of the data.
-        source: the data, with pictures.
-        out: file to write.
-        count: sentences of each folder.
-        seed: of choice and order.
+    It has `count` sentences of each store. Rows of all stores are mixed, at most one about an
+    image, and do not say where a sentence is from. Each person fills the column "answer" of a copy
+    with true, false or unsure; `true_rate` reads the copies.
 
     Returns:
         The number of sentences.
