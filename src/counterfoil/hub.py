@@ -8,9 +8,9 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -327,20 +327,6 @@ def _without_configs(value: Any) -> Any:
 ALPHAS = tuple(step / 10 for step in range(11))
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterpolationPoint:
-    """The interpolated model that was saved.
-
-    Attributes:
-        alpha: share of the fine-tuned weights.
-        rsum: on dev, by alpha; empty if only one alpha was given.
-    """
-
-    alpha: float
-    rsum: Mapping[float, float]
-
-
 def interpolate_models(original: Model, tuned: Model, alpha: float) -> Model:
     """A model with the weights (1 - alpha) original + alpha tuned; LoRA is merged first."""
     if not 0 <= alpha <= 1:
@@ -371,8 +357,10 @@ def interpolate(
     alphas: Sequence[float] = (),
     source: DataSource | None = None,
     other: DataSource | None = None,
-) -> InterpolationPoint:
+) -> float:
     """Save the interpolated weights that are best on dev, and print what all of them forget.
+
+    Returns the share of the tuned weights, alpha; the saved card has the RSum on dev of each.
 
     Args:
         original: model before fine-tuning, as `load_model` opens it.
@@ -412,7 +400,7 @@ def interpolate(
     origin = {"original": original, "tuned": tuned, "alpha": alpha}
     _save_interpolated(model, folder, origin, sums)
     output(f"alpha {alpha:g}: {folder}")
-    return InterpolationPoint(alpha=alpha, rsum=sums)
+    return alpha
 
 
 def _compare(models: Mapping[str, Model], dataset: ImageTextDataset) -> None:

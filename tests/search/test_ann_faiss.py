@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import builtins
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,14 +187,7 @@ def test_damage_and_loss_are_sentences(stored, tmp_path):
 
 
 def test_without_the_library(tmp_path, monkeypatch):
-    imported = builtins.__import__
-
-    def none(name, *more):
-        if name == "faiss":
-            raise ImportError(name)
-        return imported(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", none)
+    monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ValueError, match=r"pip install \"counterfoil\[index\]\""):
         empty(tmp_path / "x", backend="faiss-hnsw")
 

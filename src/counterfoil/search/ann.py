@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
@@ -111,7 +112,9 @@ class FaissBackend:
     """
 
     def __init__(self, folder: Path, kind: FaissKind, name: str) -> None:
-        self._faiss, self._folder, self._kind, self._name = _import_faiss(), folder, kind, name
+        self._faiss = _import("faiss", "FAISS")
+        self._faiss.omp_set_num_threads(torch.get_num_threads())
+        self._folder, self._kind, self._name = folder, kind, name
         self._index: Any = self._read(folder / name) if name else None
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
@@ -199,15 +202,13 @@ def _code_bytes(width: int) -> int:
     return width // next(size for size in sizes if width % size == 0)
 
 
-def _import_faiss() -> Any:
+def _import(module: str, library: str) -> Any:
     try:
-        import faiss
+        return import_module(module)
     except ImportError:
         raise ValueError(
-            f"this index uses FAISS, which is not installed; install it with {_INSTALL}"
+            f"this index uses {library}, which is not installed; install it with {_INSTALL}"
         ) from None
-    faiss.omp_set_num_threads(torch.get_num_threads())
-    return faiss
 
 
 @final
@@ -276,7 +277,8 @@ class MilvusBackend:
             server_manager_instance.release_server(self._address)
 
     def _connect(self) -> Any:
-        client_class = _import_milvus()
+        _import("milvus_lite", "Milvus")  # pymilvus imports it when the address is a file
+        client_class = _import("pymilvus", "Milvus").MilvusClient
         with _milvus_errors(self._address):
             if not self._local:
                 token = os.environ.get(MILVUS_TOKEN, "")
@@ -333,14 +335,3 @@ def _milvus_errors(address: str) -> Iterator[None]:
     finally:
         for logger, disabled in zip(loggers, before, strict=True):
             logger.disabled = disabled
-
-
-def _import_milvus() -> Any:
-    try:
-        import milvus_lite  # noqa: F401 - pymilvus imports it when the address is a file
-        from pymilvus import MilvusClient
-    except ImportError:
-        raise ValueError(
-            f"this index uses Milvus, which is not installed; install it with {_INSTALL}"
-        ) from None
-    return MilvusClient

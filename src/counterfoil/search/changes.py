@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -15,7 +14,7 @@ from counterfoil.core.console import progress
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
-from counterfoil.search.vector_index import Collection, IndexEntry, VectorIndex
+from counterfoil.search.vector_index import IndexEntry, VectorIndex
 
 _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file systems (FAT)
 
@@ -25,10 +24,10 @@ _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file sy
 class DatasetChanges:
     """Rows of a data set that have to be encoded, and rows of an index that they replace."""
 
-    images: Sequence[int]
-    texts: Sequence[int]
-    replaced_images: Sequence[int] = ()
-    replaced_texts: Sequence[int] = ()
+    images: list[int] = field(default_factory=list)
+    texts: list[int] = field(default_factory=list)
+    replaced_images: list[int] = field(default_factory=list)
+    replaced_texts: list[int] = field(default_factory=list)
 
 
 def compare_dataset(
@@ -41,22 +40,31 @@ def compare_dataset(
     caption whose text has changed. With `replace`, so do different images, and captions of
     different images, under the id of an entry; without it they are refused.
     """
+    changes = DatasetChanges()
+    image_conflicts, text_conflicts = [], []
     with progress("pictures compared", len(dataset)) as advance:
-        images, replaced_images, image_conflicts = _compare(
-            dataset.image_ids,
-            index.images,
-            lambda row, entry: _unchanged(dataset, row, entry),
-            lambda row, entry: (
-                not _same_file(dataset, row, entry) and image_digest(dataset, row) != entry.content
-            ),
-            advance,
-        )
-    texts, replaced_texts, text_conflicts = _compare(
-        dataset.text_ids,
-        index.texts,
-        lambda row, entry: entry == text_entry(dataset, row),
-        lambda row, entry: entry.image not in ("", text_entry(dataset, row).image),
-    )
+        for row, image_id in enumerate(dataset.image_ids):
+            advance(1)
+            known = index.images.rows.get(image_id)
+            if known is not None:
+                entry = index.images.entry(known)
+                if _unchanged(dataset, row, entry):
+                    continue
+                changes.replaced_images.append(known)
+                same_file = _same_file(dataset, row, entry)
+                if not same_file and image_digest(dataset, row) != entry.content:
+                    image_conflicts.append(image_id)
+            changes.images.append(row)
+    for row, text_id in enumerate(dataset.text_ids):
+        known = index.texts.rows.get(text_id)
+        if known is not None:
+            entry, new = index.texts.entry(known), text_entry(dataset, row)
+            if entry == new:
+                continue
+            changes.replaced_texts.append(known)
+            if entry.image not in ("", new.image):
+                text_conflicts.append(text_id)
+        changes.texts.append(row)
     if not replace and (image_conflicts or text_conflicts):
         kind = "picture than the one" if image_conflicts else "image's caption than the one"
         numbers = [
@@ -68,7 +76,7 @@ def compare_dataset(
             f"{index.folder} holds under this id ({', '.join(numbers)}); give their ids a "
             "--prefix, or let them take the place of the others with --exchange"
         )
-    return DatasetChanges(images, texts, replaced_images, replaced_texts)
+    return changes
 
 
 def with_id_prefix(dataset: ImageTextDataset, prefix: str) -> ImageTextDataset:
@@ -117,29 +125,6 @@ def text_entry(dataset: ImageTextDataset, row: int) -> IndexEntry:
     text_to_image = int(dataset.text_to_image[row])
     image = "" if text_to_image < 0 else dataset.image_ids[text_to_image]
     return IndexEntry(dataset.text_ids[row], text=dataset.texts[row], image=image)
-
-
-def _compare(
-    ids: Sequence[str],
-    collection: Collection,
-    unchanged: Callable[[int, IndexEntry], bool],
-    conflicts: Callable[[int, IndexEntry], bool],
-    advance: Callable[[int], None] = lambda _: None,
-) -> tuple[list[int], list[int], list[str]]:
-    """Rows to encode, rows of the index that they replace, and ids under which it holds others."""
-    rows, replaced, conflicting = [], [], []
-    for row, item_id in enumerate(ids):
-        advance(1)
-        known = collection.rows.get(item_id)
-        entry = None if known is None else collection.entry(known)
-        if entry is not None and unchanged(row, entry):
-            continue
-        rows.append(row)
-        if known is not None and entry is not None:
-            replaced.append(known)
-            if conflicts(row, entry):
-                conflicting.append(item_id)
-    return rows, replaced, conflicting
 
 
 def _unchanged(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:

@@ -433,7 +433,7 @@ def build_index(
         raise ValueError(
             f"{dataset.name} ({dataset.split_name}) has no images; there is nothing to index"
         )
-    everything = DatasetChanges(range(len(dataset)), range(len(dataset.texts)))
+    everything = DatasetChanges([*range(len(dataset))], [*range(len(dataset.texts))])
     images, texts = _encode(model, dataset, everything)
     if distributed.rank() == 0:
         assert images is not None
