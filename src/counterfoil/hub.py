@@ -45,7 +45,6 @@ from counterfoil.models.layers.pretrained import written_config
 from counterfoil.models.open_clip import OpenClipModel, hub_name
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
-from counterfoil.pipelines.state import DEV
 from counterfoil.report.page import TableBlock
 from counterfoil.report.tables import terminal_table
 
@@ -381,7 +380,7 @@ def interpolate(
     first = interpolate_models(*models, candidates[0])  # refuses before anything is encoded
     sums: dict[float, float] = {}
     if len(candidates) > 1 and source is not None:
-        dev = _dev_split(source.open())
+        dev = source.split("dev")
         for alpha in candidates:
             embedded = interpolate_models(*models, alpha).embed(dev)
             sums[alpha] = evaluate_protocol([embedded], dev).rsum
@@ -398,7 +397,20 @@ def interpolate(
                 dataset.split("test") if "test" in dataset.split_names else dataset,
             )
     origin = {"original": original, "tuned": tuned, "alpha": alpha}
-    _save_interpolated(model, folder, origin, sums)
+    tried = {f"{alpha:g}": rsum for alpha, rsum in sums.items()}
+    assert model.spec is not None
+    assert model.processor is not None
+    assert model.card is not None
+    if distributed.rank() == 0:
+        save_model(
+            folder,
+            spec=model.spec,
+            model=model.model,
+            processor=model.processor,
+            provenance={**model.card.provenance, "interpolated": {**origin, "dev_rsum": tried}},
+            metrics={"rsum": max(sums.values())} if sums else {},
+        )
+    distributed.barrier()
     output(f"alpha {alpha:g}: {folder}")
     return alpha
 
@@ -441,32 +453,3 @@ def _lerp(before: Tensor, after: Tensor, alpha: float) -> Tensor:
     if not after.is_floating_point():
         return after
     return before.to(after).lerp(after, alpha)
-
-
-def _dev_split(dataset: ImageTextDataset) -> ImageTextDataset:
-    for name in DEV:
-        if name in dataset.split_names:
-            return dataset.split(name)
-    raise ValueError(
-        f"{dataset.name} has no dev split, which the best alpha is chosen on; it has: "
-        f"{', '.join(dataset.split_names)}; give one alpha"
-    )
-
-
-def _save_interpolated(
-    model: Model, folder: Path, origin: Mapping[str, object], sums: Mapping[float, float]
-) -> None:
-    assert model.spec is not None
-    assert model.processor is not None
-    assert model.card is not None
-    if distributed.rank() == 0:
-        tried = {f"{alpha:g}": rsum for alpha, rsum in sums.items()}
-        save_model(
-            folder,
-            spec=model.spec,
-            model=model.model,
-            processor=model.processor,
-            provenance={**model.card.provenance, "interpolated": {**origin, "dev_rsum": tried}},
-            metrics={"rsum": max(sums.values())} if sums else {},
-        )
-    distributed.barrier()

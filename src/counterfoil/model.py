@@ -182,21 +182,14 @@ def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
 
 def _check_calls(spec: Config[Any], path: Path) -> None:
     """Refuse calls of anything but modules: a model folder may come from anybody."""
-    if not _makes(spec, RetrievalModel):
-        raise ValueError(f"{path} describes {_called(spec)}, which is no retrieval model")
-    for inner in _inner_calls(spec):
-        if not _makes(inner, nn.Module):
-            raise ValueError(
-                f"{path} calls {_called(inner)}, which is no part of a model; the file is refused"
-            )
-
-
-def _makes(spec: Config[Any], parent: type) -> bool:
-    return isinstance(spec.make, type) and issubclass(spec.make, parent)
-
-
-def _called(spec: Config[Any]) -> str:
-    return str(getattr(spec.make, "__qualname__", spec.make))
+    for call in _inner_calls(spec):
+        parent = RetrievalModel if call is spec else nn.Module
+        if isinstance(call.make, type) and issubclass(call.make, parent):
+            continue
+        name = getattr(call.make, "__qualname__", call.make)
+        if call is spec:
+            raise ValueError(f"{path} describes {name}, which is no retrieval model")
+        raise ValueError(f"{path} calls {name}, which is no part of a model; the file is refused")
 
 
 def _inner_calls(value: Any) -> Iterator[Config[Any]]:
