@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -173,33 +174,39 @@ class TopScoringMiner(OnlineMiner):
         self, model: RetrievalModel, batch: Batch, offered: tuple[ModalityBatch, ModalityBatch]
     ) -> dict[Role, Pairs]:
         """Return (B, k) data set rows of the hardest candidates by role, -1 for none."""
-        count, device = len(batch.anchors.image), batch.device
-        hardest = {}
+        count = len(batch.anchors.image)
         with evaluation_mode([model]):
             images = self._encode(model.encode_images, offered[0])
             texts = self._encode(model.encode_texts, offered[1])
-            for role, pairs in batch.candidates.items():
 
-                def best(share: Tensor | slice, pairs: Pairs = pairs) -> Tensor:
-                    """The hardest of this process's anchors, (b, k, 2) rows of images and texts."""
-                    candidates = distinct_candidates(Pairs(pairs.image[share], pairs.text[share]))
-                    places = Pairs(
-                        candidate_places(candidates.image, offered[0].ids),
-                        candidate_places(candidates.text, offered[1].ids),
-                    )
-                    scores = existing_extras(
-                        places.flatten(), lambda at: self._scores(model, images, texts, at)
-                    ).view(places.shape)
-                    return torch.stack(hardest_candidates(candidates, scores, self.keep), 2)
+            def best(role: Role, share: Tensor | slice) -> Tensor:
+                """The hardest of this process's anchors, (b, k, 2) rows of images and texts."""
+                pairs = batch.candidates[role]
+                candidates = distinct_candidates(Pairs(pairs.image[share], pairs.text[share]))
+                places = Pairs(
+                    candidate_places(candidates.image, offered[0].ids),
+                    candidate_places(candidates.text, offered[1].ids),
+                )
+                scores = self._candidate_scores(model, images, texts, role, places)
+                return torch.stack(hardest_candidates(candidates, scores, self.keep), 2)
 
-                hardest[role] = Pairs(*gather_shards(count, best, device).unbind(2))
-        return hardest
+            return {
+                role: Pairs(*gather_shards(count, partial(best, role), batch.device).unbind(2))
+                for role in batch.candidates
+            }
 
     def _encode(
         self, encode: Callable[[ModalityBatch], Embeddings], items: ModalityBatch
     ) -> Embeddings:
         starts = range(0, len(items), self.at_once)
         return Embeddings.cat([encode(items.rows(slice(s, s + self.at_once))) for s in starts])
+
+    def _candidate_scores(
+        self, model: RetrievalModel, images: Embeddings, texts: Embeddings, role: Role, at: Pairs
+    ) -> Tensor:
+        """Score the (B, N) candidates of a role; -inf where a place is -1."""
+        scores = existing_extras(at.flatten(), lambda p: self._scores(model, images, texts, p))
+        return scores.view(at.shape)
 
     def _scores(
         self, model: RetrievalModel, images: Embeddings, texts: Embeddings, pairs: Pairs
