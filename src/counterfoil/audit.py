@@ -7,11 +7,10 @@ corrections file (`counterfoil.data.corrections`), which every reader of the dat
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -52,6 +51,8 @@ MISMATCH_SHARE = 0.05  # share of the others that fit better, both ways, of a su
 HARD_TEXTS, HARD_IMAGES = 20, 5  # the hardest mined negatives, which are reviewed
 OWN_CAPTIONS = 5  # shown beside an image
 GROUP_IMAGES = 12  # shown of a group of duplicates
+
+_T = TypeVar("_T")
 
 
 @final
@@ -292,11 +293,16 @@ class _Display:
         return Finding((item,), self.image(image), self.captions(image, without=row))
 
     def section(
-        self, kind: str, title: str, note: str, count: int, findings: Iterable[Finding]
+        self,
+        kind: str,
+        title: str,
+        note: str,
+        found: Sequence[_T],
+        finding: Callable[[_T], Finding],
     ) -> AuditSection:
-        """A section of `count` findings, of which the first are displayed."""
-        displayed = tuple(islice(findings, self.top))
-        return AuditSection(kind, title, note, count, len(displayed), displayed)
+        """A section of all that was found, of which the first are displayed."""
+        displayed = tuple(map(finding, found[: self.top]))
+        return AuditSection(kind, title, note, len(found), len(displayed), displayed)
 
     def _place(self, row: int, note: str) -> str:
         parts = (self.dataset.image_ids[row], self.dataset.splits[row], note)
@@ -311,15 +317,16 @@ def _unreadable_images(dataset: ImageTextDataset) -> tuple[ImageTextDataset, Aud
     if not errors:
         return dataset, None
     display = _Display(dataset, len(errors))
-    findings = []
-    for row, error in errors.items():
+
+    def finding(row: int) -> Finding:
         own, name = display.captions(row), dataset.image_ids[row]
         caption = next(iter(own), "")
-        item = ReviewItem(name, "", caption, IMAGE_ACTIONS, PageItem(name), error)
-        findings.append(Finding((item,), own=own))
-    readable = [row for row in range(len(dataset)) if row not in errors]
+        item = ReviewItem(name, "", caption, IMAGE_ACTIONS, PageItem(name), errors[row])
+        return Finding((item,), own=own)
+
     note = "Pictures that are missing or damaged. Training on pictures needs all of them."
-    section = display.section("unreadable", "Unreadable", note, len(errors), findings)
+    section = display.section("unreadable", "Unreadable", note, list(errors), finding)
+    readable = [row for row in range(len(dataset)) if row not in errors]
     return dataset.subset(torch.tensor(readable, dtype=torch.long)), section
 
 
@@ -347,19 +354,18 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
     rule = f"Cosine of their {inputs} of at least {least:g}."
     leaked = "Nearly the same picture in several splits: what is trained on is measured on too."
     repeated = "Nearly the same picture more than once in a split."
-    for shared, kind, title, note in (
+
+    def finding(rows: list[int]) -> Finding:
+        shown = rows[:GROUP_IMAGES]
+        items = (display.image_item(row, f"cosine {best[row]:.3f}", best[row]) for row in shown)
+        return Finding(tuple(items))
+
+    for across, kind, title, note in (
         (True, "leaked", "Leaked images", leaked),
         (False, "repeated-images", "Near-duplicate images", repeated),
     ):
-        mine = [
-            rows for rows in groups if (len({dataset.splits[row] for row in rows}) > 1) == shared
-        ]
-        items = (
-            (display.image_item(row, f"cosine {best[row]:.3f}", best[row]) for row in rows)
-            for rows in (rows[:GROUP_IMAGES] for rows in mine)
-        )
-        findings = (Finding(tuple(one)) for one in items)
-        yield display.section(kind, title, f"{note} {rule}", len(mine), findings)
+        some = [rows for rows in groups if (len({dataset.splits[r] for r in rows}) > 1) == across]
+        yield display.section(kind, title, f"{note} {rule}", some, finding)
 
 
 def _empty_captions(display: _Display) -> Iterator[AuditSection]:
@@ -368,8 +374,7 @@ def _empty_captions(display: _Display) -> Iterator[AuditSection]:
     rows = [row for row, text in enumerate(texts) if not text.strip() and text_to_image[row] >= 0]
     note = "Captions without a word: write one or drop them."
     if rows:
-        findings = map(display.caption_beside_image, rows)
-        yield display.section("empty", "Empty captions", note, len(rows), findings)
+        yield display.section("empty", "Empty captions", note, rows, display.caption_beside_image)
 
 
 def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
@@ -392,10 +397,7 @@ def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
         f"images they may all be right. Of one caption at most {GROUP_IMAGES} are shown."
     )
     if repeated:
-        findings = map(finding, repeated)
-        yield display.section(
-            "repeated-captions", "Repeated captions", note, len(repeated), findings
-        )
+        yield display.section("repeated-captions", "Repeated captions", note, repeated, finding)
 
 
 @final
@@ -445,24 +447,22 @@ def _mismatches(
     explanations = {}
     if explainer is not None and worst:
         explanations = _explain_rows(explainer, dataset, worst[: display.top])
-    findings = (
-        display.caption_beside_image(
-            row,
+
+    def finding(row: int) -> Finding:
+        others = (
             f"{int(ranks.images[row]):,} other images fit it better, "
-            f"{int(ranks.texts[row]):,} other captions fit its image better",
-            float(ranks.shares[row]),
-            explanations.get(row),
+            f"{int(ranks.texts[row]):,} other captions fit its image better"
         )
-        for row in worst
-    )
+        share = float(ranks.shares[row])
+        return display.caption_beside_image(row, others, share, explanations.get(row))
+
     note = (
         f"By {' + '.join(model.name for model in models)}: captions that at least "
         f"{100 * MISMATCH_SHARE:g} % of the other images fit better, while at least as many of the "
         "other captions fit their image better; the lower of both shares ranks them. Odd is not "
-        "wrong."
+        f"wrong.{_explainer_note(explainer)}"
     )
-    note += _explainer_note(explainer)
-    return display.section("suspicious", "Suspicious captions", note, len(worst), findings)
+    return display.section("suspicious", "Suspicious captions", note, worst, finding)
 
 
 def _doubted(display: _Display, explainer: Model) -> AuditSection:
@@ -472,12 +472,13 @@ def _doubted(display: _Display, explainer: Model) -> AuditSection:
         (each.doubt, row, each) for row, each in explained if (each.doubt or 0) >= DOUBT_THRESHOLD
     ]
     doubted.sort(key=lambda line: -(line[0] or 0))  # of equal doubts the first row comes first
-    findings = (
-        display.caption_beside_image(row, f"greatest doubt {doubt:.2f}", doubt, explanation)
-        for doubt, row, explanation in doubted
-    )
-    note = "Captions with a doubted word, the most doubted first." + _explainer_note(explainer)
-    return display.section("suspicious", "Suspicious captions", note, len(doubted), findings)
+
+    def finding(line: tuple[float | None, int, Explanation]) -> Finding:
+        doubt, row, explanation = line
+        return display.caption_beside_image(row, f"greatest doubt {doubt:.2f}", doubt, explanation)
+
+    note = f"Captions with a doubted word, the most doubted first.{_explainer_note(explainer)}"
+    return display.section("suspicious", "Suspicious captions", note, doubted, finding)
 
 
 def _explainer_note(explainer: Model | None) -> str:
@@ -521,13 +522,9 @@ def likely_positives(
 ) -> list[LikelyPositive]:
     """Mined pairs that are suspected to be true; most reasons first, then by gap.
 
-    The positive score of an image is the lowest score of its own captions, as in `FilterConfig`.
-
-    Args:
-        lists: mined from this data set.
-        dataset: the split that was mined.
-        members: models with their embeddings, whose mean score is compared; empty for no scores.
-        alike: TF-IDF cosine from which a text is suspected.
+    The mean score of `members` is compared, where there are some. The positive score of an image is
+    the lowest score of its own captions, as in `FilterConfig`. A text is suspected from a TF-IDF
+    cosine of `alike`.
     """
     lists.check(dataset.relation)
     sides = _hardest(lists, dataset)

@@ -52,11 +52,8 @@ def align_rankings(
 ) -> Tensor:
     """(Q, K) ids of ranked items, for the queries of a ground truth in its order.
 
-    Args:
-        positives: the ground truth.
-        query_ids: (N,) ids of the evaluated queries.
-        item_ids: (M,) ids of the ranked items.
-        rows: (N, K) rows of ranked items, best first; -1 for none.
+    `query_ids` (N,) are those of the evaluated queries, `item_ids` (M,) those of the ranked items,
+    and `rows` (N, K) the rows of ranked items, best first; -1 for none.
 
     Raises:
         ValueError: a query of the ground truth was not evaluated.
@@ -76,9 +73,7 @@ def align_rankings(
 def positive_hits(rankings: Tensor, positives: Positives) -> Tensor:
     """(Q, K) bool, whether each ranked item is a positive.
 
-    Args:
-        rankings: (Q, K) item ids, best first, in the order of `positives`; -1 for none.
-        positives: the ground truth.
+    `rankings` (Q, K) are item ids, best first, in the order of `positives`; -1 for none.
 
     Raises:
         ValueError: not one row per query, or an item occurs twice in a row.
@@ -128,10 +123,6 @@ class ECCVResult:
 
 def rank_precisions(rankings: Tensor, positives: Positives) -> tuple[Tensor, Tensor]:
     """(Q,) average precision at R and (Q,) R-Precision of each query, as fractions.
-
-    Args:
-        rankings: (Q, K) item ids, best first, in the order of `positives`.
-        positives: the ground truth.
 
     Raises:
         ValueError: a query without positives, or rankings shorter than the longest list.
