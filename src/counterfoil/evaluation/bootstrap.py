@@ -42,12 +42,8 @@ def image_draws(
 ) -> Iterator[Tensor]:
     """Resample images: (b, I) double counts of each image, some resamples at a time.
 
-    Args:
-        strata: image rows of each stratum, resampled within itself.
-        images: number of images, I.
-        resamples: number of resamples.
-        seed: of the resampling.
-        width: numbers that the caller computes for each resample, which bounds b.
+    Strata are image rows, each resampled within itself. `width` is the number of values that the
+    caller computes for each resample, which bounds b.
 
     Raises:
         ValueError: no resample.

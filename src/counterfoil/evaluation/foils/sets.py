@@ -149,14 +149,8 @@ def build_foil_set(
 ) -> FoilSet:
     """Build a set of entries; foils that equal their caption are left out.
 
-    Args:
-        form: format of the set.
-        entries: its items, as read.
-        left_out: number of entries that the reader left out, by reason.
-        where: source of the entries, for messages.
-        name: name of the set.
-        folder: folder of the images, if any.
-        seed: random seed of foils made here.
+    `left_out` counts the entries that the reader left out, by reason, and `where` is the source of
+    the entries, for messages.
 
     Raises:
         ValueError: no item is left, a caption is empty, or images are missing.
