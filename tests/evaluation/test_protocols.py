@@ -79,13 +79,6 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
     assert found.rsum > plain.rsum
 
 
-def test_memory_does_not_matter():
-    scores, text_to_image = _case()
-    members, data = [member(scores)], unnamed(text_to_image, 37)
-    whole = evaluate_protocol(members, data)
-    assert evaluate_protocol(members, data, memory=1).numbers == whole.numbers
-
-
 def test_an_ensemble_is_the_mean_of_scores():
     scores, text_to_image = _case(levels=4)
     other = evaluation_cases.scores(37, text_to_image, 9, levels=4)

@@ -32,7 +32,7 @@ from counterfoil.evaluation.protocols import (
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import RescoredPairs
 from counterfoil.scoring.reducers import Ranks, TopK
-from counterfoil.scoring.stream import MEMORY, stream_scores
+from counterfoil.scoring.stream import stream_scores
 
 AFFORDABLE = 100_000  # pairs up to which the full ranking is always made
 DEPTH = 50  # of a shortlist
@@ -141,7 +141,6 @@ def evaluate_cascade(
     head: int,
     tie: Tie = "row",
     seed: int | None = None,
-    memory: int = MEMORY,
 ) -> Cascade:
     """Re-rank the shortlists of other models in both directions, and count.
 
@@ -156,7 +155,6 @@ def evaluate_cascade(
         head: length of the lists that are returned.
         tie: rule for equal scores; of those, shortlists take the lower row.
         seed: of the models that re-rank, for the record.
-        memory: bytes for encodings on the device and for score tiles.
 
     Raises:
         ValueError: a model encoded another split, or the protocol does not fit the split.
@@ -164,7 +162,7 @@ def evaluate_cascade(
     setting = setting_of(members, dataset, protocol, tie, seed)
     alone = setting_of(by.first, dataset, protocol, tie, None)
     text_to_image = dataset.text_to_image
-    ranker = _FoldRanker(members, by, head, setting, memory)
+    ranker = _FoldRanker(members, by, head, setting)
     cascaded = replace(setting, first=by.name, depth=by.depth)
     report = report_of(ranker, text_to_image, cascaded, dataset.extra_positives)
     first_ranks = iter(ranker.firsts)  # of each fold, in order
@@ -197,7 +195,6 @@ class _FullPass:
         text_to_image: Tensor,
         extra_positives: Pairs | None,
         k: int,
-        memory: int,
     ) -> None:
         images, texts = len(members[0].images), len(members[0].texts)
         self.orders = (
@@ -205,7 +202,7 @@ class _FullPass:
             Ranks("text", texts, text_to_image, extra_positives),
         )
         self.lists = TopK("image", images, min(k, texts)), TopK("text", texts, min(k, images))
-        stream_scores(members, [*self.orders, *self.lists], memory=memory)
+        stream_scores(members, [*self.orders, *self.lists])
 
     def ranks(self, tie: Tie) -> tuple[Tensor, Tensor]:
         i2t, t2i = (order.ranks(tie).cpu() for order in self.orders)
@@ -222,10 +219,9 @@ class _FoldRanker:
         by: Shortlister,
         head: int,
         setting: EvaluationSetting,
-        memory: int,
     ) -> None:
         images, texts = setting.images, setting.texts
-        self.members, self.by, self.tie, self.memory = members, by, setting.tie, memory
+        self.members, self.by, self.tie = members, by, setting.tie
         self.head, self.covered = head, by.depth >= max(images, texts)
         self.firsts: list[tuple[Tensor, Tensor]] = []
         depths = [] if self.covered else sorted({*(d for d in DEPTHS if d < by.depth), by.depth})
@@ -241,14 +237,14 @@ class _FoldRanker:
         """Ranks in both directions of a fold."""
         members, fold = fold_parts(self.members, images, texts), (images, texts)
         first_members = fold_parts(self.by.first, *fold)
-        first = _FullPass(first_members, text_to_image, extra_positives, self.by.depth, self.memory)
+        first = _FullPass(first_members, text_to_image, extra_positives, self.by.depth)
         self.firsts.append(first.ranks(self.tie))
         lists = first.lists[0].rows.cpu().long(), first.lists[1].rows.cpu().long()
         positive = _positives(lists, text_to_image, extra_positives)
         for side, rows in enumerate(fold):
             self.hits[side][rows] = positive[side].any(1)
         if self.covered:
-            full = _FullPass(members, text_to_image, extra_positives, self.head, self.memory)
+            full = _FullPass(members, text_to_image, extra_positives, self.head)
             for side, best in enumerate(full.lists):
                 self._store(side, fold, best.rows.cpu(), best.scores.cpu())
             return full.ranks(self.tie)

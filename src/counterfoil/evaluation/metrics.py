@@ -92,10 +92,6 @@ class RankedQueries:
         """(Q,) bool, whether the query has a positive."""
         return self.ranks >= 0
 
-    def hits(self, k: int) -> Tensor:
-        """(Q,) bool, whether any positive is in the first k."""
-        return self.counted & (self.ranks < k)
-
 
 def recall_from_ranks(ranks: Tensor, direction: Direction) -> RecallMetrics:
     """Recalls in percent, floor(median) + 1 and mean + 1 of ranks that start from 0.

@@ -29,7 +29,7 @@ from counterfoil.evaluation.metrics import (
 )
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Ranks
-from counterfoil.scoring.stream import MEMORY, ScoreReducer, stream_scores
+from counterfoil.scoring.stream import ScoreReducer, stream_scores
 
 WHOLE = Protocol("whole split")
 FLICKR_1K = Protocol("Flickr 1K", images=1000)
@@ -57,7 +57,6 @@ def evaluate_protocol(
     *,
     tie: Tie = "row",
     seed: int | None = None,
-    memory: int = MEMORY,
     also: Sequence[ScoreReducer] = (),
 ) -> EvaluationReport:
     """Rank all texts for every image and all images for every text, and count.
@@ -71,7 +70,6 @@ def evaluate_protocol(
         protocol: how to cut the split.
         tie: rule for equal scores.
         seed: of the models, for the record.
-        memory: bytes for encodings on the device and for score tiles.
         also: reducers that share the pass over the scores; not with folds.
 
     Raises:
@@ -85,7 +83,7 @@ def evaluate_protocol(
     ) -> tuple[Tensor, Tensor]:
         i2t = Ranks("image", len(images), local, more)
         t2i = Ranks("text", len(texts), local, more)
-        stream_scores(fold_parts(members, images, texts), [i2t, t2i, *also], memory=memory)
+        stream_scores(fold_parts(members, images, texts), [i2t, t2i, *also])
         return i2t.ranks(tie), t2i.ranks(tie)
 
     return report_of(rank, dataset.text_to_image, setting, dataset.extra_positives)
