@@ -128,7 +128,7 @@ def ways(term: Loss, case: Case) -> list[Tensor]:
     """The two directions of a term."""
     sides = case.sides
     if isinstance(term, MarginDistillationLoss):
-        each = [term.form.distances(side) for side in sides]
+        each = [term.distances(side) for side in sides]
     else:
         assert isinstance(term, HardNegativeRectificationLoss)
         each = [term.rectified(side) for side in sides]
@@ -140,7 +140,7 @@ def part(term: Loss, case: Case, what: str) -> Tensor:
     if what in found:
         return found[what]
     value = found["i2t"] + found["t2i"]
-    if isinstance(term, HardNegativeRectificationLoss) or not term.form.reads_positive:
+    if isinstance(term, HardNegativeRectificationLoss) or not term.reads_positive:
         torch.testing.assert_close(whole(term, case), value)  # the term itself, on a whole block
     return value if what == "value" else torch.autograd.grad(value, case.student)[0]
 
@@ -162,7 +162,7 @@ def total(golden: golden_vectors.Golden, name: str) -> tuple[Tensor, Tensor]:
     term = option(golden, name)
     value = triplet(golden, "hardest", here)
     if name != "no_mr":
-        value = value + config["lambda1"] * term.form.tau**2 * sum(ways(term, here))
+        value = value + config["lambda1"] * term.tau**2 * sum(ways(term, here))
     if name != "no_hnr":
         rectified = HardNegativeRectificationLoss(gamma=config["gamma"])
         value = value + config["lambda2"] * sum(ways(rectified, here))

@@ -158,83 +158,6 @@ Direction = Literal["student_teacher", "teacher_student"]
 Over = Literal["mean", "sum"]
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarginForm:
-    """One reading of NDGL's Eq. 4.
-
-    The paper prints ``KL(margin || margin of the teachers)`` and names neither the distribution nor
-    the reduction, so every reading has a name here. The fields are arguments of
-    `MarginDistillationLoss`.
-    """
-
-    form: FormName
-    operand: Operand
-    tau: float
-    hard: bool
-    direction: Direction
-    include_positive: bool
-    over: Over
-
-    @property
-    def reads_positive(self) -> bool:
-        """Whether the score of an anchor's positive changes the loss.
-
-        It does not in a softmax over an anchor's negatives, where it is a common shift.
-        """
-        if self.form == "mse" or (self.operand == "similarity" and not self.include_positive):
-            return False
-        return self.form != "row_softmax" or self.include_positive
-
-    def distances(self, side: GuidedScores) -> Tensor:
-        """Return (A,) distances, 0 for an anchor without a negative; (1,) of a flat softmax."""
-        if self.form == "row_softmax":
-            return self._divergence(*self._sets(side))
-        if self.form == "flat_softmax":
-            return self._divergence(*(tensor.reshape(1, -1) for tensor in self._sets(side)))
-        return self._elementwise(side)
-
-    def _sets(self, side: GuidedScores) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of the student and of the teachers, and the mask of those that count."""
-        student = self._logits(side.student, side.own)
-        teacher = self._logits(side.teacher, side.taught)
-        if not self.include_positive:
-            return student, teacher, side.wrong
-        student = torch.cat([student, self._logits(side.own[:, None], side.own)], 1)
-        teacher = torch.cat([teacher, self._logits(side.taught[:, None], side.taught)], 1)
-        some = side.wrong.any(1, keepdim=True)  # a positive alone is no distribution to match
-        return student, teacher, torch.cat([side.wrong, some], 1)
-
-    def _logits(self, scores: Tensor, own: Tensor) -> Tensor:
-        if self.operand == "similarity":
-            return scores / self.tau
-        margin = own.unsqueeze(1) - scores
-        return (-margin if self.hard else margin) / self.tau
-
-    def _divergence(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        p, q = log_softmax(student, mask), log_softmax(teacher, mask)
-        if self.direction == "teacher_student":
-            p, q = q, p
-        return divergence(p, q, mask)
-
-    def _elementwise(self, side: GuidedScores) -> Tensor:
-        """(A,) distances in which every pair of numbers is a distribution of its own."""
-        x, y = side.student, side.teacher
-        if self.form != "mse" and self.operand == "margin":
-            x, y = side.own.unsqueeze(1) - x, side.taught.unsqueeze(1) - y
-        x, y = x / self.tau, y / self.tau
-        each = self._bernoulli(x, y) if self.form == "bernoulli" else (x - y).square() / 2
-        total = each.masked_fill(~side.wrong, 0).sum(1)
-        return total / side.wrong.sum(1).clamp(min=1) if self.over == "mean" else total
-
-    def _bernoulli(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.direction == "teacher_student":
-            x, y = y, x
-        # logsigmoid of both signs instead of log(p) and log(1 - p): exact where p is nearly 0 or 1
-        p, q = x.sigmoid(), (-x).sigmoid()
-        return p * (logsigmoid(x) - logsigmoid(y)) + q * (logsigmoid(-x) - logsigmoid(-y))
-
-
 Candidates = Literal["batch", "offline"]
 Units = Literal["cosine", "score"]
 MINED_ROLES = Role.HARD_TEXT, Role.HARD_IMAGE  # of anchor images, and of anchor texts
@@ -244,13 +167,15 @@ MINED_ROLES = Role.HARD_TEXT, Role.HARD_IMAGE  # of anchor images, and of anchor
 class MarginDistillationLoss(Loss):
     """Divergence of the student's distribution over negatives from that of its teachers.
 
-    NDGL, Eq. 4 ("MR"). Every anchor image has a softmax over the negative texts of the batch, of
-    the margin by which its positive outscores each; every anchor text has one over images. The
-    positive itself cancels out of that softmax, so the negatives' relative scores are matched: at
-    tau 1 and with cosines this is nearly their mean squared error, up to a shift of each anchor's.
-    Several texts of an image have identical terms, of which one counts. The paper weighs the loss
-    100 beside a triplet summed over the batch; the gradient falls with the square of tau, so at
-    another tau multiply the weight by tau squared.
+    NDGL, Eq. 4 ("MR"). The paper prints ``KL(margin || margin of the teachers)`` and names neither
+    the distribution nor the reduction; every reading has an option here. By default every anchor
+    image has a softmax over the negative texts of the batch, of the margin by which its positive
+    outscores each; every anchor text has one over images. The positive itself cancels out of that
+    softmax, so the negatives' relative scores are matched: at tau 1 and with cosines this is nearly
+    their mean squared error, up to a shift of each anchor's. Several texts of an image have
+    identical terms, of which one counts. The paper weighs the loss 100 beside a triplet summed over
+    the batch; the gradient falls with the square of tau, so at another tau multiply the weight by
+    tau squared.
 
     Args:
         form: "row_softmax" of each anchor; "flat_softmax" over all anchors of a direction (one
@@ -306,24 +231,75 @@ class MarginDistillationLoss(Loss):
         self.units = parse_literal(Units, units, "units")
         if not (tau > 0 and math.isfinite(tau)):
             raise ValueError(f"tau={tau} cannot be a temperature; use a number above 0, as in 1.0")
-        self.form = MarginForm(
-            form=form,
-            operand=operand,
-            tau=tau,
-            hard=emphasis == "hard" or (emphasis == "auto" and tau != 1.0),
-            direction=direction,
-            include_positive=include_positive,
-            over=over,
-        )
-        self.offline = offline
+        self.form, self.operand, self.direction, self.over = form, operand, direction, over
+        self.tau, self.include_positive, self.offline = tau, include_positive, offline
+        self.hard = emphasis == "hard" or (emphasis == "auto" and tau != 1.0)
         self.needs = self.needs_guided = OFFLINE if offline else frozenset()
 
     def forward(self, scores: Scores) -> Tensor:
         grid = in_units(self.grid(scores), self.units)
-        sides = guided_directions(grid, each_pair=self.form.reads_positive or self.offline)
+        sides = guided_directions(grid, each_pair=self.reads_positive or self.offline)
         if self.offline:
             sides = _with_mined(sides, scores, grid)
-        return _sum_of_directions([self.form.distances(side) for side in sides], self.reduction)
+        return _sum_of_directions([self.distances(side) for side in sides], self.reduction)
+
+    @property
+    def reads_positive(self) -> bool:
+        """Whether the score of an anchor's positive changes the loss.
+
+        It does not in a softmax over an anchor's negatives, where it is a common shift.
+        """
+        if self.form == "mse" or (self.operand == "similarity" and not self.include_positive):
+            return False
+        return self.form != "row_softmax" or self.include_positive
+
+    def distances(self, side: GuidedScores) -> Tensor:
+        """Return (A,) distances, 0 for an anchor without a negative; (1,) of a flat softmax."""
+        if self.form == "row_softmax":
+            return self._kl(*self._sets(side))
+        if self.form == "flat_softmax":
+            return self._kl(*(tensor.reshape(1, -1) for tensor in self._sets(side)))
+        return self._elementwise(side)
+
+    def _sets(self, side: GuidedScores) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of the student and of the teachers, and the mask of those that count."""
+        student = self._logits(side.student, side.own)
+        teacher = self._logits(side.teacher, side.taught)
+        if not self.include_positive:
+            return student, teacher, side.wrong
+        student = torch.cat([student, self._logits(side.own[:, None], side.own)], 1)
+        teacher = torch.cat([teacher, self._logits(side.taught[:, None], side.taught)], 1)
+        some = side.wrong.any(1, keepdim=True)  # a positive alone is no distribution to match
+        return student, teacher, torch.cat([side.wrong, some], 1)
+
+    def _logits(self, scores: Tensor, own: Tensor) -> Tensor:
+        if self.operand == "similarity":
+            return scores / self.tau
+        margin = own.unsqueeze(1) - scores
+        return (-margin if self.hard else margin) / self.tau
+
+    def _kl(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+        p, q = log_softmax(student, mask), log_softmax(teacher, mask)
+        if self.direction == "teacher_student":
+            p, q = q, p
+        return divergence(p, q, mask)
+
+    def _elementwise(self, side: GuidedScores) -> Tensor:
+        """(A,) distances in which every pair of numbers is a distribution of its own."""
+        x, y = side.student, side.teacher
+        if self.form != "mse" and self.operand == "margin":
+            x, y = side.own.unsqueeze(1) - x, side.taught.unsqueeze(1) - y
+        x, y = x / self.tau, y / self.tau
+        each = self._bernoulli(x, y) if self.form == "bernoulli" else (x - y).square() / 2
+        total = each.masked_fill(~side.wrong, 0).sum(1)
+        return total / side.wrong.sum(1).clamp(min=1) if self.over == "mean" else total
+
+    def _bernoulli(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.direction == "teacher_student":
+            x, y = y, x
+        # logsigmoid of both signs instead of log(p) and log(1 - p): exact where p is nearly 0 or 1
+        p, q = x.sigmoid(), (-x).sigmoid()
+        return p * (logsigmoid(x) - logsigmoid(y)) + q * (logsigmoid(-x) - logsigmoid(-y))
 
 
 @final
