@@ -11,7 +11,7 @@ cosine, the paper's weights then count about 8 times less beside it than on othe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -50,18 +50,6 @@ class GuidedDirections(NamedTuple):
 
     images: GuidedScores
     texts: GuidedScores
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Agreement of a student with its teachers in one batch; scalars."""
-
-    disagree: Tensor  # percent of anchors whose hardest negative is another one for the teachers
-    divergence: Tensor  # mean over anchors of KL(student || teachers), softmax over negatives
-    # percent of true pairs that the teachers score below some negative, once for each direction;
-    # many of them hint at false negatives
-    outranked: Tensor
 
 
 def expand_copies(grid: ScoreMatrix) -> Tensor:
@@ -112,8 +100,14 @@ def hardest_candidates(side: GuidedScores) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def guide_agreement(grid: ScoreMatrix) -> Agreement:
-    """Measure how far scores are from their guide; anchors without a negative are left out."""
+def guide_agreement(grid: ScoreMatrix) -> dict[str, Tensor]:
+    """Measure how far scores are from their guide; anchors without a negative are left out.
+
+    "disagree" is the percentage of anchors whose hardest negative is another one for the teachers;
+    "kl" the mean over anchors of KL(student || teachers), softmax over negatives; "outranked" the
+    percentage of true pairs that the teachers score below some negative, counted once for each
+    direction: many of them hint at false negatives.
+    """
     sides = guided_directions(grid, each_pair=True)
     counted = torch.cat([side.wrong.any(1) for side in sides])
     apart, above, distance = [], [], []
@@ -122,11 +116,11 @@ def guide_agreement(grid: ScoreMatrix) -> Agreement:
         apart.append(own != taught)
         above.append(side.teacher.masked_fill(~side.wrong, -torch.inf).amax(1) > side.taught)
         distance.append(_divergence(side))
-    return Agreement(
-        disagree=100 * _mean(torch.cat(apart), counted),
-        divergence=_mean(torch.cat(distance), counted),
-        outranked=100 * _mean(torch.cat(above), counted),
-    )
+    return {
+        "disagree": 100 * _mean(torch.cat(apart), counted),
+        "kl": _mean(torch.cat(distance), counted),
+        "outranked": 100 * _mean(torch.cat(above), counted),
+    }
 
 
 def log_softmax(logits: Tensor, mask: Tensor) -> Tensor:

@@ -261,14 +261,12 @@ def guide_figures(
     The shares, in percent, are of the norms of the gradients that reach the scores of all grids;
     the graph of the losses is kept.
     """
-    agreement = guide_agreement(grids[INFERENCE])
+    agreement = {f"guide_{n}": value for n, value in guide_agreement(grids[INFERENCE]).items()}
     scores = [grid.scores for grid in grids.values() if grid.scores.requires_grad]
     norms = {name: _gradient_norm(loss, scores) for name, loss in losses.items()}
     total = torch.stack(list(norms.values())).sum().clamp(min=1e-30)
     return {
-        DISAGREE: agreement.disagree,
-        "guide_kl": agreement.divergence,
-        "guide_outranked": agreement.outranked,
+        **agreement,
         **{f"{SHARE}{name}": 100 * norm / total for name, norm in norms.items()},
     }
 
