@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -36,39 +36,31 @@ def seed_everything(seed: int) -> None:
     random.seed(derive_seed(seed, "python", distributed.rank()))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """State of the global generators of all processes."""
+def random_states() -> tuple[dict[str, Tensor], list[object]]:
+    """Return the states of the global generators of all processes; every process calls this.
 
-    tensors: Mapping[str, Tensor]  # PyTorch's, by ``<rank>/cpu`` and ``<rank>/cuda``
-    python: tuple[Any, ...]  # that of the module `random`, by rank
+    PyTorch's by ``<rank>/cpu`` and ``<rank>/cuda``, and that of the module `random` by rank.
+    """
+    device = distributed.device()
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    tensors = {
+        f"{rank}/{what}": one
+        for what, state in states.items()
+        for rank, one in enumerate(distributed.gather(state.to(device)).cpu())
+    }
+    return tensors, distributed.gather_objects(random.getstate())
 
-    @staticmethod
-    def now() -> RandomState:
-        """Return the present state; every process calls this."""
-        device = distributed.device()
-        states = {"cpu": torch.get_rng_state()}
-        if device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(device)
-        gathered = {
-            what: distributed.gather(state.to(device)).cpu() for what, state in states.items()
-        }
-        tensors = {
-            f"{rank}/{what}": state
-            for what, stacked in gathered.items()
-            for rank, state in enumerate(stacked)
-        }
-        return RandomState(tensors, tuple(distributed.gather_objects(random.getstate())))
 
-    def restore(self) -> None:
-        """Continue from this state on this process."""
-        rank = distributed.rank()
-        torch.set_rng_state(self.tensors[f"{rank}/cpu"])
-        if distributed.device().type == "cuda" and f"{rank}/cuda" in self.tensors:
-            torch.cuda.set_rng_state(self.tensors[f"{rank}/cuda"], distributed.device())
-        version, state, gauss = self.python[rank]
-        random.setstate((version, tuple(state), gauss))
+def restore_random_states(tensors: Mapping[str, Tensor], python: Sequence[Any]) -> None:
+    """Continue from the states of `random_states` on this process."""
+    rank = distributed.rank()
+    torch.set_rng_state(tensors[f"{rank}/cpu"])
+    if distributed.device().type == "cuda" and f"{rank}/cuda" in tensors:
+        torch.cuda.set_rng_state(tensors[f"{rank}/cuda"], distributed.device())
+    version, state, gauss = python[rank]
+    random.setstate((version, tuple(state), gauss))
 
 
 @final
@@ -127,14 +119,14 @@ class CheckpointFolder:
 
     def save(self, moving: TrainState, progress: TrainProgress) -> None:
         """Write the checkpoint; every process calls this, the first one writes."""
-        randomness = RandomState.now()
+        generators, python = random_states()
         if distributed.rank() == 0:
             tensors = {f"step/{name}": t for name, t in moving.step.state_dict().items()}
             tensors |= {f"optimiser/{name}": t for name, t in _flatten_optimiser(moving).items()}
             tensors |= {f"average/{name}": t for name, t in moving.average.items()}
-            tensors |= {f"random/{name}": t for name, t in randomness.tensors.items()}
+            tensors |= {f"random/{name}": t for name, t in generators.items()}
             about = {"run": self.run, "processes": distributed.size(), "progress": asdict(progress)}
-            write_tensors(self.last, tensors, {**about, "python": randomness.python})
+            write_tensors(self.last, tensors, {**about, "python": python})
             self._remove_best_except(progress.best)
         distributed.barrier()
 
@@ -171,7 +163,7 @@ class CheckpointFolder:
         saved = with_prefix(tensors, "average")
         for name, tensor in moving.average.items():
             tensor.copy_(saved[name])
-        RandomState(with_prefix(tensors, "random"), tuple(about["python"])).restore()
+        restore_random_states(with_prefix(tensors, "random"), about["python"])
         progress = TrainProgress(**about["progress"])
         progress.best = about["progress"]["best"] and BestEpoch(**about["progress"]["best"])
         if distributed.rank() == 0:  # a kill may have come between a checkpoint and its tidying up
