@@ -31,6 +31,7 @@ UNWRITTEN = {
     "ScoresModule",
     "TripletLoss",
     "OfflineHinges",
+    "SmoothHingeLoss",
     "LossSchedule",
     "ImageTower",
     "TextTower",
