@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 
 import recipes_cases
-from grid_cases import DATA, OVER, SMALL
 
-GIVEN = [word for setting in SMALL for word in ("--set", setting)]
+TINY = ("vsepp-scenes", "--data", "scenes:images=36", "--smoke")
+for setting in ("*.model.image.width=16", "*.model.text.width=16", "*.batch=16"):
+    TINY += ("--set", setting)
 
 
 def test_dry_shows_the_points_and_runs_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    over = [word for text in OVER for word in ("--over", text)]
+    over = ("--over", "adaptive.draw.texts=10,20", "--over", "adaptive.rate=1e-3,1e-2")
     code = recipes_cases.run("sweep", "aoq/vsepp-scenes", *over, "--seeds", "0,1", "--dry")
     shown = " ".join(capsys.readouterr().out.split())
     assert code == 0
@@ -30,9 +31,8 @@ def test_named_sweeps_are_listed(capsys) -> None:
 
 def test_a_command_leaves_a_table_a_page_and_numbers(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("sweep", "vsepp-scenes", "--data", DATA, *GIVEN[:6], "--set", "online.save_minutes=0")
-    over = ("--over", "online.rate=1e-4,1e-3,1e-2", "--draw", 2, "--seed", 1, "--smoke")
-    assert recipes_cases.run(*words, *over, "--minutes", 1e9) == 0
+    over = ("--over", "online.rate=1e-4,1e-3,1e-2", "--draw", 2, "--seed", 1)
+    assert recipes_cases.run("sweep", *TINY, *over, "--minutes", 1e9) == 0
     shown = capsys.readouterr()
     folder = tmp_path / "runs" / "sweeps" / "vsepp-scenes"
     found = json.loads((folder / "sweep.json").read_text())
@@ -45,8 +45,7 @@ def test_a_command_leaves_a_table_a_page_and_numbers(tmp_path: Path, monkeypatch
 
 
 def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, capsys) -> None:
-    words = ("sweep", "vsepp-scenes", "--data", DATA, *GIVEN[:6], "--output", tmp_path / "runs")
-    over = ("--over", "online.rate=1e-4,1e-3", "--smoke", "--set", "online.minutes=0.000001")
-    assert recipes_cases.run(*words, *over) == 3
+    over = ("--over", "online.rate=1e-4,1e-3", "--set", "online.minutes=0.000001")
+    assert recipes_cases.run("sweep", *TINY, *over, "--output", tmp_path / "runs") == 3
     assert "add --resume to go on" in " ".join(capsys.readouterr().err.split())
     assert len(list((tmp_path / "runs" / "points").iterdir())) == 1

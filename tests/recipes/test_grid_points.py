@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.pipelines.pipeline import Train
+from counterfoil.pipelines.pipeline import Recipe, Train
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.grid_search import GridAxis, GridSearch, axis_labels, dependencies
+from counterfoil.recipes.grid_search import (
+    GridAxis,
+    GridSearch,
+    _axis_labels,
+    dependencies,
+    find_grid,
+    grid_jobs,
+    named_grids,
+)
+from counterfoil.recipes.models import LARGE
+from counterfoil.recipes.tags import PAPER
 
 parsed = GridAxis.parse
 DEMO = catalogue.find_recipe("aoq/vsepp-scenes")
@@ -25,7 +35,6 @@ def sweep(*axes: GridAxis, **changes) -> GridSearch:
         ("online.rate=1e-4,2e-4", ("online.rate",), ("1e-4", "2e-4")),
         ("online.betas=(0.9, 0.98),[0.9,0.999]", ("online.betas",), ("(0.9, 0.98)", "[0.9,0.999]")),
         (" a.b + c.d = 1 , none ", ("a.b", "c.d"), ("1", "none")),
-        ("a.b='x,y',\"it's\",z", ("a.b",), ("'x,y'", '"it\'s"', "z")),
         ("a.b={'c': (1, 2)},true", ("a.b",), ("{'c': (1, 2)}", "true")),
     ],
 )
@@ -39,49 +48,28 @@ def test_bad_axes(text: str) -> None:
         parsed(text)
 
 
-plain = st.one_of(
-    st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False),
-    st.text("ab,([{)]}'\"", min_size=1),
-)  # fmt: skip
-value = st.one_of(plain, st.lists(plain, max_size=3).map(tuple), st.lists(plain, max_size=3))
-
-
-@given(st.lists(value, min_size=1, max_size=5, unique_by=repr))
-def test_values_survive_parsing(values: list[object]) -> None:
-    written = tuple(map(repr, values))
-    if not any("\\" in text for text in written):  # a quote inside its own kind of quotes
-        assert parsed(f"a.b={','.join(written)}").values == written
-
-
 def test_every_combination_is_a_point() -> None:
-    found = sweep(RATES, parsed("*.batch=8,16,32")).points()
-    assert list(found) == [
-        (rate, batch) for rate in ("1e-4", "2e-4") for batch in ("8", "16", "32")
+    found = sweep(RATES, parsed("online.batch+adaptive.batch=8,16"), parsed("online.seed=1,2"))
+    assert found.points() == [
+        (rate, batch, seed)
+        for rate in ("1e-4", "2e-4")
+        for batch in ("8", "16")
+        for seed in ("1", "2")
     ]
-    for (rate, batch), (recipe,) in found.items():
+    for rate, batch, seed in found.points():
+        (recipe,) = found.recipes((rate, batch, seed))
         online, adaptive = recipe.stage("online"), recipe.stage("adaptive")
         assert isinstance(online, Train)
         assert isinstance(adaptive, Train)
-        assert online.plan.optimiser.rate == float(rate)
+        assert (online.plan.optimiser.rate, online.plan.seed) == (float(rate), int(seed))
         assert adaptive.plan.optimiser == DEMO.stage("adaptive").plan.optimiser
         assert (online.plan.batch, adaptive.plan.batch) == (int(batch),) * 2
-
-
-def test_keys_are_kept_equal_and_values_are_of_any_kind() -> None:
-    tied = parsed("online.seed+adaptive.seed=3,5")
-    kinds = parsed("online.betas=(0.9, 0.98),(0.9, 0.999)")
-    points = sweep(tied, kinds, parsed("online.drop_last=true,false")).points()
-    for (seed, betas, drop), (recipe,) in points.items():
-        online, adaptive = recipe.stage("online"), recipe.stage("adaptive")
-        assert online.plan.seed == adaptive.plan.seed == int(seed)
-        assert online.plan.optimiser.betas == (0.9, float(betas.strip("()").split()[1]))
-        assert online.plan.drop_last is (drop == "true")
 
 
 def test_seeds_are_added_to_those_of_trainings_alone() -> None:
     recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
     axes = (parsed("tags.rate=1e-4,2e-4"),)
-    one, _ = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).points().values()
+    one = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).recipes(("1e-4",))
     seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one]
     assert seeds == [[0, 0, 0], [0, 4, 4]]
 
@@ -90,8 +78,8 @@ def test_seeds_are_added_to_those_of_trainings_alone() -> None:
 @given(st.integers(1, 12), st.integers(0, 50))
 def test_a_draw_is_of_the_grid_and_part_of_a_longer_one(many: int, seed: int) -> None:
     axes = (parsed("online.rate=1e-4,2e-4,3e-4"), parsed("online.batch=1,2,3,4"))
-    whole = list(sweep(*axes).points())
-    drawn = list(sweep(*axes, draw=many, seed=seed).points())
+    whole = sweep(*axes).points()
+    drawn = sweep(*axes, draw=many, seed=seed).points()
     assert len(set(drawn)) == many
     assert drawn == [values for values in whole if values in drawn]
     shorter = list(sweep(*axes, draw=max(1, many - 3), seed=seed).points())
@@ -117,16 +105,15 @@ def test_the_last_training_is_compared_unless_another_is_named() -> None:
     assert sweep(RATES, stage="online").compared == "online"
 
 
-def test_labels_of_axes_are_short() -> None:
-    axes = [
-        parsed(f"{key}=1") for key in ("*.objective.a.weight", "x.objective.b.weight", "x.rate")
-    ]
-    assert axis_labels(axes) == ("a.weight", "b.weight", "rate")
-    assert axis_labels([parsed("x.rate=1"), parsed("y.rate=1"), parsed("x.p+y.p=1")]) == (
-        "x.rate", "y.rate", "x.p+y.p",
-    )  # fmt: skip
-    tied = parsed("a.objective.doubt.weight+a.objective.correct.weight=1")
-    assert axis_labels([tied]) == ("doubt.weight+correct.weight",)
+def test_labels_of_axes_are_short_where_they_differ() -> None:
+    keys = ("*.objective.a.weight", "x.rate", "x.p+y.p", "x.plan.seed", "y.plan.seed")
+    assert _axis_labels([parsed(f"{key}=1") for key in keys]) == (
+        "a.weight",
+        "x.rate",
+        "x.p+y.p",
+        "x.plan.seed",
+        "y.plan.seed",
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,10 +126,9 @@ def test_labels_of_axes_are_short() -> None:
         (lambda: sweep(RATES, seeds=(1, 1)), "--seeds 1,1"),
         (lambda: sweep(RATES, seeds=(-1,)), "--seeds -1"),
         (lambda: sweep(RATES, stage="onlin"), "did you mean 'online'"),
-        (lambda: sweep(parsed("online.rte=1,2")).points(), "did you mean 'rate'"),
-        (lambda: sweep(parsed("online.rate=1e-4,fast")).points(), "'fast' is text"),
-        (
-            lambda: sweep(parsed("online.rate=1e-4,fast"), draw=1, seed=1).points(),
+        (lambda: grid_jobs(sweep(parsed("online.rte=1,2")), ""), "did you mean 'rate'"),
+                (
+            lambda: grid_jobs(sweep(parsed("online.rate=1e-4,fast"), draw=1, seed=1), ""),
             "'fast' is text",
         ),
         (
@@ -154,3 +140,49 @@ def test_labels_of_axes_are_short() -> None:
 def test_bad_grids(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# The grid of TAGS's appendix.
+
+
+def numbers(recipe: Recipe, step: int) -> tuple[float, ...]:
+    """Rate, temperature and weights of a step."""
+    stage = recipe.stage(("tags", "tags-dc")[step])
+    assert isinstance(stage, Train)
+    assert stage.proposer is not None
+    _, writer = stage.proposer.arguments["proposers"]
+    weights = {name: weight for name, (weight, _) in stage.objective.arguments["terms"].items()}
+    assert (weights["texts"], weights["images"]) == (1, 1)
+    assert weights.get("doubt") == weights.get("correct")
+    found = stage.plan.optimiser.rate, writer.arguments["temperature"]
+    return (*found, weights["masked"], weights["written"], weights.get("doubt", 0.0))
+
+
+@pytest.mark.parametrize("dataset", LARGE)
+def test_what_the_paper_chose_is_one_of_the_points(dataset: str) -> None:
+    wanted = [(n.rate, n.temperature, n.masked, n.written, n.words) for n in PAPER[dataset]]
+    for step, name in enumerate((f"sweeps/tags-{dataset}", f"sweeps/tags-dc-{dataset}")):
+        grid = find_grid(name)
+        found = [recipe for values in grid.points() for recipe in grid.recipes(values)]
+        assert sum(numbers(recipe, step) == wanted[step] for recipe in found) == (1, 3)[step]
+        assert any(
+            all(numbers(recipe, s) == wanted[s] for s in range(step + 1)) for recipe in found
+        )
+
+
+@pytest.mark.parametrize("kind", ["tags", "tags-dc"])
+@pytest.mark.parametrize("dataset", ["scenes", "flickr30k"])
+def test_points_differ_and_share_what_comes_before(kind: str, dataset: str) -> None:
+    sweep = named_grids()[f"sweeps/{kind}-{dataset}"]
+    todo = grid_jobs(sweep, "data")
+    large = sweep.name.endswith(LARGE)
+    both = sweep.compared == "tags-dc"
+    assert sweep.size == (216 if both else 36) if large else sweep.size == (24 if both else 12)
+    assert len(todo) == (sweep.size if large else 6)
+    assert len({job.digests["pretrained"] for job in todo}) == 1
+    if both and large:
+        assert len({digest for job in todo for digest in job.needed}) == 1 + 36 + 216
+    if not both:
+        assert sweep.recipe == catalogue.find_recipe(f"tags/uniter-{dataset}")
+        rates = {numbers(job.recipe, 0)[0] for job in todo}
+        assert large or rates == {PAPER[dataset][0].rate}

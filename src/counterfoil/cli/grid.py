@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,6 +55,7 @@ Seeds = Annotated[
 Test = Annotated[bool, typer.Option(help="Evaluate the best point on test.")]
 Dry = Annotated[bool, typer.Option(help="Only show the points and the number of stages.")]
 
+# options that --dry does not read
 RUN_OPTIONS = (
     "data",
     "features",
@@ -94,38 +96,44 @@ def sweep(
     dry: Dry = False,
 ) -> None:
     """Search hyper-parameters: train a recipe with many settings, rank them on dev."""
-    from counterfoil.recipes.grid_search import (
-        PREFIX,
-        grid_from_options,
-        named_grids,
-        run_grid,
-        show_grid,
-    )
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.recipes import grid_search
+    from counterfoil.recipes.catalogue import smoke_recipe
 
     refuse_without(context, "recipe", tuple(context.params), argument=True)
     refuse_without(context, "dry", RUN_OPTIONS, alone=True)
     if recipe is None:
-        _list(named_grids().values())
+        _list(grid_search.named_grids().values())
         return
-    grid = grid_from_options(
-        recipe,
-        over or (),
-        stage=stage,
-        settings=settings or (),
-        draw=draw,
+    grid = grid_search.find_grid(recipe, over or (), stage or "")
+    changed = apply_overrides(grid.recipe, settings or ())
+    grid = replace(
+        grid,
+        recipe=smoke_recipe(changed) if smoke else changed,
+        draw=grid.draw if draw is None else draw,
         seed=seed,
-        seeds=seeds,
-        smoke=smoke,
+        seeds=_numbers(seeds),
     )
     if not grid.draw:
         refuse(context, ("seed",), "with --draw")
     source = data.source(grid.recipe.data)
     if dry:
-        show_grid(grid)
+        grid_search.show_grid(grid)
         return
-    folder = folder or Path("runs") / PREFIX / grid.name.removeprefix(PREFIX)
-    if not run_grid(grid, source, folder, resume=resume, minutes=minutes, test=test_best):
+    folder = folder or Path("runs") / "sweeps" / grid.name.removeprefix(grid_search.PREFIX)
+    if not grid_search.run_grid(
+        grid, source, folder, resume=resume, minutes=minutes, test=test_best
+    ):
         raise typer.Exit(STOPPED)
+
+
+def _numbers(seeds: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, seeds.split(",")))
+    except ValueError:
+        raise ValueError(
+            f"--seeds {seeds}: whole numbers between commas are needed, as in 0,1,2"
+        ) from None
 
 
 def _list(grids: Iterable[GridSearch]) -> None:

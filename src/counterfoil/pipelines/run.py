@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -206,6 +207,7 @@ def run_pipeline(
     *,
     resume: bool = False,
     minutes: float | None = None,
+    shared: Mapping[str, Path] | None = None,
 ) -> bool:
     """Run every stage whose result is missing.
 
@@ -215,6 +217,7 @@ def run_pipeline(
         folder: of the results.
         resume: go on with a stage that was stopped; without it such a stage is refused.
         minutes: stop after this long, with a checkpoint.
+        shared: folders of stages that other runs have finished, by digest.
 
     Returns:
         Whether all stages are done; False when the time was up first.
@@ -227,9 +230,8 @@ def run_pipeline(
     distributed.init()
     dataset = source.open()
     check_run_folder(folder)
-    context = RunContext(
-        recipe, dataset, folder, stage_digests(recipe, data_contents(dataset)), deadline
-    )
+    digests = stage_digests(recipe, data_contents(dataset))
+    context = RunContext(recipe, dataset, folder, digests, deadline, shared or {})
     for stage in recipe.stages:  # refuse before anything is done, not halfway
         admit_stage(context, stage, resume=resume)
         stage.check(context)

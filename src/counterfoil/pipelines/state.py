@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, final
@@ -94,6 +94,7 @@ class RunContext:
         folder: of the run.
         digests: of each stage, by name.
         deadline: on the monotonic clock, or None.
+        shared: folders of stages that other runs have finished, by digest.
     """
 
     recipe: Recipe
@@ -101,10 +102,13 @@ class RunContext:
     folder: Path
     digests: Mapping[str, str]
     deadline: float | None = None
+    shared: Mapping[str, Path] = field(default_factory=dict)
 
     def place(self, stage: str) -> Path:
         """Folder of a stage, or one from elsewhere."""
-        return self.folder / stage if is_stage_name(stage) else Path(stage)
+        if not is_stage_name(stage):
+            return Path(stage)
+        return self.shared.get(self.digests.get(stage, ""), self.folder / stage)
 
     def model_path(self, name: str) -> str:
         """Name that `load_model` opens, of a stage's model or of one from elsewhere."""
@@ -112,7 +116,7 @@ class RunContext:
 
     def note(self, stage: str) -> Path:
         """File that records the settings and digest of a stage's folder."""
-        return self.folder / f"{stage}.json"
+        return self.place(stage).with_suffix(".json")
 
     def late(self) -> bool:
         """Whether the time is up."""

@@ -1,17 +1,14 @@
 """Grid search: train a recipe at many settings and rank them on dev.
 
-A point of the grid is the folder of a run, ``points/DIGEST/``, named by the digest of everything
-that its compared training depends on. Stages that another point has finished are linked into it
-with their records, so that the run skips them: shared stages run once, a stopped search continues,
-and a wider grid may use the same folder.
+A point with a seed is the folder of a run, ``points/DIGEST/``, named by the digest of everything
+that its compared training depends on. Stages that another point has finished are read from there:
+shared stages run once, a stopped search continues, and a wider grid may use the same folder.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,7 +37,6 @@ from counterfoil.pipelines.pipeline import (
     stage_digests,
 )
 from counterfoil.pipelines.publishing import MISSING, Analysis
-from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.pipelines.state import DEV, RunContext
 from counterfoil.recipes import catalogue, tags
@@ -57,15 +53,7 @@ NOTE = "The best of many points looks better on dev than it is; only test tells 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GridAxis:
-    """Values of one key of a recipe, or of several keys together.
-
-    Attributes:
-        keys: as ``--set`` names them.
-        values: as ``--set`` reads them.
-
-    Raises:
-        ValueError: no value, or a value twice.
-    """
+    """Values of one key of a recipe, or of several keys together, as ``--set`` takes them."""
 
     keys: tuple[str, ...]
     values: tuple[str, ...]
@@ -84,13 +72,20 @@ class GridAxis:
     def parse(cls, text: str) -> Self:
         """An axis written ``key=value,value``, or ``key+key=…`` for keys with equal values.
 
-        Commas inside brackets and quotes belong to a value: ``betas=(0.9, 0.98),(0.9, 0.999)``.
-
-        Raises:
-            ValueError: it is not written so.
+        Commas inside brackets belong to a value: ``betas=(0.9, 0.98),(0.9, 0.999)``.
         """
-        keys, _, values = text.partition("=")
-        return cls(keys=tuple(key.strip() for key in keys.split("+")), values=_split(values))
+        keys, _, rest = text.partition("=")
+        values, depth = [""], 0
+        for letter in rest:
+            depth += (letter in "([{") - (letter in ")]}")
+            if letter == "," and not depth:
+                values.append("")
+            else:
+                values[-1] += letter
+        return cls(
+            keys=tuple(key.strip() for key in keys.split("+")),
+            values=tuple(value.strip() for value in values),
+        )
 
     @property
     def name(self) -> str:
@@ -100,22 +95,6 @@ class GridAxis:
     def settings(self, value: str) -> tuple[str, ...]:
         """The ``--set`` arguments of one of the values."""
         return tuple(f"{key}={value}" for key in self.keys)
-
-
-def _split(text: str) -> tuple[str, ...]:
-    """Values between commas that are in no bracket and no quotes."""
-    parts, depth, quote = [""], 0, ""
-    for letter in text:
-        if letter == "," and not depth and not quote:
-            parts.append("")
-            continue
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        depth += 0 if quote else (letter in "([{") - (letter in ")]}")
-        parts[-1] += letter
-    return tuple(part.strip() for part in parts)
 
 
 @final
@@ -132,12 +111,7 @@ class GridSearch:
         seed: of the draw.
         seeds: repeats of every point: added to the seed of every training, but not of
             pre-training, which the repeats share.
-        smoke: at most 20 training steps a stage.
         about: one sentence.
-
-    Raises:
-        ValueError: no axis, a key twice, more points to draw than there are, a seed twice or
-            below 0, or no such training.
     """
 
     name: str
@@ -147,7 +121,6 @@ class GridSearch:
     draw: int = 0
     seed: int = 0
     seeds: tuple[int, ...] = (0,)
-    smoke: bool = False
     about: str = ""
 
     def __post_init__(self) -> None:
@@ -184,28 +157,23 @@ class GridSearch:
         """Training whose dev figure is compared."""
         return self.stage or self._trainings[-1]
 
-    def points(self) -> dict[tuple[str, ...], tuple[Recipe, ...]]:
-        """Recipes of every point, one for each seed, by the values of the axes.
-
-        In the order of the grid: the values of the last axis change first.
-
-        Raises:
-            ValueError: a key or value that the recipe does not take.
-        """
-        for axis in self.axes:  # report a wrong value before many right ones are built
-            for value in axis.values:
-                apply_overrides(self.recipe, axis.settings(value))
+    def points(self) -> list[tuple[str, ...]]:
+        """Values of the axes at every point; those of the last axis change first."""
         points = list(itertools.product(*(axis.values for axis in self.axes)))
         if self.draw:  # a prefix of one permutation: a longer draw holds the shorter ones
             rng = torch.Generator().manual_seed(self.seed)
             numbers = torch.randperm(self.size, generator=rng)[: self.draw].tolist()
             points = [points[number] for number in sorted(numbers)]
-        return {values: self._recipes(values) for values in points}
+        return points
 
-    def _recipes(self, values: Sequence[str]) -> tuple[Recipe, ...]:
+    def recipes(self, values: Sequence[str]) -> tuple[Recipe, ...]:
+        """The recipe at a point, once for each seed.
+
+        Raises:
+            ValueError: a key or value that the recipe does not take.
+        """
         settings = [text for axis, value in zip(self.axes, values) for text in axis.settings(value)]
         recipe = apply_overrides(self.recipe, settings)
-        recipe = catalogue.smoke_recipe(recipe) if self.smoke else recipe
         return tuple(
             replace(recipe, stages=tuple(_with_seed(stage, seed) for stage in recipe.stages))
             for seed in self.seeds
@@ -233,7 +201,7 @@ class GridJob:
         values: one for each axis.
         seed: of the repeat.
         recipe: the compared training and the stages it depends on.
-        stage: the compared training.
+        compared: the compared training.
         digests: of the stages, by name.
         tests: evaluations of the training on test.
     """
@@ -242,7 +210,7 @@ class GridJob:
     values: tuple[str, ...]
     seed: int
     recipe: Recipe
-    stage: str
+    compared: Train
     digests: Mapping[str, str]
     tests: tuple[Evaluate, ...]
 
@@ -254,14 +222,7 @@ class GridJob:
     @property
     def folder(self) -> str:
         """Folder of the run, inside that of the search."""
-        return f"{POINTS}/{self.digests[self.stage]}"
-
-    @property
-    def select(self) -> str:
-        """Dev figure that chooses the epoch of the compared training."""
-        stage = self.recipe.stage(self.stage)
-        assert isinstance(stage, Train)
-        return stage.plan.select
+        return f"{POINTS}/{self.digests[self.compared.name]}"
 
     def with_tests(self) -> Recipe:
         """The recipe with the evaluations on test."""
@@ -276,19 +237,23 @@ def grid_jobs(search: GridSearch, data: str) -> tuple[GridJob, ...]:
         data: digest of the data.
 
     Raises:
-        ValueError: two points train the same, or choose epochs by different figures.
+        ValueError: a key or value that the recipe does not take, or points that train the same or
+            choose epochs by different figures.
     """
+    for axis in search.axes:  # report a wrong value before many right ones are built
+        for value in axis.values:
+            apply_overrides(search.recipe, axis.settings(value))
     jobs: dict[str, GridJob] = {}
-    for values, recipes in search.points().items():
-        for seed, recipe in zip(search.seeds, recipes):
+    for values in search.points():
+        for seed, recipe in zip(search.seeds, search.recipes(values)):
             job = _job(search, values, seed, recipe, data)
             other = jobs.setdefault(job.folder, job)
             if other is not job:
                 raise ValueError(
-                    f"{other.label} and {job.label} train the same {job.stage!r}; "
+                    f"{other.label} and {job.label} train the same {search.compared!r}; "
                     "vary what it depends on, or name another training with --stage"
                 )
-    selects = sorted({job.select for job in jobs.values()})
+    selects = sorted({job.compared.plan.select for job in jobs.values()})
     if len(selects) > 1:
         raise ValueError(
             f"points that choose their epochs by different figures, {' and '.join(selects)}, "
@@ -300,22 +265,23 @@ def grid_jobs(search: GridSearch, data: str) -> tuple[GridJob, ...]:
 def _job(
     search: GridSearch, values: tuple[str, ...], seed: int, recipe: Recipe, data: str
 ) -> GridJob:
-    stage = search.compared
-    needed = dependencies(recipe, stage)
-    names = {one.name for one in needed}
+    compared = recipe.stage(search.compared)
+    assert isinstance(compared, Train)
+    needed = dependencies(recipe, compared.name)
+    names = {stage.name for stage in needed}
     tests = tuple(  # the recipe's own tests of this training alone, or all of test as it is
-        one
-        for one in recipe.stages
-        if isinstance(one, Evaluate)
-        and (one.using, one.split) == ((stage,), "test")
-        and names.issuperset(one.reads)
-    ) or (Evaluate(name=f"test-{stage}", using=(stage,)),)
+        stage
+        for stage in recipe.stages
+        if isinstance(stage, Evaluate)
+        and (stage.using, stage.split) == ((compared.name,), "test")
+        and names.issuperset(stage.reads)
+    ) or (Evaluate(name=f"test-{compared.name}", using=(compared.name,)),)
     return GridJob(
         label=search.describe(values) + (f", seed {seed}" if len(search.seeds) > 1 else ""),
         values=values,
         seed=seed,
         recipe=replace(recipe, stages=needed),
-        stage=stage,
+        compared=compared,
         digests=stage_digests(replace(recipe, stages=(*needed, *tests)), data),
         tests=tests,
     )
@@ -329,9 +295,27 @@ def dependencies(recipe: Recipe, *names: str) -> tuple[Stage, ...]:
     return tuple(stage for stage in recipe.stages if stage.name in wanted)
 
 
+def show_grid(search: GridSearch) -> None:
+    """Print the points of a grid and count their stages."""
+    jobs = grid_jobs(search, "")
+    points = dict.fromkeys(job.values for job in jobs)
+    rows = tuple((str(number), *values) for number, values in enumerate(points, 1))
+    head = ("point", *_axis_labels(search.axes))
+    console().print(terminal_table(TableBlock(search.name, head, rows, search.about)))
+    kinds = {d: s.kind for job in jobs for d, s in zip(job.needed, job.recipe.stages)}
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in Counter(kinds.values()).items())
+    unshared = sum(len(job.needed) for job in jobs)
+    shared = f" ({unshared:,} if none were shared)" if unshared > len(kinds) else ""
+    repeats = f" × {len(search.seeds)} seeds" if len(search.seeds) > 1 else ""
+    output(
+        f"{len(points):,} points{repeats}, compared on dev by {search.compared!r}: "
+        f"{len(kinds):,} stages, {counts}{shared}"
+    )
+
+
 def run_grid(
     search: GridSearch,
-    source: DataSource,
+    source: run.DataSource,
     folder: Path,
     *,
     resume: bool = False,
@@ -355,25 +339,23 @@ def run_grid(
         Whether everything was done before the time was up.
 
     Raises:
-        ValueError: a key or value that the recipe does not take, points that train the same, data
-            without a dev split, a folder of another search, a training that was stopped and is not
-            to be resumed, or no point can be trained.
+        ValueError: as `grid_jobs`; data without a dev split, a folder of another search, a training
+            that was stopped and is not to be resumed, or no point can be trained.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     distributed.init()
     dataset = source.open()
     data = data_contents(dataset)
-    jobs = grid_jobs(search, data)
-    _check_folder(search, data, folder)
-    _check_jobs(jobs, dataset, folder, resume=resume, test=test)
-    grid = _GridRun(search, source, folder, jobs, dataset, data, deadline)
+    grid = _GridRun(search, source, folder, grid_jobs(search, data), dataset, data, deadline)
+    grid.check(resume=resume, test=test)
     distributed.barrier()  # no process starts before all have checked the folder
     if not grid.train(resume=resume):
         return False
     results = grid.results()
     if not results["ranked"]:
-        first = next(point["failed"] for point in results["points"] if point["failed"])
-        raise ValueError(f"no point can be trained; of the first: {first}")
+        raise ValueError(
+            f"no point can be trained; of the first: {next(iter(grid.failed.values()))}"
+        )
     if test:
         tests = grid.test(_values(search, results["points"][results["ranked"][0]]))
         if tests is None:
@@ -383,70 +365,13 @@ def run_grid(
     return True
 
 
-def show_grid(search: GridSearch) -> None:
-    """Print the points of a grid and count their stages.
-
-    Raises:
-        ValueError: a key or value that the recipe does not take, or points that train the same.
-    """
-    jobs = grid_jobs(search, "")
-    points = dict.fromkeys(job.values for job in jobs)
-    rows = tuple((str(number), *values) for number, values in enumerate(points, 1))
-    head = ("point", *axis_labels(search.axes))
-    console().print(terminal_table(TableBlock(search.name, head, rows, search.about)))
-    kinds = {d: s.kind for job in jobs for d, s in zip(job.needed, job.recipe.stages)}
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in Counter(kinds.values()).items())
-    unshared = sum(len(job.needed) for job in jobs)
-    shared = f" ({unshared:,} if none were shared)" if unshared > len(kinds) else ""
-    repeats = f" × {len(search.seeds)} seeds" if len(search.seeds) > 1 else ""
-    output(
-        f"{len(points):,} points{repeats}, compared on dev by {search.compared!r}: "
-        f"{len(kinds):,} stages, {counts}{shared}"
-    )
-
-
-def _check_folder(search: GridSearch, data: str, folder: Path) -> None:
-    """Refuse the folder of another search."""
-    run.check_run_folder(folder)
-    if not (folder / RESULTS).exists():
-        return
-    saved = read_json(folder / RESULTS, "the results of a sweep")
-    own = search.recipe.name, search.compared, data
-    if not isinstance(saved, dict) or own != (
-        saved.get("recipe"),
-        saved.get("stage"),
-        saved.get("data", {}).get("digest"),
-    ):
-        raise ValueError(
-            f"{folder} holds a sweep of another recipe, training or data; choose another --output"
-        )
-
-
-def _check_jobs(
-    jobs: Sequence[GridJob], dataset: ImageTextDataset, folder: Path, *, resume: bool, test: bool
-) -> None:
-    """Check every stage of every job before the first is run."""
-    if not set(DEV) & set(dataset.split_names):
-        raise ValueError(f"{dataset.name} has no dev split, and a sweep compares on nothing else")
-    checked: set[str] = set()
-    for job in jobs:
-        recipe = job.with_tests() if test else job.recipe
-        context = RunContext(recipe, dataset, folder / job.folder, job.digests)
-        for stage in job.recipe.stages:
-            run.admit_stage(context, stage, resume=resume)
-        for stage in recipe.stages:
-            if job.digests[stage.name] not in checked:
-                stage.check(context)
-            checked.add(job.digests[stage.name])
-
-
 @final
 @dataclass(eq=False)
 class _GridRun:
     """The trainings of a grid, one after another."""
 
     search: GridSearch
-    source: DataSource
+    source: run.DataSource
     folder: Path
     jobs: Sequence[GridJob]
     dataset: ImageTextDataset
@@ -455,25 +380,55 @@ class _GridRun:
     done: dict[str, Path] = field(default_factory=dict)  # folders of finished stages, by digest
     failed: dict[str, str] = field(default_factory=dict)  # reasons, by the digest of the stage
 
-    def __post_init__(self) -> None:
+    def check(self, *, resume: bool, test: bool) -> None:
+        """Refuse a folder of another search, and any stage that cannot run, before the first."""
+        run.check_run_folder(self.folder)
+        if (self.folder / RESULTS).exists():
+            saved = read_json(self.folder / RESULTS, "the results of a sweep")
+            own = self.search.recipe.name, self.search.compared, self.data
+            if own != (
+                saved.get("recipe"),
+                saved.get("stage"),
+                saved.get("data", {}).get("digest"),
+            ):
+                raise ValueError(
+                    f"{self.folder} holds a sweep of another recipe, training or data; choose "
+                    "another --output"
+                )
+        if not set(DEV) & set(self.dataset.split_names):
+            raise ValueError(
+                f"{self.dataset.name} has no dev split, and a sweep compares on nothing else"
+            )
         for point in sorted((self.folder / POINTS).glob("*/")):
             self.done |= _finished_stages(point)
+        checked = set[str]()
+        for job in self.jobs:
+            recipe = job.with_tests() if test else job.recipe
+            context = self._context(job, recipe)
+            for stage in recipe.stages:
+                run.admit_stage(context, stage, resume=resume or stage in job.tests)
+                if job.digests[stage.name] not in checked:
+                    stage.check(context)
+                checked.add(job.digests[stage.name])
 
     def train(self, *, resume: bool) -> bool:
         """Train the missing points; False where the time was up first."""
-        needed = {digest for job in self.jobs for digest in job.needed}
-        began, before = time.monotonic(), len(needed & self.done.keys())
         self._save()
         for number, job in enumerate(self.jobs, 1):
-            if job.digests[job.stage] in self.done or self._failure(job):
+            if job.digests[job.compared.name] in self.done or self._failure(job):
                 continue
-            done = len(needed & self.done.keys())
-            left = _time_left(time.monotonic() - began, done - before, len(needed) - done)
-            output(
-                f"{self.search.name}, {number} of {len(self.jobs)}: {job.label} "
-                f"({done} of {len(needed)} stages done{left})"
-            )
-            finished = self._run(job, resume=resume)
+            output(f"{self.search.name}, {number} of {len(self.jobs)}: {job.label}")
+            finished = True
+            try:
+                finished = self._run(job, job.recipe, resume=resume)
+            except ValueError as error:
+                context = self._context(job, job.recipe)
+                states = {one.name: run.stage_state(context, one) for one in job.recipe.stages}
+                broken = next(name for name, state in states.items() if state != "done")
+                self.failed[job.digests[broken]] = str(error)
+                output(f"{job.label}: {error}")
+            distributed.barrier()
+            self.done |= _finished_stages(self.folder / job.folder)
             self._save()
             if not finished:
                 return False
@@ -485,14 +440,11 @@ class _GridRun:
         for job in self.jobs:
             if job.values != values:
                 continue
-            place = self.folder / job.folder
-            if not run_pipeline(
-                job.with_tests(), self.source, place, resume=True, minutes=self._minutes()
-            ):
+            if not self._run(job, job.with_tests(), resume=True):
                 return None
             distributed.barrier()
             for stage in job.tests:
-                report = RetrievalEvaluation.open(place / stage.name).report
+                report = RetrievalEvaluation.open(self.folder / job.folder / stage.name).report
                 numbers = zip(METRICS, report.numbers, strict=True)
                 tests.append(
                     {
@@ -518,7 +470,7 @@ class _GridRun:
             "stage": search.compared,
             "data": {"name": self.dataset.name, "digest": self.data},
             "split": next(name for name in DEV if name in self.dataset.split_names),
-            "select": self.jobs[0].select,
+            "select": self.jobs[0].compared.plan.select,
             "axes": [asdict(axis) for axis in search.axes],
             "draw": {"points": search.draw, "seed": search.seed} if search.draw else None,
             "seeds": list(search.seeds),
@@ -527,46 +479,20 @@ class _GridRun:
             "tests": [],
         }
 
-    def _run(self, job: GridJob, *, resume: bool) -> bool:
-        place, finished = self.folder / job.folder, True
-        if distributed.rank() == 0:
-            self._link_shared(job, place)
-        distributed.barrier()
-        try:
-            finished = run_pipeline(
-                job.recipe, self.source, place, resume=resume, minutes=self._minutes()
-            )
-        except ValueError as error:
-            context = RunContext(job.recipe, self.dataset, place, job.digests)
-            broken = [s.name for s in job.recipe.stages if run.stage_state(context, s) != "done"]
-            self.failed[job.digests[broken[0]]] = str(error)
-            output(f"{job.label}: {error}")
-        distributed.barrier()
-        for digest, made in _finished_stages(place).items():
-            self.done.setdefault(digest, made)
-        return finished
+    def _context(self, job: GridJob, recipe: Recipe) -> RunContext:
+        place = self.folder / job.folder
+        return RunContext(recipe, self.dataset, place, job.digests, shared=self.done)
 
-    def _link_shared(self, job: GridJob, place: Path) -> None:
-        """Link stages that other points have finished into a point.
-
-        The record is written before the link: a record without a folder, which a kill in between
-        leaves, is removed or linked anew the next time.
-        """
-        for stage in job.recipe.stages:
-            made = self.done.get(job.digests[stage.name])
-            here, record = place / stage.name, place / f"{stage.name}.json"
-            if made == here or (made is None and here.is_dir()):
-                continue
-            if here.is_dir() and not here.is_symlink():  # stopped here, finished there
-                shutil.rmtree(here)
-            here.unlink(missing_ok=True)
-            if made is None:
-                record.unlink(missing_ok=True)
-                continue
-            _remove_parts(record)
-            write_json(record, read_json(made.with_name(record.name), "the note of a stage"))
-            target = os.path.relpath(made, place)  # the folder of the search may be moved
-            here.symlink_to(target, target_is_directory=True)
+    def _run(self, job: GridJob, recipe: Recipe, *, resume: bool) -> bool:
+        minutes = None if self.deadline is None else (self.deadline - time.monotonic()) / 60
+        return run.run_pipeline(
+            recipe,
+            self.source,
+            self.folder / job.folder,
+            resume=resume,
+            minutes=minutes,
+            shared=self.done,
+        )
 
     def _failure(self, job: GridJob) -> str:
         """Why a point will not be trained; empty if it may be."""
@@ -574,80 +500,44 @@ class _GridRun:
 
     def _point(self, jobs: Sequence[GridJob]) -> dict[str, Any]:
         """Results of the seeds of a point; mean and deviation once all are finished."""
-        done = [job for job in jobs if job.digests[job.stage] in self.done]
-        trained = [_dev_result(job, self.folder) for job in done]
-        dev = [one["dev"][jobs[0].select] for one in trained]
-        complete = len(dev) == len(jobs)
+        trained = []
+        for job in jobs:
+            if job.digests[job.compared.name] in self.done:
+                card = read_card(self.folder / job.folder / job.compared.name / MODEL)
+                epoch, dev = float(card.provenance.get("best_epoch", 0)), dict(card.metrics)
+                one = {"seed": job.seed, "folder": job.folder, "epoch": epoch, "dev": dev}
+                trained.append(one)
+        figures = [one["dev"][jobs[0].compared.plan.select] for one in trained]
+        complete = len(figures) == len(jobs)
         axes = zip(self.search.axes, jobs[0].values)
         return {
             "settings": {key: value for axis, value in axes for key in axis.keys},
-            "mean": mean(dev) if complete else None,
-            "deviation": stdev(dev) if complete and len(dev) > 1 else None,
+            "mean": mean(figures) if complete else None,
+            "deviation": stdev(figures) if complete and len(figures) > 1 else None,
             "failed": next(filter(None, map(self._failure, jobs)), None),
             "trained": trained,
         }
 
     def _save(self) -> None:
         if distributed.rank() == 0:
-            for name in (RESULTS, PAGE):
-                _remove_parts(self.folder / name)
             write_json(self.folder / RESULTS, self.results())
-
-    def _minutes(self) -> float | None:
-        """Minutes left, or None for no limit."""
-        return None if self.deadline is None else (self.deadline - time.monotonic()) / 60
 
 
 def _finished_stages(point: Path) -> dict[str, Path]:
-    """Folders of the stages that were finished in a point, not linked into it, by digest."""
-    records = {path.with_suffix(""): record for path, record in run.stage_records(point).items()}
+    """Folders of the finished stages of a point, by digest."""
     return {
-        record.get("digest", ""): place
-        for place, record in records.items()
-        if record.get("state") == "done" and place.is_dir() and not place.is_symlink()
+        record.get("digest", ""): path.with_suffix("")
+        for path, record in run.stage_records(point).items()
+        if record.get("state") == "done" and path.with_suffix("").is_dir()
     }
 
 
-def _remove_parts(path: Path) -> None:
-    """Remove a file that a kill left half-written."""
-    for part in path.parent.glob(f".{path.name}.*.part"):
-        part.unlink()
-
-
-def _time_left(seconds: float, done: int, left: int) -> str:
-    """Expected duration of the stages that are left, from those that are finished."""
-    if not done:
-        return ""
-    expected = seconds / done * left
-    words = f"{expected:,.0f} s" if expected < 120 else f"{expected / 60:,.0f} min"
-    return f", about {words} left"
-
-
-# Results
-
-
-def _dev_result(job: GridJob, folder: Path) -> dict[str, Any]:
-    """Best epoch and dev figures of a finished training, from the card of its model."""
-    card = read_card(folder / job.folder / job.stage / MODEL)
-    epoch = float(card.provenance.get("best_epoch", 0))
-    return {"seed": job.seed, "folder": job.folder, "epoch": epoch, "dev": dict(card.metrics)}
-
-
-def axis_labels(axes: Sequence[GridAxis]) -> tuple[str, ...]:
-    """Names of axes, shortened to the last parts of their keys that tell them apart."""
-
-    def endings(axis: GridAxis, parts: int) -> tuple[str, ...]:
-        return tuple(".".join(key.split(".")[-parts:]) for key in axis.keys)
-
-    def label(axis: GridAxis) -> str:
-        for parts in range(1, 1 + max(len(key.split(".")) for key in axis.keys)):
-            short = endings(axis, parts)
-            same = any(endings(other, parts) == short for other in axes if other is not axis)
-            if len(set(short)) == len(short) and not same:
-                return "+".join(short)
-        return axis.name
-
-    return tuple(map(label, axes))
+def _axis_labels(axes: Sequence[GridAxis]) -> tuple[str, ...]:
+    """The last two parts of each key of an axis; the whole keys where two axes would be alike."""
+    short = ["+".join(".".join(key.split(".")[-2:]) for key in axis.keys) for axis in axes]
+    return tuple(
+        label if short.count(label) == 1 else axis.name for label, axis in zip(short, axes)
+    )
 
 
 def _analysis(search: GridSearch, results: Mapping[str, Any]) -> Analysis:
@@ -659,8 +549,6 @@ def _analysis(search: GridSearch, results: Mapping[str, Any]) -> Analysis:
     plural = len(search.seeds) > 1
     figure = "dev RSum" if results["select"] == "rsum" else f"dev {results['select']}"
     tables = [_point_table(search, results, ranked, figure)]
-    if len(ranked) > 1:
-        tables.append(_value_table(search, ranked, figure))
     if results["tests"]:
         tables.append(_test_table(results["tests"]))
     return Analysis(
@@ -695,7 +583,6 @@ def _point_table(
     search: GridSearch, results: Mapping[str, Any], ranked: Sequence[Mapping[str, Any]], figure: str
 ) -> TableBlock:
     """Points, the best first, and after them those that failed."""
-    names = axis_labels(search.axes)
     rows = []
     for rank, point in enumerate(ranked, 1):
         epochs = ", ".join(f"{one['epoch']:g}" for one in point["trained"])
@@ -703,24 +590,9 @@ def _point_table(
         rows.append((str(rank), *_values(search, point), _mean_text(point), epochs, folders))
     failed = [(_values(search, p), p["failed"]) for p in results["points"] if p["failed"]]
     rows += [(MISSING, *values, "failed", MISSING, MISSING) for values, _ in failed]
-    reasons = [f"{', '.join(values)}: {reason}" for values, reason in failed]
-    long = [f"{name} is {a.name}." for name, a in zip(names, search.axes) if name != a.name]
-    note = "\n".join([NOTE, " ".join(long), *reasons]).strip()
-    head = ("rank", *names, figure, "best epoch", f"in {POINTS}/")
+    note = "\n".join([NOTE, *(f"{', '.join(values)}: {reason}" for values, reason in failed)])
+    head = ("rank", *_axis_labels(search.axes), figure, "best epoch", f"in {POINTS}/")
     return TableBlock("Points", head, tuple(rows), note)
-
-
-def _value_table(
-    search: GridSearch, ranked: Sequence[Mapping[str, Any]], figure: str
-) -> TableBlock:
-    rows = []
-    for axis, name in zip(search.axes, axis_labels(search.axes)):
-        for value in axis.values:
-            means = [p["mean"] for p in ranked if p["settings"][axis.keys[0]] == value]
-            shown = (f"{mean(means):.1f}", f"{max(means):.1f}") if means else (MISSING, MISSING)
-            rows.append((name, value, str(len(means)), *shown))
-    head = ("key", "value", "points", f"mean {figure}", "best")
-    return TableBlock("Values", head, tuple(rows), "Each with all points that have it.")
 
 
 def _test_table(tests: Sequence[Mapping[str, Any]]) -> TableBlock:
@@ -778,51 +650,23 @@ def named_grids() -> dict[str, GridSearch]:
     return {grid.name: grid for grid in grids}
 
 
-def grid_from_options(
-    name: str,
-    over: Sequence[str] = (),
-    *,
-    stage: str | None = None,
-    settings: Sequence[str] = (),
-    draw: int | None = None,
-    seed: int = 0,
-    seeds: str = "0",
-    smoke: bool = False,
-) -> GridSearch:
-    """Build the grid for the options of ``counterfoil sweep``.
+def find_grid(name: str, over: Sequence[str] = (), stage: str = "") -> GridSearch:
+    """A built-in grid, or one over a recipe.
 
     Args:
         name: of a grid, of a recipe, or a Python file.
-        over: axes, each as `GridAxis.parse` reads it.
-        stage: training whose dev figure is compared; None for the last one.
-        settings: changed at every point.
-        draw: number of points to draw; 0 for the whole grid, None for the grid's own.
-        seed: of the draw.
-        seeds: repeats, whole numbers between commas.
-        smoke: at most 20 training steps a stage.
+        over: axes of a recipe, each as `GridAxis.parse` reads it.
+        stage: training of a recipe whose dev figure is compared; empty for the last one.
 
     Raises:
-        ValueError: no such grid or recipe, or a setting that it does not take.
+        ValueError: no such grid or recipe.
     """
-    if name.startswith(PREFIX):
-        if over or stage:
-            raise ValueError(
-                f"{name} says what is varied and compared; --over and --stage go with a recipe"
-            )
-        grids = named_grids()
-        grid = grids[parse_choice(grids, name, "a sweep")]
-        grid = grid if draw is None else replace(grid, draw=draw)
-    else:
-        axes = tuple(map(GridAxis.parse, over))
-        recipe = catalogue.find_recipe(name)
-        grid = GridSearch(
-            name=recipe.name, recipe=recipe, axes=axes, stage=stage or "", draw=draw or 0
-        )
-    try:
-        repeats = tuple(map(int, seeds.split(",")))
-    except ValueError:
+    if not name.startswith(PREFIX):
+        recipe, axes = catalogue.find_recipe(name), tuple(map(GridAxis.parse, over))
+        return GridSearch(name=recipe.name, recipe=recipe, axes=axes, stage=stage)
+    if over or stage:
         raise ValueError(
-            f"--seeds {seeds}: whole numbers between commas are needed, as in 0,1,2"
-        ) from None
-    recipe = apply_overrides(grid.recipe, settings)
-    return replace(grid, recipe=recipe, seed=seed, seeds=repeats, smoke=smoke)
+            f"{name} says what is varied and compared; --over and --stage go with a recipe"
+        )
+    grids = named_grids()
+    return grids[parse_choice(grids, name, "a sweep")]
