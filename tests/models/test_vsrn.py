@@ -156,5 +156,5 @@ def test_the_recipe_learns_scenes(variant):
 
 
 def test_the_recipe_without_captions():
-    spec = vsrn_config(width=16, captions=False).fill({"words": 9, "features": 3})
+    spec = vsrn_config(width=16).replace(captioner=None).fill({"words": 9, "features": 3})
     assert spec.build().captioner is None

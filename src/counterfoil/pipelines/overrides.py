@@ -83,11 +83,7 @@ def _without_replaced(before: Recipe, after: Recipe) -> Recipe:
 
 
 def changed_settings(holder: T, setting: str) -> T:
-    """A config or a dataclass with one value changed, ``key=value``.
-
-    Raises:
-        ValueError: as `apply_overrides` does.
-    """
+    """A config or a dataclass with one value changed, ``key=value``."""
     path, equals, text = setting.partition("=")
     if not equals or not path.strip():
         raise ValueError(f"{setting!r} is no setting; write key=value, as in direction=i2t")

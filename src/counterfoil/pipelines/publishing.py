@@ -62,11 +62,7 @@ class Analysis(Page):
 
 
 def check_page_path(out: Path) -> None:
-    """Refuse a page that cannot be written, before anything is computed.
-
-    Raises:
-        ValueError: the path does not end in ``.html``, or the page or its ``.json`` exists.
-    """
+    """Refuse a page that is no ``.html`` or exists, or whose ``.json`` does."""
     if out.suffix != ".html":
         raise ValueError(f"{out} is no page; name a file that ends in .html")
     ensure_writable_file(out)
@@ -90,19 +86,11 @@ class Scorer:
     models: tuple[Model, ...]
 
     def on(self, dataset: ImageTextDataset) -> list[EmbeddedDataset]:
-        """Encode a split with every model.
-
-        Raises:
-            ValueError: a model and the data do not fit, or the split is empty.
-        """
+        """Encode a split with every model."""
         return [model.embed(dataset) for model in self.models]
 
     def single(self) -> Model:
-        """Return the only model.
-
-        Raises:
-            ValueError: this is an ensemble.
-        """
+        """Return the only model."""
         if len(self.models) > 1:
             raise ValueError(
                 f"{self.given} is an ensemble, which neither reads words nor writes captions; "
@@ -111,11 +99,7 @@ class Scorer:
         return self.models[0]
 
     def check_reads(self) -> None:
-        """Refuse a model that cannot read a caption.
-
-        Raises:
-            ValueError: a model compares ready-made vectors.
-        """
+        """Refuse a model that cannot read a caption."""
         for model in self.models:
             if model.processor is None or model.processor.tokenizer is None:
                 raise ValueError(
@@ -133,11 +117,7 @@ class Scorer:
 
 
 def open_scorers(names: Sequence[str]) -> tuple[Scorer, ...]:
-    """Open models by name; names joined by ``+`` are an ensemble.
-
-    Raises:
-        ValueError: a name is no model, or is given twice.
-    """
+    """Open models by name; names joined by ``+`` are an ensemble."""
     check_different(names, "model")
     return tuple(
         Scorer(short, name, tuple(load_model(part) for part in ensemble_parts(name)))
@@ -146,22 +126,14 @@ def open_scorers(names: Sequence[str]) -> tuple[Scorer, ...]:
 
 
 def check_different(names: Sequence[object], kind: str) -> None:
-    """Refuse duplicate names.
-
-    Raises:
-        ValueError: a name is given twice.
-    """
+    """Refuse duplicate names."""
     for name in names:
         if list(names).count(name) > 1:
             raise ValueError(f"{name} is given twice; name each {kind} once")
 
 
 def ensemble_parts(name: str) -> list[str]:
-    """Split the name of an ensemble; an existing path that contains ``+`` is one model.
-
-    Raises:
-        ValueError: nothing stands before or after a ``+``.
-    """
+    """Split the name of an ensemble; an existing path that contains ``+`` is one model."""
     parts = [name] if Path(name).exists() else [part.strip() for part in name.split("+")]
     if not all(parts):
         raise ValueError(f"{name!r} is no ensemble; join models with +, as in runs/a+runs/b")

@@ -38,12 +38,7 @@ State = Literal["absent", "running", "done", "other"]
 
 
 def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
-    """Refuse a stage whose folder holds results of another run.
-
-    Raises:
-        ValueError: results of other settings or data, or of a run that was stopped and is not
-            resumed.
-    """
+    """Refuse a stage whose folder holds results of another run."""
     place = context.place(stage.name)
     match stage_state(context, stage):
         case "other":
@@ -59,22 +54,14 @@ def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
 
 
 def check_run_folder(folder: Path) -> None:
-    """Refuse a path that cannot be the folder of a run.
-
-    Raises:
-        ValueError: it is a file, or may not be written to.
-    """
+    """Refuse a path that cannot be the folder of a run."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a folder with --output")
     ensure_writable_folder(folder / "online")
 
 
 def stage_state(context: RunContext, stage: Stage) -> State:
-    """State of a stage; "other" where its folder is not of this run.
-
-    Raises:
-        ValueError: its record is damaged.
-    """
+    """State of a stage; "other" where its folder is not of this run."""
     place, note = context.place(stage.name), context.note(stage.name)
     if not note.exists():
         return "other" if place.is_file() or (place.exists() and any(place.iterdir())) else "absent"
@@ -88,9 +75,6 @@ def stage_records(folder: Path) -> dict[Path, Any]:
     """The records in a run's folder by path; other JSON files are left out.
 
     A record lies beside the folder of its stage, or names the kind of its stage.
-
-    Raises:
-        ValueError: a record is damaged.
     """
     records: dict[Path, Any] = {}
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:

@@ -34,13 +34,7 @@ S = TypeVar("S", bound=Stage)
 def current_provenance(
     *, seed: int | None = None, recipe: str = "", digest: str = ""
 ) -> Provenance:
-    """Command line, library versions and device of this process, and the recipe if there is one.
-
-    Args:
-        seed: of the run.
-        recipe: its name.
-        digest: of the recipe's content.
-    """
+    """Command line, library versions and device of this process, and the recipe if there is one."""
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     return Provenance(
         command=command,
@@ -64,15 +58,7 @@ class RunStopped(Exception):
 
 @contextmanager
 def stop_watch(minutes: float | None, every: float) -> Iterator[StopMonitor]:
-    """Watch the clock and signals during resumable work.
-
-    Args:
-        minutes: time left, or None for no limit.
-        every: minutes between two checkpoints.
-
-    Raises:
-        RunStopped: the work has stopped as the monitor asked.
-    """
+    """Watch the clock and signals; raise `RunStopped` where resumable work has stopped for them."""
     # 0 means no limit to a monitor, and a time that is up is no such thing
     with watch_for_stop(0 if minutes is None else max(minutes, 0.01), every) as watch:
         try:
@@ -130,19 +116,11 @@ class RunContext:
 
     @cached_property
     def train(self) -> ImageTextDataset:
-        """The training split.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """The training split."""
         return self.split("train")
 
     def split(self, name: str) -> ImageTextDataset:
-        """A split by name; "all" is everything.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """A split by name; "all" is everything."""
         if name == "train" and name in self.__dict__:
             return self.train
         return self.dataset if name == "all" else self.dataset.split(name)

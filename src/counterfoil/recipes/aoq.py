@@ -63,8 +63,7 @@ ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha
 def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
     """The adaptive offline quintuplet loss with the paper's numbers (Eq. 5).
 
-    Args:
-        warmup: steps with the sum of hinges first, where the model needs them; the paper has none.
+    Some models need steps with the sum of hinges first; the paper has none.
     """
     return with_warmup(ADAPTIVE, warmup, "quintuplet")
 
@@ -93,16 +92,7 @@ def second_stage(
     lists: str = "",
     draw: SamplingConfig | None = None,
 ) -> Train:
-    """Round two of a model, with mined negatives.
-
-    Args:
-        member: the model.
-        dataset: the data set.
-        objective: the loss.
-        kind: prefix of the stage's name.
-        lists: the mining stage of its negatives; by default its own.
-        draw: how negatives are sampled; by default from the whole lists.
-    """
+    """Round two of a model, with mined negatives."""
     return Train(
         name=member.stage(kind),
         model=model_config(member.model, dataset),

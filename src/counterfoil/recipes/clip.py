@@ -84,12 +84,7 @@ def with_neighbours(stage: Train) -> Train:
 
 
 def negclip_recipe(name: str, dataset: str) -> Recipe:
-    """Both rounds from scratch, on a dual encoder: contrastive, then with neighbours and foils.
-
-    Args:
-        name: of the dual encoder.
-        dataset: the data set.
-    """
+    """Both rounds from scratch, on a dual encoder: contrastive, then with neighbours and foils."""
     nce: Loss = lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")
     first = replace(online_stage(name, dataset), objective=weighted_sum(nce=nce))
     joined = weighted_sum(**contrastive_terms(TEMPERATURE, candidates=True))
@@ -163,9 +158,6 @@ class FineTunedModel:
         way: "full", "lora" or "frozen".
         written: folder of captions that ``counterfoil write`` made of the training split, ranked
             below the true ones; None for none.
-
-    Raises:
-        ValueError: no such way.
     """
 
     name: str
@@ -287,15 +279,7 @@ def train_recipe(
 
 
 def mining_reasons(recipe: Recipe, dataset: ImageTextDataset) -> tuple[str, ...]:
-    """Why a recipe's lists are as long as they are, and whether they are expected to help.
-
-    Args:
-        recipe: of `train_recipe`.
-        dataset: all splits.
-
-    Returns:
-        Sentences; none if no training reads mined lists.
-    """
+    """Why a recipe's lists are as long as they are, and whether they are expected to help."""
     trained = [s for s in recipe.stages if isinstance(s, Train) and s.negatives]
     if not trained:
         return ()
@@ -319,13 +303,6 @@ def with_lists(recipe: Recipe, folder: Path) -> Recipe:
     and `Select` takes the better one on dev: InfoNCE gets batches with mined neighbours; for other
     losses it is AdapOffQuin, from scratch where the loss is the hardest triplet, as in the paper,
     else from the weights of the first.
-
-    Args:
-        recipe: for a user's own data.
-        folder: of the lists.
-
-    Raises:
-        ValueError: several trainings, none of which reads lists.
     """
     lists = str(folder.absolute())
     mining = {stage.name for stage in recipe.stages if isinstance(stage, Mine)}
@@ -394,13 +371,7 @@ def _second_round(first: Train, lists: str) -> Train:
 def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:
     """A recipe whose trainings leave out negatives that a model takes for true pairs.
 
-    Args:
-        recipe: the recipe.
-        model: folder or name of the guide.
-        margin: of the `GuideMask`, in units of the scores of the model in training.
-
-    Raises:
-        ValueError: a training has a guide of its own.
+    The margin is in units of the scores of the model in training.
     """
     if guided := [s.name for s in recipe.stages if isinstance(s, Train) and s.guide]:
         raise ValueError(
@@ -418,12 +389,7 @@ def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:
 def with_forgetting(recipe: Recipe, data: str) -> Recipe:
     """A recipe that also evaluates, on another data set, every model that its report compares.
 
-    Args:
-        recipe: ends with its report.
-        data: path or name for `load_dataset`; its test split, or everything where it has none.
-
-    Raises:
-        ValueError: there is no such data set.
+    On its test split, or on everything where it has none.
     """
     split = "test" if "test" in load_dataset(data).split_names else "all"
     *stages, report = recipe.stages
@@ -447,19 +413,10 @@ def fine_tune_recipe(
     pictures: bool = True,
     lengths: tuple[int, int] = photos.HARDEST,
 ) -> Recipe:
-    """Fine-tune a pretrained model and evaluate it beside the original.
+    """Fine-tune a pretrained model with one of the losses `NAMES`; evaluate it beside the original.
 
-    Args:
-        name: the loss: contrastive, triplet, aoq (both rounds), ndgl (with teachers), or negclip
-            (contrastive, with neighbours and changed captions in each batch).
-        model: the pretrained model.
-        teachers: saved models or names of teachers of ndgl; none for two copies of the model,
-            trained first.
-        pictures: whether the data have any.
-        lengths: of the lists of an image's texts and of a text's images, for aoq.
-
-    Raises:
-        ValueError: no such loss or model, teachers for another loss than ndgl, or no pictures.
+    "negclip" is "contrastive" with neighbours and changed captions in each batch. "ndgl" has saved
+    teachers, or two copies of the model that are trained first.
     """
     parse_choice(NAMES, name, "a loss for a pretrained model")
     if teachers and name != "ndgl":

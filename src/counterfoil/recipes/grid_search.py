@@ -167,11 +167,7 @@ class GridSearch:
         return points
 
     def recipes(self, values: Sequence[str]) -> tuple[Recipe, ...]:
-        """The recipe at a point, once for each seed.
-
-        Raises:
-            ValueError: a key or value that the recipe does not take.
-        """
+        """The recipe at a point, once for each seed."""
         settings = [text for axis, value in zip(self.axes, values) for text in axis.settings(value)]
         recipe = apply_overrides(self.recipe, settings)
         return tuple(
@@ -230,16 +226,7 @@ class GridJob:
 
 
 def grid_jobs(search: GridSearch, data: str) -> tuple[GridJob, ...]:
-    """All trainings, the seeds of a point one after another.
-
-    Args:
-        search: the grid.
-        data: digest of the data.
-
-    Raises:
-        ValueError: a key or value that the recipe does not take, or points that train the same or
-            choose epochs by different figures.
-    """
+    """All trainings, the seeds of a point one after another."""
     for axis in search.axes:  # report a wrong value before many right ones are built
         for value in axis.values:
             apply_overrides(search.recipe, axis.settings(value))
@@ -500,7 +487,7 @@ class _GridRun:
 
     def _point(self, jobs: Sequence[GridJob]) -> dict[str, Any]:
         """Results of the seeds of a point; mean and deviation once all are finished."""
-        trained = []
+        trained: list[dict[str, Any]] = []
         for job in jobs:
             if job.digests[job.compared.name] in self.done:
                 card = read_card(self.folder / job.folder / job.compared.name / MODEL)
@@ -651,16 +638,7 @@ def named_grids() -> dict[str, GridSearch]:
 
 
 def find_grid(name: str, over: Sequence[str] = (), stage: str = "") -> GridSearch:
-    """A built-in grid, or one over a recipe.
-
-    Args:
-        name: of a grid, of a recipe, or a Python file.
-        over: axes of a recipe, each as `GridAxis.parse` reads it.
-        stage: training of a recipe whose dev figure is compared; empty for the last one.
-
-    Raises:
-        ValueError: no such grid or recipe.
-    """
+    """A built-in grid, or one over a recipe."""
     if not name.startswith(PREFIX):
         recipe, axes = catalogue.find_recipe(name), tuple(map(GridAxis.parse, over))
         return GridSearch(name=recipe.name, recipe=recipe, axes=axes, stage=stage)

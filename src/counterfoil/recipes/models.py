@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import ProcessorConfig
@@ -19,7 +19,7 @@ from counterfoil.models.naaf import NAAF
 from counterfoil.models.scan import SCAN
 from counterfoil.models.sgraf import SGRAF, Module
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.models.vsrn import VSRN, Captioner, RegionNorm
+from counterfoil.models.vsrn import VSRN, Captioner
 from counterfoil.pipelines.pipeline import Evaluate, ProtocolName, Recipe, Train
 from counterfoil.training.config import (
     ConstantLR,
@@ -114,9 +114,7 @@ def vsepp_config(
     return config(
         VSEPP,
         image=_image(sees, width),
-        text=lazy(
-            GRU, words=from_data("words"), word_width=word_width, width=width, bidirectional=two_way
-        ),
+        text=_words(width, word_width=word_width, bidirectional=two_way),
         image_pool=image_pool,
         text_pool="mean+max" if two_way else "last",
     )
@@ -134,23 +132,11 @@ def scan_config(
     return config(
         SCAN,
         image=_image(sees, width),
-        text=lazy(GRU, words=from_data("words"), width=width),
+        text=_words(width),
         direction=direction,
         aggregate=aggregate,
         lambda_softmax=9.0 if direction == "t2i" else 4.0,
         lambda_lse=lambda_lse,
-    )
-
-
-def bfan_config(
-    *, focus: Rule = "equal", width: int = 1024, sees: Sees = "features"
-) -> Config[RetrievalModel]:
-    """BFAN: one focal rule; the published results average an "equal" and a "prob" model."""
-    return config(
-        BFAN,
-        image=_image(sees, width),
-        text=lazy(GRU, words=from_data("words"), width=width),
-        focus=focus,
     )
 
 
@@ -160,60 +146,33 @@ def vsrn_config(
     word_width: int = 300,
     sees: Sees = "features",
     variant: Literal["f30k", "coco"] = "f30k",
-    region_norm: RegionNorm = "channel",
-    captions: bool = True,
-    hidden: int | None = None,
 ) -> Config[RetrievalModel]:
-    """VSRN as the authors train it on Flickr30K or MS-COCO.
+    """VSRN as the authors train it.
 
-    Args:
-        width: of the joint space.
-        word_width: of a word embedding.
-        sees: features or pixels.
-        variant: "f30k" normalises image vectors over the batch; "coco" regions before reasoning.
-        region_norm: "channel" as in the published code, "vector" as in the paper.
-        captions: also learn to write the anchors' captions.
-        hidden: width of the captioner; by default a quarter of `width`, as published.
+    On Flickr30K ("f30k") image vectors are normalised over the batch, on MS-COCO ("coco") regions
+    before reasoning, over channels as in the published code ("vector" in the paper). The published
+    captioner is a quarter as wide as the joint space.
     """
     captioner = lazy(
         Captioner,
         words=from_data("words"),
         width=width,
-        hidden=hidden or max(1, width // 4),
+        hidden=max(1, width // 4),
         word_width=word_width,
     )
     return config(
         VSRN,
         image=_image(sees, width),
-        text=lazy(
-            GRU, words=from_data("words"), word_width=word_width, width=width, bidirectional=False
-        ),
-        captioner=captioner if captions else None,
-        region_norm=region_norm,
+        text=_words(width, word_width=word_width, bidirectional=False),
+        captioner=captioner,
+        region_norm="channel",
         normalise_regions=variant == "coco",
         batch_norm=variant == "f30k",
     )
 
 
-def naaf_config(*, width: int = 1024, sees: Sees = "features") -> Config[RetrievalModel]:
-    """NAAF: one mined threshold a batch; the released code has one a caption."""
-    return config(
-        NAAF,
-        image=_image(sees, width),
-        text=lazy(GRU, words=from_data("words"), width=width),
-    )
-
-
-def sgraf_config(
-    *, module: Module = "SGR", width: int = 1024, sees: Sees = "features"
-) -> Config[RetrievalModel]:
-    """SGRAF: one module; the published results average an "SGR" and an "SAF" model."""
-    return config(
-        SGRAF,
-        image=_image(sees, width),
-        text=lazy(GRU, words=from_data("words"), width=width, dropout=0.4),
-        module=module,
-    )
+def _words(width: int, **changes: Any) -> GRU:
+    return lazy(GRU, words=from_data("words"), width=width, **changes)
 
 
 def _image(sees: Sees, width: int) -> ImageTower:
@@ -351,12 +310,8 @@ def round_plan(
 ) -> TrainConfig:
     """Rates and epochs of a training.
 
-    Args:
-        model: the model.
-        dataset: the data set.
-        kind: "first", the online triplet as in the model's paper; "second", on mined negatives as
-            in AOQ's paper; "released", the same as in AOQ's code: BFAN at 2e-4 instead of 5e-4.
-        seed: of the training.
+    "first" is the online triplet as in the model's paper; "second", on mined negatives, as in AOQ's
+    paper; "released" the same as in AOQ's code, with BFAN at 2e-4 instead of 5e-4.
     """
     if dataset not in LARGE:
         return small_plan(dataset, seed)
@@ -414,11 +369,13 @@ def model_config(
             model = scan_config(width=width, sees=sees)
         case "bfan":
             focus: Rule = "prob" if name == "bfan-prob" else "equal"
-            model = bfan_config(focus=focus, width=width, sees=sees)
-        case "naaf":
-            model = naaf_config(width=width, sees=sees)
-        case "sgr" | "saf" as module:
-            return sgraf_config(module="SGR" if module == "sgr" else "SAF", width=width, sees=sees)
+            model = config(BFAN, image=_image(sees, width), text=_words(width), focus=focus)
+        case "naaf":  # one mined threshold a batch; the released code has one a caption
+            model = config(NAAF, image=_image(sees, width), text=_words(width))
+        case "sgr" | "saf" as part:
+            module: Module = "SGR" if part == "sgr" else "SAF"
+            text = _words(width, dropout=0.4)
+            return config(SGRAF, image=_image(sees, width), text=text, module=module)
         case _ if large:  # VSRN's published size: twice as wide as the other models
             model = vsrn_config(width=2 * width, variant="coco" if dataset == "coco" else "f30k")
         case _:
@@ -429,13 +386,7 @@ def model_config(
 
 
 def with_warmup(term: Loss, warmup: int, name: str = "triplet") -> Config[WeightedSum]:
-    """A loss that follows some steps with the hinges of all negatives of the batch.
-
-    Args:
-        term: the loss.
-        warmup: steps before it; 0 for none.
-        name: of the loss in the logs.
-    """
+    """A loss that follows some steps with the hinges of all negatives of the batch."""
     first = lazy(SumTripletLoss, margin=MARGIN)
     whole = lazy(SwitchAfter, first=first, second=term, steps=warmup) if warmup else term
     terms: dict[str, Loss] = {name: whole}
@@ -468,12 +419,6 @@ def evaluation_stages(kind: str, name: str, dataset: str, test: str = "") -> tup
     """Evaluations of the trainings of a kind: of the ensemble, and of each model in it alone.
 
     On MS-COCO also over all 5,000 test images, "<test>-5k".
-
-    Args:
-        kind: of the trainings, as in "online".
-        name: of the ensemble or model.
-        dataset: whose protocol is used.
-        test: name of the evaluation; by default "test-<kind>".
     """
     test, members = test or f"test-{kind}", ensemble_members(name)
     using: dict[str, tuple[str, ...]]

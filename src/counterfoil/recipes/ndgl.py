@@ -13,7 +13,7 @@ from typing import Any
 
 from counterfoil.core.config import config, lazy
 from counterfoil.losses.aoq import AdaptiveQuintuplet
-from counterfoil.losses.base import Loss, Reduction
+from counterfoil.losses.base import Reduction
 from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.negatives.counterfactual import CounterfactualSampler
@@ -29,34 +29,35 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.recipes.aoq import HARDEST
 from counterfoil.recipes.models import PROFILES
-from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms, TrainingSetup
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms, TrainingSetup, WeightedLoss
 
 K = 2
 MR_WEIGHT, HNR_WEIGHT, GAMMA = 100.0, 0.5, 0.01
 TARGETS, LISTS, SEMANTICS = "targets", "lists", "semantics"  # names of stages
 
 
-def margin_distillation(reduction: Reduction = "sum") -> Loss:
-    """MR, with the softmax over each anchor's negatives."""
-    return lazy(MarginDistillationLoss, reduction=reduction)
+def mr(reduction: Reduction = "sum", weight: float = MR_WEIGHT, **changes: Any) -> WeightedLoss:
+    """MR (Eq. 4), with the softmax over each anchor's negatives, or another reading of it."""
+    return weight, lazy(MarginDistillationLoss, **{"reduction": reduction, **changes})
 
 
-def hard_negative_rectification(reduction: Reduction = "sum") -> Loss:
-    """HNR."""
-    return lazy(HardNegativeRectificationLoss, gamma=GAMMA, reduction=reduction)
+def hnr(reduction: Reduction = "sum", **changes: Any) -> WeightedLoss:
+    """HNR (Eq. 5)."""
+    return HNR_WEIGHT, lazy(
+        HardNegativeRectificationLoss, gamma=GAMMA, reduction=reduction, **changes
+    )
 
 
-def guided_stage(name: str, setup: TrainingSetup, more: Terms, *, targets: str = TARGETS) -> Train:
+def guided_stage(
+    name: str, setup: TrainingSetup, more: Terms, *, targets: str = TARGETS, **changes: Any
+) -> Train:
     """A training with the model's own loss and terms that read teachers' scores."""
-    return replace(setup.stage(name, more), guide=targets)
+    return replace(setup.stage(name, more), guide=targets, **changes)
 
 
 def student_stage(name: str, setup: TrainingSetup, *, targets: str = TARGETS) -> Train:
     """A training with MR and HNR beside the model's own loss (Eq. 6)."""
-    more: Terms = {
-        "mr": (MR_WEIGHT, margin_distillation(setup.reduction)),
-        "hnr": (HNR_WEIGHT, hard_negative_rectification(setup.reduction)),
-    }
+    more: Terms = {"mr": mr(setup.reduction), "hnr": hnr(setup.reduction)}
     return guided_stage(name, setup, more, targets=targets)
 
 
@@ -95,13 +96,7 @@ def comparison_stage(tests: Sequence[Evaluate]) -> Compare:
 
 
 def ndgl_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Recipe:
-    """K teachers, their scores of the training split, the student; all evaluated (Fig. 3a).
-
-    Args:
-        name: the model.
-        dataset: the data set.
-        saved: models that teach instead, none of which is trained or evaluated.
-    """
+    """K teachers, their scores of the training split, the student; all evaluated (Fig. 3a)."""
     student = student_stage("student", ModelSetting(name=name, dataset=dataset).setup())
     if saved:
         plural = "s" * (len(saved) > 1)
@@ -151,47 +146,37 @@ MOST_TEACHERS = 5  # Table 3
 EDIT_MARGIN, UNKNOWN_WORD = 0.1, 3  # CFM's second margin; the id of <unk>
 
 
-def distillation_readings(reduction: Reduction = "sum", batch: int = 128) -> Terms:
-    """Possible readings of Eq. 4, weighted beside a loss of this reduction."""
-
-    def reading(weight: float = MR_WEIGHT, **changes: Any) -> tuple[float, Loss]:
-        return weight, lazy(MarginDistillationLoss, **{"reduction": reduction, **changes})
-
-    return {
-        "margins": reading(),
-        "similarities": reading(operand="similarity"),
-        "with-positive": reading(include_positive=True),
-        "teacher-first": reading(direction="teacher_student"),
-        "sharp-hard": reading(MR_WEIGHT / 100, tau=0.1, emphasis="hard"),
-        "sharp-easy": reading(MR_WEIGHT / 100, tau=0.1, emphasis="easy"),
-        "bernoulli": reading(form="bernoulli"),
-        "gaussian": reading(form="gaussian"),
-        "squared": reading(form="mse"),
-        "flat": reading(MR_WEIGHT * batch, form="flat_softmax"),
-        "batch-mean": reading(reduction="mean"),
-    }
-
-
 def parts_recipe(name: str, dataset: str) -> Recipe:
-    """Table 4: MR, HNR, and SR in place of MR."""
+    """Table 4: MR, HNR, and SR, on similarities, in place of MR."""
     setup = ModelSetting(name=name, dataset=dataset).setup()
-    sr = MR_WEIGHT, lazy(MarginDistillationLoss, operand="similarity", reduction=setup.reduction)
-    mr = MR_WEIGHT, margin_distillation(setup.reduction)
-    hnr = HNR_WEIGHT, hard_negative_rectification(setup.reduction)
+    own_mr, own_hnr = mr(setup.reduction), hnr(setup.reduction)
     variants: dict[str, Terms] = {
-        "mr": {"mr": mr},
-        "mr-hnr": {"mr": mr, "hnr": hnr},
-        "sr-hnr": {"sr": sr, "hnr": hnr},
-        "hnr": {"hnr": hnr},
+        "mr": {"mr": own_mr},
+        "mr-hnr": {"mr": own_mr, "hnr": own_hnr},
+        "sr-hnr": {"sr": mr(setup.reduction, operand="similarity"), "hnr": own_hnr},
+        "hnr": {"hnr": own_hnr},
     }
     guided = (guided_stage(kind, setup, more) for kind, more in variants.items())
     return _compared("parts", (name, dataset), [setup.stage("own"), *guided], "its parts (Table 4)")
 
 
 def readings_recipe(name: str, dataset: str) -> Recipe:
-    """Every reading of Eq. 4, without HNR."""
+    """Possible readings of Eq. 4, without HNR."""
     setup = ModelSetting(name=name, dataset=dataset).setup()
-    readings = distillation_readings(setup.reduction, setup.plan.batch)
+    own, sharp = setup.reduction, MR_WEIGHT / 100
+    readings = {
+        "margins": mr(own),
+        "similarities": mr(own, operand="similarity"),
+        "with-positive": mr(own, include_positive=True),
+        "teacher-first": mr(own, direction="teacher_student"),
+        "sharp-hard": mr(own, sharp, tau=0.1, emphasis="hard"),
+        "sharp-easy": mr(own, sharp, tau=0.1, emphasis="easy"),
+        "bernoulli": mr(own, form="bernoulli"),
+        "gaussian": mr(own, form="gaussian"),
+        "squared": mr(own, form="mse"),
+        "flat": mr(own, MR_WEIGHT * setup.plan.batch, form="flat_softmax"),
+        "batch-mean": mr("mean"),
+    }
     guided = (guided_stage(kind, setup, {"mr": term}) for kind, term in readings.items())
     return _compared(
         "readings", (name, dataset), [setup.stage("own"), *guided], "readings of Eq. 4"
@@ -228,74 +213,45 @@ def batches_recipe(name: str, dataset: str) -> Recipe:
 def mining_recipe(name: str, dataset: str) -> Recipe:
     """Table 5, and in addition to the paper mined negatives among those that teachers score.
 
-    CFM edits regions, so it is left out where models read pixels.
+    LSEH has a margin of its own. CFM adds two unweighted hinges on items whose regions are edited,
+    so it is left out where models read pixels. "ndgl-hnr-offline" is where gamma has an effect.
     """
     setting = ModelSetting(name=name, dataset=dataset)
+    reduction, margin = setting.preset.reduction, setting.preset.margin
     texts, images = HARDEST[dataset]
+    setup, quintuplet = setting.setup(), adaptive_setup(setting)
     first: list[Stage] = [
-        setting.setup().stage("own"),
+        setup.stage("own"),
         Mine(name=LISTS, using=("own",), texts=texts, images=images),
         CaptionSpaceStage(name=SEMANTICS),
     ]
+    lseh = setting.setup(lazy(LSEHLoss, reduction=reduction)).stage("lseh")
+    edited: Terms = {
+        "adjusted": (1.0, lazy(SelfAdjustedCFMLoss, margin=EDIT_MARGIN, reduction=reduction)),
+        "explored": (1.0, lazy(SelfExploredCFMLoss, margin=EDIT_MARGIN, reduction=reduction)),
+    }
+    hidden = UNKNOWN_WORD if name == "vsrn" else None  # other models have a mask word
+    editor = config(CounterfactualSampler, margin=margin, mask=hidden)
+    cfm = replace(setup.stage("cfm", edited), proposer=editor)
+    mined_mr: Terms = {"mr": mr(reduction, offline=True), "hnr": hnr(reduction)}
+    mined_hnr: Terms = {"mr": mr(reduction), "hnr": hnr(reduction, candidates="offline")}
     trainings = [
-        offline_stage("adapoffquin", setting),
-        lseh_stage("lseh", setting),
-        *([cfm_stage("cfm", setting)] if PROFILES[dataset].sees == "features" else []),
-        student_stage("ndgl", setting.setup()),
-        offline_student_stage("ndgl-adapoffquin", setting),
-        offline_hnr_stage("ndgl-hnr-offline", setting),
+        replace(quintuplet.stage("adapoffquin"), negatives=LISTS),
+        replace(lseh, guide=SEMANTICS),
+        *([cfm] if PROFILES[dataset].sees == "features" else []),
+        student_stage("ndgl", setup),
+        guided_stage("ndgl-adapoffquin", quintuplet, mined_mr, negatives=LISTS),
+        guided_stage("ndgl-hnr-offline", setup, mined_hnr, negatives=LISTS),
     ]
     about = "ways to use negatives (Table 5)"
     return _compared("mining", (name, dataset), trainings, about, first=first)
 
 
-def offline_stage(name: str, setting: ModelSetting) -> Train:
-    """AdapOffQuin in place of the model's triplet."""
-    return replace(setting.setup(_quintuplet(setting)).stage(name), negatives=LISTS)
-
-
-def lseh_stage(name: str, setting: ModelSetting) -> Train:
-    """LSEH, with a margin of its own, in place of the model's triplet."""
-    term = lazy(LSEHLoss, reduction=setting.preset.reduction)
-    return replace(setting.setup(term).stage(name), guide=SEMANTICS)
-
-
-def cfm_stage(name: str, setting: ModelSetting) -> Train:
-    """CFM beside the model's own loss: two hinges on edited items, unweighted."""
-    reduction = setting.preset.reduction
-    more: Terms = {
-        "adjusted": (1.0, lazy(SelfAdjustedCFMLoss, margin=EDIT_MARGIN, reduction=reduction)),
-        "explored": (1.0, lazy(SelfExploredCFMLoss, margin=EDIT_MARGIN, reduction=reduction)),
-    }
-    hidden = UNKNOWN_WORD if setting.name == "vsrn" else None  # other models have a mask word
-    proposer = config(CounterfactualSampler, margin=setting.preset.margin, mask=hidden)
-    return replace(setting.setup().stage(name, more), proposer=proposer)
-
-
-def offline_student_stage(name: str, setting: ModelSetting) -> Train:
-    """AdapOffQuin with MR and HNR; the mined pairs are among those that the teachers score."""
-    reduction = setting.preset.reduction
-    more: Terms = {
-        "mr": (MR_WEIGHT, lazy(MarginDistillationLoss, offline=True, reduction=reduction)),
-        "hnr": (HNR_WEIGHT, hard_negative_rectification(reduction)),
-    }
-    return replace(guided_stage(name, setting.setup(_quintuplet(setting)), more), negatives=LISTS)
-
-
-def offline_hnr_stage(name: str, setting: ModelSetting) -> Train:
-    """NDGL whose HNR compares mined pairs, where gamma has an effect."""
-    reduction = setting.preset.reduction
-    hnr = lazy(
-        HardNegativeRectificationLoss, gamma=GAMMA, candidates="offline", reduction=reduction
-    )
-    more: Terms = {"mr": (MR_WEIGHT, margin_distillation(reduction)), "hnr": (HNR_WEIGHT, hnr)}
-    return replace(guided_stage(name, setting.setup(), more), negatives=LISTS)
-
-
-def _quintuplet(setting: ModelSetting) -> Loss:
-    """AdapOffQuin with the model's margin."""
+def adaptive_setup(setting: ModelSetting) -> TrainingSetup:
+    """The model with AdapOffQuin, at the model's margin, in place of its triplet."""
     preset = setting.preset
-    return lazy(AdaptiveQuintuplet, online=preset.margin, reduction=preset.reduction)
+    loss = lazy(AdaptiveQuintuplet, online=preset.margin, reduction=preset.reduction)
+    return setting.setup(loss)
 
 
 def _compared(

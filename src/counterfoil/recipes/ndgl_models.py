@@ -33,7 +33,7 @@ from counterfoil.models.user import EnhancedRegions
 from counterfoil.models.xdim import XDim
 from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import OnlineMiner
-from counterfoil.pipelines.pipeline import Compare, Evaluate, Recipe, Train
+from counterfoil.pipelines.pipeline import Compare, Recipe, Train
 from counterfoil.recipes import models
 from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES, DatasetProfile
 from counterfoil.training.config import (
@@ -45,7 +45,8 @@ from counterfoil.training.config import (
     TrainConfig,
 )
 
-Terms = dict[str, tuple[float, Loss]]
+WeightedLoss = tuple[float, Loss]
+Terms = dict[str, WeightedLoss]
 
 # Rates, epochs and batches on Flickr30K and MS-COCO, as the authors' scripts have them.
 #
@@ -244,14 +245,7 @@ GRID_PROCESSOR = ProcessorConfig(
 def model_config(
     name: str, dataset: str, *, copies: int = 2, profile: DatasetProfile | None = None
 ) -> Config[RetrievalModel]:
-    """A modern model at the width of a data set.
-
-    Args:
-        name: the model.
-        dataset: the data set.
-        copies: of each item in ESA's expanded view, for its own loss.
-        profile: another width than the data set's.
-    """
+    """A modern model at the width of a data set."""
     profile, preset = profile or PROFILES[dataset], PRESETS[name]
     match preset.paper:
         case "gpo":
@@ -393,11 +387,8 @@ def loss_terms(
 ) -> Terms:
     """Weighted terms of a modern model's loss by name.
 
-    Args:
-        name: the model.
-        dataset: the data set.
-        instead: loss in place of the model's own triplet.
-        longer: factor of the steps before terms that begin later, as for smaller batches.
+    Another loss may stand in place of its triplet; steps before later terms are `longer` times as
+    many, as for smaller batches.
     """
     preset = PRESETS[name]
     if preset.paper == "user":
@@ -560,13 +551,10 @@ class ModelSetting:
 
 def modern_recipe(name: str, dataset: str) -> Recipe:
     """Train and evaluate."""
-    tests = [Evaluate(name="test", using=("online",), protocol=PROFILES[dataset].protocol)]
-    if dataset == "coco":
-        tests.append(Evaluate(name="test-5k", using=("online",), protocol="coco-5k"))
     training = ModelSetting(name=name, dataset=dataset).setup().stage("online")
     return Recipe(
         name=f"{name}-{dataset}",
-        stages=(training, *tests),
+        stages=(training, *models.evaluation_stages("online", name, dataset, "test")),
         data=PROFILES[dataset].data,
         about=f"{PRESETS[name].title}; single model, its own loss",
     )
@@ -574,20 +562,16 @@ def modern_recipe(name: str, dataset: str) -> Recipe:
 
 def queue_recipe(name: str, dataset: str) -> Recipe:
     """The model's own loss, and the same with USER's queue as a further source of negatives."""
-    setup, tests = ModelSetting(name=name, dataset=dataset).setup(), []
+    setup = ModelSetting(name=name, dataset=dataset).setup()
     more: Terms = {"queue": (1.0, lazy(MomentumQueueLoss, reduction=setup.reduction))}
     queued = replace(setup, proposer=momentum_queue(dataset)).stage("queue", more)
-    for using in ("online", "queue"):
-        stage = Evaluate(name=f"test-{using}", using=(using,), protocol=PROFILES[dataset].protocol)
-        tests.append(stage)
-        if dataset == "coco":
-            tests.append(replace(stage, name=f"{stage.name}-5k", protocol="coco-5k"))
     return Recipe(
         name=f"queue/{name}-{dataset}",
         stages=(
             setup.stage("online"),
             queued,
-            *tests,
+            *models.evaluation_stages("online", name, dataset),
+            *models.evaluation_stages("queue", name, dataset),
             Compare(name="report", results=("test-online", "test-queue")),
         ),
         data=PROFILES[dataset].data,

@@ -65,13 +65,7 @@ def photo_model() -> Config[RetrievalModel]:
 
 
 def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = HARDEST) -> Recipe:
-    """Train and evaluate, or both rounds of AOQ and a report; None for a user's own photos.
-
-    Args:
-        name: "mobilenet" or "aoq/mobilenet".
-        dataset: "scenes", "flickr8k" or None.
-        lengths: of the lists of an image's texts and of a text's images.
-    """
+    """Train and evaluate, or both rounds of AOQ and a report; None for a user's own photos."""
     protocol: ProtocolName = PROFILES[dataset].protocol if dataset else "whole"
     first = _training(
         "online",
@@ -136,17 +130,8 @@ def own_data_recipe(
 ) -> Recipe:
     """Train a model and evaluate it on the whole test split.
 
-    Args:
-        name: a model, or ``ndgl/MODEL`` for one with teachers: two of its kind, trained before;
-            on photos also ViLT, by itself or with captions that it generates, and a text tower
-            beside a frozen MobileNetV2, by itself or with negatives that it mines.
-        pixels: whether models read pixels because there are no features; those for photos do in
-            any case.
-        teachers: saved models that teach instead.
-        lengths: see `photo_recipe`.
-
-    Raises:
-        ValueError: no such model, or teachers for a model that takes none.
+    ``ndgl/MODEL`` has teachers: two of its kind, trained before, or saved ones. The models for
+    photos, ViLT and a text tower beside a frozen MobileNetV2, read pixels in any case.
     """
     like = "scenes" if pixels else "flickr8k"
     if teachers and not name.startswith(PREFIX):

@@ -49,7 +49,7 @@ from counterfoil.pipelines.stages.pretrain import ADAMW
 from counterfoil.recipes import aoq, models, ndgl
 from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES
 from counterfoil.recipes.ndgl import evaluations_of
-from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, TrainingSetup
+from counterfoil.recipes.ndgl_models import MODELS, ModelSetting
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 from counterfoil.training.pretrain import PretrainTasks
 
@@ -316,12 +316,6 @@ def pretraining_stages(
     """UNITER's tasks on the training captions; on the small sets after a training on pairs.
 
     How long is ours.
-
-    Args:
-        dataset: the data set.
-        epochs: of the training on pairs and of the tasks, on the small sets.
-        dev_images: on which epochs of the training on pairs are compared; 0 for all.
-        name: of the model.
     """
     model = tags_model(dataset, "match", "fill", *REGION_HEADS, name=name)
     processor = tags_processor(dataset, name)
@@ -398,17 +392,11 @@ def tags_stage(
     numbers: TagsNumbers | None = None,
     model: str = "uniter",
 ) -> Train:
-    """A training on UNITER's hard negatives, or a step of TAGS.
+    """A training on UNITER's hard negatives (step 0), or a step of TAGS.
 
-    Args:
-        step: 0 for hard negatives alone.
-        dataset: the data set.
-        way: how captions are generated, as Table 2 has it or as the authors' code; "mlm" trains
-            on hard negatives and masked words and ranks no generated captions.
-        name: of the stage; by default "hard", "tags" or "tags-dc".
-        start: stage to start from; by default the pre-training, for step 2 step 1.
-        numbers: of the step; by default the paper's, or the scripts' for "released".
-        model: name of the model.
+    Captions are generated as Table 2 has it or as the authors' code; "mlm" trains on hard negatives
+    and masked words and ranks no generated captions. A training starts from the pre-training, step
+    2 from step 1, unless another stage is named.
     """
     preset = TAGS_MODELS[model]
     table = preset.released if way == "released" else preset.numbers
@@ -510,13 +498,7 @@ LARGE_KINDS = (*KINDS, "tags-dc/released/")  # for UNITER-large
 
 
 def tags_recipe(kind: str, name: str, dataset: str) -> Recipe:
-    """Pre-training, the trainings of a kind, a test of each, and a report if there are several.
-
-    Args:
-        kind: key of `RECIPES`.
-        name: of the model.
-        dataset: the data set.
-    """
+    """Pre-training, the trainings of a kind, a test of each, and a report if there are several."""
     about, rows = RECIPES[kind]
     trainings = [
         tags_stage(row.step, dataset, row.way, name=row.name, start=row.start, model=name)
@@ -573,8 +555,12 @@ def tags_own_recipe(name: str) -> Recipe:
 # trains the generator alone; weights and numbers are ours.
 
 
-OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}  # titles
-OTHER_NAMES = {"vsepp": "vsepp", "gpo": "gpo", "scan": "scan-t2i"}  # as `ModelSetting` has them
+# titles, and names as `ModelSetting` has them
+OTHER_MODELS = {
+    "vsepp": ("VSE++", "vsepp"),
+    "gpo": ("GPO", "gpo"),
+    "scan": ("SCAN t-i", "scan-t2i"),
+}
 
 FOILS, OWN = "written", "own"  # names of stages
 STORED = 10  # foils of a caption, at most
@@ -599,11 +585,7 @@ def with_generated(
 ) -> Train:
     """A training that also ranks stored foils below its captions, after its own warm-up.
 
-    Args:
-        stage: any training without a proposer.
-        name: of the new training.
-        margin: of the hinge, in units of the model's scores.
-        reduction: how the model's losses are summed over a batch.
+    The margin is in units of the model's scores.
     """
     assert stage.proposer is None
     terms = stage.objective.arguments["terms"]
@@ -622,40 +604,28 @@ def with_generated(
     )
 
 
-def _setup(name: str, dataset: str, seed: int = 0) -> TrainingSetup:
-    return ModelSetting(name=OTHER_NAMES[name], dataset=dataset, seed=seed).setup()
-
-
-def other_adaptive_stage(name: str, dataset: str, seed: int = 0) -> Train:
-    """A model trained with AdapOffQuin on the lists of the stage "lists"."""
-    if name == "gpo":
-        return ndgl.offline_stage("adaptive", ModelSetting(name=name, dataset=dataset, seed=seed))
-    member = models.EnsembleMember(OTHER_NAMES[name], seed=seed)
-    loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
-    return aoq.second_stage(member, dataset, loss)
-
-
-def other_with_generated(stage: Train, name: str) -> Train:
-    """A training of a model, with the hinge of generated captions beside its loss."""
-    title = f"{stage.name}-{FOILS}"
-    if name == "gpo":
-        gpo = MODELS[name]
-        return with_generated(stage, title, margin=gpo.margin, reduction=gpo.reduction)
-    return with_generated(stage, title, margin=MARGIN)
+def _setting(name: str, dataset: str, seed: int = 0) -> ModelSetting:
+    return ModelSetting(name=OTHER_MODELS[name][1], dataset=dataset, seed=seed)
 
 
 def foils_with_own_loss(name: str, dataset: str) -> Recipe:
     """A model's own loss, alone and beside the hinge of generated captions."""
-    own = _setup(name, dataset).stage(OWN)
+    own = _setting(name, dataset).setup().stage(OWN)
     return _other_recipe("hosts", name, dataset, (), own, "foils of TAGS")
 
 
 def foils_with_aoq(name: str, dataset: str) -> Recipe:
     """AdapOffQuin on mined lists, alone and beside the hinge of generated captions."""
-    own = _setup(name, dataset).stage(OWN)
+    own = _setting(name, dataset).setup().stage(OWN)
     texts, images = aoq.HARDEST[dataset]
     lists = Mine(name=ndgl.LISTS, using=(OWN,), texts=texts, images=images)
-    adaptive = other_adaptive_stage(name, dataset)
+    if name == "gpo":
+        adaptive = ndgl.adaptive_setup(_setting(name, dataset)).stage("adaptive")
+        adaptive = replace(adaptive, negatives=ndgl.LISTS)
+    else:
+        member = models.EnsembleMember(OTHER_MODELS[name][1])
+        loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
+        adaptive = aoq.second_stage(member, dataset, loss)
     about = "AdapOffQuin and foils of TAGS"
     return _other_recipe("with-aoq", name, dataset, (own, lists), adaptive, about)
 
@@ -663,10 +633,11 @@ def foils_with_aoq(name: str, dataset: str) -> Recipe:
 def foils_with_ndgl(name: str, dataset: str) -> Recipe:
     """NDGL's student, alone and beside the hinge of generated captions."""
     teachers = tuple(
-        _setup(name, dataset, seed).stage(f"teacher-{seed}") for seed in range(1, ndgl.K + 1)
+        _setting(name, dataset, seed).setup().stage(f"teacher-{seed}")
+        for seed in range(1, ndgl.K + 1)
     )
     targets = ComputeTargets(name=ndgl.TARGETS, using=tuple(one.name for one in teachers))
-    student = ndgl.student_stage("student", _setup(name, dataset))
+    student = ndgl.student_stage("student", _setting(name, dataset).setup())
     return _other_recipe(
         "with-ndgl", name, dataset, (*teachers, targets), student, "NDGL and foils"
     )
@@ -688,7 +659,7 @@ def cascade_recipe(name: str, dataset: str) -> Recipe:
     Sun et al., NAACL 2021. Their own bi-encoder, a UNITER and a BERT pre-trained on more pictures,
     is not here; another one retrieves.
     """
-    own, hard = _setup(name, dataset).stage(OWN), tags_stage(0, dataset)
+    own, hard = _setting(name, dataset).setup().stage(OWN), tags_stage(0, dataset)
     alone = evaluations_of([OWN], dataset)
     tests = [
         replace(
@@ -705,7 +676,7 @@ def cascade_recipe(name: str, dataset: str) -> Recipe:
         name=f"cascade/{name}-{dataset}",
         stages=(*stages, ndgl.comparison_stage([*alone, *tests])),
         data=tags_data(dataset),
-        about=f"{OTHER_MODELS[name]}; retrieves, and UNITER re-ranks the first {RERANKED}",
+        about=f"{OTHER_MODELS[name][0]}; retrieves, and UNITER re-ranks the first {RERANKED}",
     )
 
 
@@ -713,7 +684,8 @@ def _other_recipe(
     kind: str, name: str, dataset: str, first: tuple[Stage, ...], training: Train, about: str
 ) -> Recipe:
     """The generator, stages before the training, this with and without foils, a report."""
-    trainings = training, other_with_generated(training, name)
+    margin = MODELS[name].margin if name in MODELS else MARGIN
+    trainings = training, with_generated(training, f"{training.name}-{FOILS}", margin=margin)
     tests = evaluations_of([one.name for one in trainings], dataset)
     stages = (
         *pretraining_stages(dataset),
@@ -728,5 +700,5 @@ def _other_recipe(
         name=f"tags/{kind}/{name}-{dataset}",
         stages=stages,
         data=tags_data(dataset),
-        about=f"{OTHER_MODELS[name]}; {about}",
+        about=f"{OTHER_MODELS[name][0]}; {about}",
     )

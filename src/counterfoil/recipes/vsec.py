@@ -43,13 +43,7 @@ WORD_WIDTH = 400
 
 
 def vsec_recipe(name: str, dataset: str, *, kinds: tuple[str, ...] = RULE_KINDS) -> Recipe:
-    """Change captions by rule, train with the hardest of them, and evaluate.
-
-    Args:
-        name: of the model.
-        dataset: the data set.
-        kinds: kinds of changed captions.
-    """
+    """Change captions by rule, train with the hardest of them, and evaluate."""
     written = RewriteByRule(name="written", plan=RuleConfig(kinds=kinds, most=STORED))
     base = online_stage(name, dataset)
     if dataset in LARGE:

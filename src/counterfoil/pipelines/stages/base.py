@@ -77,11 +77,7 @@ class Stage(ABC):
         return {}
 
     def check(self, context: RunContext) -> None:  # noqa: B027 - most stages check nothing
-        """Refuse settings and data that would fail only after hours.
-
-        Raises:
-            ValueError: they do not fit.
-        """
+        """Refuse settings and data that would fail only after hours."""
 
     @abstractmethod
     def run(self, context: RunContext, *, resume: bool) -> None:
@@ -94,11 +90,8 @@ def models_content(models: Sequence[str]) -> dict[str, Any]:
 
 
 def recipe_to_dict(value: Any, *, brief: bool = False) -> Any:
-    """JSON-ready form of a stage or anything inside one.
-
-    Args:
-        value: the stage.
-        brief: leave out later fields at their defaults.
+    """JSON-ready form of a stage or anything inside one; `brief`, for digests, leaves out later
+    fields at their defaults.
     """
     if isinstance(value, Config):
         return value.to_dict()

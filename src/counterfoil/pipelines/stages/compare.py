@@ -316,12 +316,7 @@ def _provenance(context: RunContext, stage: Compare) -> Provenance:
 
 
 def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
-    """What pretrained models have forgotten; None where the first result is of no pretrained model.
-
-    Args:
-        context: the run.
-        stage: compares models that were trained further with the pretrained one.
-    """
+    """What pretrained models have forgotten; None where the first one is not pretrained."""
     first = context.stage(stage.results[0], Evaluate)
     if first.using or not first.models or len(stage.results) < 2:
         return None
@@ -352,13 +347,7 @@ def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
 
 
 def forgetting_sentence(where: str, original: str, run: RunResult) -> str:
-    """Say whether a run is worse than the model that it began with, by RSum.
-
-    Args:
-        where: the data.
-        original: name of the model that it began with.
-        run: compared with that.
-    """
+    """Say whether a run is worse than the model that it began with, by RSum."""
     change = run.against[RSUM]
     span, fallen = change.interval, change.difference < 0
     difference = (

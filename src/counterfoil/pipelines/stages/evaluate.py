@@ -67,9 +67,6 @@ class Evaluate(Stage):
             `counterfoil.model.load_model` opens them.
         data: another data set to measure on, as `counterfoil.data.readers.load_dataset` opens it;
             None for that of the run.
-
-    Raises:
-        ValueError: the shortlists are empty.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -108,11 +105,7 @@ class Evaluate(Stage):
         return content
 
     def dataset(self, context: RunContext) -> ImageTextDataset:
-        """The split that is measured, of the run's data or of another data set.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """The split that is measured, of the run's data or of another data set."""
         if self.data is None:
             return context.split(self.split)
         other = load_dataset(self.data)
@@ -187,11 +180,7 @@ class RetrievalEvaluation:
         seed: int | None = None,
         by: Shortlister | None = None,
     ) -> RetrievalEvaluation:
-        """Rank a split, or the shortlists of other models, by the mean score of the members.
-
-        Raises:
-            ValueError: the protocol does not fit the split.
-        """
+        """Rank a split, or the shortlists of other models, by the mean score of the members."""
         if by:
             cascade = evaluate_cascade(members, by, dataset, protocol, head=TOP, tie=tie, seed=seed)
             lists = cascade.texts, cascade.text_scores, cascade.images, cascade.image_scores
@@ -227,12 +216,7 @@ class RetrievalEvaluation:
             output(self.shortlists.describe(self.report))
 
     def save(self, folder: Path, models: Sequence[str] = ()) -> None:
-        """Write ``evaluation.json`` and ``evaluation.safetensors``.
-
-        Args:
-            folder: to write.
-            models: names to note, where no stage of a run does.
-        """
+        """Write ``evaluation.json`` and ``evaluation.safetensors``."""
         tensors = {
             "texts": self.texts.int(),
             "text_scores": self.text_scores.float(),
@@ -272,11 +256,7 @@ class RetrievalEvaluation:
 
     @staticmethod
     def open(folder: Path) -> RetrievalEvaluation:
-        """Read what `save` wrote.
-
-        Raises:
-            ValueError: there is no evaluation, or it is damaged.
-        """
+        """Read what `save` wrote."""
         plain = read_json(folder / NUMBERS, "an evaluation")
         tensors, about = read_tensors(folder / TENSORS, "the ranks of an evaluation")
         try:
@@ -302,18 +282,7 @@ def build_shortlist(
     full: bool,
     find: Callable[[str], str] = str,
 ) -> Shortlister | None:
-    """Encode a split with the models that shortlist; None where none is named.
-
-    Args:
-        names: of the models.
-        dataset: the split.
-        depth: length of a query's shortlist.
-        full: rank everything too.
-        find: from a name to the path or name that `load_model` opens.
-
-    Raises:
-        ValueError: there is no such model, or model and data do not fit.
-    """
+    """Encode a split with the models that shortlist; None where none is named."""
     if not names:
         return None
     members = tuple(load_model(find(name)).embed(dataset) for name in names)

@@ -79,14 +79,6 @@ def build_for_training(
     The values "words", "features", "classes", "size" and "mask" are filled in from the data.
     "pretrained" is true now and false in the config that is saved, which has "config" too, so that
     a finished model is opened without the pretrained one it came from.
-
-    Args:
-        context: the run.
-        stage: the training.
-        word_vectors: file in GloVe's text format that word embeddings begin with.
-
-    Raises:
-        ValueError: weights, word vectors or data do not fit the model.
     """
     start = load_model(context.model_path(stage.start)) if stage.start else None
     processor = start.processor if start else stage.processor.fit(context.train)
@@ -110,22 +102,14 @@ def build_for_training(
 
 
 def check_start(context: RunContext, stage: ModelStage) -> None:
-    """Refuse a model from elsewhere that a stage cannot start from, before earlier stages run.
-
-    Raises:
-        ValueError: it cannot be opened, or is another model.
-    """
+    """Refuse a model from elsewhere that a stage cannot start from, before earlier stages run."""
     if stage.start and not is_stage_name(stage.start):
         open_initial_model(context, stage, stage.start)
         build_for_training(context, stage)
 
 
 def open_initial_model(context: RunContext, stage: ModelStage, name: str) -> Model:
-    """Open a model that a stage names and no stage writes; it needs a processor.
-
-    Raises:
-        ValueError: it cannot be opened, or has no processor.
-    """
+    """Open a model that a stage names and no stage writes; it needs a processor."""
     try:
         model = load_model(name)
         if model.processor is None:
@@ -140,11 +124,7 @@ def open_initial_model(context: RunContext, stage: ModelStage, name: str) -> Mod
 
 
 def check_pictures(context: RunContext, stage: ModelStage) -> None:
-    """Refuse a training on pixels whose pictures are missing.
-
-    Raises:
-        ValueError: there are no pictures, or some files are missing.
-    """
+    """Refuse a training on pixels whose pictures are missing."""
     if stage.processor.images == "pixels" and not (stage.start and is_stage_name(stage.start)):
         for dataset in (context.train, *([context.dev] if context.dev else [])):
             _check_picture_files(dataset)
@@ -223,11 +203,7 @@ def is_finished(context: RunContext, stage: ModelStage) -> bool:
 
 
 def save_result(context: RunContext, stage: ModelStage, model: Model, fitted: TrainResult) -> None:
-    """Save a finished model with its processor; one that did not finish stops the run.
-
-    Raises:
-        RunStopped: it did not finish.
-    """
+    """Save a finished model with its processor; one that did not finish stops the run."""
     if not fitted.finished:
         why = "out of time" if fitted.stop_reason == "minutes" else "interrupted"
         raise RunStopped(f"{why} after {fitted.steps} steps")

@@ -129,9 +129,6 @@ class Generate(CaptionStage):
         encoder: sentence encoder: foils about as near in meaning to the image's other captions as
             the original are left out, see
             `counterfoil.negatives.generation.judges.ParaphraseJudge`.
-
-    Raises:
-        ValueError: a number or a rule that is not possible.
     """
 
     kind: ClassVar[str] = "write"
@@ -249,17 +246,7 @@ def generate_captions(
 def rewrite_captions(
     plan: RuleConfig, dataset: ImageTextDataset, train: ImageTextDataset, place: Path
 ) -> GeneratedStore:
-    """Write foils of a split by rule and store them, on one process.
-
-    Args:
-        plan: the settings.
-        dataset: the split.
-        train: the training split, from which the nouns come.
-        place: the new folder.
-
-    Raises:
-        ValueError: a setting is not possible, or too few nouns are left.
-    """
+    """Write foils of a split by rule and store them, on one process."""
     writer = _rule_generator(plan, train)
     return GeneratedStore.write(
         place,

@@ -53,10 +53,6 @@ class Mine(Stage):
             `counterfoil.model.load_model` opens them.
         graph: parser of the captions; the lists come from their denotation graph, and no model
             scores, see `counterfoil.negatives.graph`.
-
-    Raises:
-        ValueError: models or filters beside a graph; proposing stages, or half precision, with
-            filters that judge scores.
     """
 
     kind: ClassVar[str] = "mine"
@@ -154,22 +150,7 @@ def mining_request(
     proposals: int = 4,
     precision: str = "fp32",
 ) -> Mine:
-    """Build the stage for the options of a command line.
-
-    Args:
-        models: names of the models that score.
-        split: the split to mine.
-        texts: hardest texts listed for each image.
-        images: hardest images listed for each text.
-        filters: fields of a `FilterConfig`, ``key=value``.
-        guides: names of the guide models.
-        proposing: names of the models that choose the pairs to score.
-        proposals: candidates proposed per listed negative.
-        precision: "fp32" or "bf16".
-
-    Raises:
-        ValueError: an unknown filter, one out of range, or one that excludes another option.
-    """
+    """Build the stage for a command line, whose filters are ``key=value`` of a `FilterConfig`."""
     plan = FilterConfig()
     for setting in filters:
         plan = changed_settings(plan, setting)
@@ -250,15 +231,7 @@ def remove_partial(place: Path) -> None:
 
 
 def hardness_at(folder: Path, scorer: str) -> tuple[NamedSample, ...]:
-    """Read the gaps between negatives and positives, online and offline, that were saved.
-
-    Args:
-        folder: of the mining.
-        scorer: the mining models, in words.
-
-    Raises:
-        ValueError: nothing was saved, or it is damaged.
-    """
+    """Read the gaps between negatives and positives, online and offline, that were saved."""
     tensors, about = read_tensors(folder / HARDNESS, "the hardness of negatives")
     names = {
         "online": f"online: hardest of a batch of {about['batch']}, by {scorer}",

@@ -40,15 +40,7 @@ WARMUP = 0.05  # 10,000 of 200,000 steps
 def pretrain_config(
     *, epochs: int, batch: int, rate: float = ADAMW.rate, accumulate: int = 1, seed: int = 0
 ) -> TrainConfig:
-    """Training settings with UNITER's optimiser: AdamW, a warm-up, then linear decay to 0.
-
-    Args:
-        epochs: passes over the training captions; the best one on dev is saved.
-        batch: pairs of a batch, over all processes.
-        rate: learning rate.
-        accumulate: batches of one task whose gradients are averaged.
-        seed: of the tasks, what they hide, and the dropout.
-    """
+    """Training settings with UNITER's optimiser: AdamW, a warm-up, then linear decay to 0."""
     return TrainConfig(
         epochs=epochs,
         batch=batch,
@@ -74,9 +66,6 @@ class Pretrain(ModelStage):
             ``classes.npy``, "mrc" and "mrckl" are left out with a warning.
         processor: stored features, or pixels where no regions are hidden, and words or wordpieces.
         start: as that of a training, see `counterfoil.pipelines.stages.fitting.ModelStage`.
-
-    Raises:
-        ValueError: regions are hidden and the model sees pixels, or it reads vectors.
     """
 
     kind: ClassVar[str] = "pretrain"
@@ -98,11 +87,7 @@ class Pretrain(ModelStage):
         return tuple((name, "train") for name in self.initial_models if is_stage_name(name))
 
     def check(self, context: RunContext) -> None:
-        """Refuse missing pictures and a model without the output that some task trains.
-
-        Raises:
-            ValueError: pictures or an output are missing, or no task is left.
-        """
+        """Refuse missing pictures and a model without the output that some task trains."""
         check_pictures(context, self)
         check_start(context, self)
         has_classes = _classified_regions(context) is not None

@@ -49,19 +49,10 @@ class GuideStage(Stage):
 
     @abstractmethod
     def targets(self, context: RunContext, scale: float) -> TargetSource:
-        """Open the stored targets for a training.
-
-        Args:
-            context: the run.
-            scale: units of the student's scores, see `RetrievalModel.score_scale`.
-        """
+        """Open the stored targets for a student of this `RetrievalModel.score_scale`."""
 
     def check_student(self, context: RunContext, student: ModelStage) -> None:
-        """Refuse a student that the targets do not fit.
-
-        Raises:
-            ValueError: they do not.
-        """
+        """Refuse a student that the targets do not fit."""
 
 
 @final
@@ -78,10 +69,6 @@ class ComputeTargets(GuideStage):
         inputs: inputs of the teachers of a batch: "clean" items of their own, or the "same"
             augmented ones as the student.
         standardise: bring the scores of teachers of different kinds to one mean and deviation.
-
-    Raises:
-        ValueError: no such form, precision or inputs, or stored or saved teachers that see the same
-            items.
     """
 
     kind: ClassVar[str] = "teach"
@@ -172,9 +159,6 @@ class CaptionSpaceStage(GuideStage):
     Attributes:
         space: settings of the latent space.
         measure: similarity of two points: their "inner" product or "cosine".
-
-    Raises:
-        ValueError: no such measure.
     """
 
     kind: ClassVar[str] = "semantics"

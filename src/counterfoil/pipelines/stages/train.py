@@ -107,10 +107,6 @@ class Train(ModelStage):
             hard negatives, see `counterfoil.negatives.batch_mining`; None shuffles. They stay where
             the model mines anew.
         batch_mining: which of the listed neighbours share a batch.
-
-    Raises:
-        ValueError: candidates are to come from mined lists, and no stage of lists is named, or the
-            lists are mined anew while training.
     """
 
     kind: ClassVar[str] = "train"
@@ -252,24 +248,12 @@ def _stage_or_none(name: str | None) -> str | None:
 
 
 def build_guide(context: RunContext, stage: Train, scale: float) -> TargetSource | None:
-    """Open a training's targets of similarity; None where it names none.
-
-    Args:
-        context: the run.
-        stage: the training.
-        scale: units of the student's scores, see `RetrievalModel.score_scale`.
-    """
+    """Open a training's targets of similarity; None where it names none."""
     return context.stage(stage.guide, GuideStage).targets(context, scale) if stage.guide else None
 
 
 def build_miner(context: RunContext, stage: Train, data: ProcessedDataset) -> OnlineMiner | None:
-    """Build the proposer of a training, if it has one; see `Train` for what its config may read.
-
-    Args:
-        context: the run.
-        stage: the training.
-        data: the training split as the model in training sees it.
-    """
+    """Build the proposer of a training, if it has one; see `Train` for what its config may read."""
     if stage.proposer is None:
         return None
     # the generator is the model in training, or the frozen filler, which may see other inputs
@@ -291,13 +275,7 @@ def build_miner(context: RunContext, stage: Train, data: ProcessedDataset) -> On
 
 
 def check_miner(context: RunContext, stage: Train) -> None:
-    """Refuse a loss, proposer and candidates that do not fit each other or the data.
-
-    Raises:
-        ValueError: the loss needs edited or generated negatives or word tasks that no proposer
-            makes; the data cannot be edited; candidates without a proposer that screens them, or
-            the reverse; stored captions without a proposer that reads them, or the reverse.
-    """
+    """Refuse a loss, proposer and candidates that do not fit each other or the data."""
     _check_candidates(stage)
     _check_generated(context, stage)
     _check_stored_captions(context, stage)
@@ -460,11 +438,7 @@ def _check_guide(context: RunContext, stage: Train) -> None:
 
 
 def check_word_vectors(stage: Train) -> None:
-    """Refuse word vectors that do not exist or that no model would read.
-
-    Raises:
-        ValueError: they do not, or none would.
-    """
+    """Refuse word vectors that do not exist or that no model would read."""
     if stage.word_vectors is None:
         return
     if stage.start:
