@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -17,6 +20,7 @@ from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
 from counterfoil.model import save_model
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.pipelines.stages import compare
 
 CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]
@@ -120,6 +124,14 @@ def blip_like(folder: Path) -> Path:
     size = {"height": 16, "width": 16}
     hub_cases.processor(folder, image_processor_type="BlipImageProcessor", size=size, **CLIP_MEAN)
     return folder
+
+
+@contextmanager
+def reports_without_figures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, "learning_curves", lambda curves: ())
+        patch.setattr(compare, "hardness_at", lambda folder, scorer: ())
+        yield
 
 
 def numbers(folder: Path) -> dict[str, object]:

@@ -41,24 +41,24 @@ def finish(folder: Path) -> None:
     assert not list(folder.rglob(".*")), "something half-written was left"
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "online.json",
-        "online/checkpoints/last.safetensors",
-        "online/model/model.json",
-        "lists.json",
-        "lists/manifest.json",
-        "adaptive/checkpoints/last.safetensors",
-        "test-adaptive.json",
-        "report.json",
-    ],
+MOMENTS = (
+    "online.json",
+    "online/checkpoints/last.safetensors",
+    "online/model/model.json",
+    "lists.json",
+    "lists/manifest.json",
+    "adaptive/checkpoints/last.safetensors",
+    "test-adaptive.json",
+    "report.json",
 )
-def test_killed_in_every_stage(moment, whole, tmp_path):
+
+
+def test_killed_in_every_stage(whole, tmp_path):
     folder = tmp_path / "run"
-    child = forked(folder)
-    processes.wait_for((folder / moment).exists, child)
-    processes.killed(child)
+    for moment in MOMENTS:
+        child = forked(folder)
+        processes.wait_for((folder / moment).exists, child)
+        processes.killed(child)
     finish(folder)
     assert results(folder) == whole[0]
 

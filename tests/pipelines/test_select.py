@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ DATA = "scenes:images=400,dev=60,test=40,features=regions"
 
 
 def recipe(epochs: dict[str, float]) -> Recipe:
-    """Two trainings of these many epochs on regions, the selection and the report."""
+    """Trainings of these many epochs on regions, selections and the report."""
     base = apply_overrides(
         catalogue.find_recipe("vsepp-flickr8k"),
         ["*.model.image.width=32", "*.model.text.width=32", "*.rate=0.003", "*.batch=32"],
@@ -30,19 +32,37 @@ def recipe(epochs: dict[str, float]) -> Recipe:
         replace(base, name=name, plan=replace(base.plan, epochs=3, steps=steps))
         for name, steps in epochs.items()
     ]
-    tests = [Evaluate(name=f"test-{name}", using=(name,)) for name in epochs]
-    report = Compare(name="report", results=tuple(t.name for t in tests), selection="best")
-    stages = (*trained, *tests, Select(name="best", using=tuple(epochs)), report)
-    return Recipe(name="toy", stages=stages, data=DATA)
+    one, *_ = using = tuple(epochs)
+    tests = [Evaluate(name=f"test-{name}", using=(name,)) for name in using]
+    selects = [Select(name="best", using=using[:2])]
+    if len(using) > 2:
+        selects += [
+            Select(name="worse", using=(using[1], one)),
+            Select(name="same", using=using[1:]),
+        ]
+    results = (tests[0].name, tests[1].name)
+    report = Compare(name="report", results=results, selection="best")
+    return Recipe(name="toy", stages=(*trained, *tests, *selects, report), data=DATA)
 
 
-def finished(folder: Path, epochs: dict[str, float]) -> dict:
-    assert run_pipeline(recipe(epochs), DataSource(DATA), folder)
-    return read_json(folder / "best" / "selection.json", "a selection")
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[Path, str]:
+    """A run that selects from a first model, a better one, and that one's equal; its output."""
+    folder = tmp_path_factory.mktemp("run")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        made = recipe({"online": 1, "adaptive": 100, "again": 100})
+        assert run_pipeline(made, DataSource(DATA), folder)
+    return folder, printed.getvalue()
 
 
-def test_the_better_model_is_handed_over_and_the_report_says_so(tmp_path, capsys) -> None:
-    found = finished(tmp_path / "won", {"online": 1, "adaptive": 100})
+def selected(folder: Path, stage: str) -> dict:
+    return read_json(folder / stage / "selection.json", "a selection")
+
+
+def test_the_better_model_is_handed_over_and_the_report_says_so(run) -> None:
+    folder, printed = run
+    found = selected(folder, "best")
     change = found["comparisons"]["adaptive"]
     assert found["selected"] == "adaptive"
     assert change["interval"]["low"] > 0
@@ -51,27 +71,28 @@ def test_the_better_model_is_handed_over_and_the_report_says_so(tmp_path, capsys
     )
     opening = "Use adaptive: on dev (60 images, ranked whole) adaptive has RSum "
     assert found["sentence"].startswith(opening)
-    page = (tmp_path / "won" / "report" / "report.html").read_text()
+    page = (folder / "report" / "report.html").read_text()
     assert page.index("Use adaptive: on dev") < page.index("reaches RSum")
-    assert "It is in " in capsys.readouterr().out.splitlines()[-1]
-    ours, theirs = (load_model(tmp_path / "won" / name) for name in ("best", "adaptive"))
+    assert "It is in " in printed.splitlines()[-1]
+    ours, theirs = (load_model(folder / name) for name in ("best", "adaptive"))
     for name, tensor in ours.model.state_dict().items():
         assert np.array_equal(tensor.numpy(), theirs.model.state_dict()[name].numpy())
 
 
-def test_a_worse_model_is_not_handed_over(tmp_path) -> None:
-    found = finished(tmp_path / "lost", {"online": 100, "adaptive": 1})
-    assert found["selected"] == "online"
-    assert found["comparisons"]["adaptive"]["interval"]["high"] < 0
-    assert "lower than online" in found["sentence"]
+def test_a_worse_model_is_not_handed_over(run) -> None:
+    folder, _ = run
+    found = selected(folder, "worse")
+    assert found["selected"] == "adaptive"
+    assert found["comparisons"]["online"]["interval"]["high"] < 0
+    assert "lower than adaptive" in found["sentence"]
     assert found["sentence"].endswith("), so it is worse.")
-    ours, theirs = (load_model(tmp_path / "lost" / name) for name in ("best", "online"))
+    ours, theirs = (load_model(folder / name) for name in ("worse", "adaptive"))
     assert ours.identity() == theirs.identity()
 
 
-def test_a_difference_within_chance_leaves_the_base(tmp_path) -> None:
-    found = finished(tmp_path / "same", {"online": 100, "again": 100})
-    assert (found["selected"], found["comparisons"]["again"]["difference"]) == ("online", 0)
+def test_a_difference_within_chance_leaves_the_base(run) -> None:
+    found = selected(run[0], "same")
+    assert (found["selected"], found["comparisons"]["again"]["difference"]) == ("adaptive", 0)
     assert found["sentence"].endswith("so nothing shows that it is better.")
 
 

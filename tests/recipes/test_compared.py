@@ -114,9 +114,12 @@ SMALL = ("*.plan.steps=2", "*.plan.batch=8", "*.model.text.width=16")
 
 
 @pytest.mark.parametrize(
-    "name", ["naaf", "sgraf", "xdim", "user", "queue/vsepp", "queue/gpo", "graph/vsepp"]
+    ("name", "sees"),
+    [
+        *((one, "regions") for one in ("naaf", "sgraf", "xdim", "user", "queue/gpo")),
+        *((one, "pixels") for one in ("user", "queue/vsepp", "graph/vsepp")),
+    ],
 )
-@pytest.mark.parametrize("sees", ["pixels", "regions"])
 def test_short_runs(name, sees, tmp_path):
     data = "scenes:images=24" + (",features=regions" if sees == "regions" else "")
     recipe = smoke_recipe(find_recipe(f"{name}-{'scenes' if sees == 'pixels' else 'flickr8k'}"))

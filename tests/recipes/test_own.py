@@ -151,7 +151,7 @@ VILT = (
 VILT += ("*.candidates.texts=9", "*.candidates.images=9")
 
 
-@pytest.mark.parametrize("name", tags.OWN_RECIPES)
+@pytest.mark.parametrize("name", ["vilt", "tags-dc/vilt"])
 def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     """A folder in the place of the hub; the saved model does not ask for it again."""
     public = recipes_cases.vilt_like(tmp_path / "public")

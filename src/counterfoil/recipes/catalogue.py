@@ -7,7 +7,7 @@ import runpy
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -58,6 +58,7 @@ def find_recipe(name: str) -> Recipe:
     return known[name]()
 
 
+@cache
 def _known() -> Recipes:
     return _recipes([*_listed_families(), *_other_families()])
 

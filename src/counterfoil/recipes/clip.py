@@ -257,24 +257,22 @@ def train_recipe(
         recipe = photos.own_data_recipe(
             name, pixels=dataset.features is None, teachers=teachers, lengths=lengths
         )
-        recipe = with_lists(recipe, negatives) if negatives else recipe
-        return with_guide(recipe, guide, guide_margin) if guide else recipe
-    folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
-    tuned = FineTunedModel(name=folder, way=way, written=str(written) if written else None)
-    recipe = fine_tune_recipe(
-        name,
-        tuned,
-        teachers=teachers,
-        pictures=dataset.pictures is not None,
-        lengths=lengths,
-    )
+    else:
+        folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
+        if other and starts_untrained(folder):
+            raise ValueError(
+                f"--other tells what a pretrained model has forgotten, and {folder} begins with "
+                "weights at random; leave it out"
+            )
+        recipe = fine_tune_recipe(
+            name,
+            FineTunedModel(name=folder, way=way, written=str(written) if written else None),
+            teachers=teachers,
+            pictures=dataset.pictures is not None,
+            lengths=lengths,
+        )
     recipe = with_lists(recipe, negatives) if negatives else recipe
     recipe = with_guide(recipe, guide, guide_margin) if guide else recipe
-    if other and starts_untrained(folder):
-        raise ValueError(
-            f"--other tells what a pretrained model has forgotten, and {folder} begins with "
-            "weights at random; leave it out"
-        )
     return with_forgetting(recipe, other) if other else recipe
 
 

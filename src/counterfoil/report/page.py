@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, final
 
@@ -162,6 +163,7 @@ def write_page(page: Page, path: Path) -> None:
     write_text(path, render_page(page))
 
 
+@cache
 def template(name: str) -> Template:
     """Load a page template with autoescape and strict variables."""
     from jinja2 import Environment, PackageLoader, StrictUndefined

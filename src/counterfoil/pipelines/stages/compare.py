@@ -102,7 +102,6 @@ class Compare(Stage):
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The evaluations and the mining."""
         mining = ((self.negatives, "mine"),) if self.negatives else ()
         selection = ((self.selection, "select"),) if self.selection else ()
         evaluations = ((name, "evaluate") for name in (*self.results, *self.others))
@@ -110,7 +109,6 @@ class Compare(Stage):
 
     @property
     def lacks_inputs(self) -> bool:
-        """Whether there is nothing to compare."""
         return not self.wants
 
     def check(self, context: RunContext) -> None:

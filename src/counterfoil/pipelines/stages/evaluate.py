@@ -84,12 +84,10 @@ class Evaluate(Stage):
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The stages of the models that score and that shortlist."""
         return tuple((name, "train") for name in (*self.using, *self.first))
 
     @property
     def lacks_inputs(self) -> bool:
-        """Whether no model scores."""
         return not (self.using or self.models)
 
     @property
@@ -98,7 +96,6 @@ class Evaluate(Stage):
         return evaluation_title((*self.using, *self.models), self.first, self.depth)
 
     def digest_content(self) -> dict[str, Any]:
-        """The content of saved models and of another data set, not their paths."""
         content = models_content(self.models)
         if self.data is not None:
             content["data"] = data_contents(load_dataset(self.data))

@@ -53,16 +53,13 @@ class ModelStage(Stage):
 
     @property
     def training_seed(self) -> int:
-        """Seed of the training."""
         return self.plan.seed
 
     def digest_content(self) -> dict[str, Any]:
-        """The plan without the settings that change no number, and the weights it starts from."""
         return {"plan": self.plan.numbers(), **weights_content("start", self.start)}
 
     @property
     def initial_models(self) -> tuple[str, ...]:
-        """The model it starts from."""
         return (self.start,) if self.start else ()
 
 

@@ -86,7 +86,6 @@ class RewriteByRule(CaptionStage):
 
     @property
     def source_split(self) -> str:
-        """The split whose captions are changed."""
         return self.plan.split
 
     def check(self, context: RunContext) -> None:
@@ -166,12 +165,10 @@ class Generate(CaptionStage):
 
     @property
     def source_split(self) -> str:
-        """The split whose captions are changed."""
         return self.split
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The stages of the generating model and of the guide."""
         return tuple((name, "train") for name in (self.using, self.guide) if name)
 
     def check(self, context: RunContext) -> None:

@@ -90,16 +90,13 @@ class Mine(Stage):
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The stages of all models."""
         return tuple((name, "train") for name in (*self.using, *self.guides, *self.proposing))
 
     @property
     def lacks_inputs(self) -> bool:
-        """Whether no model scores and there is no graph."""
         return not (self.using or self.models or self.graph)
 
     def digest_content(self) -> dict[str, Any]:
-        """The content of saved models, not their paths."""
         return models_content(self.models)
 
     def check(self, context: RunContext) -> None:

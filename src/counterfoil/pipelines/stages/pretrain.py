@@ -83,7 +83,6 @@ class Pretrain(ModelStage):
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The stage it starts from."""
         return tuple((name, "train") for name in self.initial_models if is_stage_name(name))
 
     def check(self, context: RunContext) -> None:

@@ -42,12 +42,10 @@ class Select(Stage):
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The trainings."""
         return tuple((name, "train") for name in self.using)
 
     @property
     def lacks_inputs(self) -> bool:
-        """Whether there is nothing to select from."""
         return len(self.using) < 2
 
     def run(self, context: RunContext, *, resume: bool) -> None:

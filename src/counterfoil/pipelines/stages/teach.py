@@ -99,16 +99,13 @@ class ComputeTargets(GuideStage):
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The stages of the teachers."""
         return tuple((name, "train") for name in self.using)
 
     @property
     def lacks_inputs(self) -> bool:
-        """Whether there is no teacher."""
         return not (self.using or self.models)
 
     def digest_content(self) -> dict[str, Any]:
-        """The content of saved models, not their paths."""
         return models_content(self.models)
 
     def check(self, context: RunContext) -> None:

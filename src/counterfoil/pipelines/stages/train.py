@@ -12,7 +12,7 @@ from counterfoil.core.types import Role, WordHead
 from counterfoil.data.batching import Positives
 from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
 from counterfoil.losses.base import WeightedSum
-from counterfoil.model import Model, load_model
+from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.aoq_format import lists_digest, open_lists
@@ -28,13 +28,11 @@ from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import (
     CandidateConfig,
-    NegativeSampler,
     NeighbourImages,
     OfflineNegativeSampler,
     SamplingConfig,
     check_candidates,
 )
-from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.negatives.teachers import GuideMask, TargetSource
 from counterfoil.pipelines.overrides import named_values
 from counterfoil.pipelines.stages.base import LATER, is_stage_name
@@ -141,7 +139,6 @@ class Train(ModelStage):
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
-        """The stages of weights, lists, targets and captions that it reads."""
         wanted = (
             (_stage_or_none(self.start), "train"),
             (_stage_or_none(self.negatives), "mine"),
@@ -155,11 +152,9 @@ class Train(ModelStage):
 
     @property
     def initial_models(self) -> tuple[str, ...]:
-        """The models it starts from and generates with."""
         return tuple(name for name in (self.start, self.filler) if name)
 
     def digest_content(self) -> dict[str, Any]:
-        """Also the filler's weights, and the content of folders of lists and captions, no path."""
         content = super().digest_content() | weights_content("filler", self.filler)
         folders = _caption_digests(self.proposer)
         if self.written and not is_stage_name(self.written):
@@ -217,23 +212,37 @@ class Train(ModelStage):
         vectors = Path(self.word_vectors) if self.word_vectors else None
         model = build_for_training(context, self, vectors)
         assert model.processor is not None
-        place, data = context.place(self.name), model.process(context.train)
+        place, relation = context.place(self.name), context.train.relation
+        network = model.model
+        if isinstance(network, FrozenWithAdapters) and not self.proposer:
+            network = network.head  # on stored vectors; a proposer may make new items
+        lists = {
+            name: open_lists(context.place(listed), context.train)
+            for name in LISTS
+            if (listed := getattr(self, name))
+        }
+        mined, neighbours, batches = (lists.get(name) for name in LISTS)
+        offered = self.candidates.provides
+        screened = mined if self.screens_lists else None
+        draws = None
+        if mined and not self.screens_lists:
+            draws = OfflineNegativeSampler(lists=mined, relation=relation, plan=self.draw)
         fitted = fit(
             limit_minutes(self.plan, context.left()),
-            _trained_part(model, self),
+            network,
             self.objective.build(),
-            data,
+            model.process(context.train),
             folder=place,
-            draws=_sampler(context, self),
-            candidates=_candidates(context, self),
+            draws=draws,
+            candidates=self.candidates.draws(relation, screened, self.draw) if offered else None,
             proposer=build_miner(context, self, model.processor.process(context.train)),
             guide=build_guide(context, self, model.model.score_scale),
             mask=self.mask,
             positives=self.positives,
             refresh=self.refresh,
             draw=self.draw,
-            neighbours=_neighbours(context, self),
-            partition=_partition(context, self),
+            neighbours=NeighbourImages(lists=neighbours, relation=relation) if neighbours else None,
+            partition=NeighbourBatches(batches, relation, self.batch_mining) if batches else None,
             evaluate=dev_measure(context, self, model),
             run=context.digests[self.name],
             resume=resume,
@@ -283,7 +292,7 @@ def check_miner(context: RunContext, stage: Train) -> None:
         if stage.objective.build().needs & EDITS:
             raise ValueError(
                 f"the loss of {stage.name!r} judges edited negatives, and the stage names nothing "
-                "that makes them; set its proposer to Edited"
+                "that makes them; set its proposer to CounterfactualSampler"
             )
         return
     if stage.proposer.make is not CounterfactualSampler:
@@ -311,7 +320,7 @@ def _check_generated(context: RunContext, stage: Train) -> None:
     if not parts and (Role.WRITTEN in objective.needs or objective.needs_words):
         raise ValueError(
             f"the loss of {stage.name!r} judges written captions, and the stage names nothing that "
-            "writes them; set its proposer to Tailored"
+            "writes them; set its proposer to TagsGenerator"
         )
     tasks = {task for part in writers for task in named_values(part)["words"]}
     missing = sorted(objective.needs_words - tasks)
@@ -323,7 +332,7 @@ def _check_generated(context: RunContext, stage: Train) -> None:
     if stage.filler and not writers:
         raise ValueError(
             f"{stage.name!r} names the filler {stage.filler!r}, and nothing that it could write "
-            "for; set its proposer to Tailored"
+            "for; set its proposer to TagsGenerator"
         )
     if stage.filler and not is_stage_name(stage.filler):
         filler = open_initial_model(context, stage, stage.filler).model
@@ -342,14 +351,14 @@ def _check_stored_captions(context: RunContext, stage: Train) -> None:
     if draws and not stage.written:
         raise ValueError(
             f"{stage.name!r} draws from written captions and names no stage that writes them; set "
-            "its written to a stage such as Write, or its proposer's folder to one that is there"
+            "its written to a stage such as Generate, or its proposer's folder to one that is there"
         )
     if not stage.written:
         return
     if not draws:
         raise ValueError(
             f"{stage.name!r} names the written captions of {stage.written!r}, and nothing that "
-            "draws from them; set its proposer to Written with folder=late('written')"
+            "draws from them; set its proposer to GeneratedCaptions"
         )
     if not is_stage_name(stage.written):
         GeneratedStore.open(Path(stage.written), fingerprint=context.train.fingerprint)
@@ -426,7 +435,7 @@ def _check_guide(context: RunContext, stage: Train) -> None:
     if stage.guide is None and (objective.needs_guide or objective.needs_guided):
         raise ValueError(
             f"the loss of {stage.name!r} needs a guide that says how similar images and texts "
-            "ought to be, and the stage names none; set guide to a stage such as Teach"
+            "ought to be, and the stage names none; set guide to a stage such as ComputeTargets"
         )
     if stage.guide is None and stage.mask.margin is not None:
         raise ValueError(
@@ -488,57 +497,3 @@ def _check_mined_split(context: RunContext, stage: Train, mining: str) -> None:
             f"{stage.name!r} trains on images of the split 'train', and {mining!r} mines those of "
             f"{mined.split!r}; set {mining}.split=train"
         )
-
-
-def _trained_part(model: Model, stage: Train) -> RetrievalModel:
-    """The part of a model that is trained.
-
-    Of a frozen model whose items are all known beforehand only the head, on stored vectors; a
-    proposer may make new items, which need the whole model.
-    """
-    network = model.model
-    if isinstance(network, FrozenWithAdapters) and not stage.proposer:
-        return network.head
-    return network
-
-
-def _lists(context: RunContext, stage: Train) -> HardNegativeLists | None:
-    return _stored_lists(context, stage.negatives) if stage.negatives else None
-
-
-def _stored_lists(context: RunContext, mining: str) -> HardNegativeLists:
-    return open_lists(context.place(mining), context.train)
-
-
-def _neighbours(context: RunContext, stage: Train) -> NeighbourImages | None:
-    """Neighbour images that join the batches of a training."""
-    if stage.neighbours is None:
-        return None
-    return NeighbourImages(
-        lists=_stored_lists(context, stage.neighbours), relation=context.train.relation
-    )
-
-
-def _partition(context: RunContext, stage: Train) -> NeighbourBatches | None:
-    """Communities that the batches of a training are composed of."""
-    if stage.mined_batches is None:
-        return None
-    lists = _stored_lists(context, stage.mined_batches)
-    return NeighbourBatches(lists, context.train.relation, stage.batch_mining)
-
-
-def _sampler(context: RunContext, stage: Train) -> NegativeSampler | None:
-    """Sampler of the mined negatives, unless they are candidates of a proposer."""
-    lists = None if stage.screens_lists else _lists(context, stage)
-    if lists is None:
-        return None
-    return OfflineNegativeSampler(lists=lists, relation=context.train.relation, plan=stage.draw)
-
-
-def _candidates(context: RunContext, stage: Train) -> NegativeSampler | None:
-    """Sampler of the negatives that are offered to the proposer."""
-    plan = stage.candidates
-    if not plan.provides:
-        return None
-    lists = _lists(context, stage) if stage.screens_lists else None
-    return plan.draws(context.train.relation, lists, stage.draw)
