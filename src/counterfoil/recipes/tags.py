@@ -555,12 +555,8 @@ def tags_own_recipe(name: str) -> Recipe:
 # trains the generator alone; weights and numbers are ours.
 
 
-# titles, and names as `ModelSetting` has them
-OTHER_MODELS = {
-    "vsepp": ("VSE++", "vsepp"),
-    "gpo": ("GPO", "gpo"),
-    "scan": ("SCAN t-i", "scan-t2i"),
-}
+OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}  # titles
+OTHER_NAMES = {"vsepp": "vsepp", "gpo": "gpo", "scan": "scan-t2i"}  # as `ModelSetting` has them
 
 FOILS, OWN = "written", "own"  # names of stages
 STORED = 10  # foils of a caption, at most
@@ -605,7 +601,7 @@ def with_generated(
 
 
 def _setting(name: str, dataset: str, seed: int = 0) -> ModelSetting:
-    return ModelSetting(name=OTHER_MODELS[name][1], dataset=dataset, seed=seed)
+    return ModelSetting(name=OTHER_NAMES[name], dataset=dataset, seed=seed)
 
 
 def foils_with_own_loss(name: str, dataset: str) -> Recipe:
@@ -623,7 +619,7 @@ def foils_with_aoq(name: str, dataset: str) -> Recipe:
         adaptive = ndgl.adaptive_setup(_setting(name, dataset)).stage("adaptive")
         adaptive = replace(adaptive, negatives=ndgl.LISTS)
     else:
-        member = models.EnsembleMember(OTHER_MODELS[name][1])
+        member = models.EnsembleMember(OTHER_NAMES[name])
         loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
         adaptive = aoq.second_stage(member, dataset, loss)
     about = "AdapOffQuin and foils of TAGS"
@@ -676,7 +672,7 @@ def cascade_recipe(name: str, dataset: str) -> Recipe:
         name=f"cascade/{name}-{dataset}",
         stages=(*stages, ndgl.comparison_stage([*alone, *tests])),
         data=tags_data(dataset),
-        about=f"{OTHER_MODELS[name][0]}; retrieves, and UNITER re-ranks the first {RERANKED}",
+        about=f"{OTHER_MODELS[name]}; retrieves, and UNITER re-ranks the first {RERANKED}",
     )
 
 
@@ -700,5 +696,5 @@ def _other_recipe(
         name=f"tags/{kind}/{name}-{dataset}",
         stages=stages,
         data=tags_data(dataset),
-        about=f"{OTHER_MODELS[name][0]}; {about}",
+        about=f"{OTHER_MODELS[name]}; {about}",
     )
