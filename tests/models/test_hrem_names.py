@@ -11,7 +11,7 @@ from torch import Tensor
 from counterfoil.core.config import config_from_dict
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import SYSTEMS, convert_checkpoint
-from counterfoil.models.hrem import HREM, NAMES, BatchGraph, hrem_from_checkpoint
+from counterfoil.models.hrem import HREM, NAMES, hrem_from_checkpoint
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import MLPRegions
 
@@ -27,13 +27,12 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def authors(bert: str, *, graph: bool) -> dict[str, Tensor]:
+def authors(bert: str) -> dict[str, Tensor]:
     """Tensors under their names, with what they save and never read."""
     torch.manual_seed(0)
     host = HREM(
         image=MLPRegions(features=5, width=WIDTH),
         text=BertTextTower(name=bert, width=WIDTH, pretrained=False),
-        graph=BatchGraph(width=WIDTH, heads=2, best=3) if graph else None,
         heads=2,
     )
     state = {}
@@ -44,27 +43,23 @@ def authors(bert: str, *, graph: bool) -> dict[str, Tensor]:
     return state
 
 
-@pytest.mark.parametrize("graph", [True, False])
-def test_every_tensor_comes_back(bert, graph):
-    state = authors(bert, graph=graph)
-    options = {"nhead": 2, "residual_weight": 0.7, "mask_weight": 1.5, "threshold": 0.4}
+def test_every_tensor_comes_back(bert):
+    state = authors(bert)
+    options = {"nhead": 2, "residual_weight": 0.7}
     found = hrem_from_checkpoint(Checkpoint(state, options), bert=bert)
     built = found.build()
     assert isinstance(built, HREM)
-    assert built.uses_batch_context == graph
+    assert not built.uses_batch_context
     assert built.image_pool.residual == 0.7
     for theirs, value in state.items():
         if name := NAMES.ours(theirs):
             assert torch.equal(built.state_dict()[name], value)
-    if graph:
-        assert (built.graph.best, built.graph.mask_weight, built.graph.share) == (3, 1.5, 0.4)
-        assert (built.graph.padding, built.graph.divergence) == ("borrowed", "reverse")
     assert config_from_dict(found.model.to_dict()) == found.model
 
 
 def test_a_file_as_they_save_it(bert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sides: list[dict[str, Tensor]] = [{}, {}]
-    for name, value in authors(bert, graph=False).items():
+    for name, value in authors(bert).items():
         side, _, rest = name.partition(".")
         sides[side == "txt_enc"][f"module.{rest}"] = value
     path = tmp_path / "model_best.pth"
@@ -78,7 +73,7 @@ def test_a_file_as_they_save_it(bert, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_is_not_theirs(bert):
-    state = authors(bert, graph=False)
+    state = authors(bert)
     with pytest.raises(ValueError, match=r"'img_enc.gpool.gru.weight' is no tensor of an HREM"):
         NAMES.renamed({**state, "img_enc.gpool.gru.weight": torch.zeros(1)})
     del state["txt_enc.linear.weight"]

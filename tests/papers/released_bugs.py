@@ -1,6 +1,8 @@
 """Bugs of the authors' released code, reproduced as oracles; the package does not have them.
 
 * T1 (TAGS-DC): generated captions are measured against a broken positive.
+* HREM's padding: padded regions are regions, short texts borrow padded words, a short item lowers
+  the number of values that its successors are pooled from; and the divergence is reversed.
 * U1 (UNITER, inherited by TAGS and LightningDOT): an image's wrong captions are read with shifted
   regions.
 """
@@ -11,9 +13,11 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu, normalize
 
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.hrem import BatchGraph, FragmentMatches
 from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.online import MinedExtras, TopScoringMiner
 from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
@@ -154,3 +158,39 @@ class MisreadScreened(TopScoringMiner):
             image = images.rows(at.image.amax(1).clamp(min=0))
             return misread_batches(model, image, texts, at.text)
         return super()._candidate_scores(model, images, texts, role, at)
+
+
+class ReversedGraph(BatchGraph):
+    """HREM's graph with KL(relevance || distance)."""
+
+    def _divergence(self, guide: Tensor, relevance: Tensor) -> Tensor:
+        return super()._divergence(relevance, guide)
+
+
+@torch.no_grad()
+def borrowed_matches(
+    images: Embeddings, texts: Embeddings, best: int
+) -> tuple[FragmentMatches, FragmentMatches]:
+    """`hrem.match_fragments` over padded regions, and over padded words of short texts."""
+    own = texts.mask[:, :, None, None]
+    read = own | (torch.arange(texts.mask.shape[1]) < best)[:, None, None]
+    words, regions = (normalize(x.tokens, dim=-1) for x in (texts, images))
+    cosine = leaky_relu(torch.einsum("tld,ird->tlir", words, regions), 0.1) * read
+    of_words = (cosine / cosine.norm(dim=1, keepdim=True)).amax(3)  # (T, L, I)
+    of_regions = cosine / cosine.norm(dim=3, keepdim=True).clamp(min=1e-12)
+    of_regions = of_regions.masked_fill(~own, -torch.inf).amax(1)  # (T, I, R)
+    own, read = own[..., 0], read[..., 0]
+    top = of_words.masked_fill(~read, -torch.inf).transpose(1, 2).topk(best).values
+    return (
+        FragmentMatches(of_regions.topk(best).values.transpose(0, 1), of_regions.mean(2).T),
+        FragmentMatches(top, (of_words * own).sum(1) / own.sum(1)),
+    )
+
+
+def shrinking_mean(bag: Embeddings, highest: int) -> Tensor:
+    """`hrem.top_mean`, where the shortest item so far sets the number of values."""
+    count = bag.mask.sum(1).clamp(max=highest).cummin(0).values.unsqueeze(1)
+    values = bag.tokens.masked_fill(~bag.mask.unsqueeze(-1), -torch.inf)
+    values = values.sort(1, descending=True).values[:, :highest]
+    taken = torch.arange(highest) < count
+    return values.masked_fill(~taken.unsqueeze(2), 0).sum(1) / count

@@ -182,6 +182,12 @@ class FrozenTower(Protocol):
         ...
 
 
+def anchors_of(batch: Batch, view: EncodedBatch) -> EncodedBatch:
+    """Return the items of a view that are anchors of the batch, without the negatives."""
+    images, texts = batch.block
+    return EncodedBatch(view.images.rows(slice(images)), view.texts.rows(slice(texts)))
+
+
 def score_all_pairs(
     score_pairs: Callable[[Embeddings, Embeddings], Tensor],
     images: Embeddings,

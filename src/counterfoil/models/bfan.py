@@ -92,9 +92,5 @@ OPTIONS = {"focal_type": "focus", "lambda_softmax": "lambda_softmax"}
 
 
 def bfan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of BFAN; without its options, "equal".
-
-    Raises:
-        ValueError: it is not a BFAN checkpoint.
-    """
+    """Convert a checkpoint of BFAN; without its options, "equal"."""
     return convert_towers(BFAN, checkpoint, NAMES.renamed(checkpoint.state), options=OPTIONS)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
+    BERT,
     POSITIONS,
     TEXTS,
     Checkpoint,
@@ -284,19 +285,9 @@ OPTIONS = {  # "belta" is theirs
 
 
 def chan_from_checkpoint(
-    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased", sees: Sight | None = None
+    checkpoint: Checkpoint, *, bert: str = BERT, sees: Sight | None = None
 ) -> ConvertedModel:
-    """Convert a checkpoint of CHAN; without its options, as published.
-
-    Args:
-        checkpoint: the authors'.
-        bert: folder or name of the text model that was trained, for its configuration.
-        sees: see `CHAN`; by default "batch" for a transformer, which learnt nothing else, and else
-            "regions", which is what the authors compute of images without padding.
-
-    Raises:
-        ValueError: it is not a CHAN checkpoint.
-    """
+    """Convert a checkpoint of CHAN; without its options, as published."""
     state = NAMES.renamed(checkpoint.state)
     block: RegionBlock = "selfattention" if "block.norm.weight" in state else "basic"
     if "block.perceptron.norm.weight" in state:

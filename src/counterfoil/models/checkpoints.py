@@ -33,12 +33,7 @@ PREFIXES = ("img_enc.", "txt_enc.", THIRD)
 @final
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An authors' checkpoint.
-
-    Attributes:
-        state: their tensors under "img_enc.", "txt_enc." and "caption_model.".
-        options: their command line options, where the file has them.
-    """
+    """An authors' checkpoint: tensors under `PREFIXES`, and command line options if it has them."""
 
     state: Mapping[str, Tensor]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -47,22 +42,13 @@ class Checkpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class ConvertedModel:
-    """A checkpoint converted to a model of this library.
-
-    Attributes:
-        model: configuration of the model.
-        state: its weights.
-    """
+    """A checkpoint converted to a model of this library: its configuration and weights."""
 
     model: Config[RetrievalModel]
     state: State
 
     def build(self) -> RetrievalModel:
-        """Build the model with its weights, in evaluation mode.
-
-        Raises:
-            ValueError: tensors are missing or of other shapes.
-        """
+        """Build the model with its weights, in evaluation mode."""
         model = self.model.build()
         try:
             model.load_state_dict(self.state)
@@ -75,15 +61,17 @@ class ConvertedModel:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read ``.pth.tar`` (tensors and plain values only) or ``.safetensors``.
-
-    Raises:
-        ValueError: missing, damaged, or holding more than tensors and options.
-    """
+    """Read ``.pth.tar`` or ``.safetensors``; a file of more than tensors and options is refused."""
     if not path.is_file():
         raise ValueError(f"{path} does not exist; give an authors' checkpoint file")
     if path.suffix == ".safetensors":
-        return Checkpoint(_safetensors(path))
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return Checkpoint(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is not a whole .safetensors file: {error}") from error
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -94,16 +82,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
             "written and save its tensors again, with torch.save or as .safetensors"
         ) from error
     return _parts(path, saved)
-
-
-def _safetensors(path: Path) -> State:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a whole .safetensors file: {error}") from error
 
 
 def _parts(path: Path, saved: object) -> Checkpoint:
@@ -172,11 +150,7 @@ class TensorNames:
     either: tuple[str, ...] = ()
 
     def ours(self, theirs: str) -> str | None:
-        """Return our name of one of their tensors; None for one that is left out.
-
-        Raises:
-            ValueError: the system has no such tensor.
-        """
+        """Return our name of one of their tensors; None for one that is left out."""
         plain = WRAPPER.sub("", theirs)
         if plain.startswith(self.unused):
             return None
@@ -190,11 +164,7 @@ class TensorNames:
         return self.prefixes[prefix] + plain.removeprefix(prefix)
 
     def renamed(self, state: Mapping[str, Tensor]) -> State:
-        """Rename all tensors but those that are left out.
-
-        Raises:
-            ValueError: a tensor is missing or unknown.
-        """
+        """Rename all tensors but those that are left out; missing or unknown ones are refused."""
         plain = _without_weight_norm(state)
         new = {ours: value for name, value in plain.items() if (ours := self.ours(name))}
         either = () if any(name in new for name in self.either) else self.either[-1:]
@@ -204,6 +174,12 @@ class TensorNames:
                 "another system's?"
             )
         return new
+
+
+def longest_prefix(name: str, prefixes: Mapping[str, str]) -> str | None:
+    """Return the name with its longest known prefix replaced; None if it has none."""
+    prefix = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
+    return None if prefix is None else prefixes[prefix] + name.removeprefix(prefix)
 
 
 def gru_tower_names(system: str) -> TensorNames:
@@ -228,6 +204,9 @@ def _without_weight_norm(state: Mapping[str, Tensor]) -> State:
 # Configurations that fit the tensors and the options of a checkpoint.
 
 
+BERT = "bert-base-uncased"  # what the authors trained, in every system that reads texts by BERT
+
+
 def convert_towers(
     model: type[TwoTowerModel],
     checkpoint: Checkpoint,
@@ -241,7 +220,7 @@ def convert_towers(
 
     Args:
         model: class of the model.
-        checkpoint: as the authors saved it.
+        checkpoint: as the authors saved it; only its options are read.
         state: its tensors under our names.
         options: constructor arguments that their options set, by the name of the option; where a
             checkpoint lacks one, the default of the constructor holds.
@@ -265,12 +244,9 @@ def convert_towers(
 def given_options(
     make: Callable[..., object], checkpoint: Checkpoint, names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the arguments of a constructor that the options of a checkpoint set.
+    """Return the arguments of a constructor that the authors' options set, with the default's type.
 
-    Args:
-        make: the constructor; an option gets the type of the default.
-        checkpoint: with the authors' options.
-        names: arguments by the name of the option.
+    `names` has the arguments by the name of the option.
     """
     known, given = inspect.signature(make).parameters, checkpoint.options
     return {
@@ -289,12 +265,7 @@ def image_tower_config(state: State) -> ImageTower:
 
 
 def text_tower_config(state: State, bert: str) -> TextTower:
-    """Return the config of the text tower that fits renamed tensors.
-
-    Args:
-        state: the tensors.
-        bert: folder or name of the text model that was trained, for its configuration.
-    """
+    """Return the config of the text tower that fits renamed tensors; see `convert_towers`."""
     if "text.fc.weight" not in state:
         return gru_config(state)
     return lazy(BertTextTower, name=bert, width=len(state["text.fc.weight"]), pretrained=False)

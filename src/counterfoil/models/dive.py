@@ -24,6 +24,7 @@ from counterfoil.core.types import (
 )
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.checkpoints import (
+    BERT,
     POSITIONS,
     Checkpoint,
     ConvertedModel,
@@ -693,18 +694,8 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
     return new
 
 
-def dive_from_checkpoint(
-    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
-) -> ConvertedModel:
-    """Convert a checkpoint of DivE, with `released_padding`, as its weights were trained.
-
-    Args:
-        checkpoint: as the authors saved it.
-        bert: folder or name of the text model that was trained, for its configuration.
-
-    Raises:
-        ValueError: it is not a DivE checkpoint.
-    """
+def dive_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
+    """Convert a checkpoint of DivE, with `released_padding`, as its weights were trained."""
     options, state = checkpoint.options, convert_dive(checkpoint.state)
     rounds = {_round(name) for name in checkpoint.state if LAYERS in name}
     width, features = state["image.tower.fc.weight"].shape

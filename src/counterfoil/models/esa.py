@@ -17,6 +17,7 @@ from counterfoil.core.types import (
 )
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
+    BERT,
     REGIONS,
     TEXTS,
     UNUSED,
@@ -197,16 +198,6 @@ NAMES = TensorNames(
 )
 
 
-def esa_from_checkpoint(
-    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
-) -> ConvertedModel:
-    """Convert a checkpoint of ESA on regions or grid cells, with BiGRU or BERT.
-
-    Args:
-        checkpoint: as the authors saved it.
-        bert: folder or name of the text model that was trained, for its configuration.
-
-    Raises:
-        ValueError: it is not an ESA checkpoint on features.
-    """
+def esa_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
+    """Convert a checkpoint of ESA on regions or grid cells, with BiGRU or BERT."""
     return convert_towers(ESA, checkpoint, NAMES.renamed(checkpoint.state), bert=bert)

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
+    BERT,
     REGIONS,
     TEXTS,
     UNUSED,
@@ -206,18 +207,8 @@ NAMES = TensorNames(
 )
 
 
-def gpo_from_checkpoint(
-    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
-) -> ConvertedModel:
-    """Convert a checkpoint of GPO on regions or grid cells, with BiGRU or BERT.
-
-    Args:
-        checkpoint: as the authors saved it.
-        bert: folder or name of the text model that was trained, for its configuration.
-
-    Raises:
-        ValueError: it is not a GPO checkpoint on features.
-    """
+def gpo_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
+    """Convert a checkpoint of GPO on regions or grid cells, with BiGRU or BERT."""
     state = NAMES.renamed(checkpoint.state)
     gates, positions = state["image_pool.rnn.weight_ih_l0"].shape  # a GRU stacks three gates
     return convert_towers(GPO, checkpoint, state, bert=bert, positions=positions, hidden=gates // 3)

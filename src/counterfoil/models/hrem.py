@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, normalize, pad
 
-from counterfoil.core.config import lazy
 from counterfoil.core.types import (
     INFERENCE,
     Batch,
@@ -19,26 +17,20 @@ from counterfoil.core.types import (
     EncodedViews,
     ModalityBatch,
 )
-from counterfoil.models.base import SingleVectorModel
+from counterfoil.models.base import SingleVectorModel, anchors_of
 from counterfoil.models.checkpoints import (
+    BERT,
     POSITIONS,
     REGIONS,
     Checkpoint,
     ConvertedModel,
     TensorNames,
     convert_towers,
-    given_options,
 )
-from counterfoil.models.layers.cross_attention import (
-    CELLS_AT_ONCE,
-    LengthRun,
-    PackedTexts,
-    pack_texts,
-)
+from counterfoil.models.layers.cross_attention import CELLS_AT_ONCE, pack_texts
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    check_choice,
     check_heads,
     check_positive,
     ensure_nonempty,
@@ -60,35 +52,19 @@ HIGHEST = 2
 class ResidualPool(nn.Module):
     """Pooling: the two highest values of every feature, mixed with the mean of a transformer layer.
 
+    `residual` is the weight of the highest values; the mean has 1 - residual.
+
     Departs from the authors' code in: an item of one vector does not change how its successors are
     pooled; an empty item gives zeros.
     """
 
     def __init__(
-        self,
-        *,
-        width: int,
-        heads: int = 16,
-        dropout: float = 0.1,
-        residual: float = 0.8,
-        shrinking: bool = False,
+        self, *, width: int, heads: int = 16, dropout: float = 0.1, residual: float = 0.8
     ) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the vectors.
-            heads: of the attention.
-            dropout: share of entries dropped in training.
-            residual: weight of the highest values; the mean has 1 - residual.
-            shrinking: pool as the authors' code does, see `top_mean`.
-
-        Raises:
-            ValueError: a width that the heads do not divide, or a weight beyond 0 to 1.
-        """
         super().__init__()
         if not 0 <= residual <= 1:
             raise ValueError(f"residual={residual} is no share; give a number from 0 to 1")
-        self.residual, self.shrinking = residual, shrinking
+        self.residual = residual
         self.layer = transformer_layer(width, heads, dropout)
 
     def forward(self, bag: Embeddings) -> Tensor:
@@ -99,9 +75,7 @@ class ResidualPool(nn.Module):
         hidden = padding if bool(padding.any()) else None
         states = full_precision(self.layer(bag.tokens, src_key_padding_mask=hidden))
         mean = pool_vectors("mean", Embeddings(states, bag.mask))
-        top = top_mean(
-            Embeddings(full_precision(bag.tokens), bag.mask), HIGHEST, shrinking=self.shrinking
-        )
+        top = top_mean(Embeddings(full_precision(bag.tokens), bag.mask), HIGHEST)
         return self.residual * top + (1 - self.residual) * mean
 
 
@@ -111,17 +85,9 @@ def transformer_layer(width: int, heads: int, dropout: float) -> nn.TransformerE
     return nn.TransformerEncoderLayer(width, heads, width, dropout, batch_first=True)
 
 
-def top_mean(bag: Embeddings, highest: int, *, shrinking: bool = False) -> Tensor:
-    """Return (N, D) means of the `highest` values of every feature, of all if there are fewer.
-
-    Args:
-        bag: (N, L, D).
-        highest: number of values.
-        shrinking: an item of fewer vectors lowers the number for all later items of the batch, as
-            in the authors' code, so that a vector depends on its neighbours.
-    """
+def top_mean(bag: Embeddings, highest: int) -> Tensor:
+    """Return (N, D) means of the `highest` values of every feature, of all if there are fewer."""
     count = bag.mask.sum(1).clamp(max=highest)
-    count = count.cummin(0).values if shrinking else count
     left = bag.tokens.masked_fill(~bag.mask.unsqueeze(-1), -torch.inf)
     total = torch.zeros_like(left[:, 0])
     for rank in range(min(highest, left.shape[1])):
@@ -160,135 +126,75 @@ class FragmentMatches:
 
 @torch.no_grad()
 def match_fragments(
-    images: Embeddings, texts: Embeddings, best: int, *, borrowed: bool = False
+    images: Embeddings, texts: Embeddings, best: int
 ) -> tuple[FragmentMatches, FragmentMatches]:
     """Match regions of I images with T texts, (I, T), and words of the texts with images, (T, I).
 
     The cosine of a word with a region passes a leaky ReLU and is divided by the length of the
     vector of all words' (or regions') cosines with the same counterpart; the score of a fragment is
-    its highest over the other side. An item without fragments scores 0.
+    its highest over the other side. An item without fragments scores 0. The `best` highest scores
+    of an item are returned beside their mean.
+    """
+    images, texts = ensure_nonempty(images), ensure_nonempty(texts)
+    packed, order = pack_texts(
+        Embeddings(normalize(full_precision(texts.tokens), dim=-1), texts.mask)
+    )
+    regions = normalize(full_precision(images.tokens), dim=-1).transpose(0, 1)  # (R, I, D)
+    real = None if bool(images.mask.all()) else images.mask.T
+    cells = max(1, regions.shape[0] * regions.shape[1])
+    by_texts, by_images = [], []
+    for part in packed.parts(max(1, CELLS_AT_ONCE // cells)):
+        affinity = part.words @ regions.flatten(0, 1).T
+        for cut in (cut for run in part.runs() for cut in run.cut(CELLS_IN_CACHE // cells)):
+            block = affinity[cut.words].view(cut.n, cut.length, *regions.shape[:2])
+            of_words, of_regions = _fragment_scores(block, real)
+            by_texts.append(_summarise(of_words, None, best))
+            by_images.append(_summarise(of_regions, real, best))
+    back = order.argsort()  # captions were sorted by length
+    (text_best, text_mean), (image_best, image_mean) = (
+        (torch.cat([x.best for x in parts])[back], torch.cat([x.mean for x in parts])[back])
+        for parts in (by_texts, by_images)
+    )
+    return (
+        FragmentMatches(image_best.transpose(0, 1), image_mean.T),
+        FragmentMatches(text_best, text_mean),
+    )
+
+
+def _fragment_scores(block: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the scores (n, L, I) of words and (n, R, I) of regions.
 
     Args:
-        images: regions.
-        texts: words.
-        best: K.
-        borrowed: padded regions are regions, and texts of fewer than K words borrow padding, as in
-            the authors' code; the result then depends on the padding of the batch.
-
-    Raises:
-        ValueError: there is not enough padding to borrow.
+        block: (n, L, R, I) cosines, which are overwritten.
+        real: (R, I) bool, True at real regions; None when all are.
     """
-    if borrowed:
-        _check(images, texts, best)
-    else:
-        images, texts = ensure_nonempty(images), ensure_nonempty(texts)
-    place = torch.arange(texts.mask.shape[1], device=texts.mask.device)
-    mask = texts.mask | (place < best) if borrowed else texts.mask
-    packed, order = pack_texts(Embeddings(normalize(full_precision(texts.tokens), dim=-1), mask))
-    own, regions = texts.mask[order], _region_columns(images, best, borrowed=borrowed)
-    parts = [
-        regions.match(block, own[run.captions, : run.length] if borrowed else None)
-        for run, block in regions.blocks(packed)
-    ]
-    by_texts, by_images = (_in_given_order([pair[i] for pair in parts], order) for i in (0, 1))
-    return FragmentMatches(by_images.best.transpose(0, 1), by_images.mean.T), by_texts
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _RegionColumns:
-    """Regions of all images as columns of one matrix product.
-
-    Attributes:
-        columns: (R * I, D) unit vectors, region after region.
-        shape: (R, I).
-        mask: (R, I) bool, True where a region counts; None when all do.
-        best: K.
-    """
-
-    columns: Tensor
-    shape: tuple[int, int]
-    mask: Tensor | None
-    best: int
-
-    def blocks(self, texts: PackedTexts) -> Iterator[tuple[LengthRun, Tensor]]:
-        """Yield affinities (n, L, R, I) of captions of one length."""
-        cells, first = max(1, len(self.columns)), 0
-        for part in texts.parts(max(1, CELLS_AT_ONCE // cells)):
-            affinity = part.words @ self.columns.T
-            for cut in (cut for run in part.runs() for cut in run.cut(CELLS_IN_CACHE // cells)):
-                block = affinity[cut.words].view(cut.n, cut.length, *self.shape)
-                yield LengthRun(cut.word, first + cut.caption, cut.n, cut.length), block
-            first += len(part.lengths)
-
-    def match(self, block: Tensor, own: Tensor | None) -> tuple[FragmentMatches, FragmentMatches]:
-        """Return matches of n texts, and of the images with them, both (n, I).
-
-        Args:
-            block: affinities, which are overwritten.
-            own: (n, L) bool, False at borrowed words; None if none is borrowed.
-        """
-        block = leaky_relu(block, SLOPE, inplace=True)
-        if self.mask is not None:
-            block.masked_fill_(~self.mask, 0)
-        words = block / _lengths(block, 1)
-        if self.mask is not None:
-            words.masked_fill_(~self.mask, -torch.inf)
-        regions = block.div_(_lengths(block, 2))
-        if own is not None:
-            regions.masked_fill_(~own[:, :, None, None], -torch.inf)
-        word_mask = None if own is None else own.unsqueeze(-1)
-        return (
-            _summarise(words.amax(2), word_mask, self.best, borrowed=True),
-            _summarise(regions.amax(1), self.mask, self.best, borrowed=False),
-        )
-
-
-def _region_columns(images: Embeddings, best: int, *, borrowed: bool) -> _RegionColumns:
-    regions = normalize(full_precision(images.tokens), dim=-1).transpose(0, 1)
-    mask = None if borrowed or bool(images.mask.all()) else images.mask.T
-    return _RegionColumns(regions.flatten(0, 1), (regions.shape[0], regions.shape[1]), mask, best)
+    block = leaky_relu(block, SLOPE, inplace=True)
+    if real is not None:
+        block.masked_fill_(~real, 0)
+    words = block / _lengths(block, 1)
+    if real is not None:
+        words.masked_fill_(~real, -torch.inf)
+    regions = block.div_(_lengths(block, 2))
+    return words.amax(2), regions.amax(1)
 
 
 def _lengths(block: Tensor, dim: int) -> Tensor:
     return (block * block).sum(dim, keepdim=True).sqrt_().clamp_(min=TINY)
 
 
-def _summarise(
-    scores: Tensor, mask: Tensor | None, best: int, *, borrowed: bool
-) -> FragmentMatches:
-    """Return the K best and the mean of (n, F, I) scores; `borrowed` ones may be among the best."""
-    real = scores if mask is None else scores.masked_fill(~mask, 0)
-    count = scores.shape[1] if mask is None else mask.expand_as(scores).sum(1)
-    candidates = scores if mask is None or borrowed else scores.masked_fill(~mask, -torch.inf)
-    top = candidates.transpose(1, 2).topk(min(best, scores.shape[1])).values
+def _summarise(scores: Tensor, real: Tensor | None, best: int) -> FragmentMatches:
+    """Return the K best and the mean of (n, F, I) scores; `real` is (F, I) as above."""
+    if real is None:
+        mean = scores.mean(1)
+    else:
+        mean = scores.masked_fill(~real, 0).sum(1) / real.sum(0)
+        scores = scores.masked_fill(~real, -torch.inf)
+    top = scores.transpose(1, 2).topk(min(best, scores.shape[1])).values
     top = top.masked_fill(top == -torch.inf, 0)
-    return FragmentMatches(pad(top, (0, best - top.shape[-1])), real.sum(1) / count)
-
-
-def _in_given_order(parts: list[FragmentMatches], order: Tensor) -> FragmentMatches:
-    """Join the parts, with the texts in their original order."""
-    back = order.argsort()
-    return FragmentMatches(
-        torch.cat([part.best for part in parts])[back],
-        torch.cat([part.mean for part in parts])[back],
-    )
-
-
-def _check(images: Embeddings, texts: Embeddings, best: int) -> None:
-    shortest = min(images.tokens.shape[1], texts.tokens.shape[1])
-    if shortest < best:
-        raise ValueError(
-            f"{best} scores cannot be borrowed from items padded to {shortest} regions or words; "
-            'choose fewer, or hide the padding with padding="hidden"'
-        )
+    return FragmentMatches(pad(top, (0, best - top.shape[-1])), mean)
 
 
 # The graph over the images and texts of a batch; in training only, as it depends on the batch.
-
-
-Divergence = Literal["forward", "reverse"]
-Padding = Literal["hidden", "borrowed"]
 
 
 @final
@@ -308,7 +214,7 @@ class GraphEdges:
 @final
 @dataclass(frozen=True, slots=True)
 class GraphRelations:
-    """All edges of a batch; i2t are those of images that attend to texts."""
+    """All edges of a batch; "i2t" are those of images that attend to texts."""
 
     i2i: GraphEdges
     i2t: GraphEdges
@@ -350,7 +256,8 @@ class BatchGraph(nn.Module):
     The instance-level relations of HREM (Fu et al., CVPR 2023,
     https://github.com/CrossmodalGroup/HREM). Departs from the authors' code in: padding is never
     read; texts of fewer than `best` words have zeros for those missing; the distance is the target
-    of the divergence; numbers of images and texts may differ; a batch of one keeps its own edge.
+    of the divergence, theirs the other way round; numbers of images and texts may differ; a batch
+    of one keeps its own edge.
     """
 
     def __init__(
@@ -363,8 +270,6 @@ class BatchGraph(nn.Module):
         best: int = 10,
         mask_weight: float = 1.0,
         penalty: float = 10.0,
-        divergence: Divergence = "forward",
-        padding: Padding = "hidden",
         sigma: float = 1.0,
         temperature: float = 1.0,
     ) -> None:
@@ -378,25 +283,19 @@ class BatchGraph(nn.Module):
             best: number of fragment scores that the relevance of an image and a text depends on.
             mask_weight: weight of the relevance in the attention; 1.0 on Flickr30K and 1.5 on COCO
                 in the authors' code.
-            penalty: weight of the divergence.
-            divergence: "forward" is KL(distance || relevance), "reverse" the other way round, as
-                the authors' code has it.
-            padding: "hidden", or "borrowed" as in the authors' code, see `match_fragments`.
+            penalty: weight of the divergence KL(distance || relevance).
             sigma: scale of distances: the relevance is exp(-distance / sigma).
             temperature: temperature of the divergence.
 
         Raises:
-            ValueError: an impossible size or share, or an unknown option.
+            ValueError: an impossible size or share.
         """
         super().__init__()
         check_positive(best=best)
-        check_choice("divergence", divergence, get_args(Divergence))
-        check_choice("padding", padding, get_args(Padding))
         if not 0 < share <= 1:
             raise ValueError(f"share={share} of a batch cannot be read; give more than 0, up to 1")
         self.width, self.best, self.share = width, best, share
         self.mask_weight, self.weight = mask_weight, penalty
-        self.divergence, self.padding = divergence, padding
         self.sigma, self.temperature = sigma, temperature
         self.layer = transformer_layer(width, heads, dropout)
         self.by_images, self.by_texts = (
@@ -406,14 +305,7 @@ class BatchGraph(nn.Module):
     def forward(
         self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
     ) -> EnhancedVectors:
-        """Attend over a batch.
-
-        Args:
-            images: (I, D) unit vectors.
-            texts: (T, D) unit vectors.
-            regions: of the images; they get no gradient.
-            words: of the texts; they get no gradient.
-        """
+        """Attend over a batch: (I, D) and (T, D) unit vectors; regions and words get no gradient."""
         with torch.autocast(images.device.type, enabled=False):
             images, texts = full_precision(images), full_precision(texts)
             relations = self.relations(images, texts, regions, words)
@@ -425,8 +317,7 @@ class BatchGraph(nn.Module):
         self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
     ) -> GraphRelations:
         """Return all edges and their relevance; arguments as in `forward`."""
-        borrowed = self.padding == "borrowed"
-        by_images, by_texts = match_fragments(regions, words, self.best, borrowed=borrowed)
+        by_images, by_texts = match_fragments(regions, words, self.best)
         return GraphRelations(
             self._near(images),
             self._across(self.by_images, by_images),
@@ -468,8 +359,6 @@ class BatchGraph(nn.Module):
 
     def _divergence(self, guide: Tensor, relevance: Tensor) -> Tensor:
         target, given = ((x / self.temperature).log_softmax(-1) for x in (guide, relevance))
-        if self.divergence == "reverse":
-            target, given = given, target
         each = (target.exp() * (target - given)).sum(-1)
         return each.mean() * self.temperature**2
 
@@ -502,7 +391,6 @@ class HREM(TwoTowerModel, SingleVectorModel):
         heads: int = 16,
         dropout: float = 0.1,
         residual: float = 0.8,
-        shrinking: bool = False,
     ) -> None:
         """Keyword arguments.
 
@@ -513,7 +401,6 @@ class HREM(TwoTowerModel, SingleVectorModel):
             heads: of the attention between an item's own vectors.
             dropout: share of entries dropped there in training.
             residual: weight of the highest values of an item, see `ResidualPool`.
-            shrinking: pool as the authors' code does, see `top_mean`.
 
         Raises:
             ValueError: parts of different widths, or an argument that is not possible.
@@ -526,13 +413,7 @@ class HREM(TwoTowerModel, SingleVectorModel):
             )
         self.graph = graph
         self.image_pool, self.text_pool = (
-            ResidualPool(
-                width=image.width,
-                heads=heads,
-                dropout=dropout,
-                residual=residual,
-                shrinking=shrinking,
-            )
+            ResidualPool(width=image.width, heads=heads, dropout=dropout, residual=residual)
             for _ in range(2)
         )
         self.uses_batch_context = graph is not None
@@ -566,7 +447,9 @@ class HREM(TwoTowerModel, SingleVectorModel):
         """Add the enhanced views and the graph's penalty, if an enhanced view is wanted."""
         if self.graph is None or not wanted & {IMAGES, TEXTS, BOTH}:
             return views
-        plain, fragments = (_anchors(batch, views.views[name]) for name in (INFERENCE, FRAGMENTS))
+        plain, fragments = (
+            anchors_of(batch, views.views[name]) for name in (INFERENCE, FRAGMENTS)
+        )
         enhanced = self.graph(
             plain.images.tokens[:, 0],
             plain.texts.tokens[:, 0],
@@ -588,11 +471,6 @@ def _detached(bag: Embeddings) -> Embeddings:
     return Embeddings(bag.tokens.detach(), bag.mask)
 
 
-def _anchors(batch: Batch, view: EncodedBatch) -> EncodedBatch:
-    images, texts = batch.block
-    return EncodedBatch(view.images.rows(slice(images)), view.texts.rows(slice(texts)))
-
-
 # The authors' checkpoints: their tensor names and ours.
 
 
@@ -604,12 +482,6 @@ NAMES = TensorNames(
         "txt_enc.bert.": "text.body.",
         "txt_enc.linear.": "text.fc.",
         "txt_enc.aggr.layers.0.": "text_pool.layer.",
-        "graph.gnn.layers.0.": "graph.layer.",
-        **{
-            f"graph.adj_model.adj_learning.{theirs}.{place}.": f"graph.{ours}.{own}."
-            for theirs, ours in (("mlp_i2t", "by_images"), ("mlp_t2i", "by_texts"))
-            for place, own in ((0, 0), (3, 2))  # a dropout of 0 stood between
-        },
     },
     unused=("img_enc.fc.mlp.bns.1.", POSITIONS),
     needed=(
@@ -622,42 +494,9 @@ NAMES = TensorNames(
     ),
 )
 OPTIONS = {"nhead": "heads", "dropout": "dropout", "residual_weight": "residual"}
-GRAPH_OPTIONS = {
-    "nhead": "heads",
-    "dropout": "dropout",
-    "threshold": "share",
-    "mask_weight": "mask_weight",
-    "reg_loss_weight": "penalty",
-    "sigma": "sigma",
-    "T": "temperature",
-}
 
 
-def hrem_from_checkpoint(
-    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
-) -> ConvertedModel:
-    """Convert a checkpoint of HREM.
-
-    The authors do not save the graph, which is unused at test time; if its tensors are present,
-    under "graph.", it is built as in their code, including padding. Every item is pooled on its
-    own, which differs from theirs only after items of a single vector.
-
-    Args:
-        checkpoint: as the authors saved it.
-        bert: folder or name of the text model that was trained, for its configuration.
-
-    Raises:
-        ValueError: it is not an HREM checkpoint.
-    """
+def hrem_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
+    """Convert a checkpoint of HREM, which holds no graph: that is unused at test time."""
     state = NAMES.renamed(checkpoint.state)
-    graph = None
-    if "graph.by_texts.0.weight" in state:
-        graph = lazy(
-            BatchGraph,
-            width=len(state["image.fc.weight"]),
-            best=len(state["graph.by_texts.0.weight"]),
-            divergence="reverse",
-            padding="borrowed",
-            **given_options(BatchGraph, checkpoint, GRAPH_OPTIONS),
-        )
-    return convert_towers(HREM, checkpoint, state, options=OPTIONS, bert=bert, graph=graph)
+    return convert_towers(HREM, checkpoint, state, options=OPTIONS, bert=bert)

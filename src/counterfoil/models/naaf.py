@@ -388,11 +388,7 @@ OPTIONS = {"lambda_softmax": "lambda_softmax", "alpha": "alpha"}
 
 
 def naaf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of NAAF; its thresholds are read from its options.
-
-    Raises:
-        ValueError: it is not a NAAF checkpoint.
-    """
+    """Convert a checkpoint of NAAF; its thresholds are read from its options."""
     state = NAMES.renamed(checkpoint.state)
     thresholds = (checkpoint.options.get(name, 0.0) for name in ("thres", "thres_safe"))
     state["thresholds"] = torch.tensor([float(value) for value in thresholds])

@@ -108,11 +108,7 @@ OPTIONS = {
 
 
 def scan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of SCAN; without its options, t2i LogSumExp as published.
-
-    Raises:
-        ValueError: it is not a SCAN checkpoint.
-    """
+    """Convert a checkpoint of SCAN; without its options, t2i LogSumExp as published."""
     options = dict(checkpoint.options)
     if options.get("cross_attn") == "i2t":
         options = {"lambda_softmax": 4.0, "lambda_lse": 5.0, **options}

@@ -381,11 +381,7 @@ NAMES = TensorNames(
 
 
 def sgraf_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of SGR or SAF.
-
-    Raises:
-        ValueError: it is not an SGRAF checkpoint.
-    """
+    """Convert a checkpoint of SGR or SAF."""
     state = NAMES.renamed(checkpoint.state)
     return convert_towers(
         SGRAF,

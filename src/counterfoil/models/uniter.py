@@ -14,7 +14,7 @@ from counterfoil.core.types import (
     Embeddings,
     ModalityBatch,
 )
-from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State
+from counterfoil.models.checkpoints import BERT, Checkpoint, ConvertedModel, State
 from counterfoil.models.layers.joint_encoder import (
     EPSILON,
     SPREAD,

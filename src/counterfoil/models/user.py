@@ -7,7 +7,7 @@ from typing import final
 
 from counterfoil.core.config import lazy
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, TensorNames
+from counterfoil.models.checkpoints import BERT, Checkpoint, ConvertedModel, TensorNames
 from counterfoil.models.gpo import NAMES as GPO_NAMES
 from counterfoil.models.gpo import gpo_from_checkpoint
 from counterfoil.models.layers.pooling import ImageTower, check_features, ensure_nonempty
@@ -77,18 +77,8 @@ NAMES = TensorNames(
 )
 
 
-def user_from_checkpoint(
-    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
-) -> ConvertedModel:
-    """Convert a checkpoint of USER: GPO behind `EnhancedRegions`.
-
-    Args:
-        checkpoint: the authors'; its momentum encoders and queues are not in it.
-        bert: folder or name of the text model that was trained, for its configuration.
-
-    Raises:
-        ValueError: it is not a USER checkpoint.
-    """
+def user_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
+    """Convert a checkpoint of USER: GPO behind `EnhancedRegions`."""
     state = NAMES.renamed(checkpoint.state)
     rest = {n: value for n, value in checkpoint.state.items() if ".v_sa." not in n}
     converted = gpo_from_checkpoint(Checkpoint(rest, checkpoint.options), bert=bert)

@@ -117,11 +117,7 @@ NAMES = gru_tower_names("a VSE++")
 
 
 def vsepp_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of VSE++.
-
-    Raises:
-        ValueError: it is not a VSE++ checkpoint on ready-made features.
-    """
+    """Convert a checkpoint of VSE++."""
     options = {"measure": "measure", "use_abs": "absolute"}
     state = NAMES.renamed(checkpoint.state)
     return convert_towers(VSEPP, checkpoint, state, options=options)

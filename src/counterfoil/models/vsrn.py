@@ -454,11 +454,7 @@ def convert_vsrn(state: Mapping[str, Tensor]) -> State:
 
 
 def vsrn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
-    """Convert a checkpoint of VSRN; without its options, Flickr30K's where it has that norm.
-
-    Raises:
-        ValueError: it is not a VSRN checkpoint.
-    """
+    """Convert a checkpoint of VSRN; without its options, Flickr30K's where it has that norm."""
     state = convert_vsrn(checkpoint.state)
     batch_norm = "norm.weight" in state
     if "data_name" in checkpoint.options:

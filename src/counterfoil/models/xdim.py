@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import (
+    BERT,
     POSITIONS,
     REGIONS,
     TEXTS,
@@ -179,18 +180,8 @@ NAMES = TensorNames(
 )
 
 
-def xdim_from_checkpoint(
-    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
-) -> ConvertedModel:
-    """Convert a checkpoint of X-Dim.
-
-    Args:
-        checkpoint: the authors'.
-        bert: folder or name of the text model that was trained, for its configuration.
-
-    Raises:
-        ValueError: it is not an X-Dim checkpoint.
-    """
+def xdim_from_checkpoint(checkpoint: Checkpoint, *, bert: str = BERT) -> ConvertedModel:
+    """Convert a checkpoint of X-Dim."""
     state = NAMES.renamed(checkpoint.state)
     state["dependencies.deviations"] = state["dependencies.deviations"].flatten()
     for name in ("dependencies.sharpness", "temperature"):

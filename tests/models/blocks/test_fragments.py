@@ -53,49 +53,6 @@ def test_it_equals_a_loop_over_images_and_texts(seed, cells, monkeypatch):
         same(ours, theirs)
 
 
-def test_borrowing_changes_nothing_where_nothing_is_padded():
-    images, texts = bag_cases.bags()
-    images, texts = images.rows(slice(1, 2)), texts.rows(slice(1, 2))
-    for ours, theirs in zip(
-        match_fragments(images, texts, BEST, borrowed=True),
-        match_fragments(images, texts, BEST),
-        strict=True,
-    ):
-        same(ours, theirs)
-
-
-def test_borrowed_words_are_in_the_best_but_in_no_mean():
-    rng = torch.Generator().manual_seed(0)
-    regions, words = (torch.randn(1, 5, 6, generator=rng, dtype=torch.double) for _ in range(2))
-    every = torch.ones(1, 5, dtype=torch.bool)
-    short = torch.arange(5)[None] < 2
-    _, whole = match_fragments(
-        Embeddings(regions, every), Embeddings(words, every), 5, borrowed=True
-    )
-    by_images, by_texts = match_fragments(
-        Embeddings(regions, every), Embeddings(words, short), 5, borrowed=True
-    )
-    torch.testing.assert_close(by_texts.best, whole.best)
-    cosine = leaky_relu(normalize(words[0], dim=-1) @ normalize(regions[0], dim=-1).T, 0.1)
-    torch.testing.assert_close(
-        by_texts.mean[0, 0], (cosine / cosine.norm(dim=0)).amax(1)[:2].mean()
-    )
-    torch.testing.assert_close(
-        by_images.mean[0, 0], (cosine / cosine.norm(dim=1, keepdim=True))[:2].amax(0).mean()
-    )
-
-
-def test_padded_regions_are_borrowed_too():
-    images, texts = bag_cases.bags()
-    filled = Embeddings(images.tokens.nan_to_num(0.5), images.mask)
-    clean = Embeddings(texts.tokens.nan_to_num(0.5), texts.mask)
-    borrowed, own = (
-        match_fragments(filled, clean, 5, borrowed=True),
-        match_fragments(filled, clean, 5),
-    )
-    assert (borrowed[1].mean - own[1].mean).abs().max() > 1e-3
-
-
 def test_empty_items_find_nothing():
     images, texts = bag_cases.bags()
     images.mask[0], texts.mask[0] = False, False
@@ -115,9 +72,3 @@ def test_half_precision_is_read_in_full():
     ):
         assert ours.mean.dtype == torch.float32
         same(ours, theirs)
-
-
-def test_too_little_padding_to_borrow():
-    images, texts = bag_cases.bags()
-    with pytest.raises(ValueError, match="6 scores cannot be borrowed from items padded to 5"):
-        match_fragments(images, texts, 6, borrowed=True)

@@ -70,9 +70,8 @@ def test_an_item_reads_only_along_its_edges():
         assert read[row]
 
 
-@pytest.mark.parametrize("divergence", ["forward", "reverse"])
-def test_the_penalty_equals_sums_over_rows(divergence):
-    layer, (images, texts, regions, words) = graph(divergence=divergence, penalty=2.0), batch()
+def test_the_penalty_equals_sums_over_rows():
+    layer, (images, texts, regions, words) = graph(penalty=2.0), batch()
     layer.requires_grad_(False)
     images, texts = images.detach(), texts.detach()
     relations = layer.relations(images, texts, regions, words)
@@ -84,7 +83,7 @@ def test_the_penalty_equals_sums_over_rows(divergence):
         for a in range(len(left)):
             guide = torch.stack([(-(left[a] - other).norm()).exp() for other in right]).softmax(0)
             learnt = edges.relevance[a].softmax(0)
-            p, q = (guide, learnt) if divergence == "forward" else (learnt, guide)
+            p, q = guide, learnt
             total += float((p * (p / q).log()).sum()) / len(left)
     assert layer(images, texts, regions, words).penalty.item() == pytest.approx(2 * total)
 
@@ -155,7 +154,3 @@ def test_what_cannot_be_built():
         graph(share=0)
     with pytest.raises(ValueError, match="best=0 is not possible"):
         graph(best=0)
-    with pytest.raises(ValueError, match="divergence='js' is not known; use one of forward"):
-        graph(divergence="js")
-    with pytest.raises(ValueError, match="padding='seen' is not known; use one of hidden"):
-        graph(padding="seen")

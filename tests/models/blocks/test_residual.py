@@ -16,14 +16,6 @@ def test_top_mean_equals_a_loop_over_items():
             torch.testing.assert_close(vector, own.mean(0))
 
 
-def test_shrinking_lets_a_short_item_set_the_number_for_its_successors():
-    tokens = torch.arange(12.0).view(3, 4, 1)
-    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
-    bag = Embeddings(tokens, mask)
-    assert top_mean(bag, 2)[:, 0].tolist() == [2.5, 4.0, 10.5]
-    assert top_mean(bag, 2, shrinking=True)[:, 0].tolist() == [2.5, 4.0, 11.0]
-
-
 def test_equal_values_count_each():
     bag = Embeddings(torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool))
     assert torch.equal(top_mean(bag, 2), torch.ones(1, 2))
