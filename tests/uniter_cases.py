@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 import golden_scores
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.uniter import UNITER, convert_uniter, uniter_from_checkpoint
+from counterfoil.models.checkpoints import Checkpoint, State, longest_prefix
+from counterfoil.models.uniter import (
+    KINDS,
+    LAYER,
+    OUR_LAYER,
+    PREFIXES,
+    PROJECTIONS,
+    UNITER,
+    VEIL,
+    WORDS,
+    convert_uniter,
+    uniter_from_checkpoint,
+)
+
+FEATURES = "uniter.img_embeddings.img_linear.weight"
+TIED = {
+    "cls.predictions.decoder.weight": WORDS,
+    "correction_output.predictions.decoder.weight": WORDS,
+    "feat_regress.weight": FEATURES,
+}
 
 
 def build(system: str, **options: object) -> UNITER:
@@ -55,3 +75,26 @@ def encoded(
         model.encode_images(images(system, image_rows)),
         model.encode_texts(captions(system, text_rows)),
     )
+
+
+def authors_state(state: Mapping[str, Tensor]) -> State:
+    """Rename the weights of a `UNITER` to the authors' names."""
+    new: State = {}
+    back = {ours: theirs for theirs, ours in PREFIXES.items()}
+    layer_back = {ours: theirs for theirs, ours in LAYER.items()}
+    for name, value in state.items():
+        if layer := OUR_LAYER.fullmatch(name):
+            before = f"uniter.encoder.layer.{layer[1]}."
+            if layer[2].startswith("enter."):
+                for part, own in zip(PROJECTIONS, value.chunk(3), strict=True):
+                    kind = layer[2].removeprefix("enter.")
+                    new[f"{before}attention.self.{part}.{kind}"] = own.clone()
+            elif theirs := longest_prefix(layer[2], layer_back):
+                new[before + theirs] = value
+        elif theirs := longest_prefix(name, back):
+            new[theirs] = value
+    new[KINDS] = torch.stack([state["text.kind"], state["image.kind"]])
+    if (veil := state.get("image.veil")) is not None:
+        new[VEIL] = torch.stack([torch.zeros_like(veil), veil])
+    heads = {name.partition(".")[0] for name in new}
+    return new | {n: new[own] for n, own in TIED.items() if n.partition(".")[0] in heads}

@@ -13,8 +13,8 @@ from benchmarks.speed.gemm import against
 from counterfoil.core.types import Embeddings
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.chan import CHAN, Coding
-from counterfoil.models.layers.cross_attention import Direction, Pooling, Rule
+from counterfoil.models.chan import CHAN, Coding, Pooling
+from counterfoil.models.layers.cross_attention import Direction, Rule
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
 
@@ -38,7 +38,7 @@ def fewer(images: Embeddings) -> Embeddings:
     return Embeddings(images.tokens, torch.arange(REGIONS) < counts)
 
 
-def scan(direction: Direction, width: int, *, compiled: bool = False) -> SCAN:
+def scan(direction: Direction, width: int) -> SCAN:
     """SCAN with LogSumExp and the paper's temperatures."""
     words_attend = direction == "t2i"
     return SCAN(
@@ -47,7 +47,6 @@ def scan(direction: Direction, width: int, *, compiled: bool = False) -> SCAN:
         direction=direction,
         lambda_softmax=9.0 if words_attend else 4.0,
         lambda_lse=6.0 if words_attend else 5.0,
-        compiled=compiled,
     )
 
 

@@ -21,7 +21,6 @@ def results(threads: int) -> Iterator[Result]:
     sparse = hardest(weights)
     for direction in ("t2i", "i2t"):
         model = scan(direction, WIDTH)
-        compiled = scan(direction, WIDTH, compiled=True)
         targets, authors = TARGETS[direction], AUTHORS[direction]
         name = f"SCAN {direction} LogSumExp, {SIZE}"
         rows = (
@@ -33,7 +32,5 @@ def results(threads: int) -> Iterator[Result]:
                 None,
                 None,
             ),
-            ("forward, compiled", forward(compiled, images, texts), None, None),
-            ("forward + backward, compiled", both(compiled, images, texts, weights), None, None),
         )
         yield from compared(name, images, texts, rows)

@@ -50,6 +50,7 @@ from counterfoil.models.layers.pretrained import (
     TimmTower,
     config_of,
     encoder_folder,
+    first_line,
     picture_format,
     timm_format,
 )
@@ -241,11 +242,6 @@ def download_model(name: str, *, revision: str | None = None) -> Path | None:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
     except OSError as error:
         raise ValueError(f"{name} cannot be downloaded: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """First line of an error's message, without a full stop."""
-    return (str(error).strip().splitlines() or [repr(error)])[0].rstrip(". ")
 
 
 # The identity of a model: what its vectors and scores depend on, wherever it is stored.

@@ -38,8 +38,6 @@ def host(words: int, dropout: float = 0.0) -> DivE:
         alpha=4.0,
         mmd_weight=0.3,
         diversity_weight=0.2,
-        correlation_weight=0.1,
-        query_weight=0.05,
     )
     made.image.tower.norm.eval()
     return made
@@ -90,7 +88,7 @@ def test_pieces_equal_the_whole(anchors: str) -> None:
 
 def test_every_loss_and_parameter_is_tested() -> None:
     one = worker("odd", 0, False)
-    names = {"triplet", "model_mmd", "model_diversity", "model_correlation", "model_queries"}
+    names = {"triplet", "model_mmd", "model_diversity"}
     assert one["losses"].keys() == names
     assert min(one["losses"].values()) > 1e-4
     for name, gradient in one["gradients"].items():

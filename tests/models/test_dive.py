@@ -84,8 +84,6 @@ def test_its_ranking_loss_is_two_means_over_all_true_pairs():
         ({}, {"mmd", "diversity"}),
         ({"diversity_weight": 0.0}, {"mmd"}),
         ({"mmd_weight": 0.0, "diversity_of": "elements"}, {"diversity"}),
-        ({"correlation_weight": 1.0, "diversity_weight": 0.0}, {"mmd", "correlation"}),
-        ({"mmd_weight": 0.0, "diversity_weight": 0.0, "query_weight": 1.0}, {"queries"}),
         ({"mmd_weight": 0.0, "diversity_weight": 0.0}, set()),
     ],
 )

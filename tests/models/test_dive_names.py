@@ -83,7 +83,7 @@ def test_factor_and_weights_come_from_the_checkpoint(tmp_path):
     same(built, host)
     assert built.image_slots.enter.out_features == 2 * WIDTH
     assert (built.mmd_weight, built.diversity_of, built.alpha) == (0.02, "elements", 9.0)
-    assert built.own == {"diversity": 0.03, "correlation": 0.1}
+    assert built.diversity_weight == 0.03
 
 
 @pytest.mark.parametrize(("pooling", "pool"), [("cls", "first"), ("max", "max"), ("rnn", "max")])

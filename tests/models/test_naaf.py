@@ -140,8 +140,3 @@ def test_thresholds_are_read_from_the_options_of_a_checkpoint(tmp_path):
     assert isinstance(built, NAAF)
     assert built.thresholds.tolist() == pytest.approx([0.31, 0.12])
     assert (built.lambda_softmax, built.alpha) == (15.0, 1.5)
-
-
-def test_unknown_mining_is_refused():
-    with pytest.raises(ValueError, match="mining"):
-        model(mining="often")

@@ -253,18 +253,3 @@ def test_an_empty_caption_is_refused():
     mask[2] = False
     with pytest.raises(ValueError, match="text 2 has no words"):
         model().score_matrix(images, Embeddings(texts.tokens, mask))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_gives_the_same():
-    images, texts = bags()
-    for direction in DIRECTIONS:
-        found = []
-        for compiled in (False, True):
-            scan = model(direction=direction, compiled=compiled)
-            leaf = texts.tokens.nan_to_num().requires_grad_()
-            scores = scan.score_matrix(images, Embeddings(leaf, texts.mask))
-            found.append((scores.detach(), torch.autograd.grad(scores.sum(), leaf)[0]))
-        for ours, theirs in zip(*found, strict=True):
-            torch.testing.assert_close(ours, theirs)

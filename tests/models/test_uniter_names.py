@@ -9,7 +9,8 @@ from torch import Tensor
 from counterfoil.core.config import config_from_dict
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.uniter import UNITER, authors_state, convert_uniter, uniter_from_checkpoint
+from counterfoil.models.uniter import UNITER, convert_uniter, uniter_from_checkpoint
+from uniter_cases import authors_state
 
 PRETRAINED = ("match", "fill", "regress", "classify")
 
@@ -115,23 +116,3 @@ def test_shapes_that_do_not_fit_are_refused():
 def test_another_systems_tensors_are_refused():
     with pytest.raises(ValueError, match=r"has no 'text.word_embeddings.weight'; is it another"):
         convert_uniter({"img_enc.fc.weight": torch.zeros(1)})
-
-
-def test_theirs_are_whole_tensors_under_their_names():
-    state = authors(("rank", "fill", "correct", "regress"))
-    for name, shape in {
-        "uniter.embeddings.token_type_embeddings.weight": (2, 128),
-        "uniter.img_embeddings.mask_embedding.weight": (2, 6),
-        "uniter.encoder.layer.1.attention.self.key.bias": (128,),
-        "uniter.encoder.layer.0.output.LayerNorm.weight": (128,),
-        "cls.predictions.decoder.weight": (120, 128),
-        "correction_output.predictions.transform.LayerNorm.bias": (128,),
-        "correction_output.predictions.decoder.weight": (120, 128),
-        "feat_regress.weight": (128, 6),
-        "feat_regress.net.2.weight": (128,),
-        "rank_output.weight": (1, 128),
-    }.items():
-        assert state[name].shape == shape
-    assert not state["uniter.img_embeddings.mask_embedding.weight"][0].any()
-    assert "region_classifier.net.3.weight" not in state
-    assert not any(name.startswith(("says", "body", "text", "image")) for name in state)

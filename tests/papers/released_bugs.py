@@ -1,8 +1,10 @@
 """Bugs of the authors' released code, reproduced as oracles; the package does not have them.
 
 * T1 (TAGS-DC): generated captions are measured against a broken positive.
+* Padded regions, as zeros, are regions: in batch norms (GPO, X-Dim) and in X-Dim's attention.
 * HREM's padding: padded regions are regions, short texts borrow padded words, a short item lowers
   the number of values that its successors are pooled from; and the divergence is reversed.
+* NAAF's threshold changes from caption to caption, and starts at 0 in every batch.
 * U1 (UNITER, inherited by TAGS and LightningDOT): an image's wrong captions are read with shifted
   regions.
 """
@@ -10,6 +12,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +21,7 @@ from torch.nn.functional import leaky_relu, normalize
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.hrem import BatchGraph, FragmentMatches
+from counterfoil.models.naaf import ENOUGH_WORDS, NAAF, best_affinities, mined_thresholds
 from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.online import MinedExtras, TopScoringMiner
 from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
@@ -33,6 +37,12 @@ def stray(model: RetrievalModel, images: Embeddings, texts: Embeddings) -> Tenso
         Embeddings(second.expand(-1, images.mask.shape[1], -1), images.mask),
         Embeddings(second.expand_as(texts.tokens), texts.mask),
     )
+
+
+def unmasked(items: ModalityBatch) -> ModalityBatch:
+    """The items with padding that counts, as zeros."""
+    values = items.values.masked_fill(~items.mask.unsqueeze(2), 0)
+    return replace(items, values=values, mask=torch.ones_like(items.mask))
 
 
 class StrayTailored(TagsGenerator):
@@ -194,3 +204,43 @@ def shrinking_mean(bag: Embeddings, highest: int) -> Tensor:
     values = values.sort(1, descending=True).values[:, :highest]
     taken = torch.arange(highest) < count
     return values.masked_fill(~taken.unsqueeze(2), 0).sum(1) / count
+
+
+class CaptionTrace(NamedTuple):
+    """NAAF's mining through a batch: `correct` (T,) says whose own image ranks first.
+
+    `thresholds` (T + 1, 2) has those of each caption, and at last those that are carried on;
+    `matched` and `mismatched` are the similarities sampled.
+    """
+
+    scores: Tensor
+    thresholds: Tensor
+    correct: Tensor
+    matched: Tensor
+    mismatched: Tensor
+
+
+def mine_by_caption(model: NAAF, images: Embeddings, texts: Embeddings) -> CaptionTrace:
+    """Score image n with text n and all others, by thresholds from the captions before."""
+    thresholds, columns, correct = [model.thresholds.clone()], [], []
+    matched, mismatched = (images.tokens.new_zeros(0) for _ in range(2))
+    for t in range(len(texts)):
+        text, current = texts.rows(slice(t, t + 1)), thresholds[-1]
+        column = model._matrix(images, text, current[0])
+        columns.append(column)
+        scores = column.detach()[:, 0]
+        correct.append(int(scores.argmax()) == t)
+        if correct[-1]:
+            lowest = int(scores.argmin())
+            with torch.no_grad():
+                pools = (images.rows(slice(row, row + 1)) for row in (t, lowest))
+                samples = [best_affinities(pool, text) for pool in pools]
+            matched = torch.cat([matched, samples[0]])
+            mismatched = torch.cat([mismatched, samples[1]])
+        if correct[-1] and len(matched) > ENOUGH_WORDS:
+            current = mined_thresholds(matched, mismatched, current, model.alpha)
+        elif len(matched) < ENOUGH_WORDS:
+            current = torch.zeros_like(current)
+        thresholds.append(current)
+    stacked = torch.stack(thresholds)
+    return CaptionTrace(torch.cat(columns, 1), stacked, torch.tensor(correct), matched, mismatched)

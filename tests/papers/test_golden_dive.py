@@ -23,8 +23,6 @@ from counterfoil.models.dive import (
     NAMES,
     DivE,
     dive_from_checkpoint,
-    set_closeness,
-    set_correlation,
     set_crowding,
     set_discrepancy,
     set_score_matrix,
@@ -40,6 +38,18 @@ KINDS = {
     "avg_similarity": "mean_sigmoid",
 }
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
+
+
+def set_correlation(sets: Tensor) -> Tensor:
+    """Norms of the cosines between the vectors of a set: a loss of theirs with weight 0."""
+    gram = normalize(sets, dim=2) @ normalize(sets, dim=2).mT
+    gram = gram.masked_fill(torch.eye(sets.shape[1], dtype=torch.bool), 0)
+    return torch.linalg.vector_norm(gram.flatten(1), dim=1) / sets.shape[1] ** 2
+
+
+def set_closeness(vectors: Tensor) -> Tensor:
+    """The mean of e^(-2 ||x - y||) over pairs: another loss of theirs with weight 0."""
+    return torch.exp(-2 * torch.pdist(vectors)).mean()
 
 
 @cache
@@ -270,7 +280,7 @@ def test_the_model_has_the_options_of_the_folder(bert):
     factor = chosen["spm_ff_mult"]
     assert host.image_slots.enter.out_features == factor * chosen["spm_query_dim"]
     assert host.alpha == config()["temperature"]
-    assert (host.mmd_weight, host.own["diversity"]) == (
+    assert (host.mmd_weight, host.diversity_weight) == (
         chosen["mmd_weight"],
         chosen["unif_weight"],
     )

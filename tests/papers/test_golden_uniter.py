@@ -18,14 +18,7 @@ import uniter_cases
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs, WordHead, WordSlots
 from counterfoil.models.layers import joint_encoder
 from counterfoil.models.layers.joint_encoder import pack_pairs, with_derived_heads
-from counterfoil.models.uniter import (
-    UNITER,
-    VEIL,
-    authors_state,
-    box_features,
-    convert_uniter,
-    uniter_name,
-)
+from counterfoil.models.uniter import UNITER, VEIL, box_features, convert_uniter, uniter_name
 
 SYSTEM = "uniter"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -223,7 +216,8 @@ def test_recall_counts_hits_once():
 
 
 def test_every_tensor_goes_back_as_it_came():
-    theirs, back = golden_scores.checkpoint(SYSTEM).state, authors_state(model().state_dict())
+    theirs = golden_scores.checkpoint(SYSTEM).state
+    back = uniter_cases.authors_state(model().state_dict())
     assert set(theirs) == set(back)
     for name, value in theirs.items():
         if name == VEIL:  # row 0 is never read
@@ -253,7 +247,7 @@ def test_heads_of_tags_begin_as_theirs_do():
 def test_tags_is_read_with_all_its_heads():
     host, golden = uniter_cases.build("tags"), golden_scores.load("tags")
     assert {WordHead.DOUBT, WordHead.CORRECT, WordHead.FILL} < host.wants
-    back = authors_state(host.state_dict())
+    back = uniter_cases.authors_state(host.state_dict())
     for name, value in golden_scores.checkpoint("tags").state.items():
         assert name == VEIL or torch.equal(back[name], value), name
     rows = golden.outputs["fill/candidates"]

@@ -27,7 +27,7 @@ from counterfoil.losses.pretraining import (
     transport_plan,
     word_region_alignment,
 )
-from counterfoil.models.uniter import UNITER, authors_state
+from counterfoil.models.uniter import UNITER
 from counterfoil.training.pretrain import (
     PretrainBatch,
     PretrainStep,
@@ -36,6 +36,7 @@ from counterfoil.training.pretrain import (
     TaskOutputs,
     task_outputs,
 )
+from uniter_cases import authors_state
 
 SYSTEM = "uniter"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

@@ -125,8 +125,12 @@ def caption_value(config: str, what: str) -> Tensor:
         ids = golden().outputs["batch/caption_labels"]
         states = writer.write(regions, ids, torch.full((len(ids),), steps))
         return writer.out(states).log_softmax(1).unflatten(0, (steps, -1)).transpose(0, 1)
-    words, likely = writer.greedy(regions, START, steps - 1)
-    return words if what == "greedy_tokens" else likely
+    ids, likely = torch.full((len(regions), 1), START), []
+    for read in range(1, steps):  # every caption once more for each word
+        states = writer.write(regions, ids, torch.full((len(ids),), read))[-len(ids) :]
+        best, word = writer.out(states).log_softmax(1).max(1)
+        ids, likely = torch.cat([ids, word.unsqueeze(1)], 1), [*likely, best]
+    return ids[:, 1:] if what == "greedy_tokens" else torch.stack(likely, 1)
 
 
 def total_value(config: str, what: str) -> Tensor:

@@ -23,7 +23,8 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.gpo import GPO
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions
-from counterfoil.models.uniter import UNITER, authors_state
+from counterfoil.models.uniter import UNITER
+from uniter_cases import authors_state
 
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s", "in", "snow"]

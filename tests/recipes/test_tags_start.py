@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from counterfoil.models.uniter import UNITER, authors_state
+from counterfoil.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
@@ -19,6 +19,7 @@ from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes import catalogue
 from recipes_cases import pixel_model, run
+from uniter_cases import authors_state
 
 DATA = "scenes:images=16,features=regions"
 SIZES = {"layers": 1, "width": 64, "heads": 1, "inner": 16}

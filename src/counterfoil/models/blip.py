@@ -30,11 +30,7 @@ SPREAD = 0.02  # of fresh weights
 
 
 def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
-    """Encode pixels (N, 3, size, size) as a class token and one token per patch.
-
-    Raises:
-        ValueError: no pixels, or pictures of another size.
-    """
+    """Encode pixels (N, 3, size, size) as a class token and one token per patch."""
     shape, size = tuple(items.values.shape), int(body.config.image_size)
     if shape[1:] != (3, size, size):
         raise ValueError(
@@ -47,11 +43,7 @@ def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
 
 
 def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
-    """Embed token ids (N, L) with their positions.
-
-    Raises:
-        ValueError: an id or a length that the model does not know.
-    """
+    """Embed token ids (N, L) with their positions."""
     embeddings, config = body.embeddings, body.config
     ids = valid_ids(items, longest=config.max_position_embeddings, vocabulary=config.vocab_size)
     positions = embeddings.position_embeddings.weight[: ids.shape[1]]
@@ -281,10 +273,6 @@ def blip_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:
     Args:
         name: folder or name of a Hugging Face model.
         mask: id of the tokenizer's mask token; None if there is none.
-
-    Raises:
-        ValueError: transformers is not installed, there is no such model, or it has no
-            image-text matching head.
     """
     config = config_of(name)
     vision, text = config.vision_config, config.text_config

@@ -25,16 +25,10 @@ from counterfoil.models.layers.cross_attention import (
     AttentionHead,
     CrossAttention,
     Direction,
-    Pooling,
-    pool_queries,
+    aggregate,
 )
 from counterfoil.models.layers.fused import align_pairs
-from counterfoil.models.layers.pooling import (
-    ImageTower,
-    TextTower,
-    check_choice,
-    check_heads,
-)
+from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice, check_heads
 
 # Hard assignment: each query takes the most similar vector of its context.
 
@@ -42,18 +36,13 @@ from counterfoil.models.layers.pooling import (
 @final
 @dataclass(frozen=True, slots=True)
 class HardAssignment:
-    """Each query's highest affinity (CHAN, CVPR 2023, eq. 6 and 7); the first of equal ones.
-
-    Attributes:
-        direction: "t2i": words take a region; "i2t": regions take a word.
-    """
+    """Each query's highest affinity (CHAN, CVPR 2023, eq. 6 and 7); the first of equal ones."""
 
     results: ClassVar[int] = 1
     learnt: ClassVar[int] = 1
     grams: ClassVar[bool] = False
 
     direction: Direction
-    compiled: bool = False
 
     def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
         """The highest affinities: (n, L, I) of words or (n, I, R) of regions; differentiable."""
@@ -137,11 +126,6 @@ class FeedForward(nn.Module):
     """x + narrow(QuickGELU(wide(norm(x))))."""
 
     def __init__(self, *, width: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the vectors; four times as many are hidden.
-        """
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -151,6 +135,36 @@ class FeedForward(nn.Module):
         wide = self.wide(self.norm(x))
         out: Tensor = x + self.narrow(wide * torch.sigmoid(1.702 * wide))
         return out
+
+
+Pooling = Literal["LSE", "Mean", "Max", "Sum", "Softmax"]
+
+
+def pool_queries(
+    kind: Pooling, similarity: Tensor, dim: int, mask: Tensor | None, temperature: float
+) -> Tensor:
+    """Pool similarities along `dim` to one score (CHAN, CVPR 2023, section 3.3).
+
+    "LSE" is log(sum(exp(s / temperature))), in units of the similarity over the temperature;
+    "Softmax" is the mean weighted with softmax(s / temperature). The rest is `aggregate`'s.
+
+    Args:
+        kind: the pooling.
+        similarity: (..., Q, ...).
+        dim: axis of the queries.
+        mask: as in `aggregate`.
+        temperature: of "LSE" and "Softmax".
+    """
+    if kind == "LSE":
+        return aggregate("LogSumExp", similarity, dim, mask, 1 / temperature) / temperature
+    if kind != "Softmax":
+        return aggregate(kind, similarity, dim, mask, 1 / temperature)
+    if mask is not None:
+        similarity = similarity.masked_fill(~mask, 0)
+    logits = similarity / temperature
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    return (logits.softmax(dim) * similarity).sum(dim)
 
 
 Coding = Literal["VHA", "THA", "VSA"]

@@ -22,7 +22,7 @@ from torch import Tensor
 from counterfoil.core.config import Config, config, lazy
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import ImageTower, TextTower
-from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.pretrained import BertTextTower, first_line
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions, TwoTowerModel
 
 State = dict[str, Tensor]
@@ -76,10 +76,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
         with torch.serialization.safe_globals([argparse.Namespace]):
             saved = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ValueError(
-            f"{path} cannot be read without running code from it ({reason}); load it where it was "
-            "written and save its tensors again, with torch.save or as .safetensors"
+            f"{path} cannot be read without running code from it ({first_line(error)}); load it "
+            "where it was written and save its tensors again, with torch.save or as .safetensors"
         ) from error
     return _parts(path, saved)
 

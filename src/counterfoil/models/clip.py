@@ -9,11 +9,7 @@ from torch.nn.functional import pad
 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
-from counterfoil.models.layers.pooling import (
-    masked_ids,
-    single_vector,
-    unit_vectors,
-)
+from counterfoil.models.layers.pooling import masked_ids, single_vector, unit_vectors
 from counterfoil.models.layers.pretrained import config_as_dict, config_of, load_hf_model
 
 
@@ -109,11 +105,7 @@ class DualEncoder(LoRADualEncoder):
 
 
 def max_text_length(name: str) -> int:
-    """Return the maximum text length in tokens of the model of this folder or name.
-
-    Raises:
-        ValueError: there is no such model, or it does not read texts.
-    """
+    """Return the maximum text length in tokens of the model of this folder or name."""
     config = config_of(name)
     text = getattr(config, "text_config", config)
     length = getattr(text, "max_position_embeddings", None)
@@ -123,11 +115,7 @@ def max_text_length(name: str) -> int:
 
 
 def vector_width(name: str) -> int:
-    """Return the width of the vectors of the CLIP or SigLIP of this folder or name.
-
-    Raises:
-        ValueError: there is no such model, or it does not encode both images and texts.
-    """
+    """Return the width of the vectors of the CLIP or SigLIP of this folder or name."""
     config = config_of(name)
     if not (hasattr(config, "vision_config") and hasattr(config, "text_config")):
         raise ValueError(

@@ -63,9 +63,6 @@ def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> C
         system: whose it is.
         bert: folder or name of the text model that was trained, for its configuration; where None,
             the one that the authors trained.
-
-    Raises:
-        ValueError: no such system, or the file is not one of its checkpoints.
     """
     parse_choice(SYSTEMS, system, "a system whose checkpoints are read")
     if bert is None or system in WITHOUT_TEXT_MODEL:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, final, get_args
 
@@ -22,7 +21,7 @@ from counterfoil.core.types import (
     EncodedViews,
     ModalityBatch,
 )
-from counterfoil.models.base import RetrievalModel
+from counterfoil.models.base import RetrievalModel, anchors_of
 from counterfoil.models.checkpoints import (
     BERT,
     POSITIONS,
@@ -66,12 +65,7 @@ class PartVectors(NamedTuple):
 
 
 class PartsTower(nn.Module, ABC):
-    """An encoder of items as vectors of their parts and one vector of the whole.
-
-    Attributes:
-        width: width of the vector of the whole.
-        part_width: width of the vectors of the parts.
-    """
+    """An encoder of items as vectors of their parts and one vector of the whole."""
 
     width: int
     part_width: int
@@ -153,31 +147,16 @@ class WordsAndStates(PartsTower):
 
 # Similarity of two sets of unit vectors (section 3.3).
 #
-# Axes: K elements to an image, M to a text. A block holds a number for every element of an image
-# and every element of a text, the image's axis first and the text's next to last: (K, I, M, T) for
-# all pairs of two pools, (K, M, P) for aligned ones, so that reductions run along rows of memory.
+# Axes: K elements to an image, M to a text. Similarities of elements are (K, I, M, T) for all pairs
+# of two pools and (K, 1, M, P) for aligned ones, so that reductions over the elements run along
+# rows of memory. Masks are broadcast: (K, I, 1, 1) and (1, 1, M, T), or (K, 1, 1, P) and
+# (1, 1, M, P); None where all elements are real.
 
 
 SetSimilarity = Literal[
     "smooth_chamfer", "smooth_chamfer_euclidean", "chamfer", "max", "mean_sigmoid"
 ]
 CELLS_AT_ONCE = 1 << 24
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Similarities of the elements of images and texts.
-
-    Attributes:
-        near: (K, ..., M, ...) inner products, or negated distances.
-        images: (K, ..., 1, ...) bool, True where an element of an image is real; None: all are.
-        texts: (1, ..., M, ...) bool, True where an element of a text is real; None: all are.
-    """
-
-    near: Tensor
-    images: Tensor | None
-    texts: Tensor | None
 
 
 def set_score_matrix(
@@ -197,10 +176,15 @@ def set_score_matrix(
     """
     cells = images.tokens.shape[1] * texts.tokens.shape[1] * len(texts)
     step = max(1, CELLS_AT_ONCE // max(1, cells))
-    rows = [
-        _similarity(kind, _crossed(kind, images.rows(slice(first, first + step)), texts), alpha)
-        for first in range(0, len(images), step)
-    ]
+    right, text = _elements(texts).transpose(0, 1), _where(texts.mask.T[None, None])
+    rows = []
+    for first in range(0, len(images), step):
+        some = images.rows(slice(first, first + step))
+        left = _elements(some).transpose(0, 1)
+        near = _near(kind, left.flatten(0, 1), right.flatten(0, 1))
+        near = near.view(*left.shape[:2], *right.shape[:2])
+        image = _where(some.mask.T[:, :, None, None])
+        rows.append(_similarity(kind, near, image, text, alpha)[0, :, 0])
     return torch.cat(rows)
 
 
@@ -208,18 +192,9 @@ def set_score_pairs(
     kind: SetSimilarity, images: Embeddings, texts: Embeddings, alpha: float
 ) -> Tensor:
     """Return (P,) similarities of P images with P texts, see `set_score_matrix`."""
-    near = _near(kind, _elements(images), _elements(texts)).permute(1, 2, 0)
-    image, text = images.mask.T.unsqueeze(1), texts.mask.T.unsqueeze(0)
-    return _similarity(kind, _Block(near, _where(image), _where(text)), alpha)
-
-
-def _crossed(kind: SetSimilarity, images: Embeddings, texts: Embeddings) -> _Block:
-    """Return the block of all pairs."""
-    left, right = _elements(images).transpose(0, 1), _elements(texts).transpose(0, 1)
-    near = _near(kind, left.flatten(0, 1), right.flatten(0, 1))
-    near = near.view(*left.shape[:2], *right.shape[:2])
-    image, text = images.mask.T[:, :, None, None], texts.mask.T[None, None]
-    return _Block(near, _where(image), _where(text))
+    near = _near(kind, _elements(images), _elements(texts)).permute(1, 2, 0).unsqueeze(1)
+    image, text = _where(images.mask.T[:, None, None]), _where(texts.mask.T[None, None])
+    return _similarity(kind, near, image, text, alpha)[0, 0, 0]
 
 
 def _near(kind: SetSimilarity, left: Tensor, right: Tensor) -> Tensor:
@@ -229,36 +204,26 @@ def _near(kind: SetSimilarity, left: Tensor, right: Tensor) -> Tensor:
         return left @ right.mT
 
 
-def _similarity(kind: SetSimilarity, block: _Block, alpha: float) -> Tensor:
-    if kind in ("smooth_chamfer", "smooth_chamfer_euclidean"):
-        near = block.near * alpha
-        best = _real(near, block.texts).logsumexp(-2), _real(near, block.images).logsumexp(0)
-        return _means(block, *best) / (2 * alpha)
-    if kind == "chamfer":
-        best = _real(block.near, block.texts).amax(-2), _real(block.near, block.images).amax(0)
-        return _means(block, *best) / 2
-    images, _ = _masks(block)
+def _similarity(
+    kind: SetSimilarity, near: Tensor, images: Tensor | None, texts: Tensor | None, alpha: float
+) -> Tensor:
+    """Return (1, I, 1, T) similarities, without their elements."""
+    if kind == "mean_sigmoid":
+        return _mean(_mean(near.sigmoid(), texts, 2), images, 0)
     if kind == "max":
-        return _real(_real(block.near, block.texts).amax(-2), images).amax(0)
-    return _mean(_mean(block.near.sigmoid(), block.texts, -2), images, 0)
-
-
-def _means(block: _Block, by_image: Tensor, by_text: Tensor) -> Tensor:
-    """Return the sum of the means over the images' elements and over the texts'."""
-    images, texts = _masks(block)
-    return _mean(by_image, images, 0) + _mean(by_text, texts, -2)
-
-
-def _masks(block: _Block) -> tuple[Tensor | None, Tensor | None]:
-    """Return the masks of both modalities, without the other modality's axis."""
-    images = None if block.images is None else block.images.squeeze(-2)
-    return images, None if block.texts is None else block.texts[0]
+        return _real(_real(near, texts).amax(2, keepdim=True), images).amax(0, keepdim=True)
+    if kind == "chamfer":
+        best, scale = torch.amax, 1.0
+    else:
+        best, scale, near = torch.logsumexp, alpha, near * alpha
+    by_image, by_text = best(_real(near, texts), 2, True), best(_real(near, images), 0, True)
+    return (_mean(by_image, images, 0) + _mean(by_text, texts, 2)) / (2 * scale)
 
 
 def _mean(values: Tensor, real: Tensor | None, axis: int) -> Tensor:
     if real is None:
-        return values.mean(axis)
-    return values.masked_fill(~real, 0).sum(axis) / real.sum(axis)
+        return values.mean(axis, keepdim=True)
+    return values.masked_fill(~real, 0).sum(axis, keepdim=True) / real.sum(axis, keepdim=True)
 
 
 def _real(values: Tensor, real: Tensor | None) -> Tensor:
@@ -378,13 +343,7 @@ class SlotAttention(nn.Module):
 
 
 def slot_codes(length: Tensor, places: int, like: Tensor) -> Tensor:
-    """Return (N, places, F) sines and cosines of each position as a share of the circle.
-
-    Args:
-        length: (N, 1) positions of a whole circle.
-        places: number of positions.
-        like: (N, places, F) tensor of the wanted width, type and device.
-    """
+    """Return (N, places, F) sines and cosines of each position as a share of the circle."""
     width = like.shape[-1]
     place = torch.arange(1, places + 1, device=like.device, dtype=torch.float)
     angle = place / (length + 1e-6) * (2 * math.pi)
@@ -400,13 +359,13 @@ def slot_codes(length: Tensor, places: int, like: Tensor) -> Tensor:
 def set_discrepancy(
     images: Tensor, texts: Tensor, *, gamma: float | None = 0.5, total: bool = False
 ) -> Tensor:
-    """Return the maximum mean discrepancy of two samples, by the kernel e^(-gamma ||x - y||).
+    """Return the maximum mean discrepancy of (N, D) and (M, D), by the kernel e^(-gamma ||x - y||).
 
     The distance in the kernel is not squared; pairs of a vector with itself count.
 
     Args:
-        images: (N, D).
-        texts: (M, D).
+        images: one sample.
+        texts: the other.
         gamma: sharpness of the kernel; 1 / D if None.
         total: sum over pairs instead of taking means.
     """
@@ -421,44 +380,14 @@ def set_discrepancy(
 
 
 def set_crowding(sets: Tensor, *, sharpness: float = 2.0) -> Tensor:
-    """Return the (N,) diversity loss: means of e^(-sharpness ||x - y||^2) over pairs of a set.
-
-    Args:
-        sets: (N, K, D) unit vectors.
-        sharpness: sharpness of the kernel.
-    """
+    """Return the (N,) diversity loss: means of e^(-sharpness ||x - y||^2) over pairs of a set."""
     first, second = torch.triu_indices(sets.shape[1], sets.shape[1], 1, device=sets.device)
     sets = full_precision(sets)
     square = (sets[:, first] - sets[:, second]).square().sum(2)
     return torch.exp(-sharpness * square).sum(1) / max(1, len(first))
 
 
-def set_correlation(sets: Tensor) -> Tensor:
-    """Return (N,) Frobenius norms of the cosines between the vectors of a set, over K squared.
-
-    Args:
-        sets: (N, K, D) vectors of any length.
-    """
-    sets = normalize(full_precision(sets), dim=2)
-    alone = torch.eye(sets.shape[1], dtype=torch.bool, device=sets.device)
-    gram = (sets @ sets.mT).masked_fill(alone, 0)
-    norm: Tensor = torch.linalg.vector_norm(gram.flatten(1), dim=1)
-    return norm / sets.shape[1] ** 2
-
-
-def set_closeness(vectors: Tensor, *, sharpness: float = 2.0) -> Tensor:
-    """Return the mean of e^(-sharpness ||x - y||) over pairs; the distance is not squared.
-
-    Args:
-        vectors: (K, D).
-        sharpness: sharpness of the kernel.
-    """
-    if len(vectors) < 2:
-        return vectors.sum() * 0
-    return torch.exp(-sharpness * torch.pdist(full_precision(vectors))).mean()
-
-
-APART = "apart"  # the view that carries the losses of each item's own set
+APART = "apart"  # the view that carries the loss of each item's own set
 Diversity = Literal["slots", "elements"]
 
 
@@ -468,12 +397,12 @@ class DivE(RetrievalModel):
 
     In training the sets of the batch's anchors have further losses, the same with any number of
     processes: "mmd" pulls the elements of images and texts together, "diversity" pushes the slots
-    of an item apart, "correlation" and "queries" are in the authors' code, unused.
+    of an item apart.
 
-    Departs from the authors' code in: the image tower is run once, not twice with other dropout;
-    padding has no weight in the slots and positions are relative to an item's own length
-    (`released_padding` does as in their code); "smooth_chamfer_euclidean" is negated, so that
-    higher is better.
+    Departs from the authors' code in: two losses of weight 0 are not there; the image tower is run
+    once, not twice with other dropout; padding has no weight in the slots and positions are
+    relative to an item's own length (`released_padding` does as in their code);
+    "smooth_chamfer_euclidean" is negated, so that higher is better.
     """
 
     def __init__(
@@ -492,8 +421,6 @@ class DivE(RetrievalModel):
         mmd_weight: float = 0.01,
         diversity_weight: float = 0.01,
         diversity_of: Diversity = "slots",
-        correlation_weight: float = 0.0,
-        query_weight: float = 0.0,
         released_padding: bool = False,
     ) -> None:
         """Keyword arguments.
@@ -512,8 +439,6 @@ class DivE(RetrievalModel):
             mmd_weight: of `set_discrepancy` between all elements of images and of texts.
             diversity_weight: of `set_crowding` within an item's set, images and texts added.
             diversity_of: the "slots" before the whole is added, or the "elements" after.
-            correlation_weight: of `set_correlation` of an item's slots, images and texts added.
-            query_weight: of `set_closeness` of the learned initial slots.
             released_padding: see `SlotAttention`.
 
         Raises:
@@ -543,10 +468,9 @@ class DivE(RetrievalModel):
         self.text_slots = several(part_width=text.part_width, positions="sine")
         self.image_norm, self.text_norm = nn.LayerNorm(image.width), nn.LayerNorm(text.width)
         self.similarity, self.alpha = similarity, alpha
-        self.mmd_weight, self.query_weight = mmd_weight, query_weight
+        self.mmd_weight, self.diversity_weight = mmd_weight, diversity_weight
         self.diversity_of = diversity_of
-        self.own = {"diversity": diversity_weight, "correlation": correlation_weight}
-        self.uses_batch_context = bool(mmd_weight or query_weight or any(self.own.values()))
+        self.uses_batch_context = bool(mmd_weight or diversity_weight)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as K unit vectors each."""
@@ -565,13 +489,13 @@ class DivE(RetrievalModel):
         return set_score_matrix(self.similarity, images, texts, self.alpha)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch, with the losses of each item's own set."""
+        """Encode a training batch, with the diversity loss of each item's own set."""
         images, image_slots = self.images(batch.images)
         texts, text_slots = self.texts(batch.texts)
         views = {INFERENCE: EncodedBatch(images, texts)}
-        if any(self.own.values()):
+        if self.diversity_weight:
             views[APART] = EncodedBatch(
-                self._set_losses(images, image_slots), self._set_losses(texts, text_slots)
+                self._crowding(images, image_slots), self._crowding(texts, text_slots)
             )
         return EncodedViews(views)
 
@@ -579,23 +503,15 @@ class DivE(RetrievalModel):
         self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
     ) -> EncodedViews:
         """Add the losses of the sets of all anchors."""
-        anchors = {
-            name: tuple(
-                bag.rows(slice(count)).tokens.flatten(0, 1)
-                for bag, count in zip((view.images, view.texts), batch.block, strict=True)
-            )
-            for name, view in views.views.items()
-        }
         losses: dict[str, Tensor] = {}
         if self.mmd_weight:
-            losses["mmd"] = self.mmd_weight * set_discrepancy(*anchors[INFERENCE])
-        if APART in anchors:
-            images, texts = anchors[APART]
-            costs = images.mean(0) + texts.mean(0)
-            losses |= {n: w * c for (n, w), c in zip(self.own.items(), costs, strict=True) if w}
-        if self.query_weight:
-            close = set_closeness(self.image_slots.latents) + set_closeness(self.text_slots.latents)
-            losses["queries"] = self.query_weight * close
+            sets = anchors_of(batch, views.inference)
+            elements = (side.tokens.flatten(0, 1) for side in (sets.images, sets.texts))
+            losses["mmd"] = self.mmd_weight * set_discrepancy(*elements)
+        if APART in views.views:
+            own = anchors_of(batch, views.views[APART])
+            crowding = own.images.tokens.mean() + own.texts.tokens.mean()
+            losses["diversity"] = self.diversity_weight * crowding
         return EncodedViews({INFERENCE: views.inference}, losses)
 
     def images(self, images: ModalityBatch) -> tuple[Embeddings, Tensor]:
@@ -610,10 +526,10 @@ class DivE(RetrievalModel):
         slots = self.text_slots(parts)
         return set_elements(self.text_norm(whole), slots), slots
 
-    def _set_losses(self, sets: Embeddings, slots: Tensor) -> Embeddings:
-        """Return `set_crowding` and `set_correlation` of each item, as a vector of two."""
+    def _crowding(self, sets: Embeddings, slots: Tensor) -> Embeddings:
+        """Return `set_crowding` of each item, as a vector of one number."""
         spread = normalize(slots, dim=2) if self.diversity_of == "slots" else sets.tokens
-        return single_vector(torch.stack([set_crowding(spread), set_correlation(slots)], 1))
+        return single_vector(set_crowding(spread).unsqueeze(1))
 
 
 def set_elements(whole: Tensor, slots: Tensor) -> Embeddings:
@@ -630,7 +546,6 @@ OPTIONS = {
     "temperature": "alpha",
     "mmd_weight": "mmd_weight",
     "unif_weight": "diversity_weight",
-    "div_weight": "correlation_weight",
 }
 HEADS = 4  # of the attention, in the authors' code a constant
 LAYERS = ".agg_block.layers."
@@ -672,11 +587,7 @@ NAMES = TensorNames(
 
 
 def convert_dive(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `DivE`; of shared layers, those of the first round.
-
-    Raises:
-        ValueError: a tensor is missing or unknown, or the rounds do not share their layers.
-    """
+    """Rename the authors' tensors to those of `DivE`; of all rounds, those of the first."""
     once: State = {}
     for name, value in state.items():
         first = name.replace(f"{LAYERS}{_round(name)}.", f"{LAYERS}0.")

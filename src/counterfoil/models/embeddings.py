@@ -8,10 +8,7 @@ from torch import Tensor
 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import SingleVectorModel
-from counterfoil.models.layers.pooling import (
-    single_vector,
-    unit_vectors,
-)
+from counterfoil.models.layers.pooling import single_vector, unit_vectors
 
 
 @final

@@ -52,11 +52,6 @@ class ExternalAttention(nn.Module):
     """
 
     def __init__(self, *, width: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the vectors.
-        """
         super().__init__()
         check_positive(width=width)
         self.fc = projection(width, width)
@@ -168,12 +163,7 @@ class ESA(TwoTowerModel, SingleVectorModel):
         )
 
     def pooled(self, bag: Embeddings, keep: Tensor | None = None) -> Embeddings:
-        """Pool images to one vector per copy, copies side by side.
-
-        Args:
-            bag: outputs of the image tower for N images of R regions.
-            keep: (N, C, R) bool, the regions of each copy; None for one copy with all of them.
-        """
+        """Pool images to one vector for each copy in `keep` (N, C, R), copies side by side."""
         return self.scale_images(single_vector(self.image_pool(bag, keep).flatten(0, 1)))
 
     def _draw_regions(self, mask: Tensor, copies: int) -> Tensor:

@@ -10,11 +10,7 @@ from torch import Tensor, nn
 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import RetrievalModel, SingleVectorModel
-from counterfoil.models.layers.pooling import (
-    check_positive,
-    single_vector,
-    unit_vectors,
-)
+from counterfoil.models.layers.pooling import check_positive, single_vector, unit_vectors
 
 BODY, HEAD = "body.", "head."
 VECTORS = 3  # axes of vectors, where pixels have four and ids two
@@ -125,11 +121,7 @@ class FrozenWithAdapters(SingleVectorModel):
         return self
 
     def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state dict to load, from the same model or from its body alone.
-
-        Raises:
-            ValueError: they are of another model.
-        """
+        """Return the state dict to load, from the same model or from its body alone."""
         if any(name.startswith(HEAD) for name in state):
             return dict(state)
         head = {name: t for name, t in self.state_dict().items() if name.startswith(HEAD)}

@@ -52,16 +52,6 @@ class GeneralizedPooling(nn.Module):
     """
 
     def __init__(self, *, positions: int = 32, hidden: int = 32, temperature: float = 0.1) -> None:
-        """Keyword arguments.
-
-        Args:
-            positions: width of a position's encoding.
-            hidden: width of the recurrent network, in each direction.
-            temperature: of the softmax that gives theta.
-
-        Raises:
-            ValueError: a size below 1, or a temperature that is not positive.
-        """
         super().__init__()
         check_positive(positions=positions, hidden=hidden)
         if temperature <= 0:

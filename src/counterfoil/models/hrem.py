@@ -232,13 +232,7 @@ class GraphRelations:
 @final
 @dataclass(frozen=True, slots=True)
 class EnhancedVectors:
-    """The outputs of the graph.
-
-    Attributes:
-        images: (I, D) unit vectors.
-        texts: (T, D) unit vectors.
-        penalty: divergence of the learnt relevance from the distances, weighted.
-    """
+    """The outputs of the graph: unit vectors (I, D) and (T, D), and the weighted divergence."""
 
     images: Tensor
     texts: Tensor
@@ -305,7 +299,7 @@ class BatchGraph(nn.Module):
     def forward(
         self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
     ) -> EnhancedVectors:
-        """Attend over a batch: (I, D) and (T, D) unit vectors; regions and words get no gradient."""
+        """Attend over a batch of (I, D) and (T, D) unit vectors; fragments get no gradient."""
         with torch.autocast(images.device.type, enabled=False):
             images, texts = full_precision(images), full_precision(texts)
             relations = self.relations(images, texts, regions, words)
@@ -447,9 +441,7 @@ class HREM(TwoTowerModel, SingleVectorModel):
         """Add the enhanced views and the graph's penalty, if an enhanced view is wanted."""
         if self.graph is None or not wanted & {IMAGES, TEXTS, BOTH}:
             return views
-        plain, fragments = (
-            anchors_of(batch, views.views[name]) for name in (INFERENCE, FRAGMENTS)
-        )
+        plain, fragments = (anchors_of(batch, views.views[name]) for name in (INFERENCE, FRAGMENTS))
         enhanced = self.graph(
             plain.images.tokens[:, 0],
             plain.texts.tokens[:, 0],

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, final, get_args
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import (
-    Batch,
-    Embeddings,
-    EncodedViews,
-    ModalityBatch,
-    Pairs,
-)
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
+from counterfoil.models.base import anchors_of
 from counterfoil.models.checkpoints import (
     GRU_TOWERS,
     Checkpoint,
@@ -37,15 +32,9 @@ from counterfoil.models.layers.fused import (
     apply_heads,
     prepare_context,
 )
-from counterfoil.models.layers.pooling import (
-    ImageTower,
-    TextTower,
-    check_choice,
-    unit_vectors,
-)
+from counterfoil.models.layers.pooling import ImageTower, TextTower, unit_vectors
 from counterfoil.models.layers.towers import TwoTowerModel
 
-Mining = Literal["batch", "caption"]
 ENOUGH_WORDS = 200  # sampled words that a threshold is estimated from
 SMOOTHING = 0.7  # share of the new estimate; the rest is the carried threshold
 
@@ -75,7 +64,6 @@ class NegativeAwareAttention:
     sharpness: float
     threshold: float | Tensor
     direction: Direction = "t2i"
-    compiled: bool = False
 
     def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
         """Return margin and positive effect (n, L, I) of each word; differentiable."""
@@ -125,8 +113,8 @@ class NAAF(TwoTowerModel):
     Gaussians are fitted to them, and t solves p_matched(t) = alpha p_mismatched(t).
 
     Departs from the authors' code in: one threshold a batch, mined from that batch and used in the
-    next (`mining="caption"` is their loop); the root is computed without cancellation;
-    images may have different numbers of regions, and texts one word.
+    next, where theirs changes from caption to caption and starts at 0 in every batch; the root is
+    computed without cancellation; images may have different numbers of regions, and texts one word.
 
     Attributes:
         score_scale: 2.0, the largest positive effect of a word. The authors' margin of 0.2 is in
@@ -149,7 +137,6 @@ class NAAF(TwoTowerModel):
         lambda_softmax: float = 20.0,
         alpha: float = 2.0,
         intra_lambda: float = 5.0,
-        mining: Mining = "batch",
     ) -> None:
         """Keyword arguments.
 
@@ -160,17 +147,12 @@ class NAAF(TwoTowerModel):
             alpha: cost of a matched word below the threshold, relative to a mismatched one above
                 it; higher values raise the threshold.
             intra_lambda: inverse temperature of the propagation between words at inference.
-            mining: "batch": one threshold for a batch; "caption": as released, it changes from
-                caption to caption and starts at 0 in every batch; slow, and captions must be
-                aligned with the images.
 
         Raises:
-            ValueError: an option that is not known, or towers of different widths.
+            ValueError: towers of different widths.
         """
         super().__init__(image, text)
-        check_choice("mining", mining, get_args(Mining))
         self.lambda_softmax, self.intra_lambda, self.alpha = lambda_softmax, intra_lambda, alpha
-        self.mining: Mining = mining
         self.register_buffer("thresholds", torch.zeros(2))
         self.register_buffer("mined", torch.zeros(2))
 
@@ -189,10 +171,6 @@ class NAAF(TwoTowerModel):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
-        if self.training and self.mining == "caption" and len(images) == len(texts):
-            trace = mine_by_caption(self, images, texts)
-            self.thresholds.copy_(trace.thresholds[-1])
-            return trace.scores
         return self._matrix(images, texts, self._threshold())
 
     @torch.no_grad()
@@ -200,17 +178,9 @@ class NAAF(TwoTowerModel):
         self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
     ) -> EncodedViews:
         """Take the thresholds mined from the last batch into use, and mine this one."""
-        if self.mining == "batch":
-            self.thresholds.copy_(self.mined)
-            images, texts = batch.block
-            view = views.inference
-            self.mined.copy_(
-                self._mine(
-                    view.images.rows(slice(0, images)),
-                    view.texts.rows(slice(0, texts)),
-                    batch.positive,
-                )
-            )
+        self.thresholds.copy_(self.mined)
+        anchors = anchors_of(batch, views.inference)
+        self.mined.copy_(self._mine(anchors.images, anchors.texts, batch.positive))
         return views
 
     def _mine(self, images: Embeddings, texts: Embeddings, positive: Tensor) -> Tensor:
@@ -318,62 +288,6 @@ def mined_thresholds(
         new = torch.stack([crossing, mean_p - 3 * std_p])
     new = torch.where((new < 0) | (new > 1), 0, new)
     return SMOOTHING * new + (1 - SMOOTHING) * carried
-
-
-@final
-class CaptionTrace(NamedTuple):
-    """The course of the released mining through a batch.
-
-    Attributes:
-        scores: (I, T).
-        thresholds: (T + 1, 2) in force for each caption; the last row is carried on.
-        correct: (T,) bool, whether the paired image ranks first.
-        matched: (W,) similarities sampled from matched pairs.
-        mismatched: (W,) the same from mismatched ones.
-    """
-
-    scores: Tensor
-    thresholds: Tensor
-    correct: Tensor
-    matched: Tensor
-    mismatched: Tensor
-
-
-def mine_by_caption(model: NAAF, images: Embeddings, texts: Embeddings) -> CaptionTrace:
-    """Score a batch as released: a threshold per caption, mined from the captions before it.
-
-    Args:
-        model: gives the score and the thresholds in force for the first caption.
-        images: N of them.
-        texts: N of them; image n is described by text n.
-    """
-    thresholds, columns, correct = [model.thresholds.clone()], [], []
-    matched, mismatched = (images.tokens.new_zeros(0) for _ in range(2))
-    for t in range(len(texts)):
-        text, current = texts.rows(slice(t, t + 1)), thresholds[-1]
-        column = model._matrix(images, text, current[0])
-        columns.append(column)
-        scores = column.detach()[:, 0]
-        correct.append(int(scores.argmax()) == t)
-        if correct[-1]:
-            lowest = int(scores.argmin())
-            with torch.no_grad():
-                pools = (images.rows(slice(row, row + 1)) for row in (t, lowest))
-                samples = [best_affinities(pool, text) for pool in pools]
-            matched = torch.cat([matched, samples[0]])
-            mismatched = torch.cat([mismatched, samples[1]])
-        if correct[-1] and len(matched) > ENOUGH_WORDS:
-            current = mined_thresholds(matched, mismatched, current, model.alpha)
-        elif len(matched) < ENOUGH_WORDS:
-            current = torch.zeros_like(current)
-        thresholds.append(current)
-    return CaptionTrace(
-        torch.cat(columns, 1),
-        torch.stack(thresholds),
-        torch.tensor(correct),
-        matched,
-        mismatched,
-    )
 
 
 # The authors' checkpoints.

@@ -19,11 +19,8 @@ from counterfoil.core.io import read_json, write_json
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers import pretrained as pretrained_layers
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
-from counterfoil.models.layers.pooling import (
-    single_vector,
-    unit_vectors,
-)
-from counterfoil.models.layers.pretrained import PictureFormat
+from counterfoil.models.layers.pooling import single_vector, unit_vectors
+from counterfoil.models.layers.pretrained import PictureFormat, first_line
 
 # Names, configurations and weights of open_clip models.
 
@@ -79,9 +76,6 @@ def open_clip_place(name: str) -> OpenClipPlace:
     Args:
         name: an architecture, one with a tag, ``hf-hub:USER/MODEL``, or a folder; ``open_clip:``
             before it may be left out.
-
-    Raises:
-        ValueError: open_clip is not installed, or has no such model; similar names are listed.
     """
     given, library = name.removeprefix(PREFIX), open_clip_library()
     if given.startswith(HUB):
@@ -106,11 +100,7 @@ def open_clip_place(name: str) -> OpenClipPlace:
 
 
 def hub_name(name: str) -> str | None:
-    """Return the hub repository of a model, as in ``timm/ViT-B-16-SigLIP``; None for others.
-
-    Raises:
-        ValueError: open_clip is not installed.
-    """
+    """Return the hub repository of a model, as in ``timm/ViT-B-16-SigLIP``; None for others."""
     given = name.removeprefix(PREFIX)
     if given.startswith(HUB):
         return given.removeprefix(HUB)
@@ -124,11 +114,7 @@ def hub_name(name: str) -> str | None:
 
 
 def open_clip_config(name: str) -> str:
-    """Return the configuration of an open_clip model, as JSON for `load_open_clip`.
-
-    Raises:
-        ValueError: there is no such model, or its configuration is damaged.
-    """
+    """Return the configuration of an open_clip model, as JSON for `load_open_clip`."""
     place = open_clip_place(name)
     model, pictures = _settings(place)
     try:
@@ -148,15 +134,7 @@ def open_clip_config(name: str) -> str:
 
 
 def open_clip_picture_format(name: str, config: str) -> PictureFormat:
-    """Return the picture format that the model expects.
-
-    Args:
-        name: of the model, for messages.
-        config: as `open_clip_config` returns it.
-
-    Raises:
-        ValueError: its pictures are not square.
-    """
+    """Return the picture format that a model expects; `name` is for messages."""
     plain = json.loads(config)["pictures"]
     size = plain["size"]
     sides = set(size) if isinstance(size, list) else {size}
@@ -183,9 +161,6 @@ def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
         pretrained: load its weights, or where its name says none, those of its language model;
             else it starts from fresh ones, and neither a folder nor the hub is asked.
         config: as `open_clip_config` returns it.
-
-    Raises:
-        ValueError: open_clip is not installed, or cannot build or fill the model.
     """
     place = open_clip_place(name) if pretrained else None
     fresh = place is not None and place.fresh
@@ -195,18 +170,15 @@ def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
             weights = _weights(place)
             open_clip_library().load_checkpoint(body, str(weights), weights_only=True)
     except REFUSED as error:
-        first = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
-        raise ValueError(f"{name} cannot be loaded as a model of open_clip: {first}") from error
+        raise ValueError(
+            f"{name} cannot be loaded as a model of open_clip: {first_line(error)}"
+        ) from error
     assert isinstance(body, nn.Module)
     return body.float().eval()
 
 
 def open_clip_library() -> Any:
-    """Import open_clip.
-
-    Raises:
-        ValueError: it is not installed.
-    """
+    """Import open_clip, which is optional."""
     try:
         import open_clip
     except ImportError as error:
@@ -255,8 +227,7 @@ def _model_file(place: OpenClipPlace, file: str | None) -> Path:
     try:
         return Path(open_clip_library().pretrained.download_pretrained_from_hf(name, filename=file))
     except (OSError, ValueError, RuntimeError) as error:
-        first = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
-        raise ValueError(f"{name} cannot be fetched from the hub: {first}") from error
+        raise ValueError(f"{name} cannot be fetched from the hub: {first_line(error)}") from error
 
 
 def _pad(text: Mapping[str, Any], folder: Path | None) -> int:
@@ -269,8 +240,9 @@ def _pad(text: Mapping[str, Any], folder: Path | None) -> int:
             str(folder or name)
         )
     except (OSError, ValueError) as error:
-        first = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
+        raise ValueError(
+            f"{name!r} is no tokenizer that can be read here: {first_line(error)}"
+        ) from error
     return int(tokenizer.pad_token_id or 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shutil import which
 from typing import final, get_args
 
 from torch import Tensor
@@ -23,11 +22,7 @@ from counterfoil.models.layers.cross_attention import (
     aggregate,
 )
 from counterfoil.models.layers.fused import align_pairs, prepare_context
-from counterfoil.models.layers.pooling import (
-    ImageTower,
-    TextTower,
-    check_choice,
-)
+from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
 
 
 @final
@@ -52,7 +47,6 @@ class SCAN(AttentionModel):
         lambda_lse: float = 6.0,
         normalise_images: bool = True,
         normalise_texts: bool = True,
-        compiled: bool = False,
     ) -> None:
         """Keyword arguments.
 
@@ -66,18 +60,15 @@ class SCAN(AttentionModel):
             lambda_lse: inverse temperature of LogSumExp; in the paper 6 (t2i), and 5 or 20 (i2t).
             normalise_images: scale region vectors to length 1.
             normalise_texts: scale word vectors to length 1.
-            compiled: let `torch.compile` fuse the attention's arithmetic; needs a C++ compiler.
 
         Raises:
-            ValueError: an option that is not known, towers of different widths, or no compiler.
+            ValueError: an option that is not known, or towers of different widths.
         """
         super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         check_choice("direction", direction, get_args(Direction))
         check_choice("raw_norm", raw_norm, get_args(RawNorm))
         check_choice("aggregate", aggregate, get_args(Aggregate))
-        if compiled and not any(map(which, ("c++", "g++", "clang++"))):
-            raise ValueError("compiled=True needs a C++ compiler; install g++ or leave it False")
-        self.attention = CrossAttention(direction, raw_norm, lambda_softmax, compiled)
+        self.attention = CrossAttention(direction, raw_norm, lambda_softmax)
         self.heads = (self.attention,)
         self.aggregate: Aggregate = aggregate
         self.lambda_lse = lambda_lse

@@ -86,16 +86,7 @@ class GlobalPool(nn.Module):
 
 
 def batch_norm_places(norm: nn.BatchNorm1d, tokens: Tensor, mask: Tensor) -> Tensor:
-    """Normalise (N, L, D) over items and width, place by place; padding takes no part.
-
-    Args:
-        norm: of at least L features; the first L are used.
-        tokens: the tokens.
-        mask: (N, L).
-
-    Raises:
-        ValueError: there are more places than features.
-    """
+    """Normalise (N, L, D) over items and width, place by place; padding takes no part."""
     places = tokens.shape[1]
     if places > norm.num_features:
         raise ValueError(
@@ -134,11 +125,6 @@ class GraphReasoning(nn.Module):
     """One step of reasoning on the graph of all similarity vectors (section 3.2.1)."""
 
     def __init__(self, *, width: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the similarity vectors.
-        """
         super().__init__()
         self.query, self.key = projection(width, width), projection(width, width)
         self.update = projection(width, width)
@@ -157,11 +143,6 @@ class AttentionFiltration(nn.Module):
     """Weights of similarity vectors (section 3.2.2), normalised per caption in training."""
 
     def __init__(self, *, width: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the similarity vectors.
-        """
         super().__init__()
         self.attention = projection(width, 1)
         self.norm = nn.BatchNorm1d(1)

@@ -8,17 +8,14 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
 from counterfoil.core.config import config
-from counterfoil.core.types import (
-    Embeddings,
-    ModalityBatch,
-)
-from counterfoil.models.checkpoints import BERT, Checkpoint, ConvertedModel, State
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State, longest_prefix
 from counterfoil.models.layers.joint_encoder import (
     EPSILON,
     SPREAD,
-    JointEncoder,
     JointModel,
     Score,
     TokenPacking,
@@ -34,6 +31,7 @@ from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
     check_features,
+    check_heads,
     check_positive,
     valid_ids,
     zero_padded,
@@ -55,19 +53,6 @@ class WordPieceEmbedding(TextTower):
     def __init__(
         self, *, vocabulary: int, positions: int, width: int, dropout: float, mask: int | None
     ) -> None:
-        """Keyword arguments.
-
-        Args:
-            vocabulary: how many ids there are.
-            positions: longest text.
-            width: of the vectors.
-            dropout: share of entries dropped in training.
-            mask: id of the token that hides a word; where None there is one more embedding for
-                it, behind the vocabulary.
-
-        Raises:
-            ValueError: a size below 1, or a mask outside the vocabulary.
-        """
         super().__init__()
         check_positive(vocabulary=vocabulary, positions=positions, width=width)
         self._mask, words = mask_token(mask, vocabulary)
@@ -79,11 +64,7 @@ class WordPieceEmbedding(TextTower):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """Embed token ids (N, L).
-
-        Raises:
-            ValueError: an id or a length that the model does not know.
-        """
+        """Embed token ids (N, L)."""
         known, longest = self.word_embeddings.num_embeddings, self.position_embeddings
         ids = valid_ids(items, longest=longest.num_embeddings, vocabulary=known)
         words = self.word_embeddings(ids)
@@ -108,17 +89,6 @@ class RegionEmbedding(ImageTower):
     """
 
     def __init__(self, *, features: int, width: int, dropout: float, hides: bool) -> None:
-        """Keyword arguments.
-
-        Args:
-            features: width of a region's features.
-            width: of the vectors.
-            dropout: share of entries dropped in training.
-            hides: have a learnt vector that stands for the features of a hidden region.
-
-        Raises:
-            ValueError: a size below 1.
-        """
         super().__init__()
         check_positive(features=features, width=width)
         self.width, self.features = width, features
@@ -131,16 +101,7 @@ class RegionEmbedding(ImageTower):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, items: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
-        """Embed regions (N, R, F).
-
-        Args:
-            items: with their boxes.
-            veiled: (N, R) bool, True where the features of a region are hidden.
-
-        Raises:
-            ValueError: features of another width, regions without boxes, or nothing that could
-                stand for hidden ones.
-        """
+        """Embed regions (N, R, F) with boxes; `veiled` (N, R) is True where features are hidden."""
         check_features(items, self.features)
         values = zero_padded(items.values, items.mask).to(self.fc.weight.dtype)
         if veiled is not None:
@@ -171,6 +132,81 @@ def box_features(boxes: Tensor) -> Tensor:
     """Return (N, R, 7) x1, y1, x2, y2, width, height, area of boxes (N, R, 4), as fractions."""
     size = boxes[..., 2:] - boxes[..., :2]
     return torch.cat([boxes, size, size.prod(2, keepdim=True)], 2)
+
+
+# The transformer.
+
+
+@final
+class JointLayer(nn.Module):
+    """BERT's layer: self-attention and MLP, each with a residual and a norm behind it (post-LN)."""
+
+    def __init__(self, *, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.share = heads, dropout
+        self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=EPSILON)
+        self.wide, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.last_norm = nn.LayerNorm(width, eps=EPSILON)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        """Return the states (S, D) of all tokens, or (K, D) of those that are kept.
+
+        Args:
+            tokens: (S, D) packed tokens of all sequences.
+            packing: their positions.
+            kept: (S,) bool, the tokens whose states are needed, as queries; None for all. All
+                tokens are keys and values.
+        """
+        width = tokens.shape[1]
+        queries, residual = packing, tokens
+        if kept is None:
+            query, key, value = self.enter(tokens).chunk(3, 1)
+        else:
+            # the rows of `enter` are query, key and value: compute queries of kept tokens alone
+            queries, residual = packing.only(kept), tokens[kept]
+            weight, bias = self.enter.weight, self.enter.bias
+            query = linear(residual, weight[:width], bias[:width])
+            key, value = linear(tokens, weight[width:], bias[width:]).chunk(2, 1)
+        attended = scaled_dot_product_attention(
+            self._heads(query, queries),
+            self._heads(key, packing),
+            self._heads(value, packing),
+            attn_mask=packing.keys,
+            dropout_p=self.share if self.training else 0.0,
+        )
+        attended = queries.packed(attended.transpose(1, 2).flatten(2))
+        states = self.norm(residual + self.dropout(self.leave(attended)))
+        change = self.narrow(gelu(self.wide(states)))
+        out: Tensor = self.last_norm(states + self.dropout(change))
+        return out
+
+    def _heads(self, tokens: Tensor, packing: TokenPacking) -> Tensor:
+        """Return (P, heads, longest, D / heads) for the attention."""
+        head_width = tokens.shape[1] // self.heads
+        return packing.padded(tokens).view(*packing.shape, self.heads, head_width).transpose(1, 2)
+
+
+@final
+class JointEncoder(nn.Module):
+    """BERT's encoder over packed sequences; its last layer computes only the states needed."""
+
+    def __init__(self, *, layers: int, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        check_positive(layers=layers, inner=inner)
+        check_heads(heads, width)
+        self.layers = nn.ModuleList(
+            JointLayer(width=width, heads=heads, inner=inner, dropout=dropout)
+            for _ in range(layers)
+        )
+
+    def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        """Return last hidden states (S, D), or (K, D) of the kept tokens; see `JointLayer`."""
+        for layer in self.layers[:-1]:
+            tokens = layer(tokens, packing)
+        last: Tensor = self.layers[-1](tokens, packing, kept)
+        return last
 
 
 @final
@@ -292,7 +328,7 @@ class UNITER(JointModel):
         return self.text.word_embeddings.weight
 
 
-# The checkpoints of UNITER and TAGS: their tensor names and ours, in both directions.
+# The checkpoints of UNITER and TAGS: their tensor names and ours.
 
 
 HEAD_WIDTH = 64  # of all published sizes
@@ -301,12 +337,6 @@ MASK = 103  # in bert-base-cased
 WORDS = "uniter.embeddings.word_embeddings.weight"
 KINDS = "uniter.embeddings.token_type_embeddings.weight"  # of a word, and of a region
 VEIL = "uniter.img_embeddings.mask_embedding.weight"  # zero, and what stands for a region
-FEATURES = "uniter.img_embeddings.img_linear.weight"
-TIED = {
-    "cls.predictions.decoder.weight": WORDS,
-    "correction_output.predictions.decoder.weight": WORDS,
-    "feat_regress.weight": FEATURES,
-}
 PREFIXES = {
     "uniter.embeddings.word_embeddings.": "text.word_embeddings.",
     "uniter.embeddings.position_embeddings.": "text.position_embeddings.",
@@ -354,18 +384,15 @@ def uniter_name(theirs: str) -> str | None:
     Query, key and value projections of a layer are one tensor here.
     """
     if layer := THEIR_LAYER.fullmatch(theirs):
-        ours = _exchanged(layer[2], LAYER)
+        ours = longest_prefix(layer[2], LAYER)
         return ours and f"body.layers.{layer[1]}.{ours}"
-    return _exchanged(theirs, PREFIXES)
+    return longest_prefix(theirs, PREFIXES)
 
 
 def convert_uniter(state: Mapping[str, Tensor]) -> State:
     """Rename tensors of UNITER and TAGS to those of `UNITER`; unused ones are left out.
 
     Names with "gamma" and "beta", and with "bert." before them or in place of "uniter.", are known.
-
-    Raises:
-        ValueError: what every UNITER has is missing.
     """
     given = {_plain(name): value for name, value in state.items()}
     new = {ours: value for name, value in given.items() if (ours := uniter_name(name))}
@@ -381,29 +408,6 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
     if missing := [name for name in NEEDED if name not in new]:
         raise ValueError(f"this UNITER checkpoint has no {missing[0]!r}; is it another system's?")
     return new
-
-
-def authors_state(state: Mapping[str, Tensor]) -> State:
-    """Rename the weights of a `UNITER` to the authors' names, for their loaders."""
-    new: State = {}
-    back = {ours: theirs for theirs, ours in PREFIXES.items()}
-    layer_back = {ours: theirs for theirs, ours in LAYER.items()}
-    for name, value in state.items():
-        if layer := OUR_LAYER.fullmatch(name):
-            before = f"uniter.encoder.layer.{layer[1]}."
-            if layer[2].startswith("enter."):
-                for part, own in zip(PROJECTIONS, value.chunk(3), strict=True):
-                    kind = layer[2].removeprefix("enter.")
-                    new[f"{before}attention.self.{part}.{kind}"] = own.clone()
-            elif theirs := _exchanged(layer[2], layer_back):
-                new[before + theirs] = value
-        elif theirs := _exchanged(name, back):
-            new[theirs] = value
-    new[KINDS] = torch.stack([state["text.kind"], state["image.kind"]])
-    if (veil := state.get("image.veil")) is not None:
-        new[VEIL] = torch.stack([torch.zeros_like(veil), veil])
-    heads = {name.partition(".")[0] for name in new}
-    return new | {n: new[own] for n, own in TIED.items() if n.partition(".")[0] in heads}
 
 
 def uniter_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
@@ -445,8 +449,3 @@ def _plain(name: str) -> str:
     name = name.replace("gamma", "weight").replace("beta", "bias").removeprefix("module.")
     rest = name.removeprefix("bert.")
     return f"uniter.{rest}" if rest != name and rest.startswith(BERT) else rest
-
-
-def _exchanged(name: str, prefixes: Mapping[str, str]) -> str | None:
-    prefix = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
-    return None if prefix is None else prefixes[prefix] + name.removeprefix(prefix)

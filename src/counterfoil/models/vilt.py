@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
 from counterfoil.core.config import config as make_config
-from counterfoil.core.types import (
-    Embeddings,
-    ModalityBatch,
-)
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import ConvertedModel, State, read_checkpoint
 from counterfoil.models.layers.joint_encoder import (
     SPREAD,
@@ -43,11 +40,7 @@ TEXT, IMAGE = 0, 1  # kinds of tokens
 
 
 def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
-    """Embed token ids (N, L), with positions and token type; padding is embedded as the word 0.
-
-    Raises:
-        ValueError: an id or a length that the model does not know.
-    """
+    """Embed token ids (N, L), with positions and token type; padding is embedded as the word 0."""
     config = body.config
     ids = valid_ids(items, longest=config.max_position_embeddings, vocabulary=config.vocab_size)
     embeddings = body.embeddings
@@ -189,9 +182,6 @@ def read_vilt_state(name: str, *, words: int | None = None) -> State:
         name: folder or name of the model.
         words: size of the vocabulary; where it is one more than that of the weights, the last
             word starts as the mean of all and is never predicted.
-
-    Raises:
-        ValueError: transformers is not installed, or there is no such model.
     """
     given = read_checkpoint(weights_file(name)).state
     state = {ours: value for theirs, value in given.items() if (ours := vilt_name(theirs))}
@@ -315,11 +305,7 @@ class ViLT(JointModel):
         return self._mask
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:
-        """Return the state dict to load, from a ViLT with other heads, see `JointModel`.
-
-        Raises:
-            ValueError: the weights are not of a ViLT of the same sizes.
-        """
+        """Return the state dict to load, from a ViLT of the same sizes with other heads."""
         new = super().adopted(state)
         for name, value in self.state_dict().items():
             if new[name].shape != value.shape:
@@ -363,10 +349,6 @@ def vilt_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:
         name: folder or name of a Hugging Face model.
         mask: id of the tokenizer's mask token, 103 in bert-base-uncased; None for one more
             embedding.
-
-    Raises:
-        ValueError: transformers is not installed, there is no such model, or `ViLT` cannot
-            represent it.
     """
     config = config_of(name)
     kind = (config.hidden_act, config.qkv_bias, config.num_channels, config.layer_norm_eps)

@@ -62,11 +62,6 @@ class RegionRelation(nn.Module):
     """
 
     def __init__(self, *, width: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the region vectors.
-        """
         super().__init__()
         check_positive(width=width)
         self.theta, self.phi = nn.Linear(width, width), nn.Linear(width, width)
@@ -210,24 +205,6 @@ class Captioner(nn.Module):
             state = self._step(memory, read, state[: len(read)])
             states.append(state)
         return torch.cat(states)
-
-    @torch.no_grad()
-    def greedy(self, regions: Embeddings, start: int, steps: int) -> tuple[Tensor, Tensor]:
-        """Return the likeliest word at each step, and its log probability; both (N, steps).
-
-        Args:
-            regions: (N, R, D).
-            start: first token of every caption.
-            steps: number of tokens; there is no end token.
-        """
-        memory, state = self._read(regions)
-        word = torch.full((len(regions),), start, device=state.device)
-        written: list[tuple[Tensor, Tensor]] = []
-        for _ in range(steps):
-            state = self._step(memory, self._words(word), state)
-            likely, word = self.out(state).log_softmax(1).max(1)
-            written.append((word, likely))
-        return torch.stack([w for w, _ in written], 1), torch.stack([p for _, p in written], 1)
 
     def _cut(self, captions: Tensor) -> tuple[Tensor, Tensor]:
         """Return (P, L + 1) ids with padding 0, and the number of predicted ones."""

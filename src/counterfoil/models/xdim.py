@@ -30,13 +30,7 @@ from counterfoil.models.layers.cross_attention import (
     score_tiles,
 )
 from counterfoil.models.layers.fused import prepare_context
-from counterfoil.models.layers.pooling import (
-    ImageTower,
-    TextTower,
-    ensure_nonempty,
-    full_mask,
-    unit_vectors,
-)
+from counterfoil.models.layers.pooling import ImageTower, TextTower, ensure_nonempty, unit_vectors
 from counterfoil.models.layers.towers import TwoTowerModel
 
 NUMBERS_AT_ONCE = 1 << 24  # entries of attended vectors: 64 MB of float32
@@ -56,11 +50,6 @@ class Dependencies(nn.Module):
     """
 
     def __init__(self, *, width: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the joint space.
-        """
         super().__init__()
         self.table = nn.Parameter(torch.randn(width, width))
         self.deviations = nn.Parameter(2.5 + 0.1 * torch.randn(width))
@@ -90,21 +79,19 @@ class XDim(TwoTowerModel):
     words. The length needs W (c * q) of each word with each image, so attended vectors are formed,
     a few captions at a time.
 
-    Departs from the authors' code in: padded regions take no part (X2; `attend_padding` brings
-    them back).
+    Departs from the authors' code in: padded regions take no part (X2).
 
     Attributes:
         score_scale: the square root of the width, the largest sum of the entries of a vector of
             length 1. The authors' margin of 0.2 is in these units.
     """
 
-    def __init__(self, *, image: ImageTower, text: TextTower, attend_padding: bool = False) -> None:
+    def __init__(self, *, image: ImageTower, text: TextTower) -> None:
         """Keyword arguments.
 
         Args:
             image: encoder of images.
             text: encoder of texts; every token counts as a word, BERT's special ones too.
-            attend_padding: let padded regions, embedded zeros, be attended to, as released.
 
         Raises:
             ValueError: towers of different widths.
@@ -112,15 +99,11 @@ class XDim(TwoTowerModel):
         super().__init__(image, text)
         self.dependencies = Dependencies(width=image.width)
         self.temperature = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
-        self.attend_padding = attend_padding
         self.score_scale = math.sqrt(image.width)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors of length 1."""
-        regions = unit_vectors(self.image(images))
-        if self.attend_padding:
-            return Embeddings(regions.tokens, full_mask(regions.tokens))
-        return ensure_nonempty(regions)
+        return ensure_nonempty(unit_vectors(self.image(images)))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""

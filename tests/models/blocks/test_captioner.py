@@ -102,15 +102,6 @@ def test_nothing_to_tell_is_zero_with_a_gradient_for_all():
     assert all((p.grad == 0).all() for p in model.parameters())
 
 
-def test_greedy_words_are_the_likeliest_given_those_before():
-    model, bag = writer(), bags(2)
-    words, likely = model.greedy(bag, start=1, steps=4)
-    ids = pad(words, (1, 0), value=1)
-    scores = model.out(model.write(bag, ids, torch.tensor([4, 4]))).log_softmax(1).view(4, 2, -1)
-    torch.testing.assert_close(scores.amax(2).T, likely)
-    assert torch.equal(scores.argmax(2).T, words)
-
-
 def test_dropout_is_of_training_only():
     model, told = writer(dropout=0.5), captions([4, 4])
     assert not torch.equal(model(bags(2), told), model(bags(2), told))

@@ -39,22 +39,6 @@ def test_padding_takes_no_part():
     torch.testing.assert_close(made(given).tokens[given.mask], by_hand(made, real, real))
 
 
-def test_padding_takes_part_where_the_authors_let_it():
-    made, given = tower(norm_padding=True), items([3, 1, 2])
-    rows = items([3, 1, 2], padding=0).values.flatten(0, 1)
-    expected = by_hand(made, rows, rows).view(3, 3, WIDTH)
-    torch.testing.assert_close(made(given).tokens[given.mask], expected[given.mask])
-
-
-def test_the_switch_changes_training_only():
-    given = items([3, 1, 2])
-    ours, theirs = (tower(norm_padding=switch) for switch in (False, True))
-    assert not torch.allclose(ours(given).tokens[given.mask], theirs(given).tokens[given.mask])
-    theirs.load_state_dict(ours.state_dict())
-    found, expected = ours.eval()(given).tokens, theirs.eval()(given).tokens
-    assert torch.equal(found[given.mask], expected[given.mask])
-
-
 def test_one_region_can_be_trained_on():
     assert tower()(items([1])).tokens.isfinite().all()
 

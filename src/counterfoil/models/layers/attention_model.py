@@ -37,31 +37,16 @@ class AttentionModel(TwoTowerModel, ABC):
 
     The score is exact, although no attended vector is ever formed: see
     `counterfoil.models.layers.cross_attention`.
-
-    Attributes:
-        heads: the attention heads.
     """
 
     heads: tuple[AttentionHead, ...]
 
     @abstractmethod
     def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-        """Pool the similarities of all queries to one score.
-
-        Args:
-            similarity: of queries with attended vectors.
-            dim: axis of the queries.
-            mask: bool, True where a query is real; None when all are. Broadcastable, and its axis
-                `dim` is that of the queries too.
-        """
+        """Pool the similarities along the queries' axis to one score; a mask may be broadcast."""
 
     def similarity(self, results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
-        """Return the similarity of each query with its attended vector, by default the cosine.
-
-        Args:
-            results: of an attention head.
-            square: squared lengths of the queries, broadcastable; None for a head that needs none.
-        """
+        """Return the cosine of each query with its attended vector; `square`: of the queries."""
         assert square is not None
         return AttendedProducts(*results).cosine(square)
 

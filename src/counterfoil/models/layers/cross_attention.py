@@ -80,10 +80,6 @@ class AttentionHead(Protocol):
     def direction(self) -> Direction:
         """Words attend to regions ("t2i") or regions to words ("i2t")."""
 
-    @property
-    def compiled(self) -> bool:
-        """Whether `torch.compile` fuses `attend` and `derivative` in `fused.FusedAttention`."""
-
     def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
         """Return `results` tensors, in the block's shape without its context axis."""
 
@@ -118,27 +114,17 @@ def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | Non
     if focus == "none":
         return weight
     with torch.no_grad():
-        bar = (
-            _masked_mean(weight, context, mask)
-            if focus == "equal"
-            else _root_weighted_mean(weight, context)
-        )
+        if focus == "prob":  # the mean of the weights w, each weighted by sqrt(w)
+            root = weight.sqrt()
+            share = root.sum(context, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
+            bar = (weight * root).sum(context, keepdim=True) / share
+        elif mask is None:
+            bar = weight.mean(context, keepdim=True)
+        else:
+            real = mask.sum(context, keepdim=True).clamp(min=1)
+            bar = weight.sum(context, keepdim=True) / real
         dropped = weight <= bar * (1 - ROUNDINGS * torch.finfo(weight.dtype).eps)
     return weight.masked_fill(dropped, 0)
-
-
-def _masked_mean(weight: Tensor, context: int, mask: Tensor | None) -> Tensor:
-    total = weight.sum(context, keepdim=True)
-    if mask is None:
-        return total / weight.shape[context]
-    return total / mask.sum(context, keepdim=True).clamp(min=1)
-
-
-def _root_weighted_mean(weight: Tensor, context: int) -> Tensor:
-    """Return the mean of the weights w, each weighted by sqrt(w): the threshold of "prob"."""
-    root = weight.sqrt()
-    share = root.sum(context, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
-    return (weight * root).sum(context, keepdim=True) / share
 
 
 # Captions packed without padding, and tiles of images x captions that fit in memory.
@@ -154,12 +140,6 @@ class LengthRun:
     """A run of n consecutive packed captions of equal length L.
 
     Their words are rows of one matrix (W, D), so the run is a view (n, L, D), without a copy.
-
-    Attributes:
-        word: row of the first word of the first caption.
-        caption: index of the first caption.
-        n: number of captions.
-        length: words per caption.
     """
 
     word: int
@@ -215,12 +195,7 @@ class PackedTexts:
         return runs
 
     def reduce_words(self, rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-        """Reduce a number per word and image to one per caption and image: (W, I) to (T, I).
-
-        Args:
-            rows: (W, I).
-            reduce: maps (n, L, I), captions of one length, to (n, I).
-        """
+        """Reduce a number per word and image to one per caption and image: (W, I) to (T, I)."""
         blocks = (rows[run.words].view(run.n, run.length, -1) for run in self.runs())
         return torch.cat([reduce(block) for block in blocks])
 
@@ -261,11 +236,6 @@ def score_tiles(
     images: Embeddings, texts: Embeddings, score: Callable[[Embeddings, PackedTexts], Tensor]
 ) -> Tensor:
     """Score all images with all texts, tile by tile.
-
-    Args:
-        images: I of them.
-        texts: T of them.
-        score: returns (T', I') scores of a tile, from its images and packed texts.
 
     Returns:
         (I, T) scores.
@@ -315,11 +285,7 @@ class AttendedProducts(NamedTuple):
     mass: Tensor
 
     def cosine(self, query: Tensor) -> Tensor:
-        """Return the cosine of query and attended vector; 0 where either is zero.
-
-        Args:
-            query: squared lengths of the queries, broadcastable.
-        """
+        """Return the cosine for queries of these squared lengths; 0 where a vector is zero."""
         # |q|^2 |a|^2 is compared with EPS^2 at the scale of the weights: at p / mass, the true
         # softmax, this is max(|q| |a|, EPS). `mass` only sets this floor, so it needs no gradient.
         floor = (EPS * self.mass.detach()).square() + torch.finfo(self.dot.dtype).tiny
@@ -345,7 +311,6 @@ class CrossAttention:
             over the queries; "clipped" is a leaky ReLU (the paper has a plain one).
         sharpness: inverse temperature of the softmax over the context; `FusedAttention` takes a
             number only, as it has no gradient of it.
-        compiled: let `torch.compile` fuse `attend` and `derivative` in the fused call.
         focus: which weights focal attention keeps, see `focal_weights`.
     """
 
@@ -356,7 +321,6 @@ class CrossAttention:
     direction: Direction
     raw_norm: RawNorm
     sharpness: float | Tensor
-    compiled: bool = False
     focus: Focus = "none"
 
     @property
@@ -522,50 +486,13 @@ def aggregate(
     return total / mask.sum(dim).clamp(min=1)
 
 
-Pooling = Literal["LSE", "Mean", "Max", "Sum", "Softmax"]
-
-
-def pool_queries(
-    kind: Pooling, similarity: Tensor, dim: int, mask: Tensor | None, temperature: float
-) -> Tensor:
-    """Pool similarities along `dim` to one score (CHAN, CVPR 2023, section 3.3).
-
-    "LSE" is log(sum(exp(s / temperature))), in units of the similarity over the temperature;
-    "Softmax" is the mean weighted with softmax(s / temperature). The rest is `aggregate`'s.
-
-    Args:
-        kind: the pooling.
-        similarity: (..., Q, ...).
-        dim: axis of the queries.
-        mask: as in `aggregate`.
-        temperature: of "LSE" and "Softmax".
-    """
-    if kind == "LSE":
-        return aggregate("LogSumExp", similarity, dim, mask, 1 / temperature) / temperature
-    if kind != "Softmax":
-        return aggregate(kind, similarity, dim, mask, 1 / temperature)
-    if mask is not None:
-        similarity = similarity.masked_fill(~mask, 0)
-    logits = similarity / temperature
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf)
-    return (logits.softmax(dim) * similarity).sum(dim)
-
-
 # Attended vectors themselves, for scores that need more of them than a cosine (SGRAF, X-Dim).
 
 
 def attended_vectors(
     images: Embeddings, words: Tensor, head: CrossAttention, *, squash: bool = False
 ) -> Tensor:
-    """Return the attended vectors (I, n, L, D) of n captions with I images; they are formed.
-
-    Args:
-        images: (I, R, D), 0 at padding.
-        words: (n, L, D), without padding; they may be scaled, as they only make the affinities.
-        head: the attention, in which words attend.
-        squash: pass the affinities through tanh (X-Dim).
-    """
+    """Return the attended vectors (I, n, L, D) of words (n, L, D), which may be scaled."""
     (n, length, width), regions = words.shape, images.tokens
     affinity = words.flatten(0, 1) @ regions.flatten(0, 1).T  # (n L, I R), one product
     affinity = affinity.view(n, length, *regions.shape[:2])
@@ -579,14 +506,7 @@ def attended_vectors(
 def attended_pairs(
     images: Embeddings, texts: Embeddings, head: CrossAttention, *, squash: bool = False
 ) -> Tensor:
-    """Return the attended vectors (P, L, D) of text p with image p; arbitrary at padding.
-
-    Args:
-        images: (P, R, D), 0 at padding.
-        texts: (P, L, D), 0 at padding.
-        head: the attention, in which words attend.
-        squash: pass the affinities through tanh (X-Dim).
-    """
+    """Return the attended vectors (P, L, D) of text p with image p; arbitrary at padding."""
     affinity = torch.bmm(texts.tokens, images.tokens.mT).transpose(0, 1)[None]  # (1, L, P, R)
     block = AttentionBlock(
         affinity.tanh() if squash else affinity, None, None, images.mask[None, None]

@@ -38,9 +38,8 @@ hardest negatives), d S is zero elsewhere and only those pairs are visited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any, final
 
@@ -123,17 +122,6 @@ class GramMatrices:
         return GramMatrices(*both)
 
 
-def _head_method(head: AttentionHead, name: str) -> Callable[..., Any]:
-    """Return a method of the head's class, compiled if the head wants that."""
-    method: Callable[..., Any] = getattr(type(head), name)
-    return _compiled(method) if head.compiled else method
-
-
-@cache
-def _compiled(method: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(method, dynamic=True)
-
-
 def _result_rows(head: AttentionHead, run: LengthRun) -> slice:
     """Rows of a head's results that belong to a run: words for t2i, captions for i2t."""
     return run.words if head.direction == "t2i" else run.captions
@@ -169,7 +157,7 @@ class FusedAttention(torch.autograd.Function):
             for run, view in plan.blocks(affinity, per_image):
                 # all heads read a block while it is in the cache
                 for head, tensors in zip(plan.heads, results, strict=True):
-                    parts = _head_method(head, "attend")(head, plan.block(head, run, view, grams))
+                    parts = head.attend(plan.block(head, run, view, grams))
                     for tensor, part in zip(tensors, parts, strict=True):
                         tensor[_result_rows(head, run)] = part.view(-1, *tensor.shape[1:])
         ctx.plan = plan
@@ -247,7 +235,7 @@ class FusedGradient:
             for head, grads in zip(plan.heads, self.d_results, strict=True):
                 rows = (_query_block(head, view, grad[_result_rows(head, run)]) for grad in grads)
                 block = plan.block(head, run, view, self.grams)
-                d_block, d_gram = _head_method(head, "derivative")(head, block, *rows)
+                d_block, d_gram = head.derivative(block, *rows)
                 if (sum_of_grams := d_grams.of(head, run)) is not None:
                     sum_of_grams.add_(d_gram)
                 total = d_block if total is None else total.add_(d_block)
@@ -282,12 +270,7 @@ class FusedGradient:
     def _pair_gradient(
         self, run: LengthRun, caption: Tensor, image: Tensor, d_grams: GramMatrices
     ) -> Tensor:
-        """Return the gradient (P, L, R) of the affinities of P pairs, and add to `d_grams`.
-
-        The P pairs become one block. Each has a context of its own, so they take the axis along
-        which the Gram matrices are numbered: the images' for t2i, (1, L, P, R), and the captions'
-        for i2t, (P, L, 1, R).
-        """
+        """Return the gradient (P, L, R) of the affinities of P pairs, and add to `d_grams`."""
         images, regions = self.regions.shape[:2]
         view = self.affinity[run.words].view(run.n, run.length, images, regions)
         pairs = view[caption, :, image]  # (P, L, R)
@@ -295,24 +278,53 @@ class FusedGradient:
         total = torch.zeros_like(pairs)
         for head, grads in zip(self.plan.heads, self.d_results, strict=True):
             gram, sum_of_grams = self.grams.of(head, run), d_grams.of(head, run)
-            by_words = head.direction == "t2i"
-            context = image if by_words else caption
-            pair_grams = None if gram is None else gram[context]
-            if by_words:
-                pair_mask = None if mask is None else mask[None, None]
-                block = AttentionBlock(pairs.transpose(0, 1)[None], pair_grams, None, pair_mask)
-                rows = (g[run.words].view(run.n, run.length, -1)[caption, :, image] for g in grads)
-                d_block, d_gram = head.derivative(block, *(row.T[None] for row in rows))
-                total += d_block[0].transpose(0, 1)
+            if head.direction == "t2i":
+                context = image
+                by_word = (g[run.words].view(run.n, run.length, -1) for g in grads)
+                rows = [rows[caption, :, image].T[None] for rows in by_word]
             else:
-                pair_mask = None if mask is None else mask[:, None, None]
-                block = AttentionBlock(pairs[:, :, None], pair_grams, None, pair_mask)
-                rows = (g[run.captions][caption, image][:, None] for g in grads)
-                d_block, d_gram = head.derivative(block, *rows)
-                total += d_block[:, :, 0]
+                context = caption
+                rows = [g[run.captions][caption, image][:, None] for g in grads]
+            block = _pairs_as_block(
+                head, pairs, None if gram is None else gram[context], None, mask
+            )
+            d_block, d_gram = head.derivative(block, *rows)
+            total += _block_as_pairs(head, d_block)
             if sum_of_grams is not None and d_gram is not None:
                 sum_of_grams.index_add_(0, context, d_gram)
         return total
+
+
+def _pairs_as_block(
+    head: AttentionHead,
+    affinity: Tensor,
+    gram: Tensor | None,
+    words: Tensor | None,
+    regions: Tensor | None,
+) -> AttentionBlock:
+    """View the affinities (P, L, R) of P pairs as one block, with masks (P, L) and (P, R).
+
+    Each pair has a context of its own, so the pairs take the axis along which the Gram matrices
+    are numbered: the images' for t2i, (1, L, P, R), and the captions' for i2t, (P, L, 1, R).
+    """
+    if head.direction == "t2i":
+        return AttentionBlock(
+            affinity.transpose(0, 1)[None],
+            gram,
+            None if words is None else words.T[None, :, :, None],
+            None if regions is None else regions[None, None],
+        )
+    return AttentionBlock(
+        affinity[:, :, None],
+        gram,
+        None if words is None else words[:, :, None, None],
+        None if regions is None else regions[:, None, None],
+    )
+
+
+def _block_as_pairs(head: AttentionHead, block: Tensor) -> Tensor:
+    """Return (P, L, R) from a block of `_pairs_as_block`."""
+    return block[0].transpose(0, 1) if head.direction == "t2i" else block[:, :, 0]
 
 
 # Preparation of the inputs, and the two entries: all with all, and aligned pairs.
@@ -386,13 +398,7 @@ def needed_grams(heads: tuple[AttentionHead, ...]) -> tuple[bool, bool]:
 def align_pairs(
     heads: tuple[AttentionHead, ...], images: Embeddings, texts: Embeddings
 ) -> AlignedPairs:
-    """Compute the affinities of P images with P texts, row by row.
-
-    Args:
-        heads: heads that will read them; they decide which Gram matrices are needed.
-        images: P of them.
-        texts: P of them.
-    """
+    """Compute the affinities of P images with P texts, as these heads read them."""
     by_words, by_regions = needed_grams(heads)
     images, texts = prepare_context(images, gram=by_words), prepare_context(texts, gram=by_regions)
     affinity = full_precision(torch.bmm(texts.tokens, images.tokens.transpose(1, 2)))
@@ -439,25 +445,9 @@ class AlignedPairs:
         return self.texts if head.direction == "t2i" else self.images
 
     def block(self, head: AttentionHead) -> AttentionBlock:
-        """View the pairs as one block, in which each pair has a context of its own.
-
-        When words attend, the pairs take the images' axis, (1, L, P, R); when regions attend, the
-        captions' axis, (P, L, 1, R). Gram matrices are numbered along that axis.
-        """
-        words, regions = self.texts.mask, region_mask(self.images)
-        if head.direction == "t2i":
-            return AttentionBlock(
-                self.affinity.transpose(0, 1)[None],
-                self.images.gram,
-                words.T[None, :, :, None],
-                None if regions is None else regions[None, None],
-            )
-        return AttentionBlock(
-            self.affinity[:, :, None],
-            self.texts.gram,
-            words[:, :, None, None],
-            None if regions is None else regions[:, None, None],
-        )
+        """View the pairs as one block that the head can attend to."""
+        gram = self.images.gram if head.direction == "t2i" else self.texts.gram
+        return _pairs_as_block(head, self.affinity, gram, self.texts.mask, region_mask(self.images))
 
     def attend(self, head: AttentionHead) -> tuple[Tensor, ...]:
         """Return the head's results: (P, L) for words, or (P, R) for regions."""
@@ -468,8 +458,7 @@ class AlignedPairs:
 
     def weights(self, head: CrossAttention) -> Tensor:
         """Return the attention (P, L, R)."""
-        weights = head.weights(self.block(head))
-        return weights[0].transpose(0, 1) if head.direction == "t2i" else weights[:, :, 0]
+        return _block_as_pairs(head, head.weights(self.block(head)))
 
 
 # Pairs listed by their rows in two pools, as in training on negatives.
@@ -484,14 +473,7 @@ class AlignedPairs:
 def align_listed(
     heads: tuple[AttentionHead, ...], images: Embeddings, texts: Embeddings, pairs: Pairs
 ) -> AlignedPairs:
-    """Compute the affinities of pairs of rows of two pools; equal to `align_pairs` of those rows.
-
-    Args:
-        heads: heads that will read them; they decide which Gram matrices are needed.
-        images: pool of images, about as many as occur in the pairs: each of them is prepared.
-        texts: pool of texts, likewise.
-        pairs: (P,) rows of the pools.
-    """
+    """Compute the affinities of listed pairs of rows; equal to `align_pairs` of those rows."""
     device = images.tokens.device
     by_words, by_regions = needed_grams(heads)
     images, pairs = prepare_context(images, gram=by_words), pairs.to(device)
@@ -550,12 +532,7 @@ class ListedPlan:
             texts.add(text)
 
     def words(self, items: Tensor, texts: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return for each text a view of its words, without the padding behind them.
-
-        Args:
-            items: (N, L, ...) for the pool of texts, or for `texts`.
-            texts: (N,) rows of the pool.
-        """
+        """Return views of the words of each text of the pool, or of `texts`, without padding."""
         lengths = self.lengths if texts is None else self.lengths[texts]
         # split into words, padding, words, padding, ...: every other part
         sizes = torch.stack([lengths, items.shape[1] - lengths], 1).flatten()

@@ -3,8 +3,7 @@
 `PairModel` is the base class of all three, `JointModel` that of UNITER and ViLT. In these two,
 items are encoded by embedding layers alone; the transformer reads the tokens of a text, then those
 of an image, as one sequence. Sequences are packed without padding, so linear layers and norms
-compute real tokens only, and a score depends neither on padding nor on the batch. `JointEncoder` is
-UNITER's transformer, `UniterHeads` are the output layers.
+compute real tokens only, and a score depends neither on padding nor on the batch.
 """
 
 from __future__ import annotations
@@ -16,22 +15,14 @@ from typing import Literal, TypeVar, final, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
 from counterfoil.core.config import Config
-from counterfoil.core.types import (
-    Embeddings,
-    Pairs,
-    WordHead,
-    WordReading,
-    WordSlots,
-)
+from counterfoil.core.types import Embeddings, Pairs, WordHead, WordReading, WordSlots
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.checkpoints import State
 from counterfoil.models.layers.pooling import (
     check_choice,
-    check_heads,
-    check_positive,
     full_precision,
 )
 
@@ -105,98 +96,6 @@ class TokenPacking:
         return flat if self.keys is None else flat[self.at]
 
 
-@final
-class JointLayer(nn.Module):
-    """BERT's layer: self-attention and MLP, each with a residual and a norm behind it (post-LN)."""
-
-    def __init__(self, *, width: int, heads: int, inner: int, dropout: float) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the tokens.
-            heads: of the attention.
-            inner: hidden width of the MLP.
-            dropout: dropout rate of attention weights and of residual branches.
-        """
-        super().__init__()
-        self.heads, self.share = heads, dropout
-        self.enter, self.leave = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, eps=EPSILON)
-        self.wide, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
-        self.last_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return the states (S, D) of all tokens, or (K, D) of those that are kept.
-
-        Args:
-            tokens: (S, D) packed tokens of all sequences.
-            packing: their positions.
-            kept: (S,) bool, the tokens whose states are needed, as queries; None for all. All
-                tokens are keys and values.
-        """
-        width = tokens.shape[1]
-        queries, residual = packing, tokens
-        if kept is None:
-            query, key, value = self.enter(tokens).chunk(3, 1)
-        else:
-            # the rows of `enter` are query, key and value: compute queries of kept tokens alone
-            queries, residual = packing.only(kept), tokens[kept]
-            weight, bias = self.enter.weight, self.enter.bias
-            query = linear(residual, weight[:width], bias[:width])
-            key, value = linear(tokens, weight[width:], bias[width:]).chunk(2, 1)
-        attended = scaled_dot_product_attention(
-            self._heads(query, queries),
-            self._heads(key, packing),
-            self._heads(value, packing),
-            attn_mask=packing.keys,
-            dropout_p=self.share if self.training else 0.0,
-        )
-        attended = queries.packed(attended.transpose(1, 2).flatten(2))
-        states = self.norm(residual + self.dropout(self.leave(attended)))
-        change = self.narrow(gelu(self.wide(states)))
-        out: Tensor = self.last_norm(states + self.dropout(change))
-        return out
-
-    def _heads(self, tokens: Tensor, packing: TokenPacking) -> Tensor:
-        """Return (P, heads, longest, D / heads) for the attention."""
-        head_width = tokens.shape[1] // self.heads
-        return packing.padded(tokens).view(*packing.shape, self.heads, head_width).transpose(1, 2)
-
-
-@final
-class JointEncoder(nn.Module):
-    """BERT's encoder over packed sequences; its last layer computes only the states needed."""
-
-    def __init__(self, *, layers: int, width: int, heads: int, inner: int, dropout: float) -> None:
-        """Keyword arguments.
-
-        Args:
-            layers: number of layers.
-            width: see `JointLayer`.
-            heads: see `JointLayer`.
-            inner: see `JointLayer`.
-            dropout: see `JointLayer`.
-
-        Raises:
-            ValueError: a size below 1, or heads that do not divide the width.
-        """
-        super().__init__()
-        check_positive(layers=layers, inner=inner)
-        check_heads(heads, width)
-        self.layers = nn.ModuleList(
-            JointLayer(width=width, heads=heads, inner=inner, dropout=dropout)
-            for _ in range(layers)
-        )
-
-    def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return last hidden states (S, D), or (K, D) of the kept tokens; see `JointLayer`."""
-        for layer in self.layers[:-1]:
-            tokens = layer(tokens, packing)
-        last: Tensor = self.layers[-1](tokens, packing, kept)
-        return last
-
-
 # Texts and images as packed sequences: the text's tokens, then the image's.
 
 
@@ -223,14 +122,7 @@ def token_pool(images: Embeddings, texts: Embeddings) -> Tensor:
 def gather_pairs(
     pool: Tensor, images: Embeddings, texts: Embeddings, pairs: Pairs
 ) -> tuple[TokenPacking, Tensor]:
-    """Pack listed pairs of rows, as `pack_pairs` does, without unpacked copies of their items.
-
-    Args:
-        pool: as `token_pool` returns it.
-        images: pool of images.
-        texts: pool of texts.
-        pairs: rows of the pools.
-    """
+    """Pack listed pairs like `pack_pairs`, from the `token_pool` of the images and texts."""
     text_length, image_length = texts.mask.shape[1], images.mask.shape[1]
     packing = TokenPacking.of(torch.cat([texts.mask[pairs.text], images.mask[pairs.image]], 1))
     # index of each token in the pool, if it is a word, and if it is of the image
@@ -288,12 +180,6 @@ class TiedHead(nn.Module):
     """An output layer that shares its matrix with another module, such as the word embeddings."""
 
     def __init__(self, *, width: int, answers: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the states.
-            answers: number of outputs.
-        """
         super().__init__()
         self.enter = head_transform(width)
         self.bias = nn.Parameter(torch.zeros(answers))
@@ -308,12 +194,6 @@ class ClassHead(nn.Module):
     """An output layer that classifies."""
 
     def __init__(self, *, width: int, classes: int) -> None:
-        """Keyword arguments.
-
-        Args:
-            width: of the states.
-            classes: number of classes.
-        """
         super().__init__()
         self.enter, self.out = head_transform(width), nn.Linear(width, classes)
 
@@ -330,18 +210,6 @@ class UniterHeads(nn.Module):
     def __init__(
         self, *, outputs: tuple[str, ...], width: int, words: int, features: int, classes: int
     ) -> None:
-        """Keyword arguments.
-
-        Args:
-            outputs: names of the heads, from `OUTPUTS`.
-            width: of the states.
-            words: size of the vocabulary.
-            features: width of a region's features.
-            classes: number of region classes.
-
-        Raises:
-            ValueError: an unknown output, or none that gives a score.
-        """
         super().__init__()
         for output in outputs:
             check_choice("outputs", output, OUTPUTS)
@@ -373,11 +241,7 @@ class UniterHeads(nn.Module):
 
 
 def require_head(head: Head | None, name: str) -> Head:
-    """Return a head that must not be None.
-
-    Raises:
-        ValueError: the model has no such head.
-    """
+    """Return a head; that the model has none is an error."""
     if head is None:
         raise ValueError(f"this model has no head {name!r}; build it with that among its outputs")
     return head
@@ -392,13 +256,7 @@ Score = Literal["probability", "logit"]
 
 
 class PairModel(RetrievalModel, ABC):
-    """A model that reads a text and an image together, and scores them by one logit.
-
-    A subclass implements `score_indices`.
-
-    Attributes:
-        score: "probability" or "logit".
-    """
+    """A model that reads a text and an image together, and scores them by one logit."""
 
     score: Score
 
@@ -439,9 +297,6 @@ class JointModel(PairModel):
 
     It implements `counterfoil.core.types.WordHeadModel`: one pass gives the score, and predictions
     for words. Subclasses implement the embedding of tokens, the transformer and the pooling.
-
-    Attributes:
-        says: output layers.
     """
 
     says: UniterHeads
@@ -495,11 +350,7 @@ class JointModel(PairModel):
         want: frozenset[WordHead],
         slots: WordSlots | None = None,
     ) -> WordReading:
-        """Return the wanted outputs for P images with P texts, from one pass; see `WordHeadModel`.
-
-        Raises:
-            ValueError: there is no head for an output, or words are wanted without slots.
-        """
+        """Return the wanted outputs for P images with P texts, see `WordHeadModel`."""
         packing, tokens = pack_pairs(images, texts)
         is_word = packing.column < texts.mask.shape[1]
         slot_rows = _slot_rows(packing, want, slots)
@@ -556,9 +407,6 @@ class JointModel(PairModel):
 
         Where they are missing, the rank starts as the yes of `match`, `doubt` as `match`, and
         `correct` as `fill`.
-
-        Raises:
-            ValueError: the weights are of another kind of model.
         """
         return match_state(self.state_dict(), with_derived_heads(state))
 
@@ -590,9 +438,6 @@ def mask_token(mask: int | None, vocabulary: int) -> tuple[int, int]:
     Args:
         mask: id of the tokenizer's mask token; None for one more embedding behind the vocabulary.
         vocabulary: number of token ids.
-
-    Raises:
-        ValueError: the id is outside the vocabulary.
     """
     if mask is None:
         return vocabulary, vocabulary + 1
@@ -629,9 +474,6 @@ def with_derived_heads(state: Mapping[str, Tensor]) -> State:
     """Add the heads of TAGS that a state dict lacks, as copies of its pretrained heads.
 
     The rank starts as the yes of `match`, `doubt` as `match` and `correct` as `fill`.
-
-    Args:
-        state: weights of a `UNITER` or `ViLT`.
     """
     new = dict(state)
     for part in ("weight", "bias"):
@@ -659,15 +501,7 @@ def build_seeded(spec: Config[Head]) -> Head:
 
 
 def match_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:
-    """Return the given weights for the heads that a model has; missing heads stay as they are.
-
-    Args:
-        own: weights of the model.
-        given: weights of another model, to be loaded.
-
-    Raises:
-        ValueError: they differ in more than their heads.
-    """
+    """Return the given weights for the heads that a model has; missing heads stay as they are."""
     for name in {*own, *given}:
         if not name.startswith(FREE) and (name in own) != (name in given):
             lacks = "is not in the weights given" if name in own else "is not in this model"

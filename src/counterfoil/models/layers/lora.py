@@ -23,9 +23,6 @@ def add_lora(body: nn.Module, rank: int, where: str = ATTENTION) -> nn.Module:
         body: the model.
         rank: rank of the adapters.
         where: regular expression of the names of the projections, or of whole attention modules.
-
-    Raises:
-        ValueError: peft is not installed, or the model has no such projections.
     """
     peft = _library()
     body.requires_grad_(False)
@@ -74,13 +71,7 @@ def lora_state(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[s
 
 
 class LoRADualEncoder(SingleVectorModel):
-    """A pretrained dual encoder whose attention may have low-rank adapters.
-
-    Attributes:
-        body: the pretrained model.
-        lora: rank of the adapters; 0 for none.
-        apart: whether adapters stay separate from the weights in a finished model.
-    """
+    """A pretrained dual encoder whose attention may have low-rank adapters."""
 
     body: nn.Module
 

@@ -64,11 +64,7 @@ def batch_norm_tokens(norm: nn.BatchNorm1d, tokens: Tensor, mask: Tensor | None 
 
 
 class ImageTower(nn.Module, ABC):
-    """An encoder of images as region vectors.
-
-    Attributes:
-        width: width of the vectors.
-    """
+    """An encoder of images as region vectors of one width."""
 
     width: int
 
@@ -78,11 +74,7 @@ class ImageTower(nn.Module, ABC):
 
 
 class TextTower(nn.Module, ABC):
-    """An encoder of texts as word vectors.
-
-    Attributes:
-        width: width of the vectors.
-    """
+    """An encoder of texts as word vectors of one width."""
 
     width: int
 
@@ -92,11 +84,7 @@ class TextTower(nn.Module, ABC):
 
 
 class WordTower(TextTower, ABC):
-    """A text tower with an embedding for each word of a vocabulary.
-
-    Attributes:
-        embed: embeddings of the words, followed by those of special tokens.
-    """
+    """A text tower with an embedding for each word of a vocabulary, then special tokens."""
 
     embed: nn.Embedding
 
@@ -107,9 +95,6 @@ class WordTower(TextTower, ABC):
         Args:
             rows: (W,) long, ids of the words with a ready-made vector.
             vectors: (W, F), those vectors.
-
-        Raises:
-            ValueError: F is not the width of a word embedding.
         """
         width = self.embed.embedding_dim
         if vectors.shape[1] != width:
@@ -135,11 +120,7 @@ def zero_padded(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def check_features(items: ModalityBatch, features: int) -> None:
-    """Check that items hold vectors of the width that a model reads.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Refuse items without vectors of the width that a model reads."""
     given = items.values.shape
     if len(given) != 3 or given[-1] != features:
         raise ValueError(
@@ -166,16 +147,7 @@ def masked_ids(items: ModalityBatch) -> Tensor:
 
 
 def valid_ids(items: ModalityBatch, *, longest: int, vocabulary: int) -> Tensor:
-    """Return (N, L) token ids, 0 at padding, after checking that a model can read them.
-
-    Args:
-        items: texts.
-        longest: maximum number of tokens.
-        vocabulary: number of token ids.
-
-    Raises:
-        ValueError: a text is too long, or an id is outside the vocabulary.
-    """
+    """Return (N, L) token ids, 0 at padding; texts too long and unknown ids are refused."""
     ids = masked_ids(items)
     if ids.shape[1] > longest:
         raise ValueError(
@@ -191,11 +163,7 @@ def valid_ids(items: ModalityBatch, *, longest: int, vocabulary: int) -> Tensor:
 
 
 def check_heads(heads: int, width: int) -> None:
-    """Check that the number of attention heads divides the width.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Refuse a number of attention heads that does not divide the width."""
     check_positive(width=width, heads=heads)
     if width % heads:
         raise ValueError(
@@ -204,11 +172,7 @@ def check_heads(heads: int, width: int) -> None:
 
 
 def check_patch(size: int, patch: int) -> None:
-    """Check that patches divide square pictures.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Refuse patches that do not divide square pictures."""
     if size % patch:
         raise ValueError(
             f"patches of {patch} pixels do not divide pictures of {size}; choose a multiple of "
@@ -217,11 +181,7 @@ def check_patch(size: int, patch: int) -> None:
 
 
 def check_positive(**sizes: int) -> None:
-    """Check that sizes are at least 1.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Refuse sizes below 1."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name}={size} is not possible; it must be at least 1")
@@ -268,10 +228,6 @@ def unit_vectors(bag: Embeddings) -> Embeddings:
 
 
 def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    """Check that an argument is one of the allowed words.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Refuse an argument that is not one of the allowed words."""
     if given not in allowed:
         raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(allowed)}")

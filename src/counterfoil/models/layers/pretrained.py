@@ -23,7 +23,7 @@ from counterfoil.models.layers.pooling import (
     masked_ids,
     projection,
 )
-from counterfoil.models.layers.towers import WordDrop, check_share, drop_cells
+from counterfoil.models.layers.towers import check_share, drop_cells, drop_words
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 HALF = (0.5, 0.5, 0.5)
@@ -50,11 +50,7 @@ class PictureFormat:
 
 
 def encoder_folder(folder: Path) -> Path:
-    """Return the folder of the encoder: a subfolder in models of sentence-transformers.
-
-    Raises:
-        ValueError: it is a model of sentence-transformers with further layers behind the encoder.
-    """
+    """Return the folder of the encoder: a subfolder in models of sentence-transformers."""
     modules = folder / "modules.json"
     if not modules.is_file():
         return folder
@@ -75,11 +71,7 @@ def encoder_folder(folder: Path) -> Path:
 
 
 def picture_format(name: str) -> PictureFormat:
-    """Return the picture format of the model of this folder or name.
-
-    Raises:
-        ValueError: it has no configuration of an image processor.
-    """
+    """Return the picture format of the model of this folder or name."""
     transformers = import_transformers()
     try:
         plain, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
@@ -98,11 +90,7 @@ def picture_format(name: str) -> PictureFormat:
 
 
 def config_of(name: str) -> Any:
-    """Return the configuration of the model of this folder or name.
-
-    Raises:
-        ValueError: transformers is not installed, or there is no such model.
-    """
+    """Return the configuration of the model of this folder or name."""
     try:
         return import_transformers().AutoConfig.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
@@ -110,11 +98,7 @@ def config_of(name: str) -> Any:
 
 
 def written_config(name: str) -> str:
-    """Return the configuration of the model of this folder or name as JSON.
-
-    Raises:
-        ValueError: transformers is not installed, or there is no such model.
-    """
+    """Return the configuration of the model of this folder or name as JSON."""
     return config_as_dict(config_of(name))
 
 
@@ -124,34 +108,20 @@ def config_as_dict(config: Any) -> str:
 
 
 def weights_file(name: str) -> Path:
-    """Return the weights file of a folder or name; downloaded if needed.
-
-    Raises:
-        ValueError: transformers is not installed, or there are no weights in a single file.
-    """
+    """Return the weights file of a folder or name; downloaded if needed."""
     reason = ""
     for file in FILES:
         try:
             path = import_transformers().utils.cached_file(name, file)
         except (OSError, ValueError) as error:
-            reason = reason or (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
+            reason = reason or first_line(error)
             continue
         return Path(path)
     raise ValueError(f"{name} has no {' or '.join(FILES)} that can be read here: {reason}")
 
 
 def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> nn.Module:
-    """Load a model in single precision, with fresh weights if not `pretrained`.
-
-    Args:
-        name: folder or name.
-        pretrained: load its weights.
-        config: its configuration as JSON, for fresh weights; then neither the folder nor the hub
-            is read.
-
-    Raises:
-        ValueError: transformers is not installed, or there is no such model.
-    """
+    """Load a model in single precision, with fresh weights if not `pretrained`."""
     transformers = import_transformers()
     quiet = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
@@ -185,11 +155,7 @@ def freeze_unused(module: nn.Module, output: Tensor) -> None:
 
 
 def import_transformers() -> Any:
-    """Import Hugging Face transformers.
-
-    Raises:
-        ValueError: it is not installed.
-    """
+    """Import Hugging Face transformers, which is optional."""
     try:
         import transformers
     except ImportError as error:
@@ -199,15 +165,19 @@ def import_transformers() -> Any:
     return transformers
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without the stop at its end."""
+    return (str(error).strip().splitlines() or [repr(error)])[0].rstrip(". ")
+
+
 def _read_config(written: str) -> Any:
     plain = json.loads(written)
     return import_transformers().AutoConfig.for_model(plain.pop("model_type"), **plain)
 
 
 def _missing(name: str, error: Exception) -> str:
-    reason = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
     return (
-        f"{name} cannot be loaded as a Hugging Face model: {reason}; give a folder with "
+        f"{name} cannot be loaded as a Hugging Face model: {first_line(error)}; give a folder with "
         "config.json and weights, or the name of a model on the hub"
     )
 
@@ -332,12 +302,15 @@ class BertTextTower(PretrainedTower, TextTower):
         freeze_unused(self.body, states)
         self.fc = projection(states.shape[-1], width)
         self.dropout = nn.Dropout(dropout)
-        tokens = int(self.word_table().num_embeddings) if word_drop else 1  # type: ignore[arg-type]
-        self.augment = WordDrop(share=word_drop, mask=mask or 0, vocabulary=tokens, ends=False)
+        self.word_drop = check_share(word_drop, "word_drop")
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Encode texts."""
-        items = self.augment(items)
+        if self.training and self.mask is not None:
+            vocabulary = int(self.word_table().num_embeddings)  # type: ignore[arg-type]
+            items = drop_words(
+                items, self.word_drop, mask=self.mask, vocabulary=vocabulary, ends=False
+            )
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             states = self._states(masked_ids(items), items.mask)
         return Embeddings(self.dropout(self.fc(states)), items.mask)
@@ -460,14 +433,7 @@ PREFIX = "timm:"  # of names of models that this library builds from towers of t
 
 
 def timm_library(what: str = "this") -> Any:
-    """Import timm.
-
-    Args:
-        what: the user of timm, for the error message.
-
-    Raises:
-        ValueError: it is not installed.
-    """
+    """Import timm, which is optional; `what` is its user, for the error message."""
     try:
         import timm
     except ImportError as error:
@@ -476,17 +442,12 @@ def timm_library(what: str = "this") -> Any:
 
 
 def timm_network(name: str, *, pretrained: bool) -> nn.Module:
-    """Create a network without its classifier.
-
-    Raises:
-        ValueError: timm is not installed, or cannot create it.
-    """
+    """Create a network without its classifier."""
     timm = timm_library(f"the network {name!r}")
     try:
         network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except (RuntimeError, OSError, ValueError) as error:
-        first = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"timm cannot make {name!r}: {first}") from error
+        raise ValueError(f"timm cannot make {name!r}: {first_line(error)}") from error
     assert isinstance(network, nn.Module)
     return network
 
@@ -545,11 +506,7 @@ class TimmTower(StatesTower):
 
 
 def timm_format(name: str) -> PictureFormat:
-    """Return the picture format of a model of timm: the whole picture, squeezed to a square.
-
-    Raises:
-        ValueError: timm is not installed, or does not know the model; similar names are listed.
-    """
+    """Return the picture format of a model of timm: the whole picture, squeezed to a square."""
     timm = timm_library()
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.3)

@@ -35,57 +35,8 @@ from counterfoil.models.layers.pooling import (
 MASKED, REPLACED = 0.5, 0.6  # 50 % of the dropped words are masked, 10 % replaced, 40 % deleted
 
 
-@final
-class RegionDrop(nn.Module):
-    """`drop_regions` in training; the identity in evaluation."""
-
-    def __init__(self, *, share: float) -> None:
-        """Keyword arguments.
-
-        Args:
-            share: probability of leaving out a region.
-        """
-        super().__init__()
-        self.share = check_share(share, "region_drop")
-
-    def forward(self, items: ModalityBatch) -> ModalityBatch:
-        """Drop some of the regions in training."""
-        return drop_regions(items, self.share) if self.training else items
-
-
-@final
-class WordDrop(nn.Module):
-    """`drop_words` in training; the identity in evaluation."""
-
-    def __init__(self, *, share: float, mask: int, vocabulary: int, ends: bool = True) -> None:
-        """Keyword arguments.
-
-        Args:
-            share: probability of masking, replacing or deleting a word.
-            mask: id of the token that masks a word.
-            vocabulary: random words have ids below this.
-            ends: see `drop_words`.
-        """
-        super().__init__()
-        self.share = check_share(share, "word_drop")
-        self.mask, self.vocabulary, self.ends = mask, vocabulary, ends
-
-    def forward(self, items: ModalityBatch) -> ModalityBatch:
-        """Change some of the words in training."""
-        if not self.training:
-            return items
-        return drop_words(
-            items, self.share, mask=self.mask, vocabulary=self.vocabulary, ends=self.ends
-        )
-
-
 def drop_regions(items: ModalityBatch, share: float) -> ModalityBatch:
-    """Leave out each region with probability `share`.
-
-    Args:
-        items: N images of L regions.
-        share: from 0 up to, not including, 1.
-    """
+    """Leave out each region with probability `share`, from 0 to below 1."""
     if not share:
         return items
     return _packed(items, torch.rand(items.mask.shape, device=items.mask.device) >= share)
@@ -124,10 +75,6 @@ def drop_cells(bag: Embeddings, share: float) -> Embeddings:
 
     Each image draws r from 0 to 1. If r <= `share` it keeps every cell; else each cell is left out
     with probability share * r.
-
-    Args:
-        bag: N images of L cells.
-        share: from 0 up to, not including, 1.
     """
     if not share:
         return bag
@@ -138,11 +85,7 @@ def drop_cells(bag: Embeddings, share: float) -> Embeddings:
 
 
 def check_share(share: float, name: str) -> float:
-    """Check that a share is at least 0 and below 1.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Return a share that is at least 0 and below 1; others are refused."""
     if not 0 <= share < 1:
         raise ValueError(f"{name}={share} is not possible; give a share from 0 to below 1")
     return share
@@ -206,13 +149,13 @@ class Regions(ImageTower):
         super().__init__()
         check_positive(features=features, width=width)
         self.width = width
-        self.augment = RegionDrop(share=region_drop)
+        self.region_drop = check_share(region_drop, "region_drop")
         self.fc = projection(features, width)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Project every region."""
         check_features(items, self.fc.in_features)
-        items = self.augment(items)
+        items = drop_regions(items, self.region_drop) if self.training else items
         values = items.values.to(self.fc.weight.dtype)
         return Embeddings(self.fc(zero_padded(values, items.mask)), items.mask)
 
@@ -241,7 +184,6 @@ class MLPRegions(ImageTower):
         width: int = 1024,
         inner: int | None = None,
         init: Init = "default",
-        norm_padding: bool = False,
         region_drop: float = 0.0,
         stacked: bool = False,
         dropout: float = 0.0,
@@ -254,8 +196,6 @@ class MLPRegions(ImageTower):
             inner: width inside the network; half the width where None.
             init: how its two layers start: "default" as PyTorch's do (GPO, ESA), or "xavier" as
                 the linear layer beside it does (HREM).
-            norm_padding: let padding, as zeros, take part in the batch statistics, as the
-                authors' code does.
             region_drop: share of regions that are left out in training.
             stacked: the network reads the output of the linear layer.
             dropout: dropout rate of the sum.
@@ -268,8 +208,8 @@ class MLPRegions(ImageTower):
         check_positive(features=features, width=width, inner=inner)
         check_choice("init", init, get_args(Init))
         layer = projection if init == "xavier" else nn.Linear
-        self.width, self.norm_padding = width, norm_padding
-        self.augment = RegionDrop(share=region_drop)
+        self.width = width
+        self.region_drop = check_share(region_drop, "region_drop")
         self.fc = projection(features, width)
         self.stacked, self.dropout = stacked, nn.Dropout(dropout)
         self.enter = layer(width if stacked else features, inner)
@@ -279,18 +219,13 @@ class MLPRegions(ImageTower):
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Return the sum of both projections of every region."""
         check_features(items, self.fc.in_features)
-        items = self.augment(items)
+        items = drop_regions(items, self.region_drop) if self.training else items
         values = zero_padded(items.values.to(self.fc.weight.dtype), items.mask)
         linear = self.fc(values)
-        deep = self._deep(linear if self.stacked else values, items.mask)
-        return Embeddings(self.dropout(linear + deep), items.mask)
-
-    def _deep(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Return the (N, R, width) outputs of the network."""
-        everything = not self.norm.training or self.norm_padding or bool(mask.all())
-        normal = batch_norm_tokens(self.norm, self.enter(values), None if everything else mask)
-        deep: Tensor = self.leave(normal.relu())
-        return deep
+        entered = self.enter(linear if self.stacked else values)
+        everything = not self.norm.training or bool(items.mask.all())
+        normal = batch_norm_tokens(self.norm, entered, None if everything else items.mask)
+        return Embeddings(self.dropout(linear + self.leave(normal.relu())), items.mask)
 
 
 # Word ids through a recurrent network.
@@ -332,7 +267,7 @@ class GRU(WordTower):
         check_positive(words=words, word_width=word_width, width=width, layers=layers)
         self.width = width
         self.words = words
-        self.augment = WordDrop(share=word_drop, mask=words, vocabulary=words, ends=drop_ends)
+        self.word_drop, self.drop_ends = check_share(word_drop, "word_drop"), drop_ends
         self.embed = nn.Embedding(words + (word_drop > 0), word_width)
         self.dropout = nn.Dropout(dropout)
         self.rnn = nn.GRU(word_width, width, layers, batch_first=True, bidirectional=bidirectional)
@@ -346,7 +281,10 @@ class GRU(WordTower):
     def embedded(self, items: ModalityBatch) -> Embeddings:
         """Return word embeddings (N, L, word_width), after `drop_words` in training."""
         self._check(items)
-        items = self.augment(items)
+        if self.training:
+            items = drop_words(
+                items, self.word_drop, mask=self.words, vocabulary=self.words, ends=self.drop_ends
+            )
         return Embeddings(self.dropout(self.embed(masked_ids(items))), items.mask)
 
     def read(self, vectors: Tensor, mask: Tensor) -> Embeddings:
@@ -375,13 +313,7 @@ class GRU(WordTower):
 
 
 def run_recurrent(rnn: nn.GRU, vectors: Tensor, mask: Tensor) -> Tensor:
-    """Return (N, L, H) outputs of a recurrent network that stops at each item's last real vector.
-
-    Args:
-        rnn: the network, batch first.
-        vectors: (N, L, F).
-        mask: (N, L), True from the first real vector to the last.
-    """
+    """Return (N, L, H) outputs for vectors (N, L, F), up to each item's last real vector."""
     lengths = mask.sum(1).clamp(min=1).cpu()
     packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
     states: Tensor
@@ -478,10 +410,7 @@ def _halve(channels: int, more: int) -> nn.Sequential:
 class TwoTowerModel(RetrievalModel):
     """A model with an image tower and a text tower of the same width.
 
-    Attributes:
-        image: encoder of images.
-        text: encoder of texts.
-        normalise: whether vectors of images, and those of texts, are scaled to length 1.
+    `normalise` says whether vectors of images, and those of texts, are scaled to length 1.
     """
 
     def __init__(
