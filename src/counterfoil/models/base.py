@@ -147,15 +147,10 @@ class PretrainedPart(Protocol):
 
 @runtime_checkable
 class SupportsLoRA(Protocol):
-    """A model that may have low-rank adapters.
+    """A model that may have low-rank adapters."""
 
-    Attributes:
-        lora: rank of the adapters; 0 for none.
-        apart: whether adapters stay separate from the weights in a finished model.
-    """
-
-    lora: int
-    apart: bool
+    lora: int  # rank of the adapters; 0 for none
+    apart: bool  # whether adapters stay separate from the weights in a finished model
 
     def merge(self) -> None:
         """Merge the adapters into the weights and remove them."""
@@ -164,13 +159,9 @@ class SupportsLoRA(Protocol):
 
 @runtime_checkable
 class FrozenTower(Protocol):
-    """An image tower whose backbone outputs can be cached and passed in place of pixels.
+    """An image tower whose backbone outputs can be cached and passed in place of pixels."""
 
-    Attributes:
-        body: the backbone.
-    """
-
-    body: nn.Module
+    body: nn.Module  # the backbone
 
     @property
     def still(self) -> str | None:

@@ -132,21 +132,13 @@ WRAPPER = re.compile(r"(?<!\w)module\.")  # of `nn.DataParallel`
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorNames:
-    """The mapping of a system's tensor names to this library's.
+    """The mapping of a system's tensor names to this library's."""
 
-    Attributes:
-        system: name of the system with an article, for messages.
-        prefixes: their prefixes and ours; the first that fits is replaced.
-        unused: prefixes of their tensors that are left out.
-        needed: our names that every checkpoint of the system has.
-        either: our names of which it has at least one.
-    """
-
-    system: str
-    prefixes: Mapping[str, str]
-    unused: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    either: tuple[str, ...] = ()
+    system: str  # name of the system with an article, for messages
+    prefixes: Mapping[str, str]  # their prefixes and ours; the first that fits is replaced
+    unused: tuple[str, ...] = ()  # prefixes of their tensors that are left out
+    needed: tuple[str, ...] = ()  # our names that every checkpoint of the system has
+    either: tuple[str, ...] = ()  # our names of which it has at least one
 
     def ours(self, theirs: str) -> str | None:
         """Return our name of one of their tensors; None for one that is left out."""

@@ -53,15 +53,10 @@ from counterfoil.models.layers.towers import GRU, MLPRegions, run_recurrent
 
 @final
 class PartVectors(NamedTuple):
-    """Outputs of a `PartsTower` for N items.
+    """Outputs of a `PartsTower` for N items."""
 
-    Attributes:
-        parts: (N, L, F) vectors of the parts; arbitrary at padding.
-        whole: (N, D) vector of the whole item.
-    """
-
-    parts: Embeddings
-    whole: Tensor
+    parts: Embeddings  # (N, L, F) vectors of the parts; arbitrary at padding
+    whole: Tensor  # (N, D) vector of the whole item
 
 
 class PartsTower(nn.Module, ABC):
@@ -481,11 +476,9 @@ class DivE(RetrievalModel):
         return self.texts(texts)[0]
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
         return set_score_pairs(self.similarity, images, texts, self.alpha)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores of every image with every text."""
         return set_score_matrix(self.similarity, images, texts, self.alpha)
 
     def forward(self, batch: Batch) -> EncodedViews:

@@ -36,7 +36,6 @@ class EmbeddingModel(SingleVectorModel):
         return self._vectors(texts, "text")
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) inner products of every image and text."""
         if images.tokens.shape[-1] != texts.tokens.shape[-1]:
             raise ValueError(
                 f"image vectors are {images.tokens.shape[-1]} wide and text vectors "

@@ -57,16 +57,7 @@ class ExternalAttention(nn.Module):
         self.fc = projection(width, width)
 
     def forward(self, bag: Embeddings, keep: Tensor | None = None) -> Tensor:
-        """Pool an item to one or more vectors; zero for an empty item.
-
-        Args:
-            bag: (N, L, D).
-            keep: (N, C, L) bool, the elements of each of C copies of an item; None for one copy
-                with all.
-
-        Returns:
-            (N, C, D).
-        """
+        """Pool (N, L, D) to (N, C, D), one vector for each copy in `keep` (N, C, L); 0 if empty."""
         tokens = zero_padded(bag.tokens, bag.mask)
         logits = self.fc(tokens)
         masks = bag.mask.unsqueeze(1)

@@ -113,15 +113,10 @@ TINY = 1e-12
 @final
 @dataclass(frozen=True, slots=True)
 class FragmentMatches:
-    """Scores of the fragments (regions or words) of A items with B items of the other modality.
+    """Scores of the fragments (regions or words) of A items with B items of the other modality."""
 
-    Attributes:
-        best: (A, B, K) the highest scores, in descending order; 0 where there are fewer.
-        mean: (A, B) mean of all scores.
-    """
-
-    best: Tensor
-    mean: Tensor
+    best: Tensor  # (A, B, K) the highest scores, in descending order; 0 where there are fewer
+    mean: Tensor  # (A, B) mean of all scores
 
 
 @torch.no_grad()
@@ -162,12 +157,7 @@ def match_fragments(
 
 
 def _fragment_scores(block: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the scores (n, L, I) of words and (n, R, I) of regions.
-
-    Args:
-        block: (n, L, R, I) cosines, which are overwritten.
-        real: (R, I) bool, True at real regions; None when all are.
-    """
+    """Return scores (n, L, I) of words and (n, R, I) of regions from cosines, overwritten."""
     block = leaky_relu(block, SLOPE, inplace=True)
     if real is not None:
         block.masked_fill_(~real, 0)
@@ -200,15 +190,10 @@ def _summarise(scores: Tensor, real: Tensor | None, best: int) -> FragmentMatche
 @final
 @dataclass(frozen=True, slots=True)
 class GraphEdges:
-    """Directed edges from A items to the B items that they attend to.
+    """Directed edges from A items to the B items that they attend to."""
 
-    Attributes:
-        kept: (A, B) bool, whether A attends to B at all (connection).
-        relevance: (A, B) bias of the attention logits.
-    """
-
-    kept: Tensor
-    relevance: Tensor
+    kept: Tensor  # (A, B) bool, whether A attends to B at all (connection)
+    relevance: Tensor  # (A, B) bias of the attention logits
 
 
 @final

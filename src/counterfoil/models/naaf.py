@@ -51,18 +51,14 @@ class NegativeAwareAttention:
                    + sum_k p_k s_k                                           p: attention of SCAN
 
     Words have length 1, so the cosine is that of `AttendedProducts` with a query of length 1.
-
-    Attributes:
-        sharpness: inverse temperature of both attentions.
-        threshold: the threshold t; a number, or a tensor without axes.
     """
 
     results: ClassVar[int] = 2
     learnt: ClassVar[int] = 2
     grams: ClassVar[bool] = True
 
-    sharpness: float
-    threshold: float | Tensor
+    sharpness: float  # inverse temperature of both attentions
+    threshold: float | Tensor  # the threshold t; a number, or a tensor without axes
     direction: Direction = "t2i"
 
     def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
@@ -161,11 +157,9 @@ class NAAF(TwoTowerModel):
         return prepare_context(unit_vectors(self.image(images)))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
         return self._score(align_pairs((self._head(),), images, texts), texts)
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """Return the (P,) scores of listed pairs of rows."""
         aligned = align_listed((self._head(),), images, texts, pairs)
         return self._score(aligned, texts.rows(pairs.text))
 
@@ -227,13 +221,7 @@ class NAAF(TwoTowerModel):
         return (negative + positive).sum(1) / mask.sum(1)
 
     def _negative(self, margin: Tensor, words: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the negative effects of words.
-
-        Args:
-            margin: (n, L, I), 0 at padding.
-            words: (n, L, D) their vectors.
-            mask: (n, L), or None when all words are real.
-        """
+        """Return the negative effects of words (n, L, D) from margins (n, L, I), 0 at padding."""
         if self.training:
             return margin.clamp(max=0)
         with torch.no_grad():  # only the sign is taken, so nothing flows through the propagation
@@ -265,12 +253,6 @@ def mined_thresholds(
     p_mismatched(t), where matched words begin to prevail; that of inference is the mean of the
     matched words minus three deviations. Values outside [0, 1] become 0, and both are smoothed
     with the carried ones.
-
-    Args:
-        matched: (W,) best affinities of words with the image that they describe.
-        mismatched: (W,) the same with an image that they do not describe.
-        carried: (2,) thresholds of training and of inference so far.
-        alpha: see `NAAF`.
     """
     (mean_p, std_p), (mean_n, std_n) = (
         (x.mean(), x.std(correction=1)) for x in (matched, mismatched)

@@ -49,15 +49,10 @@ FILES = (
 @final
 @dataclass(frozen=True, slots=True)
 class OpenClipPlace:
-    """The location of an open_clip model.
+    """The location of an open_clip model."""
 
-    Attributes:
-        model: an architecture, ``hf-hub:USER/MODEL`` or ``local-dir:FOLDER``.
-        tag: pretrained weights of an architecture; "" for fresh ones.
-    """
-
-    model: str
-    tag: str = ""
+    model: str  # an architecture, ``hf-hub:USER/MODEL`` or ``local-dir:FOLDER``
+    tag: str = ""  # pretrained weights of an architecture; "" for fresh ones
 
     @property
     def folder(self) -> Path | None:

@@ -130,7 +130,7 @@ class GraphReasoning(nn.Module):
         self.update = projection(width, width)
 
     def forward(self, nodes: Tensor, mask: Tensor | None) -> Tensor:
-        """(..., K, S) to the same; a mask (..., K) is False at nodes that nobody reads."""
+        """Map nodes (..., K, S) to the same; the mask (..., K) is False at nodes not to be read."""
         edges = self.query(nodes) @ self.key(nodes).mT
         if mask is not None:
             edges = edges.masked_fill(~mask.unsqueeze(-2), -torch.inf)
@@ -150,14 +150,7 @@ class AttentionFiltration(nn.Module):
     def forward(
         self, nodes: Tensor, mask: Tensor | None, *, per_caption: bool
     ) -> tuple[Tensor, Moments | None]:
-        """Return (I, n, S) filtered vectors of nodes (I, n, K, S), and the batch statistics.
-
-        Args:
-            nodes: similarity vectors.
-            mask: (I, n, K), or None when all are real.
-            per_caption: normalise by the statistics of each caption, over images and nodes, which
-                are returned as (n,) means and variances; else by the running ones.
-        """
+        """Return (I, n, S) filtered vectors of nodes (I, n, K, S), and the batch statistics."""
         logits = self.attention(nodes).squeeze(-1)
         norm, moments = self.norm, None
         assert norm.running_mean is not None
@@ -259,7 +252,6 @@ class SGRAF(TwoTowerModel):
         return pooled
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
         images, texts = (prepare_context(items, gram=False) for items in (images, texts))
         regions, words = _without_pooled(images), _without_pooled(texts)
         attended = attended_pairs(regions, words, self.head)
@@ -297,13 +289,7 @@ class SGRAF(TwoTowerModel):
         return torch.cat(columns, 1)[:, back]
 
     def _nodes(self, image: Tensor, attended: Tensor, words: Tensor) -> Tensor:
-        """Return the (I, n, 1 + L, S) similarity vectors, that of the pooled vectors first.
-
-        Args:
-            image: (I, 1, D) pooled images.
-            attended: (I, n, L, D) attended regions.
-            words: (I or 1, n, 1 + L, D) pooled captions, and words.
-        """
+        """Return the (I, n, 1 + L, S) similarity vectors, that of the pooled vectors first."""
         local = self.local((normalize(attended, dim=-1) - words[:, :, 1:]).square())
         whole = self.whole((image - words[:, :, 0]).square()).unsqueeze(2)
         return normalize(torch.cat([whole, local], 2), dim=-1)

@@ -151,14 +151,7 @@ class JointLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return the states (S, D) of all tokens, or (K, D) of those that are kept.
-
-        Args:
-            tokens: (S, D) packed tokens of all sequences.
-            packing: their positions.
-            kept: (S,) bool, the tokens whose states are needed, as queries; None for all. All
-                tokens are keys and values.
-        """
+        """Return the states (S, D) of all tokens, or (K, D) of the `kept` ones as queries alone."""
         width = tokens.shape[1]
         queries, residual = packing, tokens
         if kept is None:
@@ -313,18 +306,15 @@ class UNITER(JointModel):
         return logits
 
     def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
         states: Tensor = self.body(tokens, packing, kept)
         return states
 
     def pool_first(self, first: Tensor) -> Tensor:
-        """Pool the states (P, D) of first tokens to (P, D)."""
         pooled: Tensor = self.pooler(first)
         return pooled.tanh()
 
     @property
     def word_vectors(self) -> Tensor:
-        """(V, D) word embeddings."""
         return self.text.word_embeddings.weight
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate, pad
 
 from counterfoil.core.config import config as make_config
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.checkpoints import ConvertedModel, State, read_checkpoint
+from counterfoil.models.checkpoints import ConvertedModel, State, longest_prefix, read_checkpoint
 from counterfoil.models.layers.joint_encoder import (
     SPREAD,
     JointModel,
@@ -57,9 +57,6 @@ def embed_patches(body: Any, items: ModalityBatch) -> Embeddings:
         body: a ViltModel.
         items: mask (N, 1), or (N, patches), True where a patch belongs to the picture, which
             starts at the top left.
-
-    Raises:
-        ValueError: no pixels, or a mask of other patches.
     """
     embeddings, patch = body.embeddings, int(body.config.patch_size)
     mask = _patch_mask(items, patch)
@@ -167,12 +164,9 @@ def vilt_name(theirs: str) -> str | None:
     """Return our name of one of their tensors; None for one that is left out."""
     if theirs.endswith(UNUSED):
         return None
-    if theirs.startswith(BODY):
-        return theirs
     if theirs.startswith(PARTS):
         return BODY + theirs
-    prefix = max((p for p in HEADS if theirs.startswith(p)), key=len, default=None)
-    return None if prefix is None else HEADS[prefix] + theirs.removeprefix(prefix)
+    return theirs if theirs.startswith(BODY) else longest_prefix(theirs, HEADS)
 
 
 def read_vilt_state(name: str, *, words: int | None = None) -> State:
@@ -244,13 +238,9 @@ class ViLT(JointModel):
             patch: side of a patch in pixels.
             dropout: share dropped in training.
             spread: of fresh weights; a narrow model needs more than BERT's 0.02, see `UNITER`.
-            mask: id of the token that hides a word, 103 in bert-base-uncased; where None there is
-                one more embedding for it, behind the vocabulary.
-            outputs: its heads: "rank" one score, "match" two logits, no and yes; "fill" hidden
-                words, "doubt" whether a token is right, "correct" what ought to stand there. What
-                is not named is not there.
-            score: "probability", the sigmoid of the rank, or of what "match" finds where there is
-                no rank; "logit", the same before the sigmoid.
+            mask: see `UNITER`; 103 in bert-base-uncased.
+            outputs: its heads: "rank", "match", "fill", "doubt", "correct", see `UNITER`.
+            score: see `UNITER`.
             weights: folder or name of a Hugging Face ViLT to begin with.
             pretrained: load them; else it starts from fresh ones.
 
@@ -316,18 +306,15 @@ class ViLT(JointModel):
         return new
 
     def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
         return run_vilt_encoder(self.vilt, tokens, packing, kept)
 
     def pool_first(self, first: Tensor) -> Tensor:
-        """Pool the states (P, D) of first tokens to (P, D)."""
         pooler: nn.Module = self.vilt.pooler  # type: ignore[assignment]
         pooled: Tensor = pooler(first.unsqueeze(1))  # it reads the first token of (P, 1, D)
         return pooled
 
     @property
     def word_vectors(self) -> Tensor:
-        """(V, D) word embeddings."""
         vectors = self.word_table().weight
         assert isinstance(vectors, Tensor)
         return vectors
@@ -344,11 +331,6 @@ def vilt_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:
 
     A rank that was not fine-tuned is the yes of the pre-trained match; without that either, as in
     "dandelin/vilt-b32-mlm", it starts from fresh weights and has to be trained.
-
-    Args:
-        name: folder or name of a Hugging Face model.
-        mask: id of the tokenizer's mask token, 103 in bert-base-uncased; None for one more
-            embedding.
     """
     config = config_of(name)
     kind = (config.hidden_act, config.qkv_bias, config.num_channels, config.layer_norm_eps)

@@ -81,7 +81,6 @@ class VSEPP(TwoTowerModel, SingleVectorModel):
         return self._absolute(self.scale_texts(_pooled(self.text(texts), self.pools[1])))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
         if self.measure == "cosine":
             return super().score_pairs(images, texts)
         return order_similarity(
@@ -89,7 +88,6 @@ class VSEPP(TwoTowerModel, SingleVectorModel):
         )
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores of every image with every text."""
         if self.measure == "cosine":
             return super().score_matrix(images, texts)
         image, text = full_precision(images.tokens[:, 0]), full_precision(texts.tokens[:, 0])

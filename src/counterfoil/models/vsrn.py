@@ -81,13 +81,7 @@ class RegionRelation(nn.Module):
 
 
 def normalise_by(kind: RegionNorm, tokens: Tensor) -> Tensor:
-    """Scale (N, R, D) regions to length 1; zero vectors stay zero.
-
-    Args:
-        kind: "vector": every region; "channel": every feature over the regions of an image, as in
-            the authors' code.
-        tokens: regions, zero at padding.
-    """
+    """Scale (N, R, D) regions to length 1 ("vector") or each feature of an image (the authors')."""
     length = torch.linalg.vector_norm(tokens, dim=1 if kind == "channel" else 2, keepdim=True)
     scaled: Tensor = tokens / length.masked_fill(length == 0, 1)
     return scaled
@@ -99,17 +93,11 @@ def normalise_by(kind: RegionNorm, tokens: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, slots=True)
 class CaptionerMemory:
-    """The keys and values that the decoder attends to.
+    """The keys and values that the decoder attends to."""
 
-    Attributes:
-        states: (P, R, H) of the recurrent network over the regions.
-        keys: (P, R, H) their part of the attention, computed once.
-        hidden: (P, R) bool, True at padding; None where there is none.
-    """
-
-    states: Tensor
-    keys: Tensor
-    hidden: Tensor | None
+    states: Tensor  # (P, R, H) of the recurrent network over the regions
+    keys: Tensor  # (P, R, H) their part of the attention, computed once
+    hidden: Tensor | None  # (P, R) bool, True at padding; None where there is none
 
     def first(self, count: int) -> CaptionerMemory:
         """Return the memory of the first `count` captions."""
@@ -173,12 +161,7 @@ class Captioner(nn.Module):
         nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, regions: Embeddings, captions: Tensor) -> Tensor:
-        """Return the () negative log likelihood, summed over all captions.
-
-        Args:
-            regions: (P, R, D) of the image of each caption.
-            captions: (P, L) long, -1 behind the last token.
-        """
+        """Return the () negative log likelihood of captions (P, L), -1 behind their ends."""
         if not len(captions):  # several processes must agree on which parameters have a gradient
             return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0
         ids, steps = self._cut(captions)
@@ -189,13 +172,7 @@ class Captioner(nn.Module):
         return cross_entropy(self.out(states), ids[:, 1:].T[going], reduction="sum")
 
     def write(self, regions: Embeddings, ids: Tensor, steps: Tensor) -> Tensor:
-        """Return the states after each word, given the words before, step after step.
-
-        Args:
-            regions: (P, R, D).
-            ids: (P, L) long.
-            steps: (P,) number of words to read of each caption, in descending order.
-        """
+        """Return the states after each word, step after step; `steps`, descending, count words."""
         memory, state = self._read(regions)
         going = torch.arange(int(steps[0]), device=ids.device).unsqueeze(1) < steps
         words = self._words(ids[:, : len(going)].T[going])

@@ -106,7 +106,6 @@ class XDim(TwoTowerModel):
         return ensure_nonempty(unit_vectors(self.image(images)))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
         images, texts = (prepare_context(items, gram=False) for items in (images, texts))
         matrix = self.dependencies()
         scaled = replace(texts, tokens=texts.tokens * matrix.sum(0))

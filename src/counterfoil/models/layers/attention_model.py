@@ -51,11 +51,9 @@ class AttentionModel(TwoTowerModel, ABC):
         return AttendedProducts(*results).cosine(square)
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
         return self._score(align_pairs(self.heads, nonempty(images), texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """Return the (P,) scores of listed pairs of rows."""
         return self._score(align_listed(self.heads, nonempty(images), texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:

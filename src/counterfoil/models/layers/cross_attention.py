@@ -47,34 +47,24 @@ Direction = Literal["t2i", "i2t"]
 @final
 @dataclass(frozen=True, slots=True)
 class AttentionBlock:
-    """Affinities of n captions of L words with I images of R regions.
+    """Affinities of n captions of L words with I images of R regions."""
 
-    Attributes:
-        affinity: (n, L, I, R) inner products; 0 at padding.
-        gram: of the context vectors: (I, R, R) when words attend, (n, L, L) when regions do; None
-            for a head that does not read it.
-        words: (n, L, I, 1)-broadcastable bool, True where a word is real; None when all are.
-        regions: (1, 1, I, R) bool, True where a region is real; None when all are.
-    """
-
-    affinity: Tensor
+    affinity: Tensor  # (n, L, I, R) inner products; 0 at padding
+    # of the context vectors: (I, R, R) when words attend, (n, L, L) when regions do; None for a
+    # head that does not read it
     gram: Tensor | None = None
+    # (n, L, I, 1)-broadcastable bool, True where a word is real; None when all are
     words: Tensor | None = None
+    # (1, 1, I, R) bool, True where a region is real; None when all are
     regions: Tensor | None = None
 
 
 class AttentionHead(Protocol):
-    """An attention of one modality's vectors (queries) to the other's (context).
+    """An attention of one modality's vectors (queries) to the other's (context)."""
 
-    Attributes:
-        results: number of tensors that `attend` returns.
-        learnt: number of those, from the first on, that have a gradient.
-        grams: whether the Gram matrices of the context are read.
-    """
-
-    results: ClassVar[int]
-    learnt: ClassVar[int]
-    grams: ClassVar[bool]
+    results: ClassVar[int]  # number of tensors that `attend` returns
+    learnt: ClassVar[int]  # number of those, from the first on, that have a gradient
+    grams: ClassVar[bool]  # whether the Gram matrices of the context are read
 
     @property
     def direction(self) -> Direction:
@@ -171,15 +161,10 @@ class LengthRun:
 @final
 @dataclass(frozen=True, slots=True)
 class PackedTexts:
-    """Captions without padding, sorted by length so that equal lengths are adjacent.
+    """Captions without padding, sorted by length so that equal lengths are adjacent."""
 
-    Attributes:
-        words: (W, D) real words of all captions, caption after caption.
-        lengths: words of each caption, ascending.
-    """
-
-    words: Tensor
-    lengths: tuple[int, ...]
+    words: Tensor  # (W, D) real words of all captions, caption after caption
+    lengths: tuple[int, ...]  # words of each caption, ascending
 
     def runs(self) -> list[LengthRun]:
         """Return the runs of captions of equal length."""
@@ -273,16 +258,11 @@ class AttendedProducts(NamedTuple):
 
     The weights p are not normalised; all three numbers are relative to their scale, which cancels
     in the cosine. Shapes are the block's without its context axis: (n, L, I) or (n, I, R).
-
-    Attributes:
-        dot: q . a.
-        square: |a|^2; rounding may take it below 0.
-        mass: sum of the weights.
     """
 
-    dot: Tensor
-    square: Tensor
-    mass: Tensor
+    dot: Tensor  # q . a
+    square: Tensor  # |a|^2; rounding may take it below 0
+    mass: Tensor  # sum of the weights
 
     def cosine(self, query: Tensor) -> Tensor:
         """Return the cosine for queries of these squared lengths; 0 where a vector is zero."""
@@ -304,24 +284,20 @@ class CrossAttention:
         square = sum_k p_k (G p)_k
 
     Departs from the authors' code in: shapes are kept with one image, one word or one region.
-
-    Attributes:
-        direction: "t2i": words attend to regions; "i2t": regions attend to words.
-        raw_norm: normalisation of the affinities before the softmax. "l2norm" and "softmax" run
-            over the queries; "clipped" is a leaky ReLU (the paper has a plain one).
-        sharpness: inverse temperature of the softmax over the context; `FusedAttention` takes a
-            number only, as it has no gradient of it.
-        focus: which weights focal attention keeps, see `focal_weights`.
     """
 
     results: ClassVar[int] = 3
     learnt: ClassVar[int] = 2
     grams: ClassVar[bool] = True
 
-    direction: Direction
+    direction: Direction  # "t2i": words attend to regions; "i2t": regions attend to words
+    # normalisation of the affinities before the softmax. "l2norm" and "softmax" run over the
+    # queries; "clipped" is a leaky ReLU (the paper has a plain one)
     raw_norm: RawNorm
+    # inverse temperature of the softmax over the context; `FusedAttention` takes a number only, as
+    # it has no gradient of it
     sharpness: float | Tensor
-    focus: Focus = "none"
+    focus: Focus = "none"  # which weights focal attention keeps, see `focal_weights`
 
     @property
     def query(self) -> int:

@@ -65,19 +65,12 @@ SPARSE = 0.15  # if fewer pairs than this share have a gradient, only they are v
 @final
 @dataclass(frozen=True, slots=True)
 class FusedPlan:
-    """The settings of one fused call.
+    """The settings of one fused call."""
 
-    Attributes:
-        heads: attention heads, all of which read the same affinities.
-        runs: captions by length.
-        mask: (I, R) bool, or None when all regions are real.
-        dtype: of the large products; all else has at least single precision.
-    """
-
-    heads: tuple[AttentionHead, ...]
-    runs: tuple[LengthRun, ...]
-    mask: Tensor | None
-    dtype: torch.dtype
+    heads: tuple[AttentionHead, ...]  # attention heads, all of which read the same affinities
+    runs: tuple[LengthRun, ...]  # captions by length
+    mask: Tensor | None  # (I, R) bool, or None when all regions are real
+    dtype: torch.dtype  # of the large products; all else has at least single precision
 
     def split(self, flat: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         """Group a flat tuple of all heads' results by head."""
@@ -193,23 +186,14 @@ def _empty_results(
 @final
 @dataclass(frozen=True, slots=True)
 class FusedGradient:
-    """The backward pass of `FusedAttention`.
+    """The backward pass of `FusedAttention`."""
 
-    Attributes:
-        plan: as in the forward pass.
-        words: (W, D).
-        regions: (I, R, D).
-        affinity: (W, I R), saved by the forward pass.
-        grams: Gram matrices.
-        d_results: gradients of the results of each head that have one.
-    """
-
-    plan: FusedPlan
-    words: Tensor
-    regions: Tensor
-    affinity: Tensor
-    grams: GramMatrices
-    d_results: list[tuple[Tensor, ...]]
+    plan: FusedPlan  # as in the forward pass
+    words: Tensor  # (W, D)
+    regions: Tensor  # (I, R, D)
+    affinity: Tensor  # (W, I R), saved by the forward pass
+    grams: GramMatrices  # Gram matrices
+    d_results: list[tuple[Tensor, ...]]  # gradients of the results of each head that have one
 
     def nonzero_pairs(self) -> Tensor:
         """(T, I) bool, True at pairs of a caption and an image with a gradient."""
@@ -369,11 +353,6 @@ def apply_heads(
 ) -> tuple[tuple[Tensor, ...], ...]:
     """Apply attention heads to every image with every caption, in one product.
 
-    Args:
-        images: as `prepare_context` returns them.
-        texts: packed captions.
-        heads: attention heads, all of which read the same affinities.
-
     Returns:
         The results of each head: (W, I) when words attend, (T, I, R) when regions do.
     """
@@ -412,33 +391,21 @@ def align_pairs(
 @final
 @dataclass(frozen=True, slots=True)
 class AttentionSide:
-    """One modality of P pairs, without its vectors.
+    """One modality of P pairs, without its vectors."""
 
-    Attributes:
-        mask: (P, L) bool, True where a vector is real.
-        square: (P, L) squared lengths of vectors that attend.
-        gram: (P, L, L) inner products of vectors that are attended to.
-    """
-
-    mask: Tensor
-    square: Tensor | None
-    gram: Tensor | None
+    mask: Tensor  # (P, L) bool, True where a vector is real
+    square: Tensor | None  # (P, L) squared lengths of vectors that attend
+    gram: Tensor | None  # (P, L, L) inner products of vectors that are attended to
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AlignedPairs:
-    """The affinities of P images with P texts, from which heads compute scores.
+    """The affinities of P images with P texts, from which heads compute scores."""
 
-    Attributes:
-        affinity: (P, L, R) inner products of words and regions, 0 at padding.
-        images: masks, lengths and Gram matrices of regions.
-        texts: the same of words.
-    """
-
-    affinity: Tensor
-    images: AttentionSide
-    texts: AttentionSide
+    affinity: Tensor  # (P, L, R) inner products of words and regions, 0 at padding
+    images: AttentionSide  # masks, lengths and Gram matrices of regions
+    texts: AttentionSide  # the same of words
 
     def queries(self, head: AttentionHead) -> AttentionSide:
         """Return the side that attends."""
@@ -505,21 +472,13 @@ def align_listed(
 @final
 @dataclass(frozen=True, slots=True)
 class ListedPlan:
-    """The settings of `ListedProducts`.
+    """The settings of `ListedProducts`."""
 
-    Attributes:
-        pairs: rows of the pools.
-        lengths: (T,) length of each text up to its last real word.
-        by_words: words attend, so their squared lengths are needed.
-        by_regions: regions attend, so theirs are needed, and the texts' Gram matrices.
-        dtype: of the affinities; all else has at least single precision.
-    """
-
-    pairs: Pairs
-    lengths: Tensor
-    by_words: bool
-    by_regions: bool
-    dtype: torch.dtype
+    pairs: Pairs  # rows of the pools
+    lengths: Tensor  # (T,) length of each text up to its last real word
+    by_words: bool  # words attend, so their squared lengths are needed
+    by_regions: bool  # regions attend, so theirs are needed, and the texts' Gram matrices
+    dtype: torch.dtype  # of the affinities; all else has at least single precision
 
     def visits(self) -> Iterator[tuple[int, int, int, bool, bool]]:
         """Yield, image after image, each pair's index, image and text, and if these are new."""

@@ -37,23 +37,15 @@ class TokenPacking:
     Three layouts occur: the given one (P, C), with padding anywhere; the packed one (S, D), for
     linear layers and norms; and (P, longest, D), in which each sequence is moved to the left, for
     attention.
-
-    Attributes:
-        sequence: (S,) the sequence that each token belongs to.
-        column: (S,) its column in the given layout.
-        first: (P',) packed rows of the first token of every sequence that has one.
-        at: (S,) its index in (P, longest), flat.
-        shape: P and the length of the longest sequence.
-        columns: C.
-        keys: (P, 1, 1, longest) attention mask, True at real tokens; None without padding.
     """
 
-    sequence: Tensor
-    column: Tensor
-    first: Tensor
-    at: Tensor
-    shape: tuple[int, int]
-    columns: int
+    sequence: Tensor  # (S,) the sequence that each token belongs to
+    column: Tensor  # (S,) its column in the given layout
+    first: Tensor  # (P',) packed rows of the first token of every sequence that has one
+    at: Tensor  # (S,) its index in (P, longest), flat
+    shape: tuple[int, int]  # P and the length of the longest sequence
+    columns: int  # C
+    # (P, 1, 1, longest) attention mask, True at real tokens; None without padding
     keys: Tensor | None
 
     @staticmethod
@@ -279,17 +271,11 @@ class PairModel(RetrievalModel, ABC):
 @final
 @dataclass(frozen=True, slots=True)
 class JointTokens:
-    """Last hidden states of P texts and images that were read together; zero at padding.
+    """Last hidden states of P texts and images that were read together; zero at padding."""
 
-    Attributes:
-        texts: (P, L, D).
-        images: (P, R, D).
-        pooled: (P, D) pooled state of the first token of each.
-    """
-
-    texts: Embeddings
-    images: Embeddings
-    pooled: Tensor
+    texts: Embeddings  # (P, L, D)
+    images: Embeddings  # (P, R, D)
+    pooled: Tensor  # (P, D) pooled state of the first token of each
 
 
 class JointModel(PairModel):

@@ -32,21 +32,13 @@ HALF = (0.5, 0.5, 0.5)
 @final
 @dataclass(frozen=True, slots=True)
 class PictureFormat:
-    """The picture format that a model expects.
+    """The picture format that a model expects."""
 
-    Attributes:
-        size: side in pixels.
-        mean: mean of each channel, in 0..1.
-        deviation: standard deviation of each channel, in 0..1.
-        crop: cut out the middle square; else squeeze the picture.
-        frame: the exact order of resizing and cropping, and the interpolation, where known.
-    """
-
-    size: int
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-    crop: bool
-    frame: str = ""
+    size: int  # side in pixels
+    mean: tuple[float, ...]  # mean of each channel, in 0..1
+    deviation: tuple[float, ...]  # standard deviation of each channel, in 0..1
+    crop: bool  # cut out the middle square; else squeeze the picture
+    frame: str = ""  # the exact order of resizing and cropping, and the interpolation, where known
 
 
 def encoder_folder(folder: Path) -> Path:
@@ -201,17 +193,12 @@ def _side(name: str, size: object) -> int:
 
 
 class PretrainedTower(nn.Module, ABC):
-    """A tower around a pretrained model, which may be frozen.
+    """A tower around a pretrained model, which may be frozen."""
 
-    Attributes:
-        body: the pretrained model.
-        trained: train it too.
-        fixed_norms: keep the model in evaluation mode, so that batch norms keep their statistics,
-            even where it is trained.
-    """
-
-    body: nn.Module
-    trained: bool
+    body: nn.Module  # the pretrained model
+    trained: bool  # train it too
+    # keep the model in evaluation mode, so that batch norms keep their statistics, even where it is
+    # trained
     fixed_norms: bool = False
 
     def train(self, mode: bool = True) -> Self:
@@ -615,13 +602,7 @@ class TimmGridTower(PretrainedTower, ImageTower):
 
 
 def random_crop(pixels: Tensor, *, smallest: float, mirror: float) -> Tensor:
-    """Crop each picture at random, resize it to the original size, and mirror some.
-
-    Args:
-        pixels: (N, C, H, W).
-        smallest: smallest share of both sides that is left; each picture draws one for both.
-        mirror: probability of mirroring.
-    """
+    """Crop each picture at random, resize it to the original size, and mirror some."""
     if smallest == 1 and not mirror:
         return pixels
     draws = torch.rand(4, len(pixels), device=pixels.device)

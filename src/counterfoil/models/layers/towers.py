@@ -334,7 +334,6 @@ class ResidualBlock(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape in and out."""
         change: Tensor = self.conv(nn.functional.gelu(self.norm(x)))
         return x + change
 
@@ -426,7 +425,6 @@ class TwoTowerModel(RetrievalModel):
         self.normalise = normalise
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Encode N texts as word vectors."""
         return self.scale_texts(self.text(texts))
 
     def scale_images(self, images: Embeddings) -> Embeddings:
