@@ -32,7 +32,6 @@ from counterfoil.evaluation.results import headline, result_table, results
 from counterfoil.model import (
     Model,
     SavedModelCard,
-    first_line,
     load_model,
     read_card,
     save_model,
@@ -41,7 +40,7 @@ from counterfoil.model import (
 from counterfoil.models.base import SupportsLoRA
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.models.layers.pretrained import written_config
+from counterfoil.models.layers.pretrained import first_line, written_config
 from counterfoil.models.open_clip import OpenClipModel, hub_name
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource

@@ -7,13 +7,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.autograd import gradcheck
 from torch.nn.functional import cosine_similarity, leaky_relu
 
 from bag_cases import WIDTH, bags
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.layers import cross_attention, fused
 from counterfoil.models.layers.cross_attention import focal_weights
 from counterfoil.models.layers.towers import GRU, Regions
 
@@ -64,41 +62,6 @@ def test_equals_the_loop_over_pairs(focus, softmax):
         assert float(grid[i, t]) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.1], ids=["dense", "sparse"])
-@pytest.mark.parametrize("focus", RULES)
-def test_gradient(focus, share, monkeypatch):
-    monkeypatch.setattr(fused, "SPARSE", share)
-    images, texts = bags()
-    host = model(focus, lambda_softmax=4.0)
-
-    def grid(v, w):
-        return host.score_matrix(Embeddings(v, images.mask), Embeddings(w, texts.mask))
-
-    def pairs(v, w):
-        return host.score_pairs(Embeddings(v, images.mask), Embeddings(w, texts.mask[:3]))
-
-    leaves = [x.tokens.nan_to_num(7.0).requires_grad_() for x in (images, texts)]
-    assert gradcheck(grid, leaves, fast_mode=True)
-    assert gradcheck(pairs, [leaves[0], leaves[1].detach()[:3].requires_grad_()], fast_mode=True)
-
-
-@pytest.mark.parametrize("focus", RULES)
-def test_pairs_are_entries_of_the_grid(focus):
-    images, texts = bags(images=6, texts=8)
-    image, text = torch.tensor([5, 0, 0, 3, 2, 5]), torch.tensor([1, 7, 0, 3, 3, 1])
-    leaves = [x.tokens.clone().requires_grad_() for x in (images, texts)]
-    host = model(focus)
-    images, texts = (Embeddings(v, x.mask) for v, x in zip(leaves, (images, texts), strict=True))
-    both = (
-        host.score_pairs(images.rows(image), texts.rows(text)),
-        host.score_matrix(images, texts)[image, text],
-    )
-    found = [(s.detach(), *torch.autograd.grad(s.square().sum(), leaves)) for s in both]
-    for ours, theirs in zip(*found, strict=True):
-        assert ours.isfinite().all()
-        torch.testing.assert_close(ours, theirs)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("focus", RULES)
 def test_uniform_rows_stay_uniform(focus, dtype):
@@ -116,43 +79,6 @@ def test_uniform_rows_stay_uniform(focus, dtype):
         assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
         one = Embeddings(leaves[1][:2], masks[1][:2])
         torch.testing.assert_close(model(focus).score_pairs(images, one), scores.diagonal())
-
-
-@pytest.mark.parametrize("focus", RULES)
-def test_zero_vectors_give_no_nan(focus):
-    images, texts = bags()
-    for zero in (images, texts):
-        leaves = [
-            (x.tokens.float().nan_to_num() * (x is not zero)).requires_grad_()
-            for x in (images, texts)
-        ]
-        scores = model(focus).score_matrix(
-            Embeddings(leaves[0], images.mask), Embeddings(leaves[1], texts.mask)
-        )
-        assert scores.isfinite().all()
-        assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
-
-
-def test_an_image_without_regions_gives_no_nan():
-    images, texts = bags()
-    nothing = Embeddings(images.tokens, torch.zeros_like(images.mask))
-    for focus in RULES:
-        host = model(focus)
-        for scores in (
-            host.score_matrix(nothing, texts),
-            host.score_pairs(nothing, texts.rows(slice(3))),
-        ):
-            assert torch.equal(scores, torch.zeros_like(scores))
-
-
-@pytest.mark.parametrize("focus", RULES)
-def test_tiles_change_nothing(focus, monkeypatch):
-    images, texts = bags(images=7, texts=9)
-    whole = model(focus).score_matrix(images, texts)
-    monkeypatch.setattr(cross_attention, "IMAGES_AT_ONCE", 3)
-    monkeypatch.setattr(cross_attention, "CELLS_AT_ONCE", 100)
-    monkeypatch.setattr(fused, "CELLS_IN_CACHE", 40)
-    torch.testing.assert_close(model(focus).score_matrix(images, texts), whole)
 
 
 @pytest.mark.parametrize("focus", RULES)
@@ -201,5 +127,3 @@ def test_a_score_is_a_sum_of_two_cosines():
 def test_what_is_unknown_is_refused():
     with pytest.raises(ValueError, match="focus='none' is not known; use one of equal, prob"):
         model("none")
-    with pytest.raises(ValueError, match="gives 4 numbers per vector and the text tower 6"):
-        BFAN(image=Regions(features=2, width=4), text=GRU(words=3, width=6))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ from counterfoil.core.types import Batch, ModalityBatch
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.baselines import SelfExpandingLoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.checkpoints import UNUSED
-from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.esa import ESA, EXPANDED, NAMES
+from counterfoil.models.esa import ESA, EXPANDED
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.training.step import TrainingStep
@@ -184,43 +181,6 @@ def test_words_of_a_pretrained_model_are_pooled(tmp_path):
 def test_what_cannot_be_built(wrong, words):
     with pytest.raises(ValueError, match=words):
         model(**wrong)
-
-
-def authors(host: ESA) -> list[dict[str, torch.Tensor]]:
-    """Two state dicts under the authors' names."""
-    sides: dict[str, dict[str, torch.Tensor]] = {"img_enc": {}, "txt_enc": {}}
-    for name, value in host.state_dict().items():
-        for theirs, ours in NAMES.prefixes.items():
-            if name.startswith(ours):
-                side, _, rest = theirs.partition(".")
-                sides[side][rest + name.removeprefix(ours)] = value
-                break
-    sides["img_enc"]["mlp.bns.1.weight"] = torch.ones(WIDTH)  # which they never use
-    return list(sides.values())
-
-
-def test_the_authors_checkpoints_are_read(tmp_path):
-    path, host = tmp_path / "model_best.pth", model().eval()
-    options = argparse.Namespace(no_imgnorm=True)
-    torch.save({"model": authors(host), "opt": options}, path)
-    found = convert_checkpoint(path, "esa").build()
-    assert isinstance(found, ESA)
-    assert found.normalise == (False, True)
-    made = batch()
-    expected = host.encode_texts(made.texts)
-    torch.testing.assert_close(vectors(found.encode_texts(made.texts)), vectors(expected))
-    raw = found.encode_images(made.images).tokens
-    unit = raw / raw.norm(dim=2, keepdim=True)
-    torch.testing.assert_close(unit, host.encode_images(made.images).tokens)
-
-
-def test_other_checkpoints_are_refused():
-    with pytest.raises(ValueError, match=r"'img_enc\.gpool\.x' is no tensor of an ESA checkpoint"):
-        NAMES.renamed({"img_enc.gpool.x": torch.zeros(1)})
-    with pytest.raises(ValueError, match="trained on pixels: extract features"):
-        NAMES.renamed({"img_enc.backbone.conv.weight": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'; is it another"):
-        NAMES.renamed({f"{UNUSED[0]}weight": torch.zeros(1)})
 
 
 def test_it_learns():

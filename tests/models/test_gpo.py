@@ -91,11 +91,6 @@ def test_the_grid_of_a_network_that_is_trained_along(monkeypatch):
     assert host.image.body.conv.weight.grad.any()
 
 
-def test_towers_of_different_widths_are_refused():
-    with pytest.raises(ValueError, match="the image tower gives 9 numbers per vector and the text"):
-        model(image=Regions(features=3, width=9))
-
-
 @pytest.mark.parametrize("image", [MLPRegions, Regions])
 def test_it_learns(image):
     host = model(image=image(features=train_cases.WIDTH, width=WIDTH, region_drop=0.2))

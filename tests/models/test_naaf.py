@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 from math import exp, log, sqrt
 
 import pytest
@@ -10,7 +9,6 @@ from torch.autograd import gradcheck
 
 from bag_cases import WIDTH, bags
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
-from counterfoil.models.convert import convert_checkpoint
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.naaf import NAAF, mined_thresholds
@@ -127,16 +125,3 @@ def test_few_words_change_nothing():
     host, step = model(0.25).float().train(), batch(3)
     host.batch_forward(step, host.forward(step), frozenset())
     assert host.mined.tolist() == [0.25, 0.25]
-
-
-def test_thresholds_are_read_from_the_options_of_a_checkpoint(tmp_path):
-    torch.manual_seed(0)
-    image = Regions(features=6, width=4).state_dict()
-    text = GRU(words=9, word_width=3, width=4).state_dict()
-    opt = argparse.Namespace(thres=0.31, thres_safe=0.12, lambda_softmax=15, alpha=1.5)
-    path = tmp_path / "best.pth.tar"
-    torch.save({"model": [dict(image), dict(text)], "opt": opt}, path)
-    built = convert_checkpoint(path, "naaf").build()
-    assert isinstance(built, NAAF)
-    assert built.thresholds.tolist() == pytest.approx([0.31, 0.12])
-    assert (built.lambda_softmax, built.alpha) == (15.0, 1.5)

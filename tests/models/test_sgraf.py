@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from bag_cases import WIDTH, bags
 from counterfoil.core.types import Embeddings
-from counterfoil.models.convert import convert_checkpoint
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.sgraf import NAMES, SGRAF, batch_norm_places
+from counterfoil.models.sgraf import SGRAF, batch_norm_places
 
 REGIONS = 5
 
@@ -130,20 +129,3 @@ def test_more_regions_than_places_are_refused():
     full = torch.ones(tokens.shape[:2], dtype=torch.bool)
     with pytest.raises(ValueError, match="build it with regions=6"):
         model().pool_images(Embeddings(tokens, full))
-
-
-@pytest.mark.parametrize("module", ["SGR", "SAF"])
-def test_a_checkpoint_under_the_authors_names(tmp_path, module):
-    host = model(module)
-    theirs: dict[str, dict[str, Tensor]] = {"img_enc.": {}, "txt_enc.": {}, "caption_model.": {}}
-    back = {ours: name for name, ours in NAMES.prefixes.items()}
-    for name, value in host.float().state_dict().items():
-        prefix = max((p for p in back if name.startswith(p)), key=len)
-        full = back[prefix] + name.removeprefix(prefix)
-        part = next(part for part in theirs if full.startswith(part))
-        theirs[part][full.removeprefix(part)] = value
-    path = tmp_path / "best.pth.tar"
-    torch.save({"model": list(theirs.values())}, path)
-    built = convert_checkpoint(path, "sgraf").build()
-    assert isinstance(built, SGRAF)
-    torch.testing.assert_close(built.state_dict(), host.state_dict())

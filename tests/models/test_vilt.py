@@ -12,11 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import hub_cases
-from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel, WordSlots
+from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordSlots
 from counterfoil.models.checkpoints import ConvertedModel
 from counterfoil.models.layers import joint_encoder
 from counterfoil.models.vilt import ViLT, vilt_from_pretrained
-from counterfoil.negatives.counterfactual import word_embeddings_of
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "inner": 16, "positions": 12}
 SIZES |= {"vocabulary": 40, "size": 16, "patch": 8}
@@ -156,23 +155,6 @@ def test_a_rest_narrower_than_a_patch_is_cut_off():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "want", [{w} for w in WordHead] + [{WordHead.SCORE, WordHead.FILL}], ids=str
-)
-def test_what_is_not_wanted_changes_nothing(want):
-    host = model()
-    slots = WordSlots(torch.tensor([1, 1]), torch.tensor([1, 0]))
-    pools = encoded(host)
-    whole, some = host.read(*pools, EVERY, slots), host.read(*pools, frozenset(want), slots)
-    for kind in WordHead:
-        value = getattr(some, kind.value)
-        if kind in want:
-            torch.testing.assert_close(value, getattr(whole, kind.value))
-        else:
-            assert value is None
-
-
-@torch.no_grad()
 def test_one_pass_answers_all_that_is_wanted():
     host = model()
     images, texts = encoded(host)
@@ -190,44 +172,9 @@ def test_one_pass_answers_all_that_is_wanted():
     assert not torch.equal(reading.fill, reading.correct)
 
 
-def test_no_slots_give_no_words():
-    host, none = model(), torch.zeros(0, dtype=torch.long)
-    reading = host.read(*encoded(host), frozenset({WordHead.FILL}), WordSlots(none, none))
-    assert reading.fill.shape == (0, 40 + 1)
-    with pytest.raises(ValueError, match="words are wanted and no slots are given"):
-        host.read(*encoded(host), frozenset({WordHead.FILL}))
-
-
-@pytest.mark.parametrize("outputs", [("rank",), ("match", "fill"), ("rank", "doubt", "correct")])
-def test_no_parameter_is_there_for_nothing(outputs):
-    host = model(outputs)
-    slots = WordSlots(torch.tensor([1]), torch.tensor([1]))
-    reading = host.read(*encoded(host), host.wants, slots)
-    found = [getattr(reading, want.value) for want in host.wants]
-    torch.stack([value.square().sum() for value in found]).sum().backward()
-    assert [name for name, p in host.named_parameters() if p.grad is None] == []
-    assert isinstance(host, WordHeadModel)
-    assert (host.says.fill is None) == (WordHead.FILL not in host.wants)
-
-
-def test_the_word_that_hides_is_known():
-    assert word_embeddings_of(model()).mask_word == 40
-    host = model(mask=3)
-    assert word_embeddings_of(host).mask_word == 3
-    assert host.word_table().num_embeddings == 40
-
-
-def test_heads_begin_as_those_that_were_trained_before_them():
-    first, second = model(("match", "fill")), model(("rank", "doubt", "correct"))
-    second.load_state_dict(second.adopted(first.state_dict()))
-    assert torch.equal(second.says.rank.weight, first.says.match.weight[1:])
-    assert torch.equal(second.says.doubt.weight, first.says.match.weight)
-    for name, value in first.says.fill.state_dict().items():
-        assert torch.equal(second.says.correct.state_dict()[name], value)
-    with pytest.raises(ValueError, match=r"encoder.layer.2.*' is not in the weights given"):
-        model(layers=3).adopted(first.state_dict())
+def test_words_of_another_number_are_not_taken_over():
     with pytest.raises(ValueError, match=r"'vilt.*' is \(41, 16\), and in this model \(40, 16\)"):
-        model(mask=3).adopted(first.state_dict())
+        model(mask=3).adopted(model().state_dict())
 
 
 def test_a_match_in_public_weights_becomes_the_rank(folders, tmp_path):
@@ -277,32 +224,16 @@ def test_weights_in_the_older_form_of_a_file(folders, tmp_path):
     )
 
 
-def test_dropout_is_drawn_in_training_alone():
-    host = model(dropout=0.2)
-    pools = encoded(host)
-    assert torch.equal(host.score_pairs(*pools), host.score_pairs(*pools))
-    host.train()
-    assert not torch.equal(host.score_pairs(*pools), host.score_pairs(*pools))
-
-
 def test_what_cannot_be_built_or_read(folders, tmp_path):
     for options, told in (
         ({"outputs": ("regress", "rank")}, r"outputs='regress' is not known; use one of rank"),
-        ({"outputs": ("fill",)}, "give no score; name 'rank' or 'match'"),
-        ({"heads": 3}, "3 heads do not divide a width of 16"),
         ({"size": 20}, "patches of 8 pixels do not divide pictures of 20"),
-        ({"mask": 40}, "mask=40 is not an id of a vocabulary of 40"),
-        ({"score": "odds"}, "score='odds' is not known"),
         ({"weights": "nobody/nothing", "pretrained": True}, "nobody/nothing has no model.safet"),
         ({"weights": folders["Model"], "pretrained": True, "patch": 4}, "another model cannot be"),
     ):
         with pytest.raises(ValueError, match=told):
             ViLT(**{**SIZES, **options})
-    host, (images, texts) = model(positions=6), items()
-    with pytest.raises(ValueError, match="texts of 7 tokens do not fit a model that reads 6"):
-        host.encode_texts(texts)
-    with pytest.raises(ValueError, match="token id 41 is not in this model's vocabulary of 41"):
-        model().encode_texts(replace(texts, values=texts.values.clone().fill_(41)))
+    host, (images, _) = model(), items()
     with pytest.raises(ValueError, match=r"images of shape \(4, 5, 6\) do not fit"):
         host.encode_images(replace(images, values=torch.zeros(4, 5, 6)))
     with pytest.raises(ValueError, match="whose mask has 6 patches do not fit a model with"):
@@ -324,16 +255,3 @@ def test_without_transformers(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r'pip install "counterfoil\[hf\]"'):
         ViLT(**SIZES)
-
-
-def test_it_learns():
-    torch.manual_seed(0)
-    host, (images, texts) = ViLT(**SIZES), items()
-    optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
-    for _ in range(40):
-        scores = host.score_matrix(host.encode_images(images), host.encode_texts(texts))
-        loss = nn.functional.binary_cross_entropy(scores, torch.eye(4))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert loss < 0.4  # 0.56 for one answer to all

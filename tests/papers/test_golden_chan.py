@@ -127,7 +127,8 @@ def coded(bert: Path, coding: str) -> Tensor:
     for t in range(len(words)):
         one = words.rows(torch.full((len(regions),), t))
         real = one.mask if coding == "VHA" else regions.mask
-        found.append(model.similarities(regions, one).masked_fill(~real, -1))
+        results = fused.align_pairs(model.heads, regions, one).attend(model.coding)
+        found.append(model.similarity(results, None).masked_fill(~real, -1))
     return torch.stack(found, 1)
 
 

@@ -18,7 +18,7 @@ from counterfoil.models.checkpoints import (
     TensorNames,
     convert_towers,
 )
-from counterfoil.models.layers.attention_model import AttentionModel, nonempty
+from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
     AttentionBlock,
@@ -27,7 +27,6 @@ from counterfoil.models.layers.cross_attention import (
     Direction,
     aggregate,
 )
-from counterfoil.models.layers.fused import align_pairs
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice, check_heads
 
 # Hard assignment: each query takes the most similar vector of its context.
@@ -250,14 +249,6 @@ class CHAN(AttentionModel):
         """Encode N images as region vectors."""
         regions: Embeddings = self.image(images)
         return self.scale_images(regions if self.block is None else self.block(regions))
-
-    def similarities(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the similarities of image p with text p before they are pooled.
-
-        They are (P, L), of words, or (P, R), of regions; arbitrary at padding.
-        """
-        results = align_pairs(self.heads, nonempty(images), texts).attend(self.coding)
-        return self.similarity(results, None)
 
     def similarity(self, results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
         """Return the similarity of each query with its assigned or attended vector."""

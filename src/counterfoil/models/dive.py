@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, NamedTuple, final, get_args
 
@@ -207,9 +207,9 @@ def _similarity(
         return _mean(_mean(near.sigmoid(), texts, 2), images, 0)
     if kind == "max":
         return _real(_real(near, texts).amax(2, keepdim=True), images).amax(0, keepdim=True)
-    if kind == "chamfer":
-        best, scale = torch.amax, 1.0
-    else:
+    best: Callable[..., Tensor] = torch.amax
+    scale = 1.0
+    if kind != "chamfer":
         best, scale, near = torch.logsumexp, alpha, near * alpha
     by_image, by_text = best(_real(near, texts), 2, True), best(_real(near, images), 0, True)
     return (_mean(by_image, images, 0) + _mean(by_text, texts, 2)) / (2 * scale)

@@ -220,7 +220,7 @@ class FusedGradient:
                 rows = (_query_block(head, view, grad[_result_rows(head, run)]) for grad in grads)
                 block = plan.block(head, run, view, self.grams)
                 d_block, d_gram = head.derivative(block, *rows)
-                if (sum_of_grams := d_grams.of(head, run)) is not None:
+                if d_gram is not None and (sum_of_grams := d_grams.of(head, run)) is not None:
                     sum_of_grams.add_(d_gram)
                 total = d_block if total is None else total.add_(d_block)
             assert total is not None

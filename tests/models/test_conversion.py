@@ -1,0 +1,366 @@
+"""Authors' checkpoints of every system: all tensors come back, and others are refused."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import hub_cases
+from counterfoil.core.config import config_from_dict
+from counterfoil.models import (
+    bfan,
+    chan,
+    dive,
+    esa,
+    gpo,
+    hrem,
+    naaf,
+    scan,
+    sgraf,
+    user,
+    vsepp,
+    vsrn,
+    xdim,
+)
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.checkpoints import PREFIXES, Checkpoint, TensorNames, read_checkpoint
+from counterfoil.models.convert import SYSTEMS, convert_checkpoint
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.models.sgraf import SGRAF
+from counterfoil.models.user import EnhancedRegions
+
+FEATURES, WIDTH, WORDS, ROUNDS = 6, 8, 9, 2
+State = dict[str, Tensor]
+MODULES = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (bfan, chan, dive, esa, gpo, hrem, naaf, scan, sgraf, user, vsepp, vsrn, xdim)
+}
+
+
+def regions() -> Regions:
+    return Regions(features=FEATURES, width=WIDTH)
+
+
+def mlp(**options: object) -> MLPRegions:
+    return MLPRegions(features=FEATURES, width=WIDTH, inner=3, **options)
+
+
+def gru(**options: object) -> GRU:
+    return GRU(words=WORDS, word_width=3, width=WIDTH, **options)
+
+
+def bert(folder: str, times: int = 1) -> BertTextTower:
+    return BertTextTower(name=folder, width=times * WIDTH, pretrained=False)
+
+
+def vsrn_model(*, f30k: bool = True, captions: bool = True) -> vsrn.VSRN:
+    return vsrn.VSRN(
+        image=regions(),
+        text=gru(bidirectional=False),
+        captioner=vsrn.Captioner(words=WORDS, width=WIDTH, hidden=5, word_width=3)
+        if captions
+        else None,
+        region_norm="channel",
+        normalise_regions=not f30k,
+        batch_norm=f30k,
+    )
+
+
+def sgraf_model(module: str) -> SGRAF:
+    return SGRAF(image=regions(), text=gru(), module=module, regions=5, similarity_width=3)
+
+
+def dive_model(text: dive.PartsTower, **options: int) -> dive.DivE:
+    image = dive.PooledParts(tower=mlp(stacked=True, dropout=0.1))
+    sizes = {"slots": 3, "heads": 4, "head_width": 5, "rounds": ROUNDS, **options}
+    return dive.DivE(image=image, text=text, released_padding=True, **sizes)
+
+
+MODELS: dict[str, Callable[[str], RetrievalModel]] = {  # each from the folder of a BERT
+    "vsepp": lambda _: vsepp.VSEPP(image=regions(), text=gru(bidirectional=False)),
+    "scan": lambda _: scan.SCAN(image=regions(), text=gru()),
+    "scan-layers": lambda _: scan.SCAN(image=regions(), text=gru(layers=2)),
+    "bfan": lambda _: bfan.BFAN(image=regions(), text=gru()),
+    "naaf": lambda _: naaf.NAAF(image=regions(), text=gru()),
+    "vsrn-f30k": lambda _: vsrn_model(),
+    "vsrn-coco": lambda _: vsrn_model(f30k=False, captions=False),
+    "gpo": lambda _: gpo.GPO(image=mlp(), text=gru(), positions=7, hidden=5),
+    "gpo-grid-bert": lambda folder: gpo.GPO(image=regions(), text=bert(folder)),
+    "esa": lambda _: esa.ESA(image=mlp(), text=gru()),
+    **{
+        f"chan-{block}": lambda _, block=block: chan.CHAN(image=regions(), text=gru(), block=block)
+        for block in ("basic", "selfattention", "transformer")
+    },
+    "sgraf-sgr": lambda _: sgraf_model("SGR"),
+    "sgraf-saf": lambda _: sgraf_model("SAF"),
+    "xdim": lambda folder: xdim.XDim(image=mlp(), text=bert(folder)),
+    "hrem": lambda folder: hrem.HREM(image=mlp(), text=bert(folder), heads=2),
+    "user": lambda _: gpo.GPO(
+        image=EnhancedRegions(tower=mlp(), features=FEATURES, regions=5), text=gru()
+    ),
+    "dive": lambda _: dive_model(dive.WordsAndStates(gru=gru())),
+    "dive-bert": lambda folder: dive_model(dive.PooledParts(tower=bert(folder))),
+}
+
+
+TRAINED_WITH = {"hrem": {"nhead": 2}}  # options without which tensors do not fit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return hub_cases.bert(tmp_path_factory.mktemp("hub") / "bert")
+
+
+def system_of(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def names_of(name: str) -> TensorNames:
+    return MODULES[system_of(name)].NAMES
+
+
+def model(name: str, folder: str) -> RetrievalModel:
+    torch.manual_seed(0)
+    made = MODELS[name](folder)
+    for tensor in made.state_dict().values():
+        tensor.copy_(torch.rand(tensor.shape))
+    return made.eval()
+
+
+def authors(name: str, made: RetrievalModel) -> State:
+    """Its tensors under the authors' names and in their shapes, with what they save in vain."""
+    names = names_of(name)
+    theirs = {ours: prefix for prefix, ours in names.prefixes.items()}
+    state = {f"{unused}rest": torch.zeros(1) for unused in names.unused}
+    for ours, value in made.state_dict().items():
+        prefix = max((p for p in theirs if ours.startswith(p)), key=len, default=None)
+        if prefix is None:  # NAAF's thresholds are options
+            continue
+        full = theirs[prefix] + ours.removeprefix(prefix)
+        if ours.startswith("captioner.writer."):
+            full += "_l0"
+        if ours.startswith("relations.") and value.dim() == 2:  # a convolution
+            value = value.unsqueeze(-1)
+        for n in range(ROUNDS if ".layers.0." in full and name.startswith("dive") else 1):
+            state[full.replace(dive.LAYERS + "0.", f"{dive.LAYERS}{n}.")] = value
+    return state
+
+
+def saved(state: State, path: Path, **more: object) -> Path:
+    """A file of state dicts, as trained on several devices."""
+    sides: dict[str, State] = {prefix: {} for prefix in PREFIXES}
+    for name, value in state.items():
+        side = next(prefix for prefix in PREFIXES if name.startswith(prefix))
+        sides[side][f"module.{name.removeprefix(side)}"] = value
+    torch.save({"epoch": 3, "model": [s for s in sides.values() if s], **more}, path)
+    return path
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tensor_finds_its_place(name, folder, tmp_path):
+    made = model(name, folder)
+    opt = argparse.Namespace(**TRAINED_WITH.get(name, {}))
+    path = saved(authors(name, made), tmp_path / "best.pth.tar", opt=opt)
+    if name.startswith("dive"):  # they save one state dict
+        torch.save({"model": authors(name, made)}, path)
+    given = {"bert": folder} if "bert" in name or name in ("xdim", "hrem") else {}
+    found = convert_checkpoint(path, system_of(name), **given)
+    built = found.build()
+    assert type(built) is type(made)
+    assert not built.training
+    assert built.state_dict().keys() == made.state_dict().keys()
+    for ours, value in made.state_dict().items():
+        if ours not in ("thresholds", "mined"):
+            assert torch.equal(built.state_dict()[ours], value), ours
+    assert config_from_dict(found.model.to_dict()) == found.model
+
+
+@pytest.mark.parametrize("name", [n for n in MODELS if system_of(n) not in ("vsrn", "dive")])
+def test_options_are_arguments(name, folder, tmp_path):
+    made = model(name, folder)
+    options = {"no_imgnorm": True, "no_txtnorm": False, **TRAINED_WITH.get(name, {})}
+    opt = argparse.Namespace(**options)
+    path = saved(authors(name, made), tmp_path / "best.pth.tar", opt=opt)
+    given = {"bert": folder} if "bert" in name or name in ("xdim", "hrem") else {}
+    built = convert_checkpoint(path, system_of(name), **given).build()
+    known = "normalise_images" in inspect.signature(type(built)).parameters
+    assert built.normalise == (not known, True)
+
+
+@pytest.mark.parametrize("system", [system for system in SYSTEMS if system != "uniter"])
+def test_tensors_of_something_else_are_refused(system):
+    names = MODULES[system].NAMES
+    for given, reason in (
+        ("img_enc.nothing.weight", "'img_enc.nothing.weight' is no tensor of .* on features$"),
+        ("img_enc.cnn.0.weight", "trained on pixels: extract features"),
+        ("txt_enc.embed.weight", rf"checkpoint has no '{names.needed[0]}'; is it another"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            names.renamed({given: torch.zeros(1)})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_tensor_that_is_missing_is_named(name, folder):
+    names = names_of(name)
+    if name.startswith("dive"):
+        return  # its rounds are joined before
+    state = authors(name, model(name, folder))
+    for lost in names.needed:
+        less = {theirs: v for theirs, v in state.items() if names.ours(theirs) != lost}
+        if len(less) < len(state):
+            with pytest.raises(ValueError, match=rf"checkpoint has no '{lost}'"):
+                names.renamed(less)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "value", "expected"),
+    [
+        ("scan", {}, lambda m: (m.attention.direction, m.aggregate), ("t2i", "LogSumExp")),
+        ("scan", {"cross_attn": "i2t"}, lambda m: (m.attention.sharpness, m.lambda_lse), (4, 5)),
+        ("scan", {"agg_func": "Mean", "lambda_lse": 20}, lambda m: m.aggregate, "Mean"),
+        ("bfan", {"focal_type": "prob"}, lambda m: {h.focus for h in m.heads}, {"prob"}),
+        (
+            "vsepp",
+            {"measure": "order", "use_abs": True},
+            lambda m: (m.measure, m.absolute),
+            ("order", True),
+        ),
+        (
+            "naaf",
+            {"lambda_softmax": 15, "alpha": 1.5},
+            lambda m: (m.lambda_softmax, m.alpha),
+            (15.0, 1.5),
+        ),
+        ("naaf", {"thres": 0.5, "thres_safe": 0.25}, lambda m: m.thresholds.tolist(), [0.5, 0.25]),
+        ("vsrn-f30k", {"data_name": "coco_precomp"}, lambda m: m.norm, None),
+        ("vsrn-f30k", {"data_name": "f30k_precomp"}, lambda m: m.normalise_regions, False),
+        ("vsrn-f30k", {"max_len": 7}, lambda m: m.captioner.longest, 7),
+        ("chan-basic", {}, lambda m: (m.coding.direction, m.pooling, m.beta), ("t2i", "LSE", 0.1)),
+        (
+            "chan-basic",
+            {"coding_type": "THACoding", "pooling_type": "SoftmaxPooling", "belta": 0.3},
+            lambda m: (m.coding.direction, m.pooling, m.beta, m.score_scale),
+            ("i2t", "Softmax", 0.3, 1.0),
+        ),
+        ("chan-selfattention", {}, lambda m: m.block.sees, "regions"),
+        ("chan-transformer", {}, lambda m: m.block.sees, "batch"),
+        ("hrem", {"nhead": 4}, lambda m: m.image_pool.layer.self_attn.num_heads, 4),
+        ("hrem", {"residual_weight": 0.7}, lambda m: m.image_pool.residual, 0.7),
+        (
+            "dive",
+            {"dropout": 0.2, "temperature": 8, "txt_pooling": "rnn"},
+            lambda m: (m.alpha, m.image_slots.dropout.p, m.image_slots.rounds),
+            (8.0, 0.2, ROUNDS),
+        ),
+        (
+            "dive",
+            {"mmd_weight": 0.02, "unif_weight": 0.03, "unif_residual": False},
+            lambda m: (m.mmd_weight, m.diversity_weight, m.diversity_of),
+            (0.02, 0.03, "elements"),
+        ),
+        ("dive", {}, lambda m: (m.image_slots.positions, m.text_slots.positions), ("none", "sine")),
+        ("dive-bert", {"txt_pooling": "cls"}, lambda m: m.text.kind, "first"),
+        ("dive-bert", {"txt_pooling": "rnn"}, lambda m: m.text.kind, "max"),
+    ],
+)
+def test_options_of_a_system(name, options, value, expected, folder):
+    options = {**TRAINED_WITH.get(name, {}), **options}
+    checkpoint = Checkpoint(authors(name, model(name, folder)), options)
+    given = {"bert": folder} if name in ("hrem", "dive-bert") else {}
+    assert value(SYSTEMS[system_of(name)](checkpoint, **given).build()) == expected
+
+
+def test_an_unknown_option_is_refused(folder):
+    checkpoint = Checkpoint(authors("bfan", model("bfan", folder)), {"focal_type": "half"})
+    with pytest.raises(ValueError, match="focus='half' is not known; use one of equal, prob"):
+        SYSTEMS["bfan"](checkpoint).build()
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("img_enc.Rs_GCN_2.theta.weight", r'Missing key.*"relations\.1\.theta\.weight".*whole'),
+        ("caption_model.encoder.vid2hid.weight", r"has no 'captioner\.fc\.weight'"),
+        ("caption_model.decoder.embedding.weight", r"has no 'captioner\.embed\.weight'"),
+    ],
+)
+def test_a_vsrn_with_a_tensor_missing_is_refused(lost, message, folder):
+    state = authors("vsrn-f30k", model("vsrn-f30k", folder))
+    del state[lost]
+    with pytest.raises(ValueError, match=message):
+        SYSTEMS["vsrn"](Checkpoint(state)).build()
+
+
+def test_two_layers_of_a_dive_become_one(folder):
+    """BERT's part vectors and the vector of the whole."""
+    made = dive_model(dive.PooledParts(tower=bert(folder, 2), apart=True))
+    state = authors("dive", made)
+    for kind in ("weight", "bias"):
+        halves = state[f"txt_enc.linear.{kind}"].chunk(2)
+        state |= {f"txt_enc.linear{n}.{kind}": half for n, half in zip(("", "2"), halves)}
+    built = dive.dive_from_checkpoint(Checkpoint(state), bert=folder).build()
+    assert built.text.apart
+    torch.testing.assert_close(built.state_dict(), made.state_dict(), rtol=0, atol=0)
+
+
+def test_rounds_with_layers_of_their_own_are_refused(folder):
+    state = authors("dive", model("dive", folder))
+    name = next(name for name in state if ".layers.1." in name)
+    state[name] = state[name] + 1
+    with pytest.raises(ValueError, match="differs from that of the first round"):
+        dive.convert_dive(state)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_weight_normalisation_is_written_out(whole, folder):
+    state = authors("scan", model("scan", folder))
+    weight = state.pop("img_enc.fc.weight")
+    length = weight.norm() if whole else weight.norm(dim=1, keepdim=True)
+    state |= {"img_enc.fc.weight_g": length, "img_enc.fc.weight_v": 3 * weight}
+    torch.testing.assert_close(scan.NAMES.renamed(state)["image.fc.weight"], weight)
+
+
+def test_files_of_other_forms(folder, tmp_path):
+    state = authors("scan", model("scan", folder))
+    save_file(state, tmp_path / "a.safetensors")
+    convert_checkpoint(tmp_path / "a.safetensors", "scan").build()
+    sides = [
+        {n.partition(".")[2]: v for n, v in state.items() if n.startswith(p)} for p in PREFIXES[:2]
+    ]
+    torch.save({"model": sides}, tmp_path / "old.pth.tar", _use_new_zipfile_serialization=False)
+    convert_checkpoint(tmp_path / "old.pth.tar", "scan").build()
+
+
+class Trap:
+    def __reduce__(self):
+        return (Path.touch, (Path("sprung"),))
+
+
+def test_nothing_in_a_file_is_ever_run(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = saved(authors("scan", model("scan", folder)), tmp_path / "a.pth.tar", opt=Trap())
+    with pytest.raises(ValueError, match="cannot be read without running code from it"):
+        read_checkpoint(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_what_cannot_be_read(tmp_path):
+    with pytest.raises(ValueError, match="does not exist; give an authors' checkpoint"):
+        read_checkpoint(tmp_path / "none.pth.tar")
+    for name in ("a.pth.tar", "a.safetensors"):
+        (tmp_path / name).write_bytes(b"not a checkpoint")
+        with pytest.raises(ValueError, match=name):
+            read_checkpoint(tmp_path / name)
+    torch.save([1, 2, 3], tmp_path / "b.pth.tar")
+    with pytest.raises(ValueError, match="holds a list, not the state dicts"):
+        read_checkpoint(tmp_path / "b.pth.tar")
+    with pytest.raises(ValueError, match="did you mean 'scan'"):
+        convert_checkpoint(Path("a"), "scam")
