@@ -199,12 +199,12 @@ def test_options_are_arguments(name, folder, tmp_path):
 def test_tensors_of_something_else_are_refused(system):
     names = MODULES[system].NAMES
     for given, reason in (
-        ("img_enc.nothing.weight", "'img_enc.nothing.weight' is no tensor of .* on features$"),
-        ("img_enc.cnn.0.weight", "trained on pixels: extract features"),
-        ("txt_enc.embed.weight", rf"checkpoint has no '{names.needed[0]}'; is it another"),
+        (["img_enc.nothing.w"], "'img_enc.nothing.w' is no tensor of .* checkpoint on features$"),
+        (["img_enc.cnn.0.weight"], "trained on pixels: extract features"),
+        ([], f"checkpoint has no '{names.needed[0]}'; is it another"),
     ):
         with pytest.raises(ValueError, match=reason):
-            names.renamed({given: torch.zeros(1)})
+            names.renamed(dict.fromkeys(given, torch.zeros(1)))
 
 
 @pytest.mark.parametrize("name", MODELS)

