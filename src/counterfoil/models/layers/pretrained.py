@@ -23,7 +23,7 @@ from counterfoil.models.layers.pooling import (
     masked_ids,
     projection,
 )
-from counterfoil.models.layers.towers import check_share, drop_cells, drop_words
+from counterfoil.models.layers.towers import WordDrop, check_share, drop_cells
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 HALF = (0.5, 0.5, 0.5)
@@ -289,15 +289,12 @@ class BertTextTower(PretrainedTower, TextTower):
         freeze_unused(self.body, states)
         self.fc = projection(states.shape[-1], width)
         self.dropout = nn.Dropout(dropout)
-        self.word_drop = check_share(word_drop, "word_drop")
+        tokens = int(self.word_table().num_embeddings) if word_drop else 1  # type: ignore[arg-type]
+        self.augment = WordDrop(share=word_drop, mask=mask or 0, vocabulary=tokens, ends=False)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Encode texts."""
-        if self.training and self.mask is not None:
-            vocabulary = int(self.word_table().num_embeddings)  # type: ignore[arg-type]
-            items = drop_words(
-                items, self.word_drop, mask=self.mask, vocabulary=vocabulary, ends=False
-            )
+        items = self.augment(items)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             states = self._states(masked_ids(items), items.mask)
         return Embeddings(self.dropout(self.fc(states)), items.mask)

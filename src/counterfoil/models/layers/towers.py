@@ -35,6 +35,40 @@ from counterfoil.models.layers.pooling import (
 MASKED, REPLACED = 0.5, 0.6  # 50 % of the dropped words are masked, 10 % replaced, 40 % deleted
 
 
+# Modules, because they are part of the identity of a model, which indices record.
+
+
+@final
+class RegionDrop(nn.Module):
+    """`drop_regions` in training; the identity in evaluation."""
+
+    def __init__(self, *, share: float) -> None:
+        super().__init__()
+        self.share = check_share(share, "region_drop")
+
+    def forward(self, items: ModalityBatch) -> ModalityBatch:
+        """Drop some of the regions in training."""
+        return drop_regions(items, self.share) if self.training else items
+
+
+@final
+class WordDrop(nn.Module):
+    """`drop_words` in training; the identity in evaluation."""
+
+    def __init__(self, *, share: float, mask: int, vocabulary: int, ends: bool = True) -> None:
+        super().__init__()
+        self.share = check_share(share, "word_drop")
+        self.mask, self.vocabulary, self.ends = mask, vocabulary, ends
+
+    def forward(self, items: ModalityBatch) -> ModalityBatch:
+        """Change some of the words in training."""
+        if not self.training:
+            return items
+        return drop_words(
+            items, self.share, mask=self.mask, vocabulary=self.vocabulary, ends=self.ends
+        )
+
+
 def drop_regions(items: ModalityBatch, share: float) -> ModalityBatch:
     """Leave out each region with probability `share`, from 0 to below 1."""
     if not share:
@@ -149,13 +183,13 @@ class Regions(ImageTower):
         super().__init__()
         check_positive(features=features, width=width)
         self.width = width
-        self.region_drop = check_share(region_drop, "region_drop")
+        self.augment = RegionDrop(share=region_drop)
         self.fc = projection(features, width)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Project every region."""
         check_features(items, self.fc.in_features)
-        items = drop_regions(items, self.region_drop) if self.training else items
+        items = self.augment(items)
         values = items.values.to(self.fc.weight.dtype)
         return Embeddings(self.fc(zero_padded(values, items.mask)), items.mask)
 
@@ -209,7 +243,7 @@ class MLPRegions(ImageTower):
         check_choice("init", init, get_args(Init))
         layer = projection if init == "xavier" else nn.Linear
         self.width = width
-        self.region_drop = check_share(region_drop, "region_drop")
+        self.augment = RegionDrop(share=region_drop)
         self.fc = projection(features, width)
         self.stacked, self.dropout = stacked, nn.Dropout(dropout)
         self.enter = layer(width if stacked else features, inner)
@@ -219,7 +253,7 @@ class MLPRegions(ImageTower):
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Return the sum of both projections of every region."""
         check_features(items, self.fc.in_features)
-        items = drop_regions(items, self.region_drop) if self.training else items
+        items = self.augment(items)
         values = zero_padded(items.values.to(self.fc.weight.dtype), items.mask)
         linear = self.fc(values)
         entered = self.enter(linear if self.stacked else values)
@@ -267,7 +301,7 @@ class GRU(WordTower):
         check_positive(words=words, word_width=word_width, width=width, layers=layers)
         self.width = width
         self.words = words
-        self.word_drop, self.drop_ends = check_share(word_drop, "word_drop"), drop_ends
+        self.augment = WordDrop(share=word_drop, mask=words, vocabulary=words, ends=drop_ends)
         self.embed = nn.Embedding(words + (word_drop > 0), word_width)
         self.dropout = nn.Dropout(dropout)
         self.rnn = nn.GRU(word_width, width, layers, batch_first=True, bidirectional=bidirectional)
@@ -281,10 +315,7 @@ class GRU(WordTower):
     def embedded(self, items: ModalityBatch) -> Embeddings:
         """Return word embeddings (N, L, word_width), after `drop_words` in training."""
         self._check(items)
-        if self.training:
-            items = drop_words(
-                items, self.word_drop, mask=self.words, vocabulary=self.words, ends=self.drop_ends
-            )
+        items = self.augment(items)
         return Embeddings(self.dropout(self.embed(masked_ids(items))), items.mask)
 
     def read(self, vectors: Tensor, mask: Tensor) -> Embeddings:
