@@ -57,7 +57,7 @@ def read(path: Path) -> Any:
 
 @cache
 def renamed(kind: str) -> dict[str, Any]:
-    """Names of 0.1 to those of today: "calls", "keys" (settings, JSON), "recipes"; "dropped", by default."""
+    """Names of 0.1 to those of today: "calls", "keys" (settings, JSON), "recipes"; "dropped"."""
     return read(SAVED / "renamed.json")[kind]
 
 
