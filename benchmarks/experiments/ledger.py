@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import final
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from benchmarks.experiments.cca import write_cca_vectors
 from benchmarks.experiments.foils import FOILS, FoilAccuracy
@@ -63,6 +64,12 @@ class Entry(BaseModel):
     numbers: dict[str, dict[str, float]]
     training: dict[str, float] = {}
     versions: dict[str, str] = {}
+
+    @field_validator("protocol")
+    @classmethod
+    def _without_digest(cls, protocol: str) -> str:
+        """Drop the digest from the folder name of CCA vectors: `data` holds it."""
+        return re.sub(r"^vectors-[0-9a-f]{16} ", "vectors ", protocol)
 
     @property
     def place(self) -> tuple[str, str, str, str, str, int]:
