@@ -90,3 +90,27 @@ def write_split(
     (folder / f"{split}_caps.txt").write_text("".join(f"{c}\n" for c in captions), "utf-8")
     if ids:
         (folder / f"{split}_ids.txt").write_text("".join(f"{i}\n" for i in ids), "utf-8")
+
+
+def write_features(folder: Path, ids: Sequence[str], features: FeatureArray) -> None:
+    """A feature folder, in float32."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "features.npy", features.take(torch.arange(len(features))).values.numpy())
+    for name in ("lengths", "boxes", "classes"):
+        if (part := getattr(features, name)) is not None:
+            np.save(folder / f"{name}.npy", part[features.rows.numpy()])
+    (folder / "features.json").write_text(json.dumps({"ids": list(ids)}))
+
+
+def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
+    """Images as PNG files and captions as ``captions.jsonl``."""
+    (folder / "images").mkdir(parents=True)
+    lines = []
+    for row, name in enumerate(dataset.image_ids):
+        file = f"images/{row:05}.png"
+        dataset.pictures.open(row).save(folder / file)
+        texts, _ = dataset.relation.captions(torch.tensor([row]))
+        captions = [dataset.texts[text] for text in texts.tolist()]
+        plain = {"image": file, "id": name, "split": dataset.splits[row], "captions": captions}
+        lines.append(json.dumps(plain) + "\n")
+    (folder / "captions.jsonl").write_text("".join(lines))

@@ -11,8 +11,9 @@ import torch
 
 import hub_cases
 from analysis_cases import REGIONS, reader
+from corpus_cases import write_features
 from counterfoil.core.config import config, from_data
-from counterfoil.data.features import open_features, write_features
+from counterfoil.data.features import open_features
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.models.uniter import UNITER
@@ -123,7 +124,7 @@ def test_scene_graphs_of_a_database_are_the_phrases_of_tags(printed, tmp_path):
         captions[str(row)] = (image, [pieces.index(word) for word in caption], tree)
     data = tmp_path / "txt_db"
     text_database(data / "itm_scenes_train.db", captions=captions, pieces=pieces)
-    write_features(tmp_path / "regions", scenes.image_ids, scenes.features, kind="float32")
+    write_features(tmp_path / "regions", scenes.image_ids, scenes.features)
     model = reader(tmp_path / "model")
     printed(
         *("write", "tags", model, data, "--features", tmp_path / "regions"),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import recipes_cases
+from corpus_cases import write_folder
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import write_folder
 from counterfoil.search.index import open_index
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from corpus_cases import random_array, write_split
-from counterfoil.data.features import FeatureArray, write_features
+from corpus_cases import random_array, write_features, write_split
+from counterfoil.data.features import FeatureArray
 from counterfoil.data.readers.precomp import features_of
 
 
@@ -25,13 +25,13 @@ def taken(features):
 )
 def test_joined_by_id_however_it_is_written(tmp_path, stored, image_ids):
     values = random_array(3, 4)
-    write_features(tmp_path / "f", stored, FeatureArray.of(values), kind="float32")
+    write_features(tmp_path / "f", stored, FeatureArray.of(values))
     np.testing.assert_array_equal(taken(features_of(image_ids, tmp_path / "f")), values[[2, 0]])
 
 
 def test_exact_ids_go_before_numbers(tmp_path):
     values = random_array(2, 4)
-    write_features(tmp_path / "f", ["x1.jpg", "y1.jpg"], FeatureArray.of(values), kind="float32")
+    write_features(tmp_path / "f", ["x1.jpg", "y1.jpg"], FeatureArray.of(values))
     np.testing.assert_array_equal(taken(features_of(["y1.jpg"], tmp_path / "f")), values[1:])
     with pytest.raises(ValueError, match=r"1 of 1 images have no features"):
         features_of(["z1.jpg"], tmp_path / "f")  # both end in 1: no guess is made

@@ -1,12 +1,14 @@
-import json
-
 import pytest
-import torch
-from PIL import Image
 
-from corpus_cases import captions_by_image, small_corpus, splits_by_image, write_picture
+from corpus_cases import (
+    captions_by_image,
+    small_corpus,
+    splits_by_image,
+    write_folder,
+    write_picture,
+)
 from counterfoil.data.images import PictureFiles
-from counterfoil.data.readers.folder import is_folder, read_folder, write_folder
+from counterfoil.data.readers.folder import is_folder, read_folder
 
 
 def write_list(folder, name, text, *, pictures=("a.jpg", "b.jpg")):
@@ -204,44 +206,3 @@ def test_missing_pictures_are_named_when_they_are_opened(tmp_path):
     dataset = read_folder(write_list(tmp_path, "captions.jsonl", JSONL, pictures=["a.jpg"]))
     with pytest.raises(ValueError, match=r"b\.jpg does not exist; an image is needed there"):
         dataset.pictures.open(1)
-
-
-def test_writing_stops_whole(tmp_path):
-    dataset = small_corpus((1, 1))
-    with pytest.raises(ValueError, match="has no pictures"):
-        write_folder(dataset, tmp_path / "out")
-    write_picture(tmp_path / "a.png")
-    (tmp_path / "b.png").write_bytes(b"no picture")
-    dataset = type(dataset)(
-        **{
-            **{name: getattr(dataset, name) for name in ("name", "image_ids", "text_ids", "texts")},
-            "text_to_image": torch.tensor([0, 1]),
-            "splits": ["train"] * 2,
-            "pictures": PictureFiles([tmp_path / "a.png", tmp_path / "b.png"]),
-        }
-    )
-    with pytest.raises(ValueError, match=r"b\.png cannot be read as a picture"):
-        write_folder(dataset, tmp_path / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
-
-
-def test_written_list_is_one_line_an_image(tmp_path):
-    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    dataset = small_corpus((1,))
-    dataset = type(dataset)(
-        name="one",
-        image_ids=["a"],
-        text_ids=["t"],
-        texts=["x"],
-        text_to_image=dataset.text_to_image,
-        splits=["train"],
-        pictures=PictureFiles([tmp_path / "a.png"]),
-    )
-    write_folder(dataset, tmp_path / "out")
-    line = (tmp_path / "out" / "captions.jsonl").read_text()
-    assert json.loads(line) == {
-        "image": "images/0.png",
-        "id": "a",
-        "split": "train",
-        "captions": ["x"],
-    }

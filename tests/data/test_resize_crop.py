@@ -5,13 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from counterfoil.data.images import (
-    ResizeCrop,
-    ResizeKeepAspect,
-    ResizeSquare,
-    transform_from_name,
-)
-from counterfoil.data.processor import Processor, ProcessorConfig
+from counterfoil.data.images import ResizeCrop
+from counterfoil.data.processor import PixelProcessor, Processor, ProcessorConfig
 from counterfoil.data.readers import load_dataset
 
 
@@ -59,28 +54,19 @@ def test_filters_differ_and_squash_keeps_all_of_a_picture():
     assert cut[0].min() >= 14
 
 
-@pytest.mark.parametrize("frame", ["", "shortest", "shortest nearest", "widest bicubic"])
-def test_forms(frame):
-    assert transform_from_name(8, crop=True, divisor=0, frame="") == ResizeSquare(8, True)
-    assert transform_from_name(8, crop=False, divisor=4, frame="") == ResizeKeepAspect(8, 4)
-    if frame:
-        with pytest.raises(ValueError, match=r"cannot be prepared by '(|nearest|widest)'; use "):
-            transform_from_name(8, crop=False, divisor=0, frame=frame)
+@pytest.mark.parametrize("frame", ["shortest", "shortest nearest", "widest bicubic"])
+def test_unknown_frames(frame):
+    with pytest.raises(ValueError, match=r"'(|nearest|widest)' is not a"):
+        PixelProcessor(8, frame=frame).from_images([Image.new("RGB", (9, 9))])
 
 
 def test_keys_tell_forms_apart():
-    transforms = [
-        ResizeCrop(8, fit, scale) for fit in ("shortest", "squash") for scale in ("bicubic",)
-    ]
-    transforms += [
-        ResizeCrop(9, "squash", "bicubic"),
-        ResizeCrop(8, "squash", "bilinear"),
-        ResizeSquare(8),
-    ]
-    assert len({transform.key for transform in transforms}) == len(transforms)
+    given = [(8, "shortest", "bicubic"), (8, "squash", "bicubic"), (8, "squash", "bilinear")]
+    keys = {ResizeCrop(*arguments).key for arguments in [*given, (9, "squash", "bicubic")]}
+    assert len(keys) == 4
 
 
-def test_a_lens_prepares_pictures_so(tmp_path, monkeypatch):
+def test_a_processor_prepares_pictures_so(tmp_path, monkeypatch):
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
     dataset = load_dataset("scenes:images=4")
     plan = ProcessorConfig(images="pixels", size=6, frame="longest bilinear")

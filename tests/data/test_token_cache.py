@@ -140,9 +140,3 @@ def test_cache_that_cannot_be_written_does_no_harm(counted, tmp_path, monkeypatc
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "file"))
     assert len(tokenize_dataset(TEXTS, WordTokenizer.of(TEXTS))) == 2
     assert (tmp_path / "file").read_text() == ""
-
-
-def test_cache_of_the_user(monkeypatch, tmp_path):
-    monkeypatch.delenv("COUNTERFOIL_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "counterfoil"

@@ -128,9 +128,3 @@ def test_an_archive_of_several_files(tmp_path):
         archive.writestr("b.txt", "b 1 2")
     with pytest.raises(ValueError, match=r"glove.zip holds 2 files \(a.txt, b.txt\); unpack it"):
         word_vectors(tmp_path / "glove.zip", WORDS)
-
-
-def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "file"))
-    assert as_dict(word_vectors(written(tmp_path, LINES), WORDS)) == EXPECTED

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import hub_cases
 import recipes_cases
+from corpus_cases import write_folder
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import write_folder
 from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.blip import BLIP, blip_from_pretrained

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from corpus_cases import write_features
 from counterfoil.core.config import config, from_data, lazy
-from counterfoil.data.features import write_features
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import weighted_sum
@@ -134,7 +134,7 @@ def test_classes_beside_the_features_are_asked(tmp_path: Path) -> None:
     shape = (len(found), found.features.regions, 5)
     said = np.random.default_rng(0).dirichlet(np.ones(5), shape[:2]).astype(np.float32)
     with_classes = replace(found.features, classes=said)
-    write_features(tmp_path / "features", found.image_ids, with_classes, kind="float32")
+    write_features(tmp_path / "features", found.image_ids, with_classes)
     heads = uniter("match", "fill", "regress", "classify").replace(classes=from_data("classes"))
     stage = recipe(model=heads, tasks=PretrainTasks(mlm=0, mrfr=0, mrc=1, mrckl=1, itm=0)).stages[0]
     alone = smoke_recipe(Recipe(name="tiny", stages=(stage,)))

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import recipes_cases
+from corpus_cases import write_folder
 from counterfoil import model as model_module
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import open_picture
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import write_folder
 from counterfoil.model import load_model
 from counterfoil.models.clip import vector_width
 from counterfoil.models.frozen import FrozenWithAdapters

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import recipes_cases
-from corpus_cases import random_array, small_corpus, write_picture
+from corpus_cases import random_array, small_corpus, write_folder, write_picture
 from counterfoil.core.config import config
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import is_image_folder, read_image_folder, write_folder
+from counterfoil.data.readers.folder import is_image_folder, read_image_folder
 from counterfoil.model import load_model
 from counterfoil.models.scan import SCAN
 from counterfoil.scoring.reducers import TopK

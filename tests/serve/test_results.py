@@ -12,8 +12,9 @@ import torch
 
 import explain_cases
 import recipes_cases
+from corpus_cases import write_folder
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import read_image_folder, write_folder
+from counterfoil.data.readers.folder import read_image_folder
 from counterfoil.model import load_model
 from counterfoil.search.index import build_index, open_index
 from counterfoil.search.rerank import Reranker

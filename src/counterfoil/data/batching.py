@@ -25,19 +25,36 @@ def separate_positives(rows: Tensor, clashes: Pairs, batch: int) -> Tensor:
     A row in conflict is exchanged with the next one that fits. If none does, as in data of a batch
     or two, the conflict stays.
 
-    Args:
-        rows: (N,) in order of use, each once.
-        clashes: pairs of rows that must not be in one batch.
-        batch: rows of a batch.
-
     >>> clashes = Pairs(torch.tensor([3]), torch.tensor([1]))
     >>> separate_positives(torch.tensor([3, 1, 0, 2]), clashes, 2)
     tensor([3, 0, 1, 2])
     """
-    order = _BatchOrder(rows, clashes, batch)
-    for row in sorted(order.conflicts):
-        order.move(row)
-    return torch.tensor(order.rows, dtype=torch.long)
+    order = rows.tolist()
+    place = {row: at for at, row in enumerate(order)}
+    conflicts = {
+        row: present
+        for row, others in conflicts_of(clashes).items()
+        if row in place and (present := others & place.keys())
+    }
+
+    def in_conflict(row: int, at: int, leaving: int = -1) -> bool:
+        """Whether a row conflicts with the batch of a place, apart from the row that leaves it."""
+        batch_rows = (other for other in conflicts.get(row, ()) if other != leaving)
+        return any(place[other] // batch == at // batch for other in batch_rows)
+
+    for row in sorted(conflicts):
+        here = place[row]
+        if not in_conflict(row, here):
+            continue
+        for there in ((here + step) % len(order) for step in range(1, len(order))):
+            other = order[there]
+            if there // batch == here // batch:
+                continue
+            if not in_conflict(row, there, other) and not in_conflict(other, here, row):
+                order[here], order[there] = other, row
+                place[row], place[other] = there, here
+                break
+    return torch.tensor(order, dtype=torch.long)
 
 
 def separate_texts(relation: Relation) -> Pairs | None:
@@ -75,52 +92,12 @@ def conflicts_of(clashes: Pairs | None) -> dict[int, set[int]]:
 
 
 @final
-class _BatchOrder:
-    """Rows in order of use, with their conflicts."""
-
-    def __init__(self, rows: Tensor, clashes: Pairs, batch: int) -> None:
-        self.rows, self.batch = rows.tolist(), batch
-        self.place = {row: place for place, row in enumerate(self.rows)}
-        self.conflicts = {
-            row: present
-            for row, others in conflicts_of(clashes).items()
-            if row in self.place and (present := others & self.place.keys())
-        }
-
-    def move(self, row: int) -> None:
-        """Exchange a row that conflicts within its batch with the next row that fits."""
-        here, count = self.place[row], len(self.rows)
-        if not self._in_conflict(row, here):
-            return
-        for step in range(1, count):
-            there = (here + step) % count
-            other = self.rows[there]
-            if there // self.batch == here // self.batch:
-                continue
-            if not self._in_conflict(row, there, other) and not self._in_conflict(other, here, row):
-                self.rows[here], self.rows[there] = other, row
-                self.place[row], self.place[other] = there, here
-                return
-
-    def _in_conflict(self, row: int, place: int, leaving: int = -1) -> bool:
-        """Whether a row conflicts with the batch of a place, apart from the row that leaves it."""
-        batch = place // self.batch
-        others = self.conflicts.get(row, ())
-        return any(
-            other != leaving and self.place[other] // self.batch == batch for other in others
-        )
-
-
-@final
 class ExtraPositivePartition:
     """Puts the image of an extra positive's caption and the extra positive's image together.
 
     A batch of random captions rarely holds an extra positive. Images are matched in pairs, along
     the extra positives in random order as far as both images are free; the others are matched at
     random.
-
-    Args:
-        relation: with extra positives.
 
     >>> besides = Pairs(torch.tensor([2]), torch.tensor([0]))
     >>> relation = Relation(torch.arange(3), images=3, besides=besides)
@@ -178,14 +155,10 @@ class BatchSampler:
             once.
         drop_last: leave out a short last batch.
         all_captions: use each image once an epoch with all of its captions; `batch` counts images.
-        partition: puts images together, such as `counterfoil.negatives.batch_mining`'s; None
-            shuffles. Where every caption is used, an epoch partitions the images anew for each
-            caption of an image.
-        together: put extra positives into a batch together, as far as `partition` does not say
-            otherwise: for a loss that learns from them.
-
-    Raises:
-        ValueError: the data do not fill one batch, or both caption modes are set.
+        partition: puts images together; None shuffles. Where every caption is used, an epoch
+            partitions the images anew for each caption of an image.
+        together: put extra positives into a batch together, for a loss that learns from them,
+            unless `partition` is given.
     """
 
     def __init__(
@@ -310,15 +283,6 @@ class _RowPool:
         return torch.tensor(self._rows, dtype=torch.long)
 
 
-def _pool_pairs(
-    roles: Mapping[Role, Pairs], image_pool: _RowPool, text_pool: _RowPool
-) -> dict[Role, Pairs]:
-    return {
-        role: Pairs(image_pool.places(pair.image), text_pool.places(pair.text))
-        for role, pair in roles.items()
-    }
-
-
 def shard_rows(rows: Tensor) -> Tensor:
     """This process's share of a pool; the last row is repeated if the rows do not divide evenly."""
     mine = distributed.shard(len(rows))
@@ -340,14 +304,7 @@ def _offered(
 
 
 def _targets(processor: ProcessedDataset, texts: Tensor, row: Tensor, pool: int) -> Tensor | None:
-    """(N, C, L) token ids of the anchor captions of each image in this process's share.
-
-    Args:
-        processor: of the texts.
-        texts: (B,) anchor text rows.
-        row: (B,) indices of their images in the pool.
-        pool: images of the pool.
-    """
+    """(N, C, L) token ids of the anchor captions of each image in this process's share."""
     mine = distributed.shard(pool)
     count = mine.stop - mine.start
     here = (row >= mine.start) & (row < mine.stop)
@@ -401,7 +358,10 @@ def collate(
         role: _without_exempt(role, p, relation) for role, p in (candidates or {}).items()
     }
     image_pool, text_pool = _RowPool(images), _RowPool(texts)
-    pairs = _pool_pairs(negatives or {}, image_pool, text_pool)
+    pairs = {
+        role: Pairs(image_pool.places(pair.image), text_pool.places(pair.text))
+        for role, pair in (negatives or {}).items()
+    }
     image_items = processor.images(shard_rows(image_pool.rows()))
     targets = _targets(processor, texts, row, len(image_pool.rows()))
     return Batch(
@@ -426,15 +386,7 @@ def _exempt(
     anchor: Tensor,
     negatives: Mapping[Role, Pairs],
 ) -> ExemptPairs | None:
-    """The pairs of a block and of drawn negatives that were judged to be no negatives.
-
-    Args:
-        relation: of the data set.
-        images: (I,) rows of the block.
-        texts: (T,) columns of the block.
-        anchor: (T,) place of each text's own image.
-        negatives: pairs that were drawn.
-    """
+    """The pairs of a block and of drawn negatives that were judged to be no negatives."""
     exempt = relation.exempt
     if exempt is None:
         return None

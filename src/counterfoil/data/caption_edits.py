@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from itertools import combinations, pairwise
@@ -55,11 +55,6 @@ class RewrittenCaption:
 
 def replace_tokens(text: str, spans: Sequence[Span], new: Mapping[int, str]) -> RewrittenCaption:
     """Replace tokens of a caption; everything else stays as it was written.
-
-    Args:
-        text: the caption.
-        spans: start and end of each of its tokens in characters.
-        new: new tokens by index, as the tokenizer spells them.
 
     >>> spans = [(0, 0), (0, 1), (2, 5), (7, 11), (11, 12)]
     >>> replace_tokens("A dog  runs.", spans, {1: "one", 3: "##fish"})
@@ -189,9 +184,6 @@ def wordnet_synonyms(word: str) -> frozenset[str]:
     """A lower-cased word, its synonyms, and hypernyms up to two steps up, from WordNet by nltk.
 
     Only the most frequent sense of each part of speech counts.
-
-    Raises:
-        ValueError: nltk or its WordNet is not installed.
     """
     wordnet, names = _wordnet(), {word}
     for part in "nvar":
@@ -276,31 +268,20 @@ Candidates: TypeAlias = Callable[[str], Iterable[str]]
 @final
 @dataclass(frozen=True, slots=True)
 class TextChange:
-    """A replacement of one span of a text.
+    """A replacement of one span of a text."""
 
-    Attributes:
-        start: first character of the old words.
-        stop: one past their last character.
-        new: the new words.
-    """
-
-    start: int
-    stop: int
+    start: int  # first character of the old words
+    stop: int  # one past their last character
     new: str
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CaptionEdit:
-    """An edit that makes a foil of a caption.
-
-    Attributes:
-        kind: the rule.
-        changes: from left to right, without overlap.
-    """
+    """An edit that makes a foil of a caption."""
 
     kind: RuleKind
-    changes: tuple[TextChange, ...]
+    changes: tuple[TextChange, ...]  # from left to right, without overlap
 
     def apply(self, text: str) -> str:
         """The foil; it begins with a capital where the caption does."""
@@ -325,11 +306,8 @@ def replace_nouns(
 ) -> Iterator[CaptionEdit]:
     """Replace the head of a noun phrase by other nouns.
 
-    Args:
-        caption: the caption.
-        candidates: nouns for a noun.
-        agree: use only candidates in the same number, and correct the article before them; the
-            authors' code uses all candidates as they are.
+    With `agree`, candidates are in the same number, and the article before them is corrected; the
+    authors' code uses all candidates as they are.
     """
     words = caption.words
     for first, stop in caption.chunks:
@@ -348,12 +326,9 @@ def replace_nouns(
 def replace_numbers(caption: ParsedCaption, *, agree: bool = True) -> Iterator[CaptionEdit]:
     """Replace the number of some objects by each of 28 number words of another value.
 
-    "a", "an" and "one" are 1. The noun changes between singular and plural; the verb does not.
-
-    Args:
-        caption: the caption.
-        agree: write "a" and "an" only where they are correct; the authors' code writes either
-            anywhere.
+    "a", "an" and "one" are 1. The noun changes between singular and plural; the verb does not. With
+    `agree`, "a" and "an" are written only where they are correct; the authors' code writes either
+    anywhere.
 
     Departs from the authors' code in: a number at the end of the caption is left alone (C2: their
     loop never ends); so are runs of several numbers.
@@ -382,10 +357,8 @@ def swap_noun_phrases(
 ) -> Iterator[CaptionEdit]:
     """Exchange two noun phrases.
 
-    Args:
-        caption: the caption.
-        links: words that, alone between two phrases, join them to a list; joined phrases are not
-            exchanged with each other, also if others are between them.
+    `links` are words that, alone between two phrases, join them to a list; joined phrases are not
+    exchanged with each other, also if others are between them.
 
     Departs from the authors' code in: a comma links (C1: they compare it with a string that no
     token equals), and so do symmetric relations, such as "next to", and several such words
@@ -399,10 +372,10 @@ def swap_noun_phrases(
     for pair in combinations(range(len(group)), 2):
         if group[pair[0]] == group[pair[1]]:
             continue
-        left, right = (_chunk_span(caption, chunk) for chunk in pair)
-        first, second = (_uncapitalised(caption, span) for span in (left, right))
-        if first.lower() != second.lower():
-            yield CaptionEdit("relation", (TextChange(*left, second), TextChange(*right, first)))
+        one, other = (_chunk(caption, chunk) for chunk in pair)
+        if one.new.lower() != other.new.lower():
+            changes = replace(one, new=other.new), replace(other, new=one.new)
+            yield CaptionEdit("relation", changes)
 
 
 def replace_prepositions(
@@ -410,11 +383,9 @@ def replace_prepositions(
 ) -> Iterator[CaptionEdit]:
     """Replace a preposition by others with another meaning.
 
-    Args:
-        caption: the caption.
-        candidates: prepositions for a preposition. The authors use 29 groups of tokens that their
-            tagger labelled as prepositions, among them "toronto"; the default are groups of
-            prepositions, also of several words, that may be true of the same two objects.
+    The authors use 29 groups of tokens that their tagger labelled as prepositions, among them
+    "toronto"; the default are groups of prepositions, also of several words, that may be true of
+    the same two objects.
     """
     for word in caption.words:
         if word.part == "preposition":
@@ -423,12 +394,7 @@ def replace_prepositions(
 
 
 def noun_vocabulary(captions: Iterable[ParsedCaption], *, at_least: int) -> tuple[str, ...]:
-    """Nouns of captions, the most frequent first.
-
-    Args:
-        captions: those of the training split.
-        at_least: minimal number of occurrences.
-    """
+    """Nouns of captions, the most frequent first."""
     counts = Counter(
         word.text
         for caption in captions
@@ -482,12 +448,10 @@ def _article_fits(words: Sequence[TaggedWord], at: int, new: str, follows: str) 
     return not after_determiner and new == article(follows)
 
 
-def _chunk_span(caption: ParsedCaption, chunk: int) -> Span:
-    first, stop = caption.chunks[chunk]
-    return caption.words[first].start, caption.words[stop - 1].stop
-
-
-def _uncapitalised(caption: ParsedCaption, span: Span) -> str:
-    """The words of a span, without the capital that begins a sentence."""
-    text = caption.text[slice(*span)]
-    return text if caption.text[: span[0]].strip() else text[:1].lower() + text[1:]
+def _chunk(caption: ParsedCaption, chunk: int) -> TextChange:
+    """The place of a noun phrase, and its words without the capital that begins a sentence."""
+    first, last = caption.chunks[chunk]
+    start, stop = caption.words[first].start, caption.words[last - 1].stop
+    text = caption.text[start:stop]
+    begins = not caption.text[:start].strip()
+    return TextChange(start, stop, text[:1].lower() + text[1:] if begins else text)

@@ -58,17 +58,6 @@ class Duplicates:
 
 @final
 @dataclass(frozen=True, slots=True)
-class CaptionLengths:
-    """Words per caption, and the number of empty captions."""
-
-    shortest: int
-    median: float
-    longest: int
-    empty: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class DatasetReport:
     """Contents and faults of a data set."""
 
@@ -76,7 +65,7 @@ class DatasetReport:
     splits: tuple[SplitCounts, ...]  # counts
     # number of captions, and how many images have that number
     captions_per_image: tuple[tuple[int, int], ...]
-    lengths: CaptionLengths  # of the captions
+    words: tuple[int, float, int]  # of a caption: shortest, median, longest
     images: str  # description of the image inputs
     unreadable: tuple[str, ...]  # a sentence for each missing or unreadable picture
     not_finite: tuple[str, ...]  # ids of images whose features hold NaN or infinite values
@@ -99,13 +88,12 @@ class DatasetReport:
         for split in self.splits:
             counts = (split.images, split.texts, split.without_text)
             splits.add_row(split.name, *(f"{count:,}" for count in counts))
-        lengths, per_image = self.lengths, self.captions_per_image
+        (shortest, median, longest), per_image = self.words, self.captions_per_image
         each = ", ".join(f"{count} ({images:,} images)" for count, images in per_image[:8])
-        words = f"{lengths.shortest} to {lengths.longest}, median {lengths.median:g}"
         summary = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         summary.add_row("images as", self.images)
         summary.add_row("captions per image", each + (", ..." if len(per_image) > 8 else ""))
-        summary.add_row("words per caption", words)
+        summary.add_row("words per caption", f"{shortest} to {longest}, median {median:g}")
         lines = [Text.assemble(("warning: ", "yellow"), line) for line in self.warnings]
         lines += [Text.assemble(("error: ", "bold red"), line) for line in self.errors]
         if not self.errors:
@@ -114,19 +102,18 @@ class DatasetReport:
 
 
 def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetReport:
-    """Validate a data set in one pass over its images, features and captions.
+    """Validate all splits of a data set in one pass over its images, features and captions.
 
-    Args:
-        dataset: all splits.
-        quick: only test that picture files exist, and read a sample of the features.
+    `quick` only tests that picture files exist, and reads a sample of the features.
     """
     errors, picture_hashes = check_pictures(dataset.pictures, quick=quick)
     not_finite, feature_hashes = _check_features(dataset.features, quick)
+    words = torch.tensor([len(text.split()) for text in dataset.texts] or [0])
     report = DatasetReport(
         name=dataset.name,
         splits=tuple(_split_counts(dataset)),
         captions_per_image=tuple(sorted(Counter(dataset.relation.counts.tolist()).items())),
-        lengths=_caption_lengths(dataset.texts),
+        words=(int(words.min()), float(words.double().quantile(0.5)), int(words.max())),
         images=_describe_images(dataset),
         unreadable=tuple(errors.values()),
         not_finite=tuple(dataset.image_ids[row] for row in not_finite),
@@ -147,14 +134,11 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
 def check_pictures(
     pictures: Pictures | None, *, quick: bool = False
 ) -> tuple[dict[int, str], dict[int, bytes]]:
-    """Open all pictures.
-
-    Args:
-        pictures: by row, if there are any.
-        quick: only test that their files exist; there are no hashes then.
+    """Open all pictures, or if `quick`, only test that their files exist.
 
     Returns:
-        Error messages of unreadable pictures, and pixel hashes of the others, by row.
+        Error messages of unreadable pictures, and, unless `quick`, pixel hashes of the others, by
+        row.
     """
     if pictures is None or (quick and not isinstance(pictures, PictureFiles)):
         return {}, {}
@@ -189,9 +173,6 @@ def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dic
 
     Returns:
         The data set, and error messages by the id of the image.
-
-    Raises:
-        ValueError: no picture can be read.
     """
     errors, _ = check_pictures(dataset.pictures)
     if not errors:
@@ -274,13 +255,6 @@ def _captions_across_splits(dataset: ImageTextDataset) -> Iterator[Duplicates]:
             yield duplicates
 
 
-def _caption_lengths(texts: Sequence[str]) -> CaptionLengths:
-    words = torch.tensor([len(text.split()) for text in texts] or [0])
-    empty = sum(not text.strip() for text in texts)
-    median = float(words.double().quantile(0.5))
-    return CaptionLengths(int(words.min()), median, int(words.max()), empty)
-
-
 def _describe_images(dataset: ImageTextDataset) -> str:
     kinds = []
     if dataset.pictures is not None:
@@ -360,7 +334,8 @@ def _size_warnings(splits: Sequence[SplitCounts]) -> Iterator[str]:
 
 
 def _caption_warnings(dataset: ImageTextDataset) -> Iterator[str]:
-    if dataset.text_features is None and (empty := _caption_lengths(dataset.texts).empty):
+    empty = sum(not text.strip() for text in dataset.texts)
+    if dataset.text_features is None and empty:
         yield f"{counted(empty, 'caption')} without a word"
     printed = [text for text in dataset.texts if text[:2] in ("b'", 'b"') and text[-1:] == text[1]]
     if printed:

@@ -24,7 +24,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast, final, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -52,25 +52,15 @@ _VOTE_COLUMNS = "picture, caption, share of yes, yes, no"
 @final
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A correction of one image, caption or pair.
-
-    Attributes:
-        do: the action.
-        image: image id; "" where the correction is about a caption.
-        caption: caption id; "" where the correction is about an image.
-        was: text of the caption, or of a caption of the image; "" for an image without captions.
-        text: new text of a fixed caption.
-        where: file and line, for error messages.
-        weight: of a "true" pair in training, above 0 and at most 1.
-    """
+    """A correction of one image, caption or pair."""
 
     do: CorrectionAction
-    image: str
-    caption: str
-    was: str
-    text: str = ""
-    where: str = ""
-    weight: float = 1.0
+    image: str  # image id; "" where the correction is about a caption
+    caption: str  # caption id; "" where the correction is about an image
+    was: str  # text of the caption, or of a caption of the image; "" for an image without captions
+    text: str = ""  # new text of a fixed caption
+    where: str = ""  # file and line, for error messages
+    weight: float = 1.0  # of a "true" pair in training, above 0 and at most 1
 
     def to_dict(self) -> dict[str, str | float]:
         """JSON-ready form; empty fields and a weight of 1 are left out, but not ``was``."""
@@ -80,11 +70,7 @@ class Correction:
 
 
 def corrections_beside(source: str) -> Path | None:
-    """The corrections file in the folder of a data set; None without one.
-
-    Raises:
-        ValueError: files of both names are there.
-    """
+    """The corrections file in the folder of a data set; None without one."""
     path = Path(source).expanduser()
     if not path.exists():  # "scenes" or a data set of the hub
         return None
@@ -99,11 +85,7 @@ def corrections_beside(source: str) -> Path | None:
 
 
 def read_corrections(path: Path) -> tuple[Correction, ...]:
-    """Read a corrections file.
-
-    Raises:
-        ValueError: the file is missing, or a line of it is no correction.
-    """
+    """Read a corrections file."""
     lines = enumerate(read_text_lines(path, "corrections"), 1)
     return tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
 
@@ -115,10 +97,6 @@ def apply_corrections(
 
     Returns:
         The corrected data set; `ImageTextDataset.corrections` describes the changes.
-
-    Raises:
-        ValueError: a correction is about other data, the captions to fix are embeddings, or
-            nothing is left.
     """
     state = _CorrectedDataset(dataset)
     for correction in corrections:
@@ -250,38 +228,27 @@ def _parse(line: str, where: str) -> Correction:
         raise ValueError(f"{where}: {do!r} needs {noun}")
     if do == "fix" and not values.get("text", "").strip():
         raise ValueError(f"{where}: 'fix' needs the new text; drop the caption instead")
-    _check_weight(do, values.get("weight", 1), where)
-    fields: Any = {"image": "", "caption": "", "was": "", "text": "", **values}
-    return Correction(where=where, **fields)
-
-
-def _check_weight(do: str, weight: object, where: str) -> None:
-    number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not number or not 0 < float(cast("float", weight)) <= 1:
+    weight = values.get("weight", 1)
+    if type(weight) not in (int, float) or not 0 < weight <= 1:
         raise ValueError(
             f"{where}: a weight of {weight!r} was given; use a number above 0 and at most 1, or "
             "'drop' for a pair that is no positive"
         )
     if do != "true" and weight != 1:
         raise ValueError(f"{where}: a weight belongs to 'true'; leave it out of {do!r}")
+    fields: Any = {"image": "", "caption": "", "was": "", "text": "", **values}
+    return Correction(where=where, **fields)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CrowdVotes:
-    """Votes of a crowd on whether captions describe images.
+    """Votes of a crowd on whether captions describe images."""
 
-    Attributes:
-        images: (N,) long, image rows.
-        texts: (N,) long, caption rows.
-        yes: (N,) long.
-        no: (N,) long.
-    """
-
-    images: Tensor
-    texts: Tensor
-    yes: Tensor
-    no: Tensor
+    images: Tensor  # (N,) long, image rows
+    texts: Tensor  # (N,) long, caption rows
+    yes: Tensor  # (N,) long
+    no: Tensor  # (N,) long
 
     def __len__(self) -> int:
         return len(self.images)
@@ -302,10 +269,6 @@ def read_crowd_votes(path: Path, dataset: ImageTextDataset) -> CrowdVotes:
     The fields are image, caption, share of yes, number of yes, number of no, as in Flickr8k's
     ``CrowdFlowerAnnotations.txt`` (Hodosh, Young and Hockenmaier, JAIR 47, 2013). A caption is
     named by its id, or as ``1.jpg#2``, the third caption of that image.
-
-    Raises:
-        ValueError: the file is missing, a line is no vote, or the data set does not have an image
-            or a caption.
     """
     lines = enumerate(read_text_lines(path, "judgements"), 1)
     votes = [_parse_vote(path, number, line) for number, line in lines if line.strip()]

@@ -81,14 +81,13 @@ class Relation:
         weights: Tensor | None = None,
         ambiguous: Pairs | None = None,
     ) -> None:
-        if (
-            len(text_to_image)
-            and not -1 <= int(text_to_image.min()) <= int(text_to_image.max()) < images
-        ):
+        low, high = (
+            (int(row) for row in text_to_image.aminmax()) if len(text_to_image) else (-1, -1)
+        )
+        if not -1 <= low <= high < images:
             raise ValueError(
-                f"texts describe images {int(text_to_image.min())} to {int(text_to_image.max())}, "
-                f"but there are "
-                f"images 0 to {images - 1}; use -1 for a text that describes none"
+                f"texts describe images {low} to {high}, but there are images 0 to {images - 1}; "
+                "use -1 for a text that describes none"
             )
         self.text_to_image, self.images, self.besides = text_to_image.long(), images, besides
         self.weights, self.ambiguous = weights, ambiguous
@@ -228,14 +227,11 @@ class ImageTextDataset:
                     f"{self.name}: {len(values)} {name} were given for {len(ids)} {of}"
                 )
         Relation(self.text_to_image, images=len(self.image_ids))  # checks the rows
-        self._check_weights()
-
-    def _check_weights(self) -> None:
         weights, pairs = self.extra_weights, self.extra_positives
-        if weights is None:
-            return
         count = 0 if pairs is None else len(pairs.image)
-        if weights.shape != (count,) or not bool(((weights > 0) & (weights <= 1)).all()):
+        if weights is not None and not (
+            weights.shape == (count,) and bool(((weights > 0) & (weights <= 1)).all())
+        ):
             raise ValueError(
                 f"{self.name}: weights of shape {tuple(weights.shape)} were given for {count} "
                 "extra positives; give one above 0 and at most 1 for each"
@@ -283,19 +279,14 @@ class ImageTextDataset:
             digest.update("\x00".join(strings).encode())
             digest.update(b"\x01")
         digest.update(self.text_to_image.numpy().tobytes())
-        if self.extra_positives is not None:
-            digest.update(
-                self.extra_positives.image.numpy().tobytes()
-                + self.extra_positives.text.numpy().tobytes()
-            )
-        if self.extra_weights is not None:
-            digest.update(b"\x02" + self.extra_weights.numpy().tobytes())
-        if self.ambiguous is not None:
-            digest.update(
-                b"\x03"
-                + self.ambiguous.image.numpy().tobytes()
-                + self.ambiguous.text.numpy().tobytes()
-            )
+        extra, ambiguous = (
+            None if pairs is None else pairs.image.numpy().tobytes() + pairs.text.numpy().tobytes()
+            for pairs in (self.extra_positives, self.ambiguous)
+        )
+        weights = None if self.extra_weights is None else self.extra_weights.numpy().tobytes()
+        for mark, part in ((b"", extra), (b"\x02", weights), (b"\x03", ambiguous)):
+            if part is not None:
+                digest.update(mark + part)
         return digest.hexdigest()[:16]
 
     def split(self, *names: str) -> ImageTextDataset:
@@ -319,10 +310,7 @@ class ImageTextDataset:
     def cut(self, images: Tensor, texts: Tensor, text_to_image: Tensor) -> ImageTextDataset:
         """Some images and some texts, each in the given order.
 
-        Args:
-            images: rows to keep.
-            texts: rows to keep.
-            text_to_image: image of each remaining text, as a row of the new data set; -1 for none.
+        `text_to_image` is the new image row of each remaining text; -1 for none.
         """
         rows, columns = images.tolist(), texts.tolist()
         extra, kept = self._subset_pairs(self.extra_positives, images, texts)
@@ -362,19 +350,12 @@ class ImageTextDataset:
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """An image with its captions, as a reader returns it.
-
-    Attributes:
-        id: name of the image.
-        split: its split; "" if the data set has none.
-        texts: its captions, in order.
-        text_ids: names of the captions; () for "image#0", "image#1", …
-    """
+    """An image with its captions, as a reader returns it."""
 
     id: str
-    split: str
+    split: str  # "" if the data set has none
     texts: tuple[str, ...]
-    text_ids: tuple[str, ...] = ()
+    text_ids: tuple[str, ...] = ()  # () for "image#0", "image#1", …
 
 
 def build_dataset(
@@ -402,7 +383,11 @@ def build_dataset(
     entries = split_into_parts(entries)
     image_ids = [entry.id for entry in entries]
     texts = [text for entry in entries for text in entry.texts]
-    text_ids = [name for entry in entries for name in _text_ids(entry)]
+    text_ids = [
+        name
+        for entry in entries
+        for name in entry.text_ids or (f"{entry.id}#{place}" for place in range(len(entry.texts)))
+    ]
     _check_unique(image_ids, "image", where)
     _check_unique(text_ids, "caption", where)
     _check_encodable([*image_ids, *text_ids, *texts], where)
@@ -419,31 +404,22 @@ def build_dataset(
     )
 
 
-def split_into_parts(
-    entries: Sequence[DatasetEntry], *, dev: float = 0.1, test: float = 0.1
-) -> Sequence[DatasetEntry]:
-    """Give images without a split one by the hash of their id.
+def split_into_parts(entries: Sequence[DatasetEntry]) -> Sequence[DatasetEntry]:
+    """Give images without a split one by the hash of their id: 80 % train, 10 % dev, 10 % test.
 
     The split of an image depends on its id alone, so that a folder may grow. Only if a small set
     would have no dev or test image at all, images are counted off in order of the hash.
-
-    Args:
-        entries: the images.
-        dev: fraction of the dev split.
-        test: fraction of the test split; the rest is the training split.
     """
     draws = {entry.id: _fraction(entry.id) for entry in entries if not entry.split}
     names = {
-        name: "test" if draw >= 1 - test else "dev" if draw >= 1 - test - dev else "train"
+        name: "test" if draw >= 0.9 else "dev" if draw >= 0.8 else "train"
         for name, draw in draws.items()
     }
     if len(draws) >= 3 and len(set(names.values())) < 3:
-        order = sorted(draws, key=lambda name: -draws[name])
-        test_end = max(1, round(len(order) * test))
-        dev_end = test_end + max(1, round(len(order) * dev))
+        tenth = max(1, round(len(draws) * 0.1))
         names = {
-            name: "test" if place < test_end else "dev" if place < dev_end else "train"
-            for place, name in enumerate(order)
+            name: "test" if place < tenth else "dev" if place < 2 * tenth else "train"
+            for place, name in enumerate(sorted(draws, key=lambda name: -draws[name]))
         }
     return [entry if entry.split else replace(entry, split=names[entry.id]) for entry in entries]
 
@@ -451,10 +427,6 @@ def split_into_parts(
 def _fraction(name: str) -> float:
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def _text_ids(entry: DatasetEntry) -> Sequence[str]:
-    return entry.text_ids or [f"{entry.id}#{place}" for place in range(len(entry.texts))]
 
 
 def _check_unique(ids: Sequence[str], what: str, where: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from counterfoil.core.io import write_json
+from counterfoil.core.optional import optional_import
 from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import (
@@ -32,10 +33,11 @@ from counterfoil.data.features import (
     Array,
     FeaturesManifest,
     FeatureTable,
+    Kind,
     open_features,
     write_feature_array,
 )
-from counterfoil.data.images import Pictures, ResizeSquare
+from counterfoil.data.images import Pictures, ResizeCrop
 from counterfoil.data.readers.precomp import open_feature_table
 
 TIMM = "timm:"
@@ -62,11 +64,7 @@ class Backbone(ABC):
 
 
 def open_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
-    """Load a backbone: ``timm:resnet18``, or a Hugging Face name or folder.
-
-    Raises:
-        ValueError: its library is not installed, or there is no such model.
-    """
+    """Load a backbone: ``timm:resnet18``, or a Hugging Face name or folder."""
     if name.startswith(TIMM):
         return TimmBackbone(name.removeprefix(TIMM), device=device)
     return HuggingFaceBackbone(name, device=device)
@@ -74,15 +72,7 @@ def open_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
 
 @final
 class HuggingFaceBackbone(Backbone):
-    """A vision model of Hugging Face, or the vision half of a CLIP-like one.
-
-    Args:
-        name: name or folder.
-        device: of the model.
-
-    Raises:
-        ValueError: transformers is not installed, or the model cannot be read.
-    """
+    """A vision model of Hugging Face, or the vision half of a CLIP-like one."""
 
     def __init__(self, name: str, *, device: torch.device | str = "cpu") -> None:
         self._processor, model = _from_hub(name, "AutoModel", "vision model")
@@ -103,25 +93,13 @@ class HuggingFaceBackbone(Backbone):
 
 @final
 class TimmBackbone(Backbone):
-    """A timm model with its pretrained weights; pictures are squeezed to its square.
-
-    Args:
-        name: timm's name, as in "resnet18".
-        device: of the model.
-
-    Raises:
-        ValueError: timm is not installed or does not know the model.
-    """
+    """A timm model with its pretrained weights; pictures are squeezed to its square."""
 
     whole = True
 
     def __init__(self, name: str, *, device: torch.device | str = "cpu") -> None:
-        try:
-            import timm
-        except ImportError:
-            raise ValueError(
-                f'the model {TIMM + name!r} needs timm: pip install "counterfoil[vision]"'
-            ) from None
+        needs = f'the model {TIMM + name!r} needs timm: pip install "counterfoil[vision]"'
+        timm = optional_import("timm", needs)
         try:
             model: Any = timm.create_model(name, pretrained=True, num_classes=0)
         except (RuntimeError, OSError, ValueError) as error:
@@ -134,7 +112,7 @@ class TimmBackbone(Backbone):
         self._model, self._device = _ready(model, device), device
 
     def prepare(self, pictures: Sequence[Image.Image]) -> Tensor:
-        transform = ResizeSquare(self._size)
+        transform = ResizeCrop(self._size)
         stacked = np.stack([transform(picture) for picture in pictures])
         return (torch.from_numpy(stacked).float() / 255 - self._mean) / self._deviation
 
@@ -148,14 +126,9 @@ class TimmBackbone(Backbone):
 
 
 def grid_cells(out: Tensor, *, side: int | None = None) -> Tensor:
-    """A model's output as (N, S * S, F).
+    """A model's output, a map (N, F, S, S) or tokens (N, L, F) that end in patches, as (N, S², F).
 
-    Args:
-        out: (N, F, S, S) a map, or (N, L, F) tokens whose last S * S are patches.
-        side: S, for tokens; the largest that fits by default.
-
-    Raises:
-        ValueError: the output is neither.
+    For tokens, S is `side`, by default the largest that fits.
 
     >>> grid_cells(torch.zeros(2, 197, 8)).shape, grid_cells(torch.zeros(2, 8, 7, 7)).shape
     (torch.Size([2, 196, 8]), torch.Size([2, 49, 8]))
@@ -169,11 +142,7 @@ def grid_cells(out: Tensor, *, side: int | None = None) -> Tensor:
 
 
 def pooled_features(grid: Tensor, side: int | None) -> Tensor:
-    """(N, S * S, F) averaged to (N, side * side, F); as it is where `side` is None.
-
-    Raises:
-        ValueError: the grid is smaller, or it is no square.
-    """
+    """(N, S * S, F) averaged to (N, side * side, F); as it is where `side` is None."""
     if side is None:
         return grid
     old = math.isqrt(grid.shape[1])
@@ -187,12 +156,8 @@ def pooled_features(grid: Tensor, side: int | None) -> Tensor:
 
 def _from_hub(name: str, kind: str, words: str) -> tuple[Any, Any]:
     """The image processor and the model of this auto class of transformers."""
-    try:
-        import transformers
-    except ImportError:
-        raise ValueError(
-            f'the model {name!r} needs transformers: pip install "counterfoil[hf]"'
-        ) from None
+    needs = f'the model {name!r} needs transformers: pip install "counterfoil[hf]"'
+    transformers = optional_import("transformers", needs)
     with _quiet():
         try:
             processor = transformers.AutoImageProcessor.from_pretrained(name, backend="pil")
@@ -241,9 +206,6 @@ class Detector:
         name: name or folder of Hugging Face.
         regions: R, most confident queries of an image.
         device: of the model.
-
-    Raises:
-        ValueError: transformers is not installed, or there is no such detector.
     """
 
     def __init__(self, name: str, regions: int, *, device: torch.device | str = "cpu") -> None:
@@ -266,9 +228,6 @@ class Detector:
         Returns:
             "features" (N, R, F); "boxes" (N, R, 4), x1, y1, x2, y2 as fractions of the image;
             "classes" (N, R, 1 + C), the first that there is no object.
-
-        Raises:
-            ValueError: the model predicts no boxes, or has fewer queries.
         """
         each = [self._image(values) for values in prepared]
         return {name: torch.stack([image[name] for image in each]) for name in each[0]}
@@ -334,7 +293,7 @@ def extract_features(
     *,
     grid: int | None = None,
     regions: int | None = None,
-    kind: Literal["float16", "float32"] = "float16",
+    kind: Kind = "float16",
     batch: int = 32,
     device: torch.device | str = "cpu",
     shard: int = 512,
@@ -380,7 +339,7 @@ def extract_features(
 
 
 def convert_features(
-    source: Path, out: Path, *, kind: Literal["float16", "float32"] = "float16", shard: int = 128
+    source: Path, out: Path, *, kind: Kind = "float16", shard: int = 128
 ) -> FeatureTable:
     """Copy stored features with their boxes and classes into a feature folder.
 
@@ -469,7 +428,7 @@ def _grid_arrays(
     rows: range,
     batch: int,
     side: int | None,
-    kind: Literal["float16", "float32"],
+    kind: Kind,
 ) -> Arrays:
     grids = [
         pooled_features(backbone.grid(values), side).float().cpu()
@@ -484,9 +443,7 @@ def _grid_arrays(
     return {"features": values, "boxes": boxes}
 
 
-def _region_arrays(
-    detector: Detector, pictures: Pictures, rows: range, kind: Literal["float16", "float32"]
-) -> Arrays:
+def _region_arrays(detector: Detector, pictures: Pictures, rows: range, kind: Kind) -> Arrays:
     images = [
         {name: part.float().cpu() for name, part in detector.regions(values).items()}
         for values in _prepared(detector.prepare, pictures, rows, 1)

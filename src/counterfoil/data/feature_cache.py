@@ -40,11 +40,6 @@ class CachedFeatureProcessor(ImageProcessor):
     """Outputs of a frozen image tower for a data set, computed on first use and cached on disk.
 
     Images that are in no data set are returned as pixels.
-
-    Args:
-        pixels: computes the pixels that the model reads; all images have one size.
-        states: (N, L, F) output of the tower for pixels.
-        key: name of the model in the hash of the cache folder.
     """
 
     def __init__(

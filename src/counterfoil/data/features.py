@@ -12,7 +12,7 @@ A feature folder contains
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, final
@@ -24,7 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from counterfoil.core.artifact import ArtifactFormat
-from counterfoil.core.console import progress
 from counterfoil.core.io import read_array
 from counterfoil.core.types import ModalityBatch
 
@@ -36,19 +35,12 @@ class StoredRows(Protocol):
     """An array on disk from which rows are taken: a memory map, several of them, or a database."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of all axes."""
-
+    def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Kind of number."""
-
+    def dtype(self) -> np.dtype[Any]: ...
     @property
-    def ndim(self) -> int:
-        """Number of axes."""
-
+    def ndim(self) -> int: ...
     def __len__(self) -> int: ...
-
     def __getitem__(self, rows: Array) -> Array: ...
 
 
@@ -216,10 +208,9 @@ class FeatureArray:
 
 # Feature folders.
 
-AT_ONCE = 512  # rows in memory while features are written
 _PARTS = {"scale": False, "lengths": False, "boxes": True, "classes": True}  # True: memory-mapped
 
-Kind = Literal["float16", "float32", "int8"]
+Kind = Literal["float16", "float32"]
 
 
 @final
@@ -285,77 +276,17 @@ def open_features(folder: Path) -> FeatureTable:
     return FeatureTable(ids, FeatureArray.of(values, where=str(folder / "features.npy"), **parts))
 
 
-def write_features(
-    folder: Path,
-    ids: Sequence[str],
-    features: FeatureArray,
-    *,
-    kind: Kind = "float16",
-    model: str = "",
-) -> None:
-    """Write a feature folder, block by block.
-
-    Args:
-        folder: the folder; an older one is replaced when all is written.
-        ids: (N,) image of each row.
-        features: to write.
-        kind: dtype of the stored numbers; int8 has one scale for each dimension.
-        model: that computed the features.
-
-    Raises:
-        ValueError: the numbers of ids and rows differ, or a value is not finite.
-    """
-    if len(ids) != len(features):
-        raise ValueError(f"{len(ids)} ids were given for {len(features)} rows of features")
-    scale = _int8_scale(features) if kind == "int8" else None
-    with FEATURES.writing(folder) as temporary:
-        shape = (len(features), features.regions, features.width)
-        out = np.lib.format.open_memmap(temporary / "features.npy", "w+", np.dtype(kind), shape)
-        for rows, values in _blocks(features):
-            out[rows.start : rows.stop] = write_feature_array(values, kind, scale)
-        out.flush()
-        del out
-        if scale is not None:
-            np.save(temporary / "scale.npy", scale)
-        for name in ("lengths", "boxes", "classes"):
-            if (part := getattr(features, name)) is not None:
-                np.save(temporary / f"{name}.npy", part[features.rows.numpy()])
-        FEATURES.write_manifest(temporary, FeaturesManifest(ids=list(ids), kind=kind, model=model))
-
-
-def write_feature_array(
-    values: npt.NDArray[np.float32], kind: Kind, scale: Array | None = None
-) -> npt.NDArray[Any]:
+def write_feature_array(values: npt.NDArray[np.float32], kind: Kind) -> npt.NDArray[Any]:
     """Convert values to the dtype they are stored in.
 
     Raises:
         ValueError: a value is too large for float16.
     """
-    if kind == "int8":
-        assert scale is not None
-        return np.clip(np.rint(values / scale), -127, 127).astype(np.int8)
     if kind == "float16" and len(values) and np.abs(values).max() > np.finfo(np.float16).max:
         raise ValueError(
             f"a feature of {np.abs(values).max():.3g} does not fit into float16; store float32"
         )
     return values.astype(kind)
-
-
-def _int8_scale(features: FeatureArray) -> npt.NDArray[np.float32]:
-    """(F,) largest magnitude of each dimension over 127, never 0."""
-    largest = np.zeros(features.width, np.float32)
-    for _, values in _blocks(features):
-        largest = np.maximum(largest, np.abs(values).max((0, 1)))
-    return np.maximum(largest / 127, np.finfo(np.float32).tiny).astype(np.float32)
-
-
-def _blocks(features: FeatureArray) -> Iterable[tuple[range, npt.NDArray[np.float32]]]:
-    with progress("features written", len(features)) as advance:
-        for start in range(0, len(features), AT_ONCE):
-            rows = range(start, min(start + AT_ONCE, len(features)))
-            values = features.take(torch.arange(rows.start, rows.stop)).values
-            yield rows, values.numpy()
-            advance(len(rows))
 
 
 # Mean and standard deviation.

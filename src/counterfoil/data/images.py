@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, cast, final, get_args
+from typing import Any, BinaryIO, Literal, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from counterfoil.core import distributed
+from counterfoil.core.config import parse_literal
 from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_write, cache_folder, read_array
+from counterfoil.core.optional import optional_import
 
 PHONE_ENDINGS = (".heic", ".heif", ".avif")  # read with the extra "phone", AVIF also by new Pillow
 ENDINGS = (
@@ -29,72 +32,62 @@ LARGEST = 64_000_000  # pixels; a larger JPEG is scaled while it is decoded, oth
 
 
 class Pictures(ABC):
-    """N images, opened one by one."""
+    """N images, opened one by one.
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    Attributes:
+        rows: what identifies each image to the subclass, such as its path.
+    """
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self.rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     @abstractmethod
     def open(self, row: int) -> Image.Image:
-        """Open the image of a row, in RGB.
-
-        Raises:
-            ValueError: it is missing or cannot be read.
-        """
+        """Open the image of a row, in RGB."""
 
     @abstractmethod
     def place(self, row: int) -> str:
         """Path or name of the image, for messages and links."""
 
-    @abstractmethod
-    def subset(self, rows: Tensor) -> Pictures:
+    def subset(self, rows: Tensor) -> Self:
         """The images of some rows, in the given order."""
+        chosen = copy(self)
+        chosen.rows = [self.rows[row] for row in rows.tolist()]
+        return chosen
 
 
 @final
 class PictureFiles(Pictures):
-    """Image files, one for each row."""
+    """Image files; a row is a path."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = list(paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
+    @property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return self.rows
 
     def open(self, row: int) -> Image.Image:
-        return open_picture(self.paths[row])
+        return open_picture(self.rows[row])
 
     def place(self, row: int) -> str:
-        return str(self.paths[row])
-
-    def subset(self, rows: Tensor) -> PictureFiles:
-        return PictureFiles([self.paths[row] for row in rows.tolist()])
+        return str(self.rows[row])
 
 
 @final
 class DrawnPictures(Pictures):
-    """Images that are drawn when opened.
+    """Images that a function draws from their rows when opened."""
 
-    Args:
-        draw: returns the image of an original row.
-        rows: original row of each image.
-        name: of the set, as in "scenes".
-    """
-
-    def __init__(self, draw: Callable[[int], Image.Image], rows: Sequence[int], name: str) -> None:
-        self.draw, self.rows, self.name = draw, list(rows), name
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    def __init__(self, draw: Callable[[int], Image.Image], rows: Iterable[int], name: str) -> None:
+        super().__init__(rows)
+        self.draw, self.name = draw, name
 
     def open(self, row: int) -> Image.Image:
         return self.draw(self.rows[row])
 
     def place(self, row: int) -> str:
         return f"{self.name}/{self.rows[row]}"
-
-    def subset(self, rows: Tensor) -> DrawnPictures:
-        return DrawnPictures(self.draw, [self.rows[row] for row in rows.tolist()], self.name)
 
 
 def is_picture_name(path: Path) -> bool:
@@ -120,20 +113,12 @@ def open_picture(path: Path) -> Image.Image:
 
     JPEG files of more than 64 megapixels are decoded at a half, a quarter or an eighth of their
     size.
-
-    Raises:
-        ValueError: it is missing, truncated, too large, or no image.
     """
     return decode_picture(path, str(path))
 
 
 def decode_picture(file: Path | BinaryIO, name: str) -> Image.Image:
-    """Open an image in RGB from a file that is a path or is open; see `open_picture`.
-
-    Args:
-        file: its content.
-        name: for messages.
-    """
+    """Open an image in RGB from a file that is a path or is open; see `open_picture`."""
     try:
         return _decoded(file, name)
     except FileNotFoundError:
@@ -153,7 +138,11 @@ def _decoded(file: Path | BinaryIO, name: str) -> Image.Image:
     except UnidentifiedImageError:
         if not name.lower().endswith(PHONE_ENDINGS):
             raise
-        _register_phone_formats(name)
+        needs = (
+            f'{name} needs a decoder of phone pictures: pip install "counterfoil[phone]", or '
+            "convert it to JPEG"
+        )
+        optional_import("pillow_heif", needs).register_heif_opener()
         opened = Image.open(file)
     with opened as picture:
         width, height = picture.size
@@ -168,83 +157,73 @@ def _decoded(file: Path | BinaryIO, name: str) -> Image.Image:
         return rgb(picture)
 
 
-def _register_phone_formats(name: str) -> None:
-    """Let Pillow read HEIC and AVIF files.
-
-    Raises:
-        ValueError: the optional library is not installed.
-    """
-    try:
-        from pillow_heif import register_heif_opener  # type: ignore[import-not-found]
-    except ImportError:
-        raise ValueError(
-            f'{name} needs a decoder of phone pictures: pip install "counterfoil[phone]", or '
-            "convert it to JPEG"
-        ) from None
-    register_heif_opener()
-
-
 # Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.
 
 Array = npt.NDArray[Any]
-Fit = Literal["shortest", "longest", "squash"]
+Fit = Literal["squash", "center", "shortest", "longest"]
 Filter = Literal["bicubic", "bilinear"]
 _FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
-class ImageTransform(Protocol):
-    """Converts an image to a uint8 array of a fixed shape; hashable."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of every array."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """Name of the transform in the hash of cache files."""
-        ...
-
-    def __call__(self, picture: Image.Image) -> Array:
-        """Convert an image."""
-        ...
-
-    def __hash__(self) -> int: ...
-
-
 @final
 @dataclass(frozen=True, slots=True)
-class ResizeSquare:
-    """(3, size, size): the whole image squeezed to a square, or its center crop."""
+class ResizeCrop:
+    """(3, size, size): resize, then center crop or pad, as torchvision and open_clip do.
+
+    Attributes:
+        size: side in pixels.
+        fit: "squash" ignores the aspect ratio, "center" crops the largest square first, "shortest"
+            resizes the shortest side and crops the rest, "longest" resizes the longest side and
+            pads with black.
+        filter: of the resampling.
+    """
 
     size: int
-    crop: bool = False
+    fit: Fit = "squash"
+    filter: Filter = "bicubic"
+
+    def __post_init__(self) -> None:
+        parse_literal(Fit, self.fit, "a way to fit pictures")
+        parse_literal(Filter, self.filter, "a filter of pictures")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Channels, height, width."""
+        """Of every array."""
         return 3, self.size, self.size
 
     @property
     def key(self) -> str:
-        """Size and crop."""
-        return f"{self.size} {self.crop}"
+        """Name of the transform in the hash of cache files."""
+        return f"framed {self.size} {self.fit} {self.filter}"
 
     def __call__(self, picture: Image.Image) -> Array:
         """Convert an image."""
         picture = rgb(picture)
-        if self.crop:
+        if self.fit == "center":
             side = min(picture.size)
             left, top = (picture.width - side) // 2, (picture.height - side) // 2
             picture = picture.crop((left, top, left + side, top + side))
-        return _resized(picture, (self.size, self.size))
+        sides = self._sides(*picture.size)
+        if picture.size != sides:
+            picture = picture.resize(sides, _FILTERS[self.filter])
+        left, top = (_margin(side, self.size) for side in picture.size)
+        # PIL fills with black outside the image
+        picture = picture.crop((left, top, left + self.size, top + self.size))
+        return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
+
+    def _sides(self, width: int, height: int) -> tuple[int, int]:
+        if self.fit == "shortest":
+            short = min(width, height)
+            return int(self.size * width / short), int(self.size * height / short)
+        if self.fit == "longest":
+            long = max(width, height) / self.size
+            return max(1, round(width / long)), max(1, round(height / long))
+        return self.size, self.size
 
 
-def _resized(picture: Image.Image, sides: tuple[int, int]) -> Array:
-    """(3, height, width) uint8 pixels of an RGB image."""
-    if picture.size != sides:
-        picture = picture.resize(sides, Image.Resampling.BICUBIC)
-    return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
+def _margin(side: int, size: int) -> int:
+    """Pixels to crop on the left or top; negative for padding."""
+    return round((side - size) / 2) if side >= size else -((size - side) // 2)
 
 
 LONGEST = 1333 / 800  # longest side over shortest, as in detectors trained on COCO
@@ -259,17 +238,10 @@ class ResizeKeepAspect:
     Both sides are cut to multiples of a number. An image whose longest side would exceed 1333 / 800
     of the shortest is made smaller. Stored as a row of bytes: height, width, pixels, and padding to
     the largest possible image, so that images of all shapes fit one memory map.
-
-    Attributes:
-        size: shortest side in pixels.
-        divisor: both sides are multiples of it.
-
-    Raises:
-        ValueError: a divisor below 1, or larger than the size.
     """
 
-    size: int
-    divisor: int
+    size: int  # shortest side in pixels
+    divisor: int  # both sides are multiples of it
 
     def __post_init__(self) -> None:
         if not 1 <= self.divisor <= self.size:
@@ -285,7 +257,7 @@ class ResizeKeepAspect:
 
     @property
     def key(self) -> str:
-        """Size and divisor."""
+        """Name of the transform in the hash of cache files."""
         return f"shaped {self.size} {self.divisor}"
 
     def sides(self, width: int, height: int) -> tuple[int, int]:
@@ -300,7 +272,10 @@ class ResizeKeepAspect:
     def resize(self, picture: Image.Image) -> Array:
         """(3, height, width) uint8 pixels of an image."""
         picture = rgb(picture)
-        return _resized(picture, self.sides(*picture.size))
+        sides = self.sides(*picture.size)
+        if picture.size != sides:
+            picture = picture.resize(sides, Image.Resampling.BICUBIC)
+        return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
 
     def __call__(self, picture: Image.Image) -> Array:
         """Convert an image to a row of bytes."""
@@ -319,9 +294,6 @@ class ResizeKeepAspect:
     def pad(self, pictures: Sequence[Array]) -> tuple[Tensor, Tensor]:
         """Pad images at the right and the bottom to the largest, with a mask of their patches.
 
-        Args:
-            pictures: N arrays (3, height, width) of uint8.
-
         Returns:
             (N, 3, H, W) uint8, and (N, patches) bool, row by row of squares of `divisor` pixels.
         """
@@ -339,82 +311,7 @@ class ResizeKeepAspect:
         return max(1, int(side) // self.divisor) * self.divisor
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ResizeCrop:
-    """(3, size, size): resize, then center crop or pad, as torchvision and open_clip do.
-
-    Attributes:
-        size: side in pixels.
-        fit: "shortest" resizes the shortest side and crops the rest, "longest" resizes the longest
-            side and pads with black, "squash" ignores the aspect ratio.
-        filter: of the resampling.
-
-    Raises:
-        ValueError: no such fit or filter.
-    """
-
-    size: int
-    fit: Fit
-    filter: Filter
-
-    def __post_init__(self) -> None:
-        for name, known in ((self.fit, get_args(Fit)), (self.filter, get_args(Filter))):
-            if name not in known:
-                raise ValueError(
-                    f"pictures cannot be prepared by {name!r}; use {', '.join(known[:-1])} or "
-                    f"{known[-1]}"
-                )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Channels, height, width."""
-        return 3, self.size, self.size
-
-    @property
-    def key(self) -> str:
-        """Size, fit and filter."""
-        return f"framed {self.size} {self.fit} {self.filter}"
-
-    def __call__(self, picture: Image.Image) -> Array:
-        """Convert an image."""
-        picture = rgb(picture)
-        sides = self._sides(*picture.size)
-        if picture.size != sides:
-            picture = picture.resize(sides, _FILTERS[self.filter])
-        left, top = (_margin(side, self.size) for side in picture.size)
-        picture = picture.crop(
-            (left, top, left + self.size, top + self.size)
-        )  # PIL fills with black outside the image
-        return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
-
-    def _sides(self, width: int, height: int) -> tuple[int, int]:
-        if self.fit == "squash":
-            return self.size, self.size
-        if self.fit == "shortest":
-            short = min(width, height)
-            return int(self.size * width / short), int(self.size * height / short)
-        long = max(width, height) / self.size
-        return max(1, round(width / long)), max(1, round(height / long))
-
-
-def _margin(side: int, size: int) -> int:
-    """Pixels to crop on the left or top; negative for padding."""
-    return round((side - size) / 2) if side >= size else -((size - side) // 2)
-
-
-def transform_from_name(size: int, *, crop: bool, divisor: int, frame: str) -> ImageTransform:
-    """The transform of a `PixelProcessor` with these settings.
-
-    Raises:
-        ValueError: there is no such frame.
-    """
-    if divisor:
-        return ResizeKeepAspect(size, divisor)
-    if not frame:
-        return ResizeSquare(size, crop)
-    fit, _, filter_name = frame.partition(" ")
-    return ResizeCrop(size, cast("Fit", fit), cast("Filter", filter_name))
+ImageTransform = ResizeCrop | ResizeKeepAspect
 
 
 # Pixels of a data set, decoded once and cached on disk.
@@ -451,13 +348,7 @@ def image_fingerprint(pictures: Pictures, row: int) -> str:
 
 @lru_cache(maxsize=64)
 def pixel_cache_path(pictures: Pictures, key: str, what: str = "pixels") -> Path:
-    """Cache file of data computed from images; its name depends on the images and on `key`.
-
-    Args:
-        pictures: the images, as they are now.
-        key: of the computation.
-        what: folder of the cache.
-    """
+    """Cache file of data computed from images; its name depends on the images and on `key`."""
     digest = hashlib.sha256(key.encode())
     for row in range(len(pictures)):
         digest.update(image_fingerprint(pictures, row).encode())

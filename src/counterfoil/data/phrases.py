@@ -28,12 +28,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, final
 
 from counterfoil.core.io import read_json
+from counterfoil.core.optional import optional_import
 from counterfoil.data.tokenizers import split_words, word_spans
 
 PhraseKind: TypeAlias = Literal["object", "attribute", "relation"]
@@ -69,15 +69,10 @@ NUMBER_WORDS: Mapping[str, int] = {
 @final
 @dataclass(frozen=True, slots=True)
 class CaptionPhrase:
-    """Words of a caption that name an object, an attribute or a relation.
-
-    Attributes:
-        kind: object, attribute or relation.
-        spans: start and end, in characters, of each run of words.
-    """
+    """Words of a caption that name an object, an attribute or a relation."""
 
     kind: PhraseKind
-    spans: tuple[Span, ...]
+    spans: tuple[Span, ...]  # start and end, in characters, of each run of words
 
     def text(self, caption: str) -> str:
         """The words.
@@ -92,21 +87,12 @@ class PhraseParser(Protocol):
     """Extracts the phrases of captions."""
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
-        """The phrases of each caption; a phrase may occur twice.
-
-        Args:
-            texts: captions.
-            ids: their names in the data set.
-        """
+        """The phrases of each caption; a phrase may occur twice."""
         ...
 
 
 def touched_tokens(phrase: CaptionPhrase, tokens: Sequence[Span]) -> list[int]:
     """Indices of the tokens of a caption that a phrase overlaps.
-
-    Args:
-        phrase: the phrase.
-        tokens: start and end of each token in characters; special tokens are empty.
 
     >>> touched_tokens(CaptionPhrase("object", ((2, 9),)), [(0, 0), (0, 1), (2, 5), (5, 9)])
     [2, 3]
@@ -205,11 +191,15 @@ def inflection(word: str) -> Ending:
         return ""
     if word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > 3:
         return "s"
-    if word.endswith("ing") and len(word) > 4 and _has_vowel(word[:-3]):
-        return "ing"
-    if word.endswith("ed") and not word.endswith("eed") and len(word) > 4 and _has_vowel(word[:-2]):
-        return "ed"
+    endings: tuple[Ending, ...] = ("ing", "ed")
+    for ending in endings:
+        stem = word.removesuffix(ending)
+        if stem != word and len(word) > 4 and not word.endswith("eed") and set(stem) & _VOWELS:
+            return ending
     return ""
+
+
+_VOWELS = frozenset("aeiouy")
 
 
 def _verb_stem(stem: str) -> str:
@@ -225,10 +215,6 @@ def _verb_stem(stem: str) -> str:
     return stem
 
 
-def _has_vowel(stem: str) -> bool:
-    return any(letter in "aeiouy" for letter in stem)
-
-
 # --- parts of speech by rule -----------------------------------------------------------------
 
 _WORD = re.compile(r"'(?:s|re)\b|n't\b|[^\W_]+?(?=n't\b)|[^\W_]+(?:-[^\W_]+)*|[^\w\s]|_")
@@ -237,18 +223,11 @@ _WORD = re.compile(r"'(?:s|re)\b|n't\b|[^\W_]+?(?=n't\b)|[^\W_]+(?:-[^\W_]+)*|[^
 @final
 @dataclass(frozen=True, slots=True)
 class TaggedWord:
-    """A word of a caption, or a compound preposition, with its part of speech.
+    """A word of a caption, or a compound preposition, with its part of speech."""
 
-    Attributes:
-        text: lower-cased, with single blanks.
-        start: first character.
-        stop: one past the last character.
-        part: part of speech.
-    """
-
-    text: str
-    start: int
-    stop: int
+    text: str  # lower-cased, with single blanks
+    start: int  # first character
+    stop: int  # one past the last character
     part: PartOfSpeech
 
 
@@ -260,14 +239,15 @@ def tag_words(text: str) -> tuple[TaggedWord, ...]:
     """
     words = _words(text)
     closed = [*(_closed_class(word.text) for word in words), "other"]  # "other" after the last word
+    single = ["", *("" if " " in word.text else word.text for word in words), ""]
     tagged: list[TaggedWord] = []
     for at, word in enumerate(words):
         context = _Context(
-            word="" if " " in word.text else word.text,
+            word=single[at + 1],
             before=tagged[-1].part if tagged else "determiner",
             after=closed[at + 1],
-            previous=_single(words[at - 1]) if at else "",
-            following=_single(words[at + 1]) if at + 1 < len(words) else "",
+            previous=single[at],
+            following=single[at + 2],
         )
         part = context.exception() or closed[at] or context.open_class()
         tagged.append(replace(word, part=part))
@@ -301,11 +281,6 @@ def _words(text: str) -> list[TaggedWord]:
         )
         at = stop
     return out
-
-
-def _single(word: TaggedWord) -> str:
-    """The word; "" for a compound preposition."""
-    return "" if " " in word.text else word.text
 
 
 def _closed_class(word: str) -> PartOfSpeech | None:
@@ -483,7 +458,6 @@ class RulePhraseParser:
     """
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
-        """The phrases of each caption, from left to right; ids are not used."""
         return [tuple(_rule_phrases(tag_words(text))) for text in texts]
 
 
@@ -523,20 +497,23 @@ class SpacyPhraseParser:
     """Phrases by spaCy's tagger, grouped as by `RulePhraseParser`.
 
     Compound prepositions such as "next to" are one phrase; the opening of a caption is not parsed.
-
-    Args:
-        model: name of an installed spaCy model.
-
-    Raises:
-        ValueError: spaCy or the model is not installed.
     """
 
     def __init__(self, *, model: str = "en_core_web_sm") -> None:
         self.model = model
-        self._pipeline = _load_spacy(model)
+        needs = (
+            "the parser 'spacy' needs spaCy: pip install spacy; the parser 'rules' needs nothing"
+        )
+        spacy = optional_import("spacy", needs)
+        try:
+            self._pipeline = spacy.load(model, disable=["parser", "lemmatizer", "ner"])
+        except OSError:
+            raise ValueError(
+                f"the spaCy model {model!r} is not installed: python -m spacy download {model}; "
+                "the parser 'rules' needs nothing"
+            ) from None
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
-        """The phrases of each caption, from left to right; ids are not used."""
         return [_spacy_phrases(document) for document in self._pipeline.pipe(list(texts))]
 
 
@@ -558,22 +535,6 @@ def _spacy_phrases(document: Any) -> tuple[CaptionPhrase, ...]:
     return tuple(phrases)
 
 
-def _load_spacy(model: str) -> Any:
-    try:
-        spacy: Any = import_module("spacy")
-    except ImportError:
-        raise ValueError(
-            "the parser 'spacy' needs spaCy: pip install spacy; the parser 'rules' needs nothing"
-        ) from None
-    try:
-        return spacy.load(model, disable=["parser", "lemmatizer", "ner"])
-    except OSError:
-        raise ValueError(
-            f"the spaCy model {model!r} is not installed: python -m spacy download {model}; the "
-            "parser 'rules' needs nothing"
-        ) from None
-
-
 @final
 class PhraseFile:
     """Phrases from the output file of another parser.
@@ -586,12 +547,6 @@ class PhraseFile:
     SPICE's names are dictionary forms; they are matched with those of the caption's words, and
     names that do not occur are left out. The ``txt_db`` of TAGS' authors, with the scene graph
     ``tree`` of each caption, is read as it is; the data set has to be read from it too.
-
-    Args:
-        path: the file, or the folder of a ``txt_db``.
-
-    Raises:
-        ValueError: it is missing or has another form.
     """
 
     def __init__(self, *, path: str) -> None:
@@ -610,11 +565,6 @@ class PhraseFile:
         self._graphs = graphs
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
-        """The phrases of each caption.
-
-        Raises:
-            ValueError: a caption has none in the file, or they have another form.
-        """
         return [self._phrases(text, name) for text, name in zip(texts, ids, strict=True)]
 
     def _phrases(self, text: str, name: str) -> tuple[CaptionPhrase, ...]:

@@ -25,9 +25,9 @@ from counterfoil.data.features import feature_mean_std
 from counterfoil.data.images import (
     Array,
     ImageTransform,
+    ResizeCrop,
     ResizeKeepAspect,
     cached_pixels,
-    transform_from_name,
 )
 from counterfoil.data.tokenizers import (
     OPEN_CLIP_PREFIX,
@@ -148,9 +148,13 @@ class PixelProcessor(ImageProcessor):
 
     @property
     def _transform(self) -> ImageTransform:
-        return transform_from_name(
-            self.size, crop=self.crop, divisor=self.divisor, frame=self.frame
-        )
+        if self.divisor:
+            return ResizeKeepAspect(self.size, self.divisor)
+        fit: Any = "center" if self.crop else "squash"
+        scaling: Any = "bicubic"
+        if self.frame:
+            fit, _, scaling = self.frame.partition(" ")
+        return ResizeCrop(self.size, fit, scaling)
 
     def _padded_items(
         self, rows: Tensor, transform: ResizeKeepAspect, pictures: Sequence[Array]

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import cache_folder, read_json, write_json
+from counterfoil.core.optional import optional_import
 from counterfoil.core.tensors import cached_tensors
 from counterfoil.core.types import ModalityBatch
 
@@ -279,14 +280,10 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _pretrained(name: str) -> Any:
+    needs = f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
+    transformers = optional_import("transformers", needs)
     try:
-        from transformers import AutoTokenizer
-    except ImportError:
-        raise ValueError(
-            f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
-        ) from None
-    try:
-        pieces = AutoTokenizer.from_pretrained(name)
+        pieces = transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
@@ -601,10 +598,5 @@ def load_open_clip_tokenizer(name: str) -> OpenClipTokenizer:
 
 
 def _library() -> Any:
-    try:
-        import open_clip
-    except ImportError:
-        raise ValueError(
-            'captions of an open_clip model need open_clip: pip install "counterfoil[vision]"'
-        ) from None
-    return open_clip
+    needs = 'captions of an open_clip model need open_clip: pip install "counterfoil[vision]"'
+    return optional_import("open_clip", needs)

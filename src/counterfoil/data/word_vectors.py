@@ -32,15 +32,10 @@ _HEADER = re.compile(rb"\d+ \d+\s*")  # first line of word2vec and fastText: wor
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class WordVectors:
-    """Vectors of the words of a vocabulary that a file contains.
+    """Vectors of the words of a vocabulary that a file contains."""
 
-    Attributes:
-        rows: (W,) long, ids of the words, ascending.
-        vectors: (W, F) float.
-    """
-
-    rows: Tensor
-    vectors: Tensor
+    rows: Tensor  # (W,) long, ids of the words, ascending
+    vectors: Tensor  # (W, F) float
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -51,13 +46,6 @@ def word_vectors(path: Path, words: Sequence[str]) -> WordVectors:
 
     A word that the file lacks is looked up without hyphens, full stops and apostrophes, and of
     "his/her" the first half, as in the code of CHAN, ESA and DivE.
-
-    Args:
-        path: text file, or a zip file of one.
-        words: the vocabulary, by id.
-
-    Raises:
-        ValueError: there is no such file, it is not in this format, or has none of the words.
     """
     if not path.is_file():
         raise ValueError(

@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from counterfoil.core import distributed
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
-from counterfoil.data.images import ResizeSquare, cached_pixels
+from counterfoil.data.images import ResizeCrop, cached_pixels
 from counterfoil.data.tokenizers import split_words
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.scoring.encode import (
@@ -260,7 +260,7 @@ def image_thumbnails(dataset: ImageTextDataset) -> Tensor:
             "images look alike; leave the pictures filter off"
         )
     grey = (
-        torch.from_numpy(np.array(cached_pixels(dataset.pictures, ResizeSquare(THUMBNAIL))))
+        torch.from_numpy(np.array(cached_pixels(dataset.pictures, ResizeCrop(THUMBNAIL))))
         .float()
         .mean(1)
         .flatten(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ def load_dataset(
     return dataset if table is None or table.is_file() else _with_features(dataset, table)
 
 
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
 def _with_features(dataset: ImageTextDataset, table: Path) -> ImageTextDataset:
     return replace(dataset, features=features_of(dataset.image_ids, table))
 
@@ -91,53 +96,37 @@ def _read(
     if not path.exists():
         hub = f'; for a data set of the hub write "hf:{source}"' if source.count("/") == 1 else ""
         raise ValueError(f"{source} does not exist; give {KNOWN}, or scenes{hub}")
-    if is_karpathy(path):
-        return read_karpathy(path, images=images, restval=restval, name=name)
-    if is_detector_table(path):
+    return _read_files(path, images, name, restval, splits)
+
+
+def _read_files(
+    path: Path, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
+) -> ImageTextDataset:
+    listed = [] if is_huggingface(path) else sorted(path.glob("dataset_*.json"))
+    if len(listed) > 1:
+        names = ", ".join(file.name for file in listed)
+        raise ValueError(f"{path} holds {names}; give the path of the one to read")
+    if listed or is_karpathy(path):
+        return read_karpathy(*listed or [path], images=images, restval=restval, name=name)
+    if path.is_file() and is_detector_table(path):
         raise ValueError(
             f"{path} holds features of images and no captions; name it as --features of a data "
             f"set, or convert it first: counterfoil features {path} FOLDER"
         )
-    if path.name in LISTS or path.suffix in (".jsonl", ".csv", ".tsv"):
-        return read_folder(path, images=images, name=name)
-    if path.suffix in (".tar", ".parquet"):
-        return _read_packed(path, images, name)
-    if path.is_file():
-        raise ValueError(f"{path} is no data set: looked for {KNOWN}")
-    return _read_directory(path, images, name, restval, splits)
-
-
-def _read_directory(
-    path: Path, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
-) -> ImageTextDataset:
-    if is_huggingface(path):
-        _check_no_images(str(path), images)
-        return read_huggingface(str(path), name=name)
-    listed = sorted(path.glob("dataset_*.json"))
-    if len(listed) > 1:
-        names = ", ".join(file.name for file in listed)
-        raise ValueError(f"{path} holds {names}; give the path of the one to read")
-    if listed:
-        return read_karpathy(listed[0], images=images, restval=restval, name=name)
-    if is_precomp(path):
-        dataset = read_precomp(path, name=name, splits=splits)
-    elif is_text_database(path):
-        dataset = read_text_database(path, name=name)
-    elif is_embeddings(path):
-        dataset = read_embeddings(path, name=name)
-    elif is_folder(path):
-        return read_folder(path, images=images, name=name)
-    else:
-        return _read_packed(path, images, name)
-    if images is None:
-        return dataset
-    return replace(dataset, pictures=pictures_of(dataset.image_ids, images))
-
-
-def _read_packed(path: Path, images: Path | None, name: str | None) -> ImageTextDataset:
-    """Read tar or parquet files, which contain their images."""
-    if not (is_webdataset(path) or is_parquet(path)):
-        raise ValueError(f"{path} is no data set: looked for {KNOWN}")
+    if not is_huggingface(path):
+        for is_format, read in (
+            (is_precomp, partial(read_precomp, splits=splits)),
+            (is_text_database, read_text_database),
+            (is_embeddings, read_embeddings),
+        ):
+            if is_format(path):
+                dataset = read(path, name=name)
+                pictures = None if images is None else pictures_of(dataset.image_ids, images)
+                return replace(dataset, pictures=pictures)
+        if path.name in LISTS or path.suffix in (".jsonl", ".csv", ".tsv") or is_folder(path):
+            return read_folder(path, images=images, name=name)
+        if not is_webdataset(path) and not is_parquet(path):
+            raise ValueError(f"{path} is no data set: looked for {KNOWN}")
     _check_no_images(str(path), images)
     if is_webdataset(path):
         return read_webdataset(path, name=name)
@@ -145,11 +134,7 @@ def _read_packed(path: Path, images: Path | None, name: str | None) -> ImageText
 
 
 def pictures_of(image_ids: Sequence[str], folder: Path) -> PictureFiles:
-    """Image files whose names, with or without extension, are the ids of the images.
-
-    Raises:
-        ValueError: files are missing.
-    """
+    """Image files whose names, with or without extension, are the ids of the images."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; the pictures are needed there")
     files = {file.name: file for file in folder.iterdir() if is_picture_name(file)}
@@ -184,9 +169,4 @@ def _scenes(settings: str) -> ImageTextDataset:
         if not value.removeprefix("-").isdecimal():
             raise ValueError(f"scenes: {setting!r} needs a whole number, as in {key}=3")
         values[key] = int(value)
-    dataset: ImageTextDataset = scenes(**values)
-    return dataset
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
+    return scenes(**values)

@@ -24,19 +24,8 @@ def is_embeddings(folder: Path) -> bool:
 
 
 def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDataset:
-    """Read vectors as a data set.
-
-    Raises:
-        ValueError: a file is missing, or numbers of images and texts do not fit.
-    """
-    images, texts = (
-        read_array(folder / f"{what}.npy", f"vectors of {what}") for what in ("images", "texts")
-    )
-    for what, array in (("images", images), ("texts", texts)):
-        if array.ndim not in (2, 3) or not len(array):
-            raise ValueError(
-                f"{folder / what}.npy has shape {array.shape}; ({what}, width) is needed"
-            )
+    """Read vectors as a data set."""
+    images, texts = (_read_vectors(folder / f"{what}.npy", what) for what in ("images", "texts"))
     return ImageTextDataset(
         name=name or folder.resolve().name,
         image_ids=_image_ids(folder, len(images)),
@@ -44,9 +33,16 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
         texts=_captions(folder, len(texts)),
         text_to_image=_text_to_image(folder, images=len(images), texts=len(texts)),
         splits=_splits(folder, len(images)),
-        features=_features(images, folder / "images.npy"),
-        text_features=_features(texts, folder / "texts.npy"),
+        features=FeatureArray.of(images, where=str(folder / "images.npy")),
+        text_features=FeatureArray.of(texts, where=str(folder / "texts.npy")),
     )
+
+
+def _read_vectors(path: Path, what: str) -> Array:
+    array = read_array(path, f"vectors of {what}")
+    if array.ndim not in (2, 3) or not len(array):
+        raise ValueError(f"{path} has shape {array.shape}; ({what}, width) is needed")
+    return np.asarray(array, np.float32) if array.dtype == np.float64 else array
 
 
 def _text_to_image(folder: Path, *, images: int, texts: int) -> Tensor:
@@ -79,12 +75,6 @@ def _text_to_image(folder: Path, *, images: int, texts: int) -> Tensor:
     return torch.from_numpy(rows.astype(np.int64))
 
 
-def _features(array: Array, path: Path) -> FeatureArray:
-    if array.dtype == np.float64:
-        array = np.asarray(array, np.float32)
-    return FeatureArray.of(array, where=str(path))
-
-
 def _image_ids(folder: Path, count: int) -> list[str]:
     path = folder / "image_ids.json"
     if not path.exists():
@@ -100,13 +90,10 @@ def _splits(folder: Path, count: int) -> list[str]:
     if not path.exists():
         return ["test"] * count
     splits = read_json(path, "the split of each image")
-    if not isinstance(splits, list) or len(splits) != count or not all(map(_is_name, splits)):
+    names = splits if isinstance(splits, list) else []
+    if len(names) != count or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{path} needs a list with the names of {count:,} splits, one an image")
-    return splits
-
-
-def _is_name(split: object) -> bool:
-    return isinstance(split, str) and bool(split)
+    return names
 
 
 def _captions(folder: Path, count: int) -> list[str]:

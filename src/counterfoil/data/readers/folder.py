@@ -26,8 +26,8 @@ from typing import Any, final
 
 import torch
 
-from counterfoil.core.console import progress, warn
-from counterfoil.core.io import atomic_folder, read_text, read_text_lines, write_text
+from counterfoil.core.console import warn
+from counterfoil.core.io import read_text, read_text_lines
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
 from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.precomp import features_of
@@ -69,16 +69,9 @@ def read_folder(
     features: Path | None = None,
     name: str | None = None,
 ) -> ImageTextDataset:
-    """Read a folder of images and captions.
+    """Read a folder of images and captions, or the list of captions in it.
 
-    Args:
-        path: the folder, or the list of captions in it.
-        images: folder that file names are relative to; the list's own by default.
-        features: of the images, see `counterfoil.data.readers.precomp.features_of`.
-        name: of the data set; the folder's name by default.
-
-    Raises:
-        ValueError: there are no captions, a row lacks its image or caption, or an id occurs twice.
+    File names are relative to `images`, by default the folder of the list.
     """
     folder = path if path.is_dir() else path.parent
     lists = [path] if path.is_file() else [folder / n for n in LISTS if (folder / n).exists()]
@@ -95,32 +88,6 @@ def read_folder(
         pictures=PictureFiles([image.path for image in by_id.values()]),
         features=None if features is None else features_of(list(by_id), features),
     )
-
-
-def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
-    """Write images as PNG files and captions as ``captions.jsonl``.
-
-    Raises:
-        ValueError: there are no images, or one cannot be read.
-    """
-    if dataset.pictures is None:
-        raise ValueError(f"{dataset.name} has no pictures; a folder is made of them")
-    lines, width = [], len(str(len(dataset)))
-    with (
-        atomic_folder(folder) as temporary,
-        progress("pictures written", len(dataset)) as advance,
-    ):
-        (temporary / "images").mkdir()
-        for row, name in enumerate(dataset.image_ids):
-            file = f"images/{row:0{width}}.png"
-            dataset.pictures.open(row).save(temporary / file)
-            texts, _ = dataset.relation.captions(torch.tensor([row]))
-            captions = [dataset.texts[text] for text in texts.tolist()]
-            split = dataset.splits[row]
-            plain = {"image": file, "id": name, "split": split, "captions": captions}
-            lines.append(json.dumps(plain, ensure_ascii=False))
-            advance(1)
-        write_text(temporary / "captions.jsonl", "".join(line + "\n" for line in lines))
 
 
 def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
@@ -232,11 +199,7 @@ def _table_text(file: Path) -> str:
 
 
 def _separator(text: str, file: Path) -> str:
-    """The separator under which the first line names an image and a caption.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The separator under which the first line names an image and a caption."""
     first = text.lstrip("\r\n").partition("\n")[0]
     usual = "\t" if file.suffix == ".tsv" else ","
     for separator in dict.fromkeys((usual, *SEPARATORS)):
@@ -319,12 +282,7 @@ def is_image_folder(folder: Path) -> bool:
 
 
 def read_image_folder(folder: Path, name: str | None = None) -> ImageTextDataset:
-    """Read the images of a folder and of its subfolders, without captions, in order of names.
-
-    Args:
-        folder: the folder.
-        name: of the data set; the folder's name by default.
-    """
+    """Read the images of a folder and of its subfolders, without captions, in order of names."""
     pictures = [path for path in _files(folder) if is_picture_name(path) and path.is_file()]
     return ImageTextDataset(
         name=name or folder.resolve().name,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
 from PIL import Image
-from torch import Tensor
 
+from counterfoil.core.optional import optional_import
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
 from counterfoil.data.images import Pictures, rgb
 from counterfoil.data.readers.folder import split_of_name
@@ -20,40 +20,28 @@ _ID = ("image_id", "id", "filename", "file_name", "imgid", "cocoid")
 
 @final
 class DatasetPictures(Pictures):
-    """Images in columns of data sets, decoded when opened.
+    """Images in columns of data sets, decoded when opened; a row is a split and a row of it.
 
-    Args:
-        sources: by split, a data set and the name of its image column.
-        rows: split and row of each image.
-        name: of the data set.
+    `sources` has the data set of each split and the name of its image column.
     """
 
     def __init__(
-        self,
-        sources: Mapping[str, tuple[Any, str]],
-        rows: Sequence[tuple[str, int]],
-        name: str,
+        self, sources: Mapping[str, tuple[Any, str]], rows: Iterable[tuple[str, int]], name: str
     ) -> None:
-        self.sources, self.rows, self.name = sources, list(rows), name
-
-    def __len__(self) -> int:
-        return len(self.rows)
+        super().__init__(rows)
+        self.sources, self.name = sources, name
 
     def open(self, row: int) -> Image.Image:
         split, place = self.rows[row]
         data, column = self.sources[split]
         try:
-            picture = data[place][column]
-            return rgb(picture)
+            return rgb(data[place][column])
         except (OSError, SyntaxError, AttributeError, TypeError) as error:
             raise ValueError(f"{self.place(row)} cannot be read as a picture: {error}") from error
 
     def place(self, row: int) -> str:
         split, place = self.rows[row]
         return f"{self.name}/{split or 'row'}/{place}@{self.sources[split][0]._fingerprint}"
-
-    def subset(self, rows: Tensor) -> DatasetPictures:
-        return DatasetPictures(self.sources, [self.rows[row] for row in rows.tolist()], self.name)
 
 
 def is_huggingface(folder: Path) -> bool:
@@ -72,15 +60,8 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
 
     The caption column contains a caption or a list of them. Rows with one image id are merged. A
     "split" column takes precedence over the splits of the data set; without one, a single split
-    "train" is divided by the hash of the id.
-
-    Args:
-        source: folder, parquet file, folder of parquet files, or name. A parquet file belongs to
-            the split that its name begins with, as in ``validation-00000-of-00001.parquet``.
-        name: of the data set; the last part of the source by default.
-
-    Raises:
-        ValueError: `datasets` is not installed, the data set cannot be read, or it lacks a column.
+    "train" is divided by the hash of the id. A parquet file belongs to the split that its name
+    begins with, as in ``validation-00000-of-00001.parquet``.
     """
     tables = _load(source)
     name = name or source.rstrip("/").rpartition("/")[2].removesuffix(".parquet")
@@ -101,12 +82,8 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
 
 
 def _load(source: str) -> dict[str, Any]:
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(
-            f'the data set {source!r} needs datasets: pip install "counterfoil[hf]"'
-        ) from None
+    needs = f'the data set {source!r} needs datasets: pip install "counterfoil[hf]"'
+    datasets = optional_import("datasets", needs)
     try:
         if is_parquet(Path(source)):
             loaded = _load_parquet(Path(source))
@@ -141,13 +118,10 @@ def _rows(tables: Mapping[str, Any], source: str) -> Iterator[tuple[str, int, st
         key = next((n for n in _ID if n in table.column_names), None)
         wanted = [caption, *filter(None, [key, "split" if "split" in table.column_names else None])]
         for place, row in enumerate(table.select_columns(list(dict.fromkeys(wanted)))):
-            own = str(row.get("split") or ("" if len(tables) == 1 and _whole(split) else split))
+            whole = len(tables) == 1 and canonical_split(split) in ("", "train", "all")
+            own = str(row.get("split") or ("" if whole else split))
             label = f"{split or 'row'}/{place}" if key is None else str(row[key])
             yield split, place, label, canonical_split(own), _captions(row[caption], source, place)
-
-
-def _whole(split: str) -> bool:
-    return canonical_split(split) in ("", "train", "all")
 
 
 def _column(table: Any, names: tuple[str, ...], source: str) -> str:

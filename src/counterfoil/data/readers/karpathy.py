@@ -44,15 +44,8 @@ def read_karpathy(
 ) -> ImageTextDataset:
     """Read a Karpathy file; ids are file names and sentence numbers.
 
-    Args:
-        path: the JSON file.
-        images: folder of the images, flat or with the subfolders that the file names; by default
-            ``images`` beside the file, if it exists.
-        restval: the split of COCO's "restval" images; "restval" keeps them as a split.
-        name: of the data set; the file's own "dataset" by default.
-
-    Raises:
-        ValueError: the file has another form, an id occurs twice, or images are missing.
+    The folder of the images may be flat or have the subfolders that the file names; by default it
+    is ``images`` beside the file, if it exists. COCO's "restval" images are of the split `restval`.
     """
     plain = read_json(path, "a Karpathy data set")
     if not isinstance(plain, dict) or not isinstance(plain.get("images"), list):

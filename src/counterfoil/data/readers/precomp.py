@@ -76,14 +76,6 @@ def read_precomp(
     """Read all splits of a folder as one data set with memory-mapped features.
 
     If there are "test" and "testall", "testall" is read, which contains "test".
-
-    Args:
-        folder: of the files.
-        name: of the data set; the folder's name by default.
-        splits: the splits to read; all by default.
-
-    Raises:
-        ValueError: a file is missing or damaged, or numbers of images and captions do not fit.
     """
     existing = _splits(folder)
     if not existing:
@@ -97,11 +89,15 @@ def read_precomp(
     scale = folder / "int8_scale.npy"
     packed = parts[0].values.dtype == np.int8
     boxes = [part.boxes for part in parts if part.boxes is not None]
+    lengths = [
+        np.full(len(part.values), part.values.shape[1]) if part.lengths is None else part.lengths
+        for part in parts
+    ]
     features = FeatureArray(
         _joined([part.values for part in parts]),
         torch.tensor(rows, dtype=torch.long),
         read_array(scale, "the scale of int8 features", mapped=False) if packed else None,
-        _lengths(parts),
+        None if all(part.lengths is None for part in parts) else np.concatenate(lengths),
         _joined(boxes) if len(boxes) == len(parts) else None,
         str(folder / f"{'|'.join(chosen)}_ims.npy"),
     )
@@ -232,19 +228,6 @@ def _joined(arrays: Sequence[Array]) -> Array | RowStack:
     return arrays[0] if len(arrays) == 1 else RowStack(arrays)
 
 
-def _lengths(parts: Sequence[_StoredSplit]) -> Array | None:
-    if all(part.lengths is None for part in parts):
-        return None
-    return np.concatenate(
-        [
-            np.full(len(part.values), part.values.shape[1])
-            if part.lengths is None
-            else part.lengths
-            for part in parts
-        ]
-    )
-
-
 # Features of the images of a data set, looked up by id.
 
 
@@ -253,9 +236,6 @@ def open_feature_table(path: Path) -> FeatureTable:
 
     A `.tsv` is a table of bottom-up attention, or a folder of them. Rows of a `.npy` file are in
     the order of the data set's images.
-
-    Raises:
-        ValueError: it is none of these, or damaged.
     """
     if path.is_file() and path.suffix == ".npy":
         array = read_array(path, "image features")
@@ -282,9 +262,6 @@ def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
 
     Ids are matched exactly; else without folder and extension; else by the number at their end, as
     in COCO's file names.
-
-    Raises:
-        ValueError: images have no features.
     """
     table = open_feature_table(path)
     if table.ids is None:

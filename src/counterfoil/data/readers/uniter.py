@@ -21,18 +21,21 @@ import io
 import json
 import re
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from counterfoil.core.console import progress
 from counterfoil.core.io import read_json
+from counterfoil.core.optional import optional_import
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
 from counterfoil.data.features import Array, FeatureArray, FeatureTable
 
@@ -54,22 +57,11 @@ _OPENED: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 @final
 class Environment:
-    """A read-only LMDB environment.
-
-    Args:
-        folder: with ``data.mdb``.
-
-    Raises:
-        ValueError: it is damaged, or lmdb is not installed.
-    """
+    """A read-only LMDB environment."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            import lmdb
-        except ImportError:
-            raise ValueError(
-                f'{folder} is an LMDB database: pip install "counterfoil[uniter]"'
-            ) from None
+        needs = f'{folder} is an LMDB database: pip install "counterfoil[uniter]"'
+        lmdb = optional_import("lmdb", needs)
         self.folder, place = folder, str(folder.resolve())
         # LMDB refuses to open an environment that this process has open.
         self._opened: Any = _OPENED.get(place)
@@ -96,11 +88,7 @@ class Environment:
 
 
 def unpack_arrays(value: bytes) -> dict[str, Any]:
-    """Decode msgpack with arrays as msgpack-numpy writes them; objects are refused.
-
-    Raises:
-        ValueError: the bytes are damaged, or hold an array of objects.
-    """
+    """Decode msgpack with arrays as msgpack-numpy writes them; objects are refused."""
     import msgpack
 
     def array(plain: dict[Any, Any]) -> Any:
@@ -124,24 +112,27 @@ def unpack_arrays(value: bytes) -> dict[str, Any]:
 # Images: regions with boxes and classes.
 
 
-class RegionRecords(Protocol):
+class RegionRecords(ABC):
     """Regions of images, read from disk as they are needed.
 
     Attributes:
         where: their file or folder.
         names: ids of the images, with or without ``.npz``.
+        lengths: (N,) number of regions of each image.
     """
 
     where: Path
     names: list[str]
+    lengths: npt.NDArray[np.int64]
 
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """(N,) number of regions of each image."""
-
-    def record(self, name: str, /) -> Mapping[str, Array]:
+    @abstractmethod
+    def read(self, name: str) -> Mapping[str, Array]:
         """Arrays (R, F) of an image: "features", "norm_bb" and perhaps "soft_labels"."""
-        ...
+
+    @cached_property
+    def record(self) -> Callable[[str], Mapping[str, Array]]:
+        """`read` with a cache."""
+        return lru_cache(RECORDS_AT_ONCE)(self.read)
 
 
 def region_table(records: RegionRecords) -> FeatureTable:
@@ -156,7 +147,7 @@ def region_table(records: RegionRecords) -> FeatureTable:
     boxes.shape = (*boxes.shape[:2], 4)  # width and height follow, which boxes do not need
     features = FeatureArray(
         values=columns["features"],
-        rows=_arange(len(names)),
+        rows=torch.arange(len(names)),
         lengths=lengths,
         boxes=boxes,
         where=str(records.where),
@@ -203,15 +194,8 @@ class RecordColumn:
 
 
 @final
-class ImageDatabase:
-    """UNITER's regions of images, read from disk as they are needed.
-
-    Args:
-        folder: the folder of a split, as ``img_db/flickr30k``, or one environment in it.
-
-    Raises:
-        ValueError: there is no environment, or there are several and none is the usual one.
-    """
+class ImageDatabase(RegionRecords):
+    """UNITER's regions of images, read from disk as they are needed."""
 
     def __init__(self, folder: Path) -> None:
         self.environment = Environment(_environment(folder))
@@ -219,11 +203,9 @@ class ImageDatabase:
         self.names = self.environment.keys()
         if not self.names:
             raise ValueError(f"{folder} holds no image")
-        self.record = lru_cache(RECORDS_AT_ONCE)(self._record)
+        self.lengths = self._counted()
 
-    @cached_property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """(N,) number of regions of each image."""
+    def _counted(self) -> npt.NDArray[np.int64]:
         folder = self.where
         kind = folder.name.removesuffix("_compressed")
         if fixed := re.fullmatch(r"feat_numbb(\d+)", kind):
@@ -236,14 +218,15 @@ class ImageDatabase:
                 raise ValueError(f"{counts} has no number of regions of {missing[0]!r}")
             return np.array([numbers[name] for name in self.names], np.int64)
         with progress("images counted", len(self.names)) as advance:
-            found = []
+            counted = []
             for name in self.names:
-                confident = int((self.record(name)["conf"].ravel() > CONFIDENCE).sum())
-                found.append(min(MOST, max(FEWEST, confident), len(self.record(name)["features"])))
+                record = self.record(name)
+                confident = int((record["conf"].ravel() > CONFIDENCE).sum())
+                counted.append(min(MOST, max(FEWEST, confident), len(record["features"])))
                 advance(1)
-        return np.array(found, np.int64)
+        return np.array(counted, np.int64)
 
-    def _record(self, name: str) -> Mapping[str, Array]:
+    def read(self, name: str) -> Mapping[str, Array]:
         value = self.environment.read(name)
         if value is None:
             raise ValueError(f"{self.where} has no regions of {name!r}")
@@ -280,30 +263,18 @@ def _environment(folder: Path) -> Path:
     return usual[0]
 
 
-def _arange(count: int) -> Any:
-    import torch
-
-    return torch.arange(count)
-
-
 # Captions.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StoredCaption:
-    """A caption as UNITER stores it.
-
-    Attributes:
-        id: of the caption.
-        image: key of the image in the ``img_db``.
-        pieces: WordPiece tokens.
-        tree: groups of token positions of TAGS' scene graph, by kind.
-    """
+    """A caption as UNITER stores it."""
 
     id: str
-    image: str
-    pieces: tuple[str, ...]
+    image: str  # key in the ``img_db``
+    pieces: tuple[str, ...]  # WordPiece tokens
+    # groups of token positions of TAGS' scene graph, by kind
     tree: Mapping[str, Sequence[Sequence[int]]]
 
     def text(self) -> str:
@@ -335,25 +306,16 @@ def is_text_database(folder: Path) -> bool:
     return bool(_text_databases(folder))
 
 
-def read_text_database(
-    folder: Path, *, name: str | None = None, tokenizer: str | None = None
-) -> ImageTextDataset:
+def read_text_database(folder: Path, *, name: str | None = None) -> ImageTextDataset:
     """Read UNITER's captions as a data set; words are separated by spaces.
 
-    The split is in the folder's name, as "train" in ``itm_flickr30k_train.db``.
-
-    Args:
-        folder: a ``.db`` folder, or one that holds several, which are read as one data set.
-        name: of the data set; the folder's name by default.
-        tokenizer: name or folder of the tokenizer; by default the one that meta.json names.
-
-    Raises:
-        ValueError: a file is missing or damaged.
+    The folder is a ``.db`` folder with a split in its name, as in ``itm_flickr30k_train.db``, or
+    holds several, which are read as one data set.
     """
     entries: dict[str, DatasetEntry] = {}
     for database in _text_databases(folder):
         split = next((part for part in SPLITS if part in re.split(r"[_.]", database.name)), "")
-        for caption in read_stored_captions(database, tokenizer=tokenizer):
+        for caption in read_stored_captions(database):
             image = caption.image.removesuffix(".npz")
             known = entries.get(image) or DatasetEntry(image, split, ())
             entries[image] = DatasetEntry(
@@ -365,24 +327,17 @@ def read_text_database(
     return build_dataset(name or folder.resolve().name, list(entries.values()), where=str(folder))
 
 
-def read_stored_captions(folder: Path, *, tokenizer: str | None = None) -> Iterator[StoredCaption]:
-    """Yield the captions of a ``.db`` folder.
-
-    Raises:
-        ValueError: a record is damaged, or the tokenizer cannot be opened.
-    """
+def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
+    """Yield the captions of a ``.db`` folder, whose meta.json names the tokenizer."""
     from counterfoil.data.tokenizers import WordPieceTokenizer
 
-    try:
-        import lz4.frame as frame
-    except ImportError:
-        raise ValueError(f'{folder} is compressed: pip install "counterfoil[uniter]"') from None
+    needs = f'{folder} is compressed: pip install "counterfoil[uniter]"'
+    frame = optional_import("lz4.frame", needs)
     images = read_json(folder / "txt2img.json", "the image of each caption")
     if not isinstance(images, dict):
         raise ValueError(f"{folder / 'txt2img.json'} needs the image of each caption id")
-    if tokenizer is None:
-        meta = read_json(folder / "meta.json", "the name of the tokenizer")
-        tokenizer = str(meta.get("tokenizer") or meta.get("toker") or "bert-base-cased")
+    meta = read_json(folder / "meta.json", "the name of the tokenizer")
+    tokenizer = str(meta.get("tokenizer") or meta.get("toker") or "bert-base-cased")
     pieces = WordPieceTokenizer(tokenizer).pretrained
     environment = Environment(folder)
     for name, image in images.items():
@@ -399,21 +354,8 @@ def read_stored_captions(folder: Path, *, tokenizer: str | None = None) -> Itera
         yield StoredCaption(str(name), str(record.get("img_fname", image)), tokens, tree)
 
 
-def read_tree_phrases(
-    folder: Path, *, tokenizer: str | None = None
-) -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """Read the scene graphs of TAGS' captions, as `counterfoil.data.phrases.PhraseFile` does.
-
-    Args:
-        folder: a ``.db`` folder whose records have a ``tree``, or one that holds several.
-        tokenizer: as for `read_text_database`.
-
-    Returns:
-        By id, the text of each caption with a tree, and its phrases: kind, and spans in the text.
-
-    Raises:
-        ValueError: no caption has a tree, or a file is damaged.
-    """
+def read_tree_phrases(folder: Path) -> dict[str, tuple[str, list[dict[str, Any]]]]:
+    """By id, the text of each caption with a scene graph of TAGS, and the phrases of the graph."""
     kinds = {"node": "object", "attribute": "attribute", "relation": "relation"}
     graphs = {
         caption.id: (
@@ -425,7 +367,7 @@ def read_tree_phrases(
             ],
         )
         for database in _text_databases(folder)
-        for caption in read_stored_captions(database, tokenizer=tokenizer)
+        for caption in read_stored_captions(database)
         if caption.tree
     }
     if not graphs:
@@ -457,18 +399,11 @@ _Fields: TypeAlias = dict[str, bytes]
 
 
 @final
-class DetectorTable:
+class DetectorTable(RegionRecords):
     """Regions in the tables of bottom-up attention, found by their place in the file.
 
     Opening reads the files once for the places and numbers of boxes, so convert a table that is
     used more than once. Of images that stand twice, as in the files of COCO, the first is taken.
-
-    Args:
-        path: a tab-separated file without header, of `TSV_FIELDS` or `LXMERT_FIELDS`, or a folder
-            of such files.
-
-    Raises:
-        ValueError: a line is damaged, or there is no image with boxes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -490,9 +425,8 @@ class DetectorTable:
         if not self._width:
             raise ValueError(f"{path} holds no image with boxes")
         self.names, self.lengths = list(self._places), np.array(counts, np.int64)
-        self.record = lru_cache(RECORDS_AT_ONCE)(self._record)
 
-    def _record(self, name: str) -> Mapping[str, Array]:
+    def read(self, name: str) -> Mapping[str, Array]:
         file, place = self._places[name]
         with file.open("rb") as lines:
             lines.seek(place)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
 from PIL import Image
-from torch import Tensor
 
 from counterfoil.core.console import progress, warn
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
@@ -39,21 +38,10 @@ class _Sample:
 
 @final
 class TarPictures(Pictures):
-    """Images inside of tar files, read from their place when opened.
-
-    Args:
-        shards: file of each image.
-        members: its name in the file, first byte and number of bytes.
-    """
-
-    def __init__(self, shards: Sequence[Path], members: Sequence[tuple[str, int, int]]) -> None:
-        self.shards, self.members = list(shards), list(members)
-
-    def __len__(self) -> int:
-        return len(self.members)
+    """Images inside of tar files; a row is the file, and a member's name, start and size."""
 
     def open(self, row: int) -> Image.Image:
-        shard, (_, start, count) = self.shards[row], self.members[row]
+        shard, _, start, count = self.rows[row]
         try:
             with shard.open("rb") as file:
                 file.seek(start)
@@ -63,11 +51,8 @@ class TarPictures(Pictures):
         return decode_picture(io.BytesIO(content), self.place(row))
 
     def place(self, row: int) -> str:
-        return f"{self.shards[row]}/{self.members[row][0]}"
-
-    def subset(self, rows: Tensor) -> TarPictures:
-        chosen = rows.tolist()
-        return TarPictures([self.shards[r] for r in chosen], [self.members[r] for r in chosen])
+        shard, name, _, _ = self.rows[row]
+        return f"{shard}/{name}"
 
 
 def is_webdataset(path: Path) -> bool:
@@ -79,18 +64,10 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
     """Read shards as a data set; images are not decoded.
 
     Images without a caption are left out, with a warning.
-
-    Args:
-        path: a shard, or a folder of shards.
-        name: of the data set; that of the file or folder by default.
-
-    Raises:
-        ValueError: a shard is damaged, a key occurs twice, or no image has a caption.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.tar"))
     entries: list[DatasetEntry] = []
-    shards: list[Path] = []
-    members: list[tuple[str, int, int]] = []
+    images: list[tuple[Path, str, int, int]] = []
     silent = 0
     with progress("shards read", len(files)) as advance:
         for shard in files:
@@ -99,8 +76,7 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
                 silent += sample.image is not None and not texts
                 if sample.image is not None and texts:
                     entries.append(DatasetEntry(key, split_of_name(shard.stem), tuple(texts)))
-                    shards.append(shard)
-                    members.append(sample.image)
+                    images.append((shard, *sample.image))
             advance(1)
     if not entries:
         raise ValueError(
@@ -113,7 +89,7 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
         name or path.resolve().stem,
         entries,
         where=str(path),
-        pictures=TarPictures(shards, members),
+        pictures=TarPictures(images),
     )
 
 

@@ -105,11 +105,7 @@ def scenes(
 
 
 def scene(image_id: str) -> Scene:
-    """The scene of an image of `scenes`.
-
-    Raises:
-        ValueError: this is no image id of `scenes`.
-    """
+    """The scene of an image of `scenes`."""
     match = _ID.fullmatch(image_id)
     layout = match and lay_out(int(match[1]), match[2], int(match[3]))
     if layout is None or layout.id != image_id:
@@ -121,11 +117,7 @@ def scene(image_id: str) -> Scene:
 
 
 def graphs(dataset: ImageTextDataset) -> list[Scene]:
-    """(I,) scenes of the images of a data set made by `scenes`, or of a part of it.
-
-    Raises:
-        ValueError: the data set has images that are no scenes.
-    """
+    """(I,) scenes of the images of a data set made by `scenes`, or of a part of it."""
     return [scene(image_id) for image_id in dataset.image_ids]
 
 

@@ -147,17 +147,11 @@ class Phrase:
 @final
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A relation claimed between the things of two phrases.
-
-    Attributes:
-        relation: one of the relations.
-        subject: place of the phrase whose things stand in the relation.
-        object: place of the phrase they stand in the relation to.
-    """
+    """A relation claimed between the things of two phrases."""
 
     relation: str
-    subject: int
-    object: int
+    subject: int  # place of the phrase whose things stand in the relation
+    object: int  # place of the phrase they stand in the relation to
 
     def turned(self) -> Link:
         """The same claim with subject and object exchanged."""
@@ -172,16 +166,11 @@ class Form:
     It is true if things of the scene can be assigned to the phrases, no thing to two of them, such
     that every thing of a link's subject stands in the relation to every thing of its object. If
     the claim is complete, no thing may be left over.
-
-    Attributes:
-        phrases: in order of mention.
-        links: between phrases, by place.
-        complete: "nothing else".
     """
 
-    phrases: tuple[Phrase, ...]
-    links: tuple[Link, ...] = ()
-    complete: bool = False
+    phrases: tuple[Phrase, ...]  # in order of mention
+    links: tuple[Link, ...] = ()  # between phrases, by place
+    complete: bool = False  # "nothing else"
 
     def __str__(self) -> str:
         links = (f"{link.subject} {link.relation} {link.object}" for link in self.links)
@@ -195,11 +184,7 @@ LONGEST = 3  # phrases that relations may join into one clause
 
 
 def write(form: Form, dice: Dice) -> str:
-    """A caption that makes this claim and no other.
-
-    Raises:
-        ValueError: relations join more than three phrases, or join three in more than two ways.
-    """
+    """A caption that makes this claim and no other."""
     clauses = sorted(_clauses(form), key=lambda clause: -len(clause[1]))
     opening = _opening(form.phrases[clauses[0][0][0]], dice)
     texts: list[str] = []
@@ -402,17 +387,11 @@ class Span:
 @final
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """A parsed caption.
+    """A parsed caption."""
 
-    Attributes:
-        words: as `counterfoil.data.tokenizers.split_words` splits them.
-        form: the claim.
-        spans: words of each part of the claim, in order of their first word.
-    """
-
-    words: Words
+    words: Words  # as `counterfoil.data.tokenizers.split_words` splits them
     form: Form
-    spans: tuple[Span, ...]
+    spans: tuple[Span, ...]  # words of each part of the claim, in order of their first word
 
     def of(self, *kinds: Kind) -> list[Span]:
         """The spans of these kinds."""

@@ -39,11 +39,7 @@ LIGHT: Colour = (255, 253, 247)
 
 
 def draw(scene: Scene, size: int) -> Image.Image:
-    """The picture of a scene, `size` pixels a side, in RGB.
-
-    Raises:
-        ValueError: the size is not positive.
-    """
+    """The picture of a scene, `size` pixels a side, in RGB."""
     if size < 1:
         raise ValueError(f"a picture cannot have {size} pixels a side; give 1 or more")
     zoom = 4 if size <= 128 else 3

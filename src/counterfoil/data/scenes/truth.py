@@ -112,25 +112,15 @@ def _choices(phrase: Phrase, scene: Scene) -> list[tuple[int, ...]]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """Probabilities of the details of a caption.
+    """Probabilities of the details of a caption."""
 
-    Attributes:
-        things: numbers of things to choose from; 4 means all.
-        links: numbers of relations to choose from.
-        colour: probability that the colour of a thing is mentioned.
-        size: the same for its size.
-        pattern: the same for its pattern.
-        shape: the same for its shape.
-        complete: probability of "nothing else" if all things are mentioned.
-    """
-
-    things: tuple[int, ...]
-    links: tuple[int, ...]
-    colour: float
-    size: float
-    pattern: float
-    shape: float = 1.0
-    complete: float = 0.0
+    things: tuple[int, ...]  # numbers of things to choose from; 4 means all
+    links: tuple[int, ...]  # numbers of relations to choose from
+    colour: float  # probability that the colour of a thing is mentioned
+    size: float  # the same for its size
+    pattern: float  # the same for its pattern
+    shape: float = 1.0  # the same for its shape
+    complete: float = 0.0  # probability of "nothing else" if all things are mentioned
 
 
 DETAILS = (
@@ -223,19 +213,12 @@ SWAPPED: tuple[Kind, ...] = ("size", "pattern", "colour", "object")
 @final
 @dataclass(frozen=True, slots=True)
 class Foil:
-    """A false caption that differs from its original in one detail.
-
-    Attributes:
-        caption: the false caption.
-        kind: of the changed detail; "swap" if two details of a kind were exchanged.
-        words: of the false caption.
-        changed: indices of the changed words; a change of "a" to "an" is not counted.
-    """
+    """A false caption that differs from its original in one detail."""
 
     caption: str
-    kind: str
+    kind: str  # of the changed detail; "swap" if two details of a kind were exchanged
     words: Words
-    changed: tuple[int, ...]
+    changed: tuple[int, ...]  # indices of the changed words; a change of "a" to "an" is not counted
 
 
 def foils(caption: str, scene: Scene, rng: torch.Generator) -> list[Foil]:
@@ -243,9 +226,6 @@ def foils(caption: str, scene: Scene, rng: torch.Generator) -> list[Foil]:
 
     The first ones differ in kind. A colour, pattern, size, shape, number or relation is replaced,
     or two things exchange one of theirs; wordings are random. The caption itself may be false.
-
-    Raises:
-        ValueError: the caption is outside the grammar.
     """
     parsed = parse(caption)
     if parsed is None:

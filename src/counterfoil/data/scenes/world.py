@@ -91,27 +91,16 @@ NOT_CLOSE = 100
 @final
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One coloured shape.
+    """One coloured shape."""
 
-    Attributes:
-        shape: one of `SHAPES`.
-        colour: one of `COLOURS`.
-        size: one of `SIZES`.
-        pattern: one of `PATTERNS`.
-        x: centre, from the left.
-        y: centre, from the top.
-        radius: of the circle that it fills.
-        turn: rotation in degrees, of the picture only.
-    """
-
-    shape: str
-    colour: str
-    size: str
-    pattern: str
-    x: int
-    y: int
-    radius: int
-    turn: int = 0
+    shape: str  # one of `SHAPES`
+    colour: str  # one of `COLOURS`
+    size: str  # one of `SIZES`
+    pattern: str  # one of `PATTERNS`
+    x: int  # centre, from the left
+    y: int  # centre, from the top
+    radius: int  # of the circle that it fills
+    turn: int = 0  # rotation in degrees, of the picture only
 
     @property
     def look(self) -> tuple[str, str, str, str]:
@@ -125,17 +114,11 @@ class Thing:
 @final
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Two to four things on a pale ground.
+    """Two to four things on a pale ground."""
 
-    Attributes:
-        id: name of the scene, see `counterfoil.data.scenes.scene`.
-        things: back to front; they never overlap.
-        ground: index of the background, of the picture only.
-    """
-
-    id: str
-    things: tuple[Thing, ...]
-    ground: int = 0
+    id: str  # name of the scene, see `counterfoil.data.scenes.scene`
+    things: tuple[Thing, ...]  # back to front; they never overlap
+    ground: int = 0  # index of the background, of the picture only
 
     def __str__(self) -> str:
         return "\n  ".join([self.id, *map(str, self.things)])
