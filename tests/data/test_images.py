@@ -1,11 +1,32 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
-from corpus_cases import write_picture
+import processes
+from corpus_cases import small_corpus, write_picture
+from counterfoil.core.io import cache_folder
 from counterfoil.data import images
-from counterfoil.data.images import DrawnPictures, PictureFiles, is_picture_name, open_picture, rgb
+from counterfoil.data.images import (
+    DrawnPictures,
+    PictureFiles,
+    ResizeCrop,
+    ResizeKeepAspect,
+    cached_pixels,
+    is_picture_name,
+    open_picture,
+    rgb,
+)
+from counterfoil.data.processor import PixelProcessor, Processor, ProcessorConfig
+from counterfoil.data.readers import load_dataset
 
 
 def test_files_by_row(tmp_path):
@@ -135,3 +156,232 @@ def test_phone_pictures_name_the_extra_that_reads_them(tmp_path):
         ValueError, match=r'pip install "counterfoil\[phone\]", or convert|cannot be'
     ):
         open_picture(path)
+
+
+def test_squeezed_or_cut():
+    picture = Image.new("RGB", (6, 2), "red")
+    picture.paste("blue", (2, 0, 4, 2))
+    assert ResizeCrop(2, "center")(picture).tolist() == [
+        [[0] * 2] * 2,
+        [[0] * 2] * 2,
+        [[255] * 2] * 2,
+    ]
+    squeezed = ResizeCrop(3)(picture)
+    assert squeezed.shape == (3, 3, 3)
+    assert squeezed.dtype == np.uint8
+    assert squeezed[0, 0, 0] > squeezed[0, 0, 1]
+
+
+def test_right_size_is_left_alone():
+    noise = np.random.default_rng(0).integers(0, 255, (5, 5, 3), dtype=np.uint8)
+    assert np.array_equal(ResizeCrop(5)(Image.fromarray(noise)), noise.transpose(2, 0, 1))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+    paths = [tmp_path / f"{row}.png" for row in range(3)]
+    for row, path in enumerate(paths):
+        write_picture(path, row)
+    return paths
+
+
+def test_decoded_once(files, monkeypatch):
+    first = cached_pixels(PictureFiles(files), ResizeCrop(4))
+    assert isinstance(first, np.memmap)
+    monkeypatch.setattr(PictureFiles, "open", None)
+    assert np.array_equal(cached_pixels(PictureFiles(files), ResizeCrop(4)), first)
+    assert len(list((cache_folder() / "pixels").iterdir())) == 1
+
+
+def test_changed_picture_is_decoded_again(files):
+    first = cached_pixels(PictureFiles(files), ResizeCrop(4)).copy()
+    write_picture(files[1], 99, size=(30, 30))
+    second = cached_pixels(PictureFiles(files), ResizeCrop(4))
+    assert not np.array_equal(second[1], first[1])
+    assert np.array_equal(second[[0, 2]], first[[0, 2]])
+
+
+def test_size_crop_and_order_have_files_of_their_own(files):
+    pictures = PictureFiles(files)
+    assert cached_pixels(pictures, ResizeCrop(4)).shape == (3, 3, 4, 4)
+    assert cached_pixels(pictures, ResizeCrop(5)).shape == (3, 3, 5, 5)
+    cropped = cached_pixels(pictures, ResizeCrop(4, "center"))
+    assert not np.array_equal(cropped, cached_pixels(pictures, ResizeCrop(4)))
+    turned = cached_pixels(pictures.subset(torch.tensor([2, 1])), ResizeCrop(4))
+    assert np.array_equal(turned, cached_pixels(pictures, ResizeCrop(4))[[2, 1]])
+
+
+def test_nothing_is_kept_of_pictures_that_cannot_be_read(files):
+    files[2].write_bytes(b"")
+    with pytest.raises(ValueError, match="cannot be read as a picture"):
+        cached_pixels(PictureFiles(files), ResizeCrop(4))
+    assert not list((cache_folder() / "pixels").iterdir())
+
+
+def _packed_here(paths, folder):
+    os.environ["COUNTERFOIL_CACHE"] = folder
+    calls = []
+
+    def draw(row):
+        calls.append(row)
+        return Image.open(paths[row])
+
+    array = cached_pixels(DrawnPictures(draw, range(len(paths)), "two"), ResizeCrop(4))
+    return np.array(array), len(calls)
+
+
+def test_two_processes_decode_once(files, tmp_path):
+    (left, made), (right, waited) = processes.run(_packed_here, 2, files, str(tmp_path / "c"))
+    assert np.array_equal(left, right)
+    assert (made, waited) == (3, 0)
+
+
+def drawn(width, height, transform):
+    """A picture whose red tells the column and whose green the row."""
+    red, green = np.meshgrid(np.arange(width), np.arange(height))
+    picture = np.stack([red, green, np.full_like(red, 9)], -1).astype(np.uint8)
+    return transform(Image.fromarray(picture))
+
+
+def test_a_picture_of_the_size_stays_as_it_is():
+    for fit in ("shortest", "longest", "squash"):
+        found = drawn(8, 8, ResizeCrop(8, fit, "bicubic"))
+        assert found.shape == (3, 8, 8)
+        assert (found[0] == np.arange(8)).all()
+        assert (np.arange(8) == found[1].T).all()
+
+
+@pytest.mark.parametrize(
+    "width, height, left", [(8, 4, 2), (11, 4, 4), (9, 4, 2), (4, 4, 0)]
+)  # halves are rounded to the even
+def test_the_middle_is_cut_out(width, height, left):
+    found = drawn(width, height, ResizeCrop(4, "shortest", "bilinear"))
+    assert (found[0] == left + np.arange(4)).all()
+    turned = drawn(height, width, ResizeCrop(4, "shortest", "bilinear"))
+    assert (left + np.arange(4) == turned[1].T).all()
+
+
+@pytest.mark.parametrize("height, above", [(4, 2), (5, 1), (8, 0)])
+def test_what_is_missing_is_black(height, above):
+    found = drawn(8, height, ResizeCrop(8, "longest", "bicubic"))
+    assert (found[:, above : above + height][2] == 9).all()
+    assert not found[:, :above].any()
+    assert not found[:, above + height :].any()
+
+
+def test_filters_differ_and_squash_keeps_all_of_a_picture():
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 40, 3), np.uint8))
+    transforms = [ResizeCrop(8, "squash", name) for name in ("bicubic", "bilinear")]
+    assert not np.array_equal(*(transform(noise) for transform in transforms))
+    whole = drawn(40, 10, transforms[0])
+    assert whole[0, 0, 0] < 5
+    assert whole[0, 0, -1] > 34
+    cut = drawn(40, 10, ResizeCrop(8, "shortest", "bicubic"))
+    assert cut[0].min() >= 14
+
+
+@pytest.mark.parametrize("frame", ["shortest", "shortest nearest", "widest bicubic"])
+def test_unknown_frames(frame):
+    with pytest.raises(ValueError, match=r"'(|nearest|widest)' is not a"):
+        PixelProcessor(8, frame=frame).from_images([Image.new("RGB", (9, 9))])
+
+
+def test_keys_tell_forms_apart():
+    given = [(8, "shortest", "bicubic"), (8, "squash", "bicubic"), (8, "squash", "bilinear")]
+    keys = {ResizeCrop(*arguments).key for arguments in [*given, (9, "squash", "bicubic")]}
+    assert len(keys) == 4
+
+
+def test_a_processor_prepares_pictures_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+    dataset = load_dataset("scenes:images=4")
+    plan = ProcessorConfig(images="pixels", size=6, frame="longest bilinear")
+    processor = plan.fit(dataset)
+    processor.save(tmp_path)
+    assert Processor.open(tmp_path).image_processor == processor.image_processor
+    picture = dataset.pictures.open(0)
+    transform = ResizeCrop(6, "longest", "bilinear")
+    wanted = torch.from_numpy(transform(picture)).float() / 255 * 2 - 1
+    torch.testing.assert_close(processor.process_images([picture]).values[0], wanted)
+    torch.testing.assert_close(
+        processor.process(dataset).images(torch.tensor([0])).values[0], wanted
+    )
+
+
+SIDES = [(640, 480), (480, 640), (500, 375), (384, 384), (1000, 300), (61, 62), (2000, 1999)]
+
+
+def noise(width: int, height: int) -> Image.Image:
+    rng = np.random.default_rng(width * height)
+    return Image.fromarray(rng.integers(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_pictures_are_those_of_transformers(sides, tmp_path):
+    from transformers import AutoImageProcessor
+
+    plain = {"image_processor_type": "ViltImageProcessor", "size": {"shortest_edge": 96}}
+    plain |= {"size_divisor": 32, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(plain))
+    processor = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    picture = noise(*sides)
+    theirs = torch.as_tensor(np.array(processor(picture, return_tensors="np").pixel_values[0]))
+    ours = PixelProcessor(96, divisor=32).from_images([picture])
+    torch.testing.assert_close(ours.values[0], theirs.float(), rtol=1e-5, atol=1e-5)
+    assert ours.mask.all()
+    assert ours.mask.shape[1] == theirs.shape[1] * theirs.shape[2] // 32**2
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 64), st.integers(1, 400))
+@settings(deadline=None)
+def test_sides_are_multiples_and_fit(width, height, divisor, size):
+    size = max(size, divisor)
+    form = ResizeKeepAspect(size, divisor)
+    sides = form.sides(width, height)
+    assert all(side % divisor == 0 and side > 0 for side in sides)
+    assert max(sides) <= max(divisor, 1333 / 800 * size)
+    assert min(sides) <= size
+    assert (sides[0] >= sides[1]) == (width >= height) or sides[0] == sides[1]
+    assert 4 + 3 * sides[0] * sides[1] <= form.shape[0]
+
+
+def test_what_was_stored_is_what_was_seen():
+    form = ResizeKeepAspect(64, 16)
+    for sides in SIDES:
+        picture = noise(*sides)
+        assert np.array_equal(form.unpack(form(picture)), form.resize(picture))
+
+
+def test_pictures_of_a_corpus_and_bare_ones_are_alike(tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+    paths = [tmp_path / f"{row}.png" for row in range(3)]
+    for row, (path, size) in enumerate(zip(paths, [(30, 20), (20, 31), (25, 25)], strict=True)):
+        write_picture(path, row, size=size)
+    pictures = PictureFiles(paths)
+    dataset = replace(small_corpus((1, 1, 1)), pictures=pictures)
+    processor = ProcessorConfig(images="pixels", size=16, divisor=4).fit(dataset)
+    rows = torch.tensor([2, 0, 1])
+    inside = processor.process(dataset).images(rows)
+    bare = processor.process_images([pictures.open(row) for row in rows.tolist()])
+    assert torch.equal(inside.values, bare.values)
+    assert torch.equal(inside.mask, bare.mask)
+    assert inside.values.shape == (3, 3, 24, 24)
+    cells = inside.mask.view(3, 6, 6)
+    assert cells.sum((1, 2)).tolist() == [16, 4 * 6, 6 * 4]
+    assert (cells[0, :4, :4].all(), cells[1, :4, :6].all(), cells[2, :6, :4].all()) == (True,) * 3
+    processor.save(tmp_path / "lens")
+    assert Processor.open(tmp_path / "lens").image_processor == processor.image_processor
+
+
+def test_a_lens_of_before_keeps_its_squares(tmp_path):
+    Processor(PixelProcessor(8), None).save(tmp_path)
+    plain = json.loads((tmp_path / "lens.json").read_text())
+    del plain["eye"]["divisor"]
+    (tmp_path / "lens.json").write_text(json.dumps(plain))
+    assert Processor.open(tmp_path).image_processor == PixelProcessor(8)
+
+
+def test_a_divisor_that_does_not_go_with_the_size():
+    with pytest.raises(ValueError, match="divisor=32 does not go with size=16"):
+        PixelProcessor(16, divisor=32).from_images([noise(20, 20)])

@@ -1,13 +1,35 @@
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import types
+from typing import final
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
+import recipes_cases
+import vision_cases
+from counterfoil.core.io import cache_folder
+from counterfoil.data import tokenizers
+from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.tokenizers import (
     SPECIAL,
+    OpenClipTokenizer,
+    TokenIds,
+    Tokenizer,
     WordPieceTokenizer,
     WordTokenizer,
+    load_open_clip_tokenizer,
     open_tokenizer,
+    pack_tokens,
+    read_vocabulary,
     split_words,
+    tokenize_dataset,
 )
 
 
@@ -164,3 +186,309 @@ def test_where_pieces_stand(pieces):
     pieces.divides = False
     with pytest.raises(ValueError, match="has no offsets of its tokens"):
         pieces.spans([text])
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=6), st.randoms())
+def test_rows_come_back_padded(ids, random):
+    tokens = pack_tokens(TokenIds(ids), 0)
+    rows = [random.randrange(len(ids)) for _ in range(random.randrange(1, 5))]
+    values, mask = tokens.take(torch.tensor(rows))
+    assert len(tokens) == len(ids)
+    assert values.shape == (len(rows), max(len(ids[row]) for row in rows))
+    assert tokens.lengths(torch.tensor(rows)).tolist() == [len(ids[row]) for row in rows]
+    for place, row in enumerate(rows):
+        assert values[place][mask[place]].tolist() == ids[row]
+        assert (values[place][~mask[place]] == 0).all()
+
+
+def test_padding_is_the_tokenizers():
+    values, mask = pack_tokens(TokenIds([[1], [2, 3]]), 7).take(torch.arange(2))
+    assert values.tolist() == [[1, 7], [2, 3]]
+    assert mask.tolist() == [[True, False], [True, True]]
+    assert pack_tokens(TokenIds([]), 0).take(torch.tensor([], dtype=torch.long))[0].shape == (0, 0)
+
+
+@final
+class Letters(Tokenizer):
+    """Every letter is an id and a piece of its word."""
+
+    size, divides = 256, True
+
+    def read(self, texts):
+        words = [[n for n, word in enumerate(text.split()) for _ in word] for text in texts]
+        return TokenIds([[ord(c) for c in text if c != " "] for text in texts], words)
+
+    def tokens(self, ids):
+        return [chr(i) for i in ids]
+
+    def save(self, folder):
+        raise NotImplementedError
+
+    digest = "letters"
+
+
+def test_words_stand_with_their_pieces(counted):
+    for _ in range(2):  # tokenised, then read from the cache
+        items = tokenize_dataset(TEXTS, Letters()).items(torch.tensor([7, 8]), torch.tensor([1, 0]))
+        assert items.ids.tolist() == [7, 8]
+        assert items.words.tolist() == [[0, 1, 1, 1, 2, 2, 2, 2], [0, 1, 1, 1, -1, -1, -1, -1]]
+        assert items.words.shape == items.mask.shape == items.values.shape
+
+
+def test_a_cache_from_before_words_were_kept_is_made_again(counted):
+    first = tokenize_dataset(TEXTS, Letters())
+    (path,) = (cache_folder() / "tokens").glob("*.safetensors")
+    for words in ({}, {"words": first.words[:-1]}):
+        save_file({"flat": first.flat, "starts": first.starts, **words}, path)
+        assert torch.equal(tokenize_dataset(TEXTS, Letters()).words, first.words)
+    assert "words" in load_file(path)
+
+
+@pytest.fixture
+def counted(tmp_path, monkeypatch):
+    """A cache of its own that keeps even few texts; counts what is tokenised."""
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path))
+    monkeypatch.setattr(tokenizers, "MIN_CACHED", 1)
+    calls = []
+    original = WordTokenizer.read
+    monkeypatch.setattr(
+        WordTokenizer,
+        "read",
+        lambda self, texts: calls.append(len(texts)) or original(self, texts),
+    )
+    return calls
+
+
+TEXTS = ["a dog", "a cat runs"]
+
+
+def same(left, right):
+    return torch.equal(left.flat, right.flat) and torch.equal(left.starts, right.starts)
+
+
+def test_tokenised_once(counted):
+    words = WordTokenizer.of(TEXTS)
+    first = tokenize_dataset(TEXTS, words)
+    assert same(tokenize_dataset(list(TEXTS), WordTokenizer.of(TEXTS)), first)
+    assert counted == [2]
+
+
+def test_other_texts_or_words_are_tokenised_anew(counted):
+    words = WordTokenizer.of(TEXTS)
+    for texts, tokenizer in (
+        (TEXTS, words),
+        (["a dog", "a cat ran"], words),
+        (["a dog a", "cat runs"], words),
+        (TEXTS, WordTokenizer.of(TEXTS, longest=1)),
+        (TEXTS, WordTokenizer(list(reversed(words.words[4:])) and [*words.words[:4], "dog", "a"])),
+    ):
+        found = tokenize_dataset(texts, tokenizer)
+        assert found.take(torch.tensor([1]))[0].tolist() == [tokenizer.encode([texts[1]])[0]]
+    assert counted.count(2) == 5
+
+
+@pytest.mark.parametrize("damage", ["garbage", "empty", "cut", "other"])
+def test_damaged_cache_is_made_again(counted, damage):
+    words = WordTokenizer.of(TEXTS)
+    first = tokenize_dataset(TEXTS, words)
+    (path,) = (cache_folder() / "tokens").glob("*.safetensors")
+    whole = path.read_bytes()
+    if damage == "other":
+        more = [*TEXTS, "dog"]
+        tokenize_dataset(more, words)
+        (other,) = set((cache_folder() / "tokens").glob("*.safetensors")) - {path}
+        path.write_bytes(other.read_bytes())
+    else:
+        path.write_bytes({"garbage": b"x" * 100, "empty": b"", "cut": whole[:-3]}[damage])
+    counted.clear()
+    assert same(tokenize_dataset(TEXTS, words), first)
+    assert counted == [2]
+    assert path.read_bytes() == whole
+
+
+def test_cache_that_cannot_be_written_does_no_harm(counted, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "file"))
+    assert len(tokenize_dataset(TEXTS, WordTokenizer.of(TEXTS))) == 2
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.fixture
+def open_clip(tmp_path, monkeypatch):
+    fixed = types.SimpleNamespace(fix_text=lambda text: text.replace("~", "a"))
+    monkeypatch.setitem(sys.modules, "open_clip", vision_cases.open_clip(tmp_path))
+    monkeypatch.setitem(sys.modules, "ftfy", fixed)
+
+
+@pytest.mark.usefixtures("open_clip")
+def test_pieces_know_their_words():
+    found = OpenClipTokenizer(clean="lower", longest=7).read(["A dog", "bad eggs and more"])
+    assert found.ids[0] == [38, 19, 4, 15, 25, 39]
+    assert found.words == [[-1, 0, 1, 1, 1, -1], [-1, 0, 0, 0, 1, 1, -1]]
+    assert len(found.ids[1]) == 7
+    assert OpenClipTokenizer(clean="lower").tokens([38, 4, 25]) == ["<start>", "d", "g</w>"]
+
+
+@pytest.mark.usefixtures("open_clip")
+@pytest.mark.parametrize(
+    "clean, text, same",
+    [
+        ("whitespace", "  ~  dog &amp;amp; snow ", "a dog & snow"),
+        ("lower", "A Dog", "a dog"),
+        ("canonicalize", "A big_Dog, (in) the-snow!", "a big dog in thesnow"),
+    ],
+)
+def test_captions_are_cleaned_first(clean, text, same, tmp_path):
+    folder = str(recipes_cases.clip_like(tmp_path / "siglip", "siglip"))
+    pieces = WordPieceTokenizer(folder, longest=12)
+    words = OpenClipTokenizer(clean=clean, longest=12, pieces=pieces)
+    assert words.encode([text]) == pieces.encode([same])
+    assert words.pad == pieces.pad == 1
+    assert words.divides
+
+
+@pytest.mark.usefixtures("open_clip")
+def test_the_end_may_be_left_out(tmp_path):
+    folder = recipes_cases.clip_like(tmp_path / "siglip", "siglip")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"sep_token": "</s>"}))
+    pieces = WordPieceTokenizer(str(folder), longest=12)
+    found = OpenClipTokenizer(clean="lower", longest=12, pieces=pieces, ends=False).encode(
+        ["a dog"]
+    )
+    assert pieces.encode(["a dog"])[0][-1] == 39
+    assert found == [[*pieces.encode(["a dog"])[0][:-1], 0]]
+
+
+@pytest.mark.usefixtures("open_clip")
+@pytest.mark.parametrize("public", [False, True])
+def test_open_clip_saved_and_opened(public, tmp_path):
+    folder = str(recipes_cases.clip_like(tmp_path / "siglip", "siglip"))
+    pieces = WordPieceTokenizer(folder, longest=9) if public else None
+    words = OpenClipTokenizer(clean="canonicalize", longest=9, pieces=pieces)
+    Processor(PixelProcessor(4), words).save(tmp_path)
+    again = open_tokenizer(tmp_path)
+    assert again.digest == words.digest
+    assert again.encode(["A dog!"]) == words.encode(["A dog!"])
+    found = Processor.open(tmp_path).tokenizer
+    assert isinstance(found, OpenClipTokenizer)
+    assert found.digest != OpenClipTokenizer(clean="lower", longest=9, pieces=pieces).digest
+
+
+@pytest.mark.usefixtures("open_clip")
+def test_open_clip_refused(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="'upper' is not a cleaning of open_clip"):
+        OpenClipTokenizer(clean="upper")
+    with pytest.raises(ValueError, match="'open_clip:ViT-X' is no model of open_clip"):
+        load_open_clip_tokenizer("open_clip:ViT-X")
+    folder = vision_cases.clip_folder(tmp_path / "clip")
+    plain = json.loads((folder / "open_clip_config.json").read_text())
+    plain["model_cfg"]["text_cfg"] |= {"tokenizer_mode": "clips"}
+    (folder / "open_clip_config.json").write_text(json.dumps(plain))
+    with pytest.raises(ValueError, match="reads captions with tokenizer_mode, which is not known"):
+        load_open_clip_tokenizer(f"open_clip:local-dir:{folder}")
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "open_clip"}))
+    with pytest.raises(ValueError, match="is not a tokenizer that counterfoil wrote"):
+        open_tokenizer(tmp_path)
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    with pytest.raises(ValueError, match=r'pip install "counterfoil\[vision\]"'):
+        load_open_clip_tokenizer("open_clip:ViT-T-8")
+
+
+WORDS = ["<pad>", "<start>", "<end>", "<unk>", "dog", "a", "caf\xe9"]
+
+
+def test_json_keeps_ids(tmp_path):
+    path = tmp_path / "vocab.json"
+    ids = {word: n for n, word in reversed(list(enumerate(WORDS)))}
+    path.write_text(json.dumps({"word2idx": ids, "idx2word": {}, "idx": len(ids)}))
+    words = read_vocabulary(path)
+    assert words.words == WORDS
+    assert words.encode(["A dog runs"]) == [[1, 5, 4, 3, 2]]
+
+
+def pickled(protocol, module="vocab", name="Vocabulary", **attributes):
+    """Bytes as the authors' code writes them."""
+    kind = type(name, (), {"__module__": module})
+    holder = types.ModuleType(module)
+    setattr(holder, name, kind)
+    before = sys.modules.get(module)
+    sys.modules[module] = holder
+    try:
+        value = kind()
+        value.__dict__.update(attributes)
+        return pickle.dumps(value, protocol)
+    finally:
+        if before is None:
+            del sys.modules[module]
+        else:
+            sys.modules[module] = before
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 4])
+@pytest.mark.parametrize("module", ["vocab", "__main__"])
+def test_pickle_keeps_ids(tmp_path, protocol, module):
+    ids = {word: n for n, word in enumerate(WORDS)}
+    path = tmp_path / "vocab.pkl"
+    path.write_bytes(pickled(protocol, module, word2idx=ids, idx2word={}, idx=7))
+    assert read_vocabulary(path).words == WORDS
+
+
+def test_pickle_of_python_2(tmp_path):
+    """An instance of an old class, strings in latin1, as Python 2 wrote it in protocol 0."""
+    ids = "".join(
+        f"S{word.encode('latin1')!r}\nI{n}\ns".replace("Sb", "S") for n, word in enumerate(WORDS)
+    )
+    path = tmp_path / "vocab.pkl"
+    path.write_bytes(f"(ivocab\nVocabulary\n(dS'word2idx'\n(d{ids}sb.".encode("latin1"))
+    assert read_vocabulary(path).words == WORDS
+
+
+class _Harmful:
+    def __reduce__(self):
+        return (print, ("constructed",))
+
+
+def test_nothing_else_is_constructed(tmp_path, capsys):
+    path = tmp_path / "vocab.pkl"
+    for bad in (
+        pickle.dumps(_Harmful()),
+        pickle.dumps({"word2idx": _Harmful()}),
+        pickled(2, "os", word2idx={}),
+        pickled(2, "vocab", "Other", word2idx={}),
+        pickled(2, word2idx={"<pad>": _Harmful()}),
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match="cannot be read as a vocabulary: it holds"):
+            read_vocabulary(path)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "ids, words",
+    [
+        ({"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 4}, "'<unk>' has id 4; 4 words need"),
+        ({"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 2}, "'<unk>' has id 2"),
+        ({"<pad>": 0, "<start>": "1"}, "'<start>': '1' is not a word with its id"),
+        ({"dog": 0, "<start>": 1, "<end>": 2, "<unk>": 3}, "a vocabulary begins with <pad>"),
+    ],
+)
+def test_bad_ids_in_words(tmp_path, ids, words):
+    path = tmp_path / "vocab.json"
+    path.write_text(json.dumps({"word2idx": ids}))
+    with pytest.raises(ValueError, match=words):
+        read_vocabulary(path)
+
+
+def test_bad_files_in_words(tmp_path):
+    with pytest.raises(ValueError, match="does not exist; a vocabulary is needed"):
+        read_vocabulary(tmp_path / "none.pkl")
+    with pytest.raises(ValueError, match="does not exist; a vocabulary is needed"):
+        read_vocabulary(tmp_path / "none.json")
+    (tmp_path / "x.json").write_text("[]")
+    with pytest.raises(ValueError, match="is not a vocabulary"):
+        read_vocabulary(tmp_path / "x.json")
+    for damaged in (b"", b"garbage", pickle.dumps(3), pickled(2)):
+        (tmp_path / "x.pkl").write_bytes(damaged)
+        with pytest.raises(ValueError, match="ocabulary"):
+            read_vocabulary(tmp_path / "x.pkl")

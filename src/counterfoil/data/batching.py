@@ -6,7 +6,7 @@ for a loss that learns from extra positives. Where a batch holds such a pair, it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol, final
 
@@ -207,23 +207,18 @@ class BatchSampler:
         """(B,) text rows of each batch of an epoch, from batch `start` on."""
         rng = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         if self.all_captions:
-            yield from self._with_all_captions(rng, start)
-            return
-        if self.one_caption:
+            rows = self._shuffled_images(rng)
+        elif self.one_caption:
             rows = self.relation.random_caption(self._shuffled_images(rng), rng)
         elif self.partition:
             rows = self._partitioned_texts(self.partition, rng)
         else:
             rows = self._texts[torch.randperm(self._count, generator=rng)]
-        rows = self._separated(rows)
+        if self._clashes is not None and len(rows) > self.batch:  # one batch cannot be separated
+            rows = separate_positives(rows, self._clashes, self.batch)
         for place in range(start, len(self)):
-            yield rows[place * self.batch : (place + 1) * self.batch]
-
-    def _with_all_captions(self, rng: torch.Generator, start: int) -> Iterator[Tensor]:
-        """Batches of images with all of their captions."""
-        images = self._separated(self._shuffled_images(rng))
-        for place in range(start, len(self)):
-            yield self.relation.captions(images[place * self.batch : (place + 1) * self.batch])[0]
+            chosen = rows[place * self.batch : (place + 1) * self.batch]
+            yield self.relation.captions(chosen)[0] if self.all_captions else chosen
 
     def _shuffled_images(self, rng: torch.Generator) -> Tensor:
         """Images in random order, those of a community together."""
@@ -251,36 +246,27 @@ class BatchSampler:
             remaining.append(caption[rest])
         return torch.cat([*rows, *remaining])
 
-    def _separated(self, rows: Tensor) -> Tensor:
-        if self._clashes is None or len(rows) <= self.batch:  # one batch cannot be separated
-            return rows
-        return separate_positives(rows, self._clashes, self.batch)
-
 
 Positives = Literal["id", "diagonal"]
 
 
-@final
-class _RowPool:
-    """Data set rows in order of first use, so that nothing is encoded twice."""
+def _row_pool(anchors: Tensor, drawn: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Data set rows in order of first use, so that nothing is encoded twice.
 
-    def __init__(self, anchors: Tensor) -> None:
-        self._rows = anchors.tolist()
-        # Reversed: of equal rows the first place wins.
-        self._place = {row: place for place, row in reversed(list(enumerate(self._rows)))}
-
-    def places(self, rows: Tensor) -> Tensor:
-        """Pool indices of rows; new rows are appended."""
-        flat = []
-        for row in rows.flatten().tolist():
-            if row not in self._place:
-                self._place[row] = len(self._rows)
-                self._rows.append(row)
-            flat.append(self._place[row])
-        return torch.tensor(flat, dtype=torch.long).view(rows.shape)
-
-    def rows(self) -> Tensor:
-        return torch.tensor(self._rows, dtype=torch.long)
+    Returns:
+        The rows, those of the anchors first, and the places of the drawn ones among them.
+    """
+    rows = anchors.tolist()
+    place = {row: at for at, row in reversed(list(enumerate(rows)))}  # the first of equal rows
+    places = []
+    for part in drawn:
+        flat = part.flatten().tolist()
+        for row in flat:
+            if row not in place:
+                place[row] = len(rows)
+                rows.append(row)
+        places.append(torch.tensor([place[row] for row in flat], dtype=torch.long).view(part.shape))
+    return torch.tensor(rows, dtype=torch.long), places
 
 
 def shard_rows(rows: Tensor) -> Tensor:
@@ -357,25 +343,23 @@ def collate(
     candidates = {
         role: _without_exempt(role, p, relation) for role, p in (candidates or {}).items()
     }
-    image_pool, text_pool = _RowPool(images), _RowPool(texts)
-    pairs = {
-        role: Pairs(image_pool.places(pair.image), text_pool.places(pair.text))
-        for role, pair in (negatives or {}).items()
-    }
-    image_items = processor.images(shard_rows(image_pool.rows()))
-    targets = _targets(processor, texts, row, len(image_pool.rows()))
+    negatives = negatives or {}
+    image_rows, image_places = _row_pool(images, [pair.image for pair in negatives.values()])
+    text_rows, text_places = _row_pool(texts, [pair.text for pair in negatives.values()])
+    image_items = processor.images(shard_rows(image_rows))
+    targets = _targets(processor, texts, row, len(image_rows))
     return Batch(
         step=step,
-        image_rows=image_pool.rows(),
-        text_rows=text_pool.rows(),
+        image_rows=image_rows,
+        text_rows=text_rows,
         images=replace(image_items, targets=targets),
-        texts=processor.texts(shard_rows(text_pool.rows())),
+        texts=processor.texts(shard_rows(text_rows)),
         block=(len(images), len(texts)),
         anchors=Pairs(row, torch.arange(len(texts))),
-        pairs=pairs,
+        pairs=dict(zip(negatives, map(Pairs, image_places, text_places))),
         candidates=candidates,
         offered=_offered(processor, candidates, texts),
-        exempt=_exempt(relation, images, texts, row, negatives or {}),
+        exempt=_exempt(relation, images, texts, row, negatives),
     )
 
 

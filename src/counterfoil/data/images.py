@@ -120,21 +120,29 @@ def open_picture(path: Path) -> Image.Image:
 def decode_picture(file: Path | BinaryIO, name: str) -> Image.Image:
     """Open an image in RGB from a file that is a path or is open; see `open_picture`."""
     try:
-        return _decoded(file, name)
+        with _opened(file, name) as picture:
+            width, height = picture.size
+            scale = next((n for n in (1, 2, 4, 8) if width * height <= LARGEST * n * n), 8)
+            if scale > 1:  # other formats than JPEG ignore it
+                picture.draft(picture.mode, (width // scale, height // scale))
+            if picture.width * picture.height <= LARGEST:
+                return rgb(picture)
     except FileNotFoundError:
         raise ValueError(f"{name} does not exist; an image is needed there") from None
     except Image.DecompressionBombError:
-        raise ValueError(
-            f"{name} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} megapixels; scale "
-            "it down"
-        ) from None
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+        raise ValueError(f"{name} has more than {most:.0f} megapixels; scale it down") from None
     except (OSError, SyntaxError, Warning) as error:
         raise ValueError(f"{name} cannot be read as a picture: {error}") from error
+    raise ValueError(
+        f"{name} has {width} x {height} pixels; at most {LARGEST:,} are read, JPEG files excepted; "
+        "scale it down"
+    )
 
 
-def _decoded(file: Path | BinaryIO, name: str) -> Image.Image:
+def _opened(file: Path | BinaryIO, name: str) -> Image.Image:
     try:
-        opened = Image.open(file)
+        return Image.open(file)
     except UnidentifiedImageError:
         if not name.lower().endswith(PHONE_ENDINGS):
             raise
@@ -143,18 +151,7 @@ def _decoded(file: Path | BinaryIO, name: str) -> Image.Image:
             "convert it to JPEG"
         )
         optional_import("pillow_heif", needs).register_heif_opener()
-        opened = Image.open(file)
-    with opened as picture:
-        width, height = picture.size
-        scale = next((n for n in (1, 2, 4, 8) if width * height <= LARGEST * n * n), 8)
-        if scale > 1:  # other formats than JPEG ignore it
-            picture.draft(picture.mode, (width // scale, height // scale))
-        if picture.width * picture.height > LARGEST:
-            raise ValueError(
-                f"{name} has {width} x {height} pixels; at most {LARGEST:,} are read, JPEG files "
-                "excepted; scale it down"
-            )
-        return rgb(picture)
+        return Image.open(file)
 
 
 # Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest
@@ -8,9 +10,210 @@ from hypothesis import strategies as st
 import processes
 from corpus_cases import small_corpus
 from counterfoil.core.types import Pairs, Role
-from counterfoil.data.batching import collate, shard_rows
+from counterfoil.data.batching import (
+    BatchSampler,
+    ExtraPositivePartition,
+    collate,
+    separate_images,
+    separate_positives,
+    separate_texts,
+    shard_rows,
+)
 from counterfoil.data.dataset import Relation
 from counterfoil.data.processor import ProcessorConfig
+
+
+def relation(counts):
+    text_to_image = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    return Relation(torch.cat([text_to_image, torch.tensor([-1, -1])]), images=len(counts))
+
+
+counts = st.lists(st.integers(0, 4), min_size=1, max_size=8).filter(any)
+
+
+@given(counts, st.integers(1, 7), st.integers(0, 5))
+def test_every_caption_once_an_epoch(counts, batch, epoch):
+    sampler = BatchSampler(relation(counts), batch=batch, seed=1)
+    batches = list(sampler.epoch(epoch))
+    assert len(batches) == len(sampler) == -(-sum(counts) // batch)
+    assert all(len(rows) == batch for rows in batches[:-1])
+    assert sorted(torch.cat(batches).tolist()) == list(range(sum(counts)))
+
+
+@given(counts, st.integers(1, 7))
+def test_every_image_once_an_epoch(counts, batch):
+    related = relation(counts)
+    sampler = BatchSampler(related, batch=batch, seed=1, one_caption=True)
+    drawn = torch.cat(list(sampler.epoch(0)))
+    images = related.text_to_image[drawn].tolist()
+    assert sorted(images) == [image for image, count in enumerate(counts) if count]
+
+
+@given(counts, st.integers(1, 5), st.booleans())
+def test_resumed_at_any_batch(counts, batch, one_caption):
+    def make():
+        return BatchSampler(relation(counts), batch=batch, seed=3, one_caption=one_caption)
+
+    whole = list(make().epoch(2))
+    for start in range(len(whole) + 1):
+        rest = list(make().epoch(2, start=start))
+        assert [rows.tolist() for rows in rest] == [rows.tolist() for rows in whole[start:]]
+
+
+def test_epochs_and_seeds_differ():
+    related = relation([5] * 10)
+    orders = {
+        tuple(torch.cat(list(BatchSampler(related, batch=7, seed=seed).epoch(epoch))).tolist())
+        for seed in (0, 1)
+        for epoch in range(3)
+    }
+    assert len(orders) == 6
+
+
+def test_short_batch_can_be_left_out():
+    sampler = BatchSampler(relation([1] * 7), batch=3, seed=0, drop_last=True)
+    assert [len(rows) for rows in sampler.epoch(0)] == [3, 3]
+    assert len(sampler) == 2
+
+
+@pytest.mark.parametrize(
+    "counts, batch, words",
+    [
+        ([1, 1], 3, "2 anchors do not fill one batch of 3; use a smaller batch"),
+        ([0, 0], 3, "no image has a caption, so there is nothing to train on"),
+        ([1, 1], 0, "a batch of 0 is too small"),
+    ],
+)
+def test_what_cannot_be_drawn(counts, batch, words):
+    with pytest.raises(ValueError, match=words):
+        BatchSampler(relation(counts), batch=batch, seed=0, drop_last=True)
+
+
+@given(counts, st.integers(1, 7), st.integers(0, 3))
+def test_every_image_with_all_its_captions(counts, batch, start):
+    related = relation(counts)
+    sampler = BatchSampler(related, batch=batch, seed=1, all_captions=True)
+    batches = list(sampler.epoch(2))
+    assert len(batches) == len(sampler)
+    for rows in batches[:-1]:
+        owners, found = related.text_to_image[rows].unique(return_counts=True)
+        assert len(owners) == batch
+        assert torch.equal(found, related.counts[owners])
+    assert sorted(torch.cat(batches).tolist()) == list(range(sum(counts)))
+    again = list(sampler.epoch(2, start=start))
+    assert all(map(torch.equal, again, batches[start:]))
+
+
+def test_one_caption_or_all():
+    with pytest.raises(ValueError, match="exclude each other"):
+        BatchSampler(relation([2, 1]), batch=1, seed=0, one_caption=True, all_captions=True)
+
+
+def met(order: list[int], clashes: Pairs, batch: int) -> int:
+    place = {row: n // batch for n, row in enumerate(order)}
+    pairs = zip(clashes.image.tolist(), clashes.text.tolist())
+    return sum(a != b and place.get(a, -1) == place.get(b, -2) for a, b in pairs)
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 10**6), st.integers(0, 8))
+def test_the_same_rows_and_fewer_meetings(many, batch, seed, pairs):
+    rng = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(2 * many, generator=rng)[:many]
+    clashes = Pairs(*torch.randint(2 * many, (2, pairs), generator=rng))
+    found = separate_positives(rows, clashes, batch)
+    assert sorted(found.tolist()) == sorted(rows.tolist())
+    before = met(rows.tolist(), clashes, batch)
+    after = met(found.tolist(), clashes, batch)
+    assert after <= before
+    if not before:
+        assert torch.equal(found, rows)
+    if many > 4 * batch * (pairs + 1):
+        assert not after
+
+
+def related(besides: Pairs | None) -> Relation:
+    text_to_image = torch.cat([torch.arange(12).repeat_interleave(3), torch.tensor([-1])])
+    return Relation(text_to_image, images=12, besides=besides)
+
+
+BESIDES = Pairs(torch.tensor([4, 5, 9]), torch.tensor([0, 1, 35]))
+
+
+def test_what_must_not_meet():
+    texts, images = separate_texts(related(BESIDES)), separate_images(related(BESIDES))
+    assert [*zip(texts.image.tolist(), texts.text.tolist())] == [
+        (text, 3 * image + n) for image, text in zip((4, 5, 9), (0, 1, 35)) for n in range(3)
+    ]
+    assert [*zip(images.image.tolist(), images.text.tolist())] == [(0, 4), (0, 5), (11, 9)]
+    assert separate_texts(related(None)) is None
+    assert separate_images(related(None)) is None
+
+
+def test_a_caption_is_never_beside_an_image_that_it_is_true_of():
+    """In all ways to draw, and resumed; without decisions they do meet."""
+    for way in ({}, {"one_caption": True}, {"all_captions": True}):
+        batch = 3 if "all_captions" in way else 9
+        meetings = {"free": 0, "apart": 0}
+        for name, besides in (("free", None), ("apart", BESIDES)):
+            relation = related(besides)
+            sampler = BatchSampler(relation, batch=batch, seed=0, **way)
+            for epoch in range(20):
+                batches = list(sampler.epoch(epoch))
+                for rows in batches:
+                    images = relation.text_to_image[rows].unique()
+                    for image, text in zip(BESIDES.image, BESIDES.text):
+                        meetings[name] += bool((images == image).any() and (rows == text).any())
+                late = list(sampler.epoch(epoch, start=2))
+                assert [rows.tolist() for rows in late] == [rows.tolist() for rows in batches[2:]]
+                if not way:
+                    assert sorted(torch.cat(batches).tolist()) == list(range(36))
+        assert meetings["free"]
+        assert not meetings["apart"]
+
+
+def test_for_a_loss_that_learns_from_them_they_are_in_a_batch_together():
+    """Each epoch still uses every caption or image once, and extra positives share batches."""
+    rng = torch.Generator().manual_seed(0)
+    text_to_image = torch.arange(60).repeat_interleave(3)
+    besides = Pairs(
+        torch.randint(60, (15,), generator=rng), torch.randperm(180, generator=rng)[:15]
+    )
+    ambiguous = Pairs(torch.tensor([7]), torch.tensor([0]))
+    relation = Relation(text_to_image, images=60, besides=besides, ambiguous=ambiguous)
+    other = [(i, t) for i, t in zip(besides.image.tolist(), besides.text.tolist()) if i != t // 3]
+    for way in ({}, {"one_caption": True}, {"all_captions": True}):
+        met = 0
+        sampler = BatchSampler(relation, batch=4, seed=0, together=True, **way)
+        for epoch in range(10):
+            batches = list(sampler.epoch(epoch))
+            used = torch.cat(batches)
+            if "one_caption" not in way:
+                assert sorted(used.tolist()) == list(range(180))
+            assert sorted(text_to_image[used].unique().tolist()) == list(range(60))
+            for rows in batches:
+                images = text_to_image[rows].tolist()
+                met += sum(i in images and t in rows.tolist() for i, t in other)
+                assert not (7 in images and 0 in rows.tolist())
+        # with one caption of each image, that of the pair is there in a third of the epochs
+        assert met > 0.5 * 10 * len(other) / (3 if "one_caption" in way else 1)
+
+
+@given(st.integers(2, 30), st.integers(0, 40), st.integers(0, 10**6))
+def test_images_are_matched_along_extra_positives(count, pairs, seed):
+    rng = torch.Generator().manual_seed(seed)
+    besides = Pairs(*torch.randint(count, (2, pairs), generator=rng))
+    relation = Relation(torch.arange(count), images=count, besides=besides)
+    images = torch.randperm(count, generator=rng)[: count - count // 3]
+    matched, rest = ExtraPositivePartition(relation).partition(images, 8, rng)
+    assert sorted([*matched.flatten().tolist(), *rest.tolist()]) == sorted(images.tolist())
+    assert len(rest) < 2
+    linked = {frozenset(pair) for pair in zip(besides.image.tolist(), besides.text.tolist())}
+    inside = set(images.tolist())
+    single = {one for pair in matched.tolist() if frozenset(pair) not in linked for one in pair}
+    single |= set(rest.tolist())
+    for pair in linked:  # none is left whose both images were matched at random
+        assert not (len(pair) == 2 and pair <= single and pair <= inside)
+
 
 COUNTS = (2, 0, 3, 1, 2)
 
