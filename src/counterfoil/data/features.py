@@ -215,22 +215,14 @@ Kind = Literal["float16", "float32"]
 
 @final
 class FeaturesManifest(BaseModel):
-    """Contents of ``features.json``; folders of other programs need the ids only.
-
-    Attributes:
-        format: version of the layout.
-        ids: (N,) image of each row.
-        kind: dtype of the stored numbers.
-        model: that computed the features.
-        settings: of the extraction, so that a complete one is not repeated.
-    """
+    """Contents of ``features.json``; folders of other programs need the ids only."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
     format: int = Field(default=1, ge=1)
-    ids: list[str]
-    kind: str = ""
-    model: str = ""
-    settings: dict[str, Any] | None = None
+    ids: list[str]  # (N,) image of each row
+    kind: str = ""  # dtype of the stored numbers
+    model: str = ""  # that computed the features
+    settings: dict[str, Any] | None = None  # so that a complete extraction is not repeated
 
 
 FEATURES = ArtifactFormat(
@@ -244,14 +236,9 @@ FEATURES = ArtifactFormat(
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class FeatureTable:
-    """Features with the ids of their images.
+    """Features with the ids of their images."""
 
-    Attributes:
-        ids: (N,) image of each row, or None if rows are in the order of the data set.
-        features: the rows.
-    """
-
-    ids: Sequence[str] | None
+    ids: Sequence[str] | None  # None if rows are in the order of the data set
     features: FeatureArray
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -36,8 +36,7 @@ from counterfoil.data.tokenizers import (
     WordTokenizer,
     load_open_clip_tokenizer,
     open_tokenizer,
-    pack_tokens,
-    tokenize_dataset,
+    tokenize,
 )
 
 # A field added later: left out of digests at its default, so that those of older runs stay valid.
@@ -59,27 +58,17 @@ class ImageProcessor(ABC):
 
     @abstractmethod
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
-        """Inputs of images that are in no data set.
-
-        Raises:
-            ValueError: the model reads features, which have to be extracted first.
-        """
+        """Inputs of images that are in no data set."""
 
 
 @final
 @dataclass(frozen=True)
 class FeatureProcessor(ImageProcessor):
-    """Stored features, standardised if mean and deviation are given.
+    """Stored features, standardised if mean and deviation are given."""
 
-    Attributes:
-        width: F.
-        mean: F numbers, or () for none.
-        deviation: F numbers, or () for none.
-    """
-
-    width: int
-    mean: tuple[float, ...] = ()
-    deviation: tuple[float, ...] = ()
+    width: int  # F
+    mean: tuple[float, ...] = ()  # F numbers, or () for none
+    deviation: tuple[float, ...] = ()  # F numbers, or () for none
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.features is None:
@@ -134,17 +123,16 @@ class PixelProcessor(ImageProcessor):
                 f"{dataset.name} has no pictures; this model reads pixels: give the image folder"
             )
         transform = self._transform
-        stored = cached_pixels(dataset.pictures, transform)
+        stored: Sequence[Array] = cached_pixels(dataset.pictures, transform)[rows.numpy()]
         if isinstance(transform, ResizeKeepAspect):
-            arrays = [transform.unpack(stored[row]) for row in rows.tolist()]
-            return self._padded_items(rows, transform, arrays)
-        return self._items(rows, torch.from_numpy(stored[rows.numpy()]))
+            stored = [transform.unpack(row) for row in stored]
+        return self._items(rows, stored)
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
-        rows, transform = torch.full((len(pictures),), -1), self._transform
-        if isinstance(transform, ResizeKeepAspect):
-            return self._padded_items(rows, transform, [transform.resize(p) for p in pictures])
-        return self._items(rows, torch.from_numpy(np.stack([transform(p) for p in pictures])))
+        transform = self._transform
+        convert = transform.resize if isinstance(transform, ResizeKeepAspect) else transform
+        rows = torch.full((len(pictures),), -1)
+        return self._items(rows, [convert(picture) for picture in pictures])
 
     @property
     def _transform(self) -> ImageTransform:
@@ -156,30 +144,24 @@ class PixelProcessor(ImageProcessor):
             fit, _, scaling = self.frame.partition(" ")
         return ResizeCrop(self.size, fit, scaling)
 
-    def _padded_items(
-        self, rows: Tensor, transform: ResizeKeepAspect, pictures: Sequence[Array]
-    ) -> ModalityBatch:
-        values, mask = transform.pad(pictures)
-        return replace(self._items(rows, values), mask=mask)
-
-    def _items(self, rows: Tensor, stored: Tensor) -> ModalityBatch:
+    def _items(self, rows: Tensor, pictures: Sequence[Array]) -> ModalityBatch:
+        transform = self._transform
+        if isinstance(transform, ResizeKeepAspect):
+            stacked, mask = transform.pad(pictures)
+        else:
+            stacked = torch.from_numpy(np.asarray(pictures))
+            mask = torch.ones(len(rows), 1, dtype=torch.bool)
         mean, deviation = (torch.tensor(t).view(1, 3, 1, 1) for t in (self.mean, self.deviation))
-        values = (stored.float() / 255 - mean) / deviation
-        return ModalityBatch(rows, values, torch.ones(len(rows), 1, dtype=torch.bool))
+        return ModalityBatch(rows, (stacked.float() / 255 - mean) / deviation, mask)
 
 
 @final
 @dataclass(frozen=True)
 class Processor:
-    """Converts images and texts to model inputs.
+    """Converts images and texts to model inputs."""
 
-    Attributes:
-        image_processor: for images.
-        tokenizer: for texts; None if texts exist as vectors.
-    """
-
-    image_processor: ImageProcessor
-    tokenizer: Tokenizer | None
+    image_processor: ImageProcessor  # for images
+    tokenizer: Tokenizer | None  # for texts; None if texts exist as vectors
 
     def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
         """Apply the processor to a data set."""
@@ -199,7 +181,7 @@ class Processor:
             raise ValueError("this model compares ready-made vectors and cannot read a caption")
         if empty := [number for number, text in enumerate(texts) if not text.strip()]:
             raise ValueError(f"caption {empty[0]} of {len(texts)} is empty; give it words")
-        tokens = pack_tokens(self.tokenizer.read(texts), self.tokenizer.pad)
+        tokens = tokenize(texts, self.tokenizer)
         return tokens.items(torch.full((len(texts),), -1), torch.arange(len(texts)))
 
     def save(self, folder: Path) -> None:
@@ -247,9 +229,8 @@ class ProcessedDataset:
 
     def __init__(self, processor: Processor, dataset: ImageTextDataset) -> None:
         self.processor, self.dataset = processor, dataset
-        self._tokens = (
-            tokenize_dataset(dataset.texts, processor.tokenizer) if processor.tokenizer else None
-        )
+        tokenizer = processor.tokenizer
+        self._tokens = tokenize(dataset.texts, tokenizer) if tokenizer else None
 
     def images(self, rows: Tensor) -> ModalityBatch:
         """Inputs of some images."""

@@ -1,4 +1,4 @@
-"""Tokenizers: word vocabularies, Hugging Face's and open_clip's; cached ids of a data set.
+"""Tokenizers: word vocabularies, Hugging Face's and open_clip's.
 
 `split_words` lower-cases and splits at blanks, punctuation and English clitics, as
 ``nltk.word_tokenize(caption.lower())`` does but without downloads: the two agree on 99.9 % of
@@ -27,9 +27,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import parse_literal
-from counterfoil.core.io import cache_folder, read_json, write_json
+from counterfoil.core.io import read_json, write_json
 from counterfoil.core.optional import optional_import
-from counterfoil.core.tensors import cached_tensors
 from counterfoil.core.types import ModalityBatch
 
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
@@ -81,12 +80,10 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 @final
 @dataclass(frozen=True, slots=True)
 class TokenIds:
-    """Token ids of texts.
+    """Token ids of each text.
 
-    Attributes:
-        ids: of each text.
-        words: index of the word that each token is a piece of, -1 for special tokens; None if every
-            token is a word.
+    `words` has the index of the word that each token is a piece of, -1 for special tokens; it is
+    None if every token is a word.
     """
 
     ids: list[list[int]]
@@ -254,11 +251,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer that was saved in a folder.
-
-    Raises:
-        ValueError: there is none, it is of an unknown kind, or its library is not installed.
-    """
+    """Load the tokenizer that was saved in a folder."""
     match read_json(folder / "tokenizer.json", "a tokenizer"):
         case {"kind": "words", "words": list(words), "longest": int(longest)}:
             return WordTokenizer(words, longest=longest)
@@ -294,28 +287,18 @@ def _pretrained(name: str) -> Any:
     return pieces
 
 
-# Token ids of a data set, cached by the hash of texts and tokenizer.
-
-MIN_CACHED = 2_000  # texts; fewer are tokenized faster than a file is read
+# Token ids of many texts.
 
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class TokenArray:
-    """Token ids of T texts, as one flat array.
+    """Token ids of T texts, as one flat array."""
 
-    Attributes:
-        flat: (S,) int32 ids, text after text.
-        starts: (T + 1,) long, index of the first id of each text, and S.
-        pad: id of padding.
-        words: (S,) int32 index of the word that each token is a piece of, -1 for special tokens;
-            None if every token is a word.
-    """
-
-    flat: Tensor
-    starts: Tensor
+    flat: Tensor  # (S,) int32 ids, text after text
+    starts: Tensor  # (T + 1,) long, index of the first id of each text, and S
     pad: int
-    words: Tensor | None = None
+    words: Tensor | None = None  # (S,) int32, see `TokenIds`
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -330,12 +313,7 @@ class TokenArray:
         return self.flat[index].long().masked_fill(~mask, self.pad), mask
 
     def items(self, ids: Tensor, rows: Tensor) -> ModalityBatch:
-        """Some texts as model inputs.
-
-        Args:
-            ids: (N,) long, ids of the items.
-            rows: (N,) long, their rows here.
-        """
+        """The texts of some rows as model inputs, whose ids are `ids`."""
         values, mask = self.take(rows)
         if self.words is None:
             return ModalityBatch(ids, values, mask)
@@ -360,31 +338,10 @@ def pack_tokens(reading: TokenIds, pad: int) -> TokenArray:
     return TokenArray(_flat(reading.ids), starts, pad, words)
 
 
-def tokenize_dataset(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
-    """Ids of all texts; those of large sets are cached by the hash of texts and tokenizer."""
-    if not texts:  # Hugging Face tokenizers refuse an empty list
-        return pack_tokens(TokenIds([]), tokenizer.pad)
-    if len(texts) < MIN_CACHED:
-        return pack_tokens(tokenizer.read(texts), tokenizer.pad)
-    digest = hashlib.sha256(tokenizer.digest.encode())
-    for text in texts:
-        digest.update(text.encode() + b"\x00")
-    names = {"flat", "starts", *(["words"] if tokenizer.divides else [])}
-
-    def compute() -> dict[str, Tensor]:
-        tokens = pack_tokens(tokenizer.read(texts), tokenizer.pad)
-        words = {} if tokens.words is None else {"words": tokens.words}
-        return {"flat": tokens.flat, "starts": tokens.starts, **words}
-
-    def valid(cached: Mapping[str, Tensor]) -> bool:
-        if not names <= set(cached) or len(cached["starts"]) != len(texts) + 1:
-            return False
-        sizes = {len(tensor) for name, tensor in cached.items() if name != "starts"}
-        return sizes == {int(cached["starts"][-1])}
-
-    path = cache_folder() / "tokens" / f"{digest.hexdigest()[:24]}.safetensors"
-    tensors = cached_tensors(path, compute, valid)
-    return TokenArray(tensors["flat"], tensors["starts"], tokenizer.pad, tensors.get("words"))
+def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
+    """Token ids of texts as one flat array."""
+    # Hugging Face tokenizers refuse an empty list
+    return pack_tokens(tokenizer.read(texts) if texts else TokenIds([]), tokenizer.pad)
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -429,15 +386,7 @@ def _reconstruct(kind: Any, parent: Any, state: Any) -> Vocabulary:
 
 
 def read_vocabulary(path: Path, *, longest: int = 60) -> WordTokenizer:
-    """Read an authors' vocabulary, JSON or pickle.
-
-    Args:
-        path: the file.
-        longest: captions are truncated to this many words.
-
-    Raises:
-        ValueError: it is no such file, it holds another object, or ids are missing or not unique.
-    """
+    """Read an authors' vocabulary, JSON or pickle."""
     ids = _read_pickle(path) if path.suffix in (".pkl", ".pickle") else _read_word2idx(path)
     words: list[str | None] = [None] * len(ids)
     for word, place in ids.items():
