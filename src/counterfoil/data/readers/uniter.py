@@ -248,17 +248,17 @@ def is_image_database(folder: Path) -> bool:
 
 
 def _environments(folder: Path) -> list[Path]:
-    found = (path.parent for path in folder.glob("*/data.mdb"))
-    return sorted(path for path in found if path.name.startswith(("feat_", "all")))
+    folders = (path.parent for path in folder.glob("*/data.mdb"))
+    return sorted(path for path in folders if path.name.startswith(("feat_", "all")))
 
 
 def _environment(folder: Path) -> Path:
     if (folder / "data.mdb").exists():
         return folder
-    found = _environments(folder)
-    usual = [path for path in found if path.name.startswith("feat_th")] or found
+    folders = _environments(folder)
+    usual = [path for path in folders if path.name.startswith("feat_th")] or folders
     if len(usual) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+        names = ", ".join(path.name for path in folders) or "none"
         raise ValueError(f"{folder} holds the environments {names}; give the path of one of them")
     return usual[0]
 
@@ -287,14 +287,14 @@ class StoredCaption:
         for part in self._parts():
             ends.append((length + len(part) - len(part.lstrip()), length + len(part)))
             length += len(part)
-        found: list[list[int]] = []
+        spans: list[list[int]] = []
         for position in sorted(set(positions)):
             start, stop = ends[position]
-            if found and start <= found[-1][1] + 1 and position - 1 in positions:
-                found[-1][1] = stop
+            if spans and start <= spans[-1][1] + 1 and position - 1 in positions:
+                spans[-1][1] = stop
             else:
-                found.append([start, stop])
-        return found
+                spans.append([start, stop])
+        return spans
 
     def _parts(self) -> Iterator[str]:
         for piece in self.pieces:
