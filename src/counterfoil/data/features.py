@@ -35,11 +35,17 @@ class StoredRows(Protocol):
     """An array on disk from which rows are taken: a memory map, several of them, or a database."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of all axes."""
+
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """Kind of number."""
+
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """Number of axes."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Array) -> Array: ...
 

@@ -458,6 +458,7 @@ class RulePhraseParser:
     """
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
+        """The phrases of each caption, from left to right."""
         return [tuple(_rule_phrases(tag_words(text))) for text in texts]
 
 
@@ -514,6 +515,7 @@ class SpacyPhraseParser:
             ) from None
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
+        """The phrases of each caption, from left to right."""
         return [_spacy_phrases(document) for document in self._pipeline.pipe(list(texts))]
 
 
@@ -565,6 +567,7 @@ class PhraseFile:
         self._graphs = graphs
 
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
+        """The phrases of each caption."""
         return [self._phrases(text, name) for text, name in zip(texts, ids, strict=True)]
 
     def _phrases(self, text: str, name: str) -> tuple[CaptionPhrase, ...]:
