@@ -105,9 +105,9 @@ def write_features(folder: Path, ids: Sequence[str], features: FeatureArray) -> 
 def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
     """Images as PNG files and captions as ``captions.jsonl``."""
     (folder / "images").mkdir(parents=True)
-    lines = []
+    lines, width = [], len(str(len(dataset)))
     for row, name in enumerate(dataset.image_ids):
-        file = f"images/{row:05}.png"
+        file = f"images/{row:0{width}}.png"
         dataset.pictures.open(row).save(folder / file)
         texts, _ = dataset.relation.captions(torch.tensor([row]))
         captions = [dataset.texts[text] for text in texts.tolist()]
