@@ -57,6 +57,12 @@ Delete = Annotated[
     list[str] | None,
     typer.Option(help="Id to delete: an image with its captions, or a caption; repeatable."),
 ]
+Calibrate = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set whose dev split, captions with their images, calibrates probabilities."
+    ),
+]
 
 DATA_OPTIONS = (
     "features",
@@ -80,6 +86,7 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil index runs/mine more-photos/ --output my-index/ --add",
         "counterfoil index runs/mine trip/ --output my-index/ --add --prefix trip/",
         "counterfoil index --output my-index/ --delete beach.jpg --delete snow.jpg",
+        "counterfoil index --output my-index/ --calibrate my-photos/",
         "counterfoil index --output my-index/",
         "counterfoil index openai/clip-vit-base-patch32 my-photos/ --output my-index/ "
         "--backend faiss-hnsw",
@@ -105,6 +112,7 @@ def index(
     device: Device = None,
     delete: Delete = None,
     strict: Strict = False,
+    calibrate: Calibrate = None,
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""
     if model is None or data is None or delete:
@@ -115,9 +123,12 @@ def index(
                 else "an index is made of a model and data; name both, as in `counterfoil index "
                 "runs/mine my-photos/ --output my-index/`"
             )
-        refuse(context, DATA_OPTIONS, "with a model and data to make an index of")
+        needless = DATA_OPTIONS[2 if calibrate else 0 :]  # --features and --images are read with it
+        refuse(context, needless, "with a model and data to make an index of")
         if delete:
             _delete(folder, delete)
+        if calibrate is not None:
+            _calibrate(folder, DataOptions(calibrate, features, images).source())
         _describe(folder)
         return
     refuse_without(context, "add", ("exchange",))
@@ -146,6 +157,8 @@ def index(
         build_index(
             opened_model, dataset, folder, backend=name, address=address or "", half=half
         ).close()
+    if calibrate is not None:
+        _calibrate(folder, DataOptions(calibrate, features, images).source())
     _describe(folder)
 
 
@@ -155,6 +168,15 @@ def _delete(folder: Path, item_ids: list[str]) -> None:
 
     with open_index(folder) as opened:
         output(f"deleted {_counts(opened.delete(item_ids))}")
+
+
+def _calibrate(folder: Path, source: DataSource) -> None:
+    from counterfoil.core.console import output
+    from counterfoil.search.index import open_index
+
+    with open_index(folder) as opened:
+        fitted = opened.calibrate(source.split("dev"))
+        output(f"calibrated on {fitted.captions:,} captions of {source.data}, dev")
 
 
 def _describe(folder: Path) -> None:

@@ -49,6 +49,10 @@ Kind = Annotated[
     typer.Option("--as", help="Kind of the query; by default it is recognised."),
 ]
 Model = Annotated[str | None, typer.Option(help="Model of the index, if it was moved.")]
+MinProbability = Annotated[
+    float | None,
+    typer.Option(help="Leave out images less probable to match; needs a calibrated index."),
+]
 Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -61,6 +65,7 @@ PAGE = Path("search.html")
         'counterfoil search my-index/ "a dog in the snow"',
         "counterfoil search my-index/ photo.jpg --find images --top 20",
         "counterfoil search my-index/ beach.jpg --as id --json",
+        'counterfoil search my-index/ "a dog in the snow" --min-probability 0.5',
         'counterfoil search my-index/ "a dog in the snow" --rerank runs/tags/vilt --depth 50',
         'counterfoil search runs/mine/best "a dog in the snow" --data my-photos/',
     )
@@ -81,6 +86,7 @@ def search(
     model: Model = None,
     device: Device = None,
     plain: Plain = False,
+    min_probability: MinProbability = None,
 ) -> None:
     """Search an index for images or captions, by a caption, an image or an id.
 
@@ -90,7 +96,7 @@ def search(
 
     folder = Path(where)
     if not is_index(folder):
-        asked = ("find", "kind", "rerank", "depth", "model", "plain")
+        asked = ("find", "kind", "rerank", "depth", "model", "plain", "min_probability")
         refuse(context, asked, f"with an index, and {where} is none")
         _search_dataset(where, query, data.source(), split, top, page or PAGE)
         return
@@ -108,16 +114,26 @@ def search(
     with open_index(folder, model=model, rerank=reranker) as index:
         kind = kind or _guess_kind(index, query)
         find = find or _default_target(index, query, kind)
-        methods = {"caption": index.search, "picture": index.search_image, "id": index.search_id}
-        hits = methods[kind](query, top, find=find)
+        if kind == "caption":
+            hits = index.search(query, top, find=find, min_probability=min_probability)
+        elif min_probability is not None:
+            raise ValueError(
+                f"{query!r} is asked for as {kind}, and probabilities are those of images found by "
+                "a caption; leave out --min-probability"
+            )
+        else:
+            methods = {"picture": index.search_image, "id": index.search_id}
+            hits = methods[kind](query, top, find=find)
         note, model_name = f"{folder}: {index.description}", index.model_name
     if plain:
         results = [hit.to_dict() for hit in hits]
         settings = {"index": str(folder), "model": model_name, "query": query, "as": kind}
         content = {**settings, "find": find, "results": results}
         print(json.dumps(content, ensure_ascii=False, indent=2))
-    else:
+    elif hits or min_probability is None:
         print_hits(query, hits, find)
+    else:
+        output(f"{query}: nothing here matches (with a probability of {min_probability:g} or more)")
     if page is not None:
         write_hits_page(query, hits, find, note, page)
         if not plain:
@@ -188,11 +204,14 @@ def print_hits(query: str, hits: Sequence[SearchHit], find: SearchTarget) -> Non
     table = Table("", "score", box=box.SIMPLE_HEAD, title=Text(query), title_justify="left")
     for name in ("image", "caption") if find == "images" else ("caption", "image"):
         table.add_column(name, overflow="fold")
+    calibrated = any(hit.probability is not None for hit in hits)
+    if calibrated:
+        table.add_column("probability")
     for hit in hits:
         cells = Text(_image_label(hit)), Text(_caption_label(hit))
-        table.add_row(
-            str(hit.rank), f"{hit.score:.3f}", *(cells if find == "images" else reversed(cells))
-        )
+        known = [f"{hit.probability or 0:.2f}"] if calibrated else []
+        row = cells if find == "images" else reversed(cells)
+        table.add_row(str(hit.rank), f"{hit.score:.3f}", *row, *known)
     console().print(table)
 
 

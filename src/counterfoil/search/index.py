@@ -28,6 +28,13 @@ from counterfoil.scoring.encode import (
     evaluation_mode,
 )
 from counterfoil.search.ann import BackendName
+from counterfoil.search.calibrate import (
+    MAX_CAPTIONS,
+    MIN_IMAGES,
+    Calibration,
+    fit_calibration,
+    null_rows,
+)
 from counterfoil.search.changes import (
     DatasetChanges,
     compare_dataset,
@@ -68,6 +75,8 @@ class SearchHit:
         image_id: the image's own, or that of the image a caption describes; "" for none.
         captions: all captions of an image, or the one caption.
         path: of the image file, or the name of a rendered image; None where only features exist.
+        probability: that an image matches the caption; None where the index is not calibrated, and
+            for other queries and results.
     """
 
     rank: int
@@ -76,9 +85,11 @@ class SearchHit:
     image_id: str
     captions: tuple[str, ...]
     path: Path | None
+    probability: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
+        known = {} if self.probability is None else {"probability": self.probability}
         return {
             "place": self.rank,
             "score": self.score,
@@ -86,6 +97,7 @@ class SearchHit:
             "image": self.image_id,
             "captions": list(self.captions),
             "path": None if self.path is None else str(self.path),
+            **known,
         }
 
 
@@ -121,6 +133,7 @@ class SearchIndex:
     ) -> None:
         self.folder, self.vectors, self._reranker = folder, VectorIndex(folder), reranker
         self._given_model = model
+        self._null: tuple[int, Tensor] | None = None
         if model is not None:
             self._check_model(model)
 
@@ -154,6 +167,11 @@ class SearchIndex:
         self._check_model(model)
         return model
 
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What turns scores into probabilities; None if `calibrate` was never called."""
+        return Calibration.read(self.folder)
+
     @property
     def model_name(self) -> str:
         """The name or folder that `load_model` opens."""
@@ -166,10 +184,69 @@ class SearchIndex:
         return f"{len(self.vectors.images):,} images and {len(self.vectors.texts):,} captions"
 
     def search(
-        self, caption: str, top_k: int = TOP_K, *, find: SearchTarget = "images"
+        self,
+        caption: str,
+        top_k: int = TOP_K,
+        *,
+        find: SearchTarget = "images",
+        min_probability: float | None = None,
     ) -> list[SearchHit]:
-        """Find the images, or captions, nearest to a caption."""
-        return self.search_many([caption], top_k, find=find)[0]
+        """Find the images, or captions, nearest to a caption.
+
+        Args:
+            caption: the query.
+            top_k: how many to find.
+            find: images or captions.
+            min_probability: leaves out images less probable to match, possibly all; None for none.
+
+        Raises:
+            ValueError: as `search_many`; or a probability is asked of an index that is not
+                calibrated, of captions, or of re-ranked results.
+        """
+        if min_probability is not None:
+            self._check_probability(min_probability, find)
+        hits = self.search_many([caption], top_k, find=find)[0]
+        low = min_probability or 0
+        return [hit for hit in hits if hit.probability is None or hit.probability >= low]
+
+    def calibrate(self, dataset: ImageTextDataset) -> Calibration:
+        """Fit the probability that a found image matches a caption, and write it into the index.
+
+        Args:
+            dataset: captions with their images, which the model was not trained on; they need not
+                be in the index.
+
+        Raises:
+            ValueError: there are too few captions or images.
+        """
+        owned = (dataset.text_to_image >= 0).nonzero().squeeze(1)
+        if len(owned) > MAX_CAPTIONS:
+            owned = owned[torch.linspace(0, len(owned) - 1, MAX_CAPTIONS).round().long()]
+        known = set(dataset.image_ids)
+        rows = self.vectors.images.live_rows
+        other = [row for row in rows.tolist() if self.vectors.images.entry(row).id not in known]
+        everything = DatasetChanges([*range(len(dataset))], owned.tolist())
+        images, texts = _encode_rows(self.model, dataset, everything)
+        if images is None or texts is None:
+            raise ValueError(
+                f"{dataset.name} ({dataset.split_name}) has {len(dataset)} images and "
+                f"{len(owned)} captions of them; a calibration needs both"
+            )
+        others = self.vectors.images.vectors(torch.tensor(other, dtype=torch.long))
+        matches = torch.zeros(len(owned), len(dataset) + len(other), dtype=torch.bool)
+        matches[:, : len(dataset)] = dataset.relation.positive(torch.arange(len(dataset)), owned).T
+        extra = dataset.relation.besides
+        if extra is not None:
+            place = torch.full((len(dataset.texts),), -1)
+            place[owned] = torch.arange(len(owned))
+            kept = place[extra.text] >= 0
+            matches[place[extra.text[kept]], extra.image[kept]] = True
+        gallery = torch.cat([images.tokens[:, 0].float().cpu(), others])
+        calibration = fit_calibration(texts.tokens[:, 0].float().cpu(), gallery, matches)
+        if distributed.rank() == 0:
+            calibration.write(self.folder)
+        self.__dict__["calibration"] = calibration
+        return calibration
 
     def search_image(
         self, image: SearchQuery, top_k: int = TOP_K, *, find: SearchTarget = "captions"
@@ -326,14 +403,37 @@ class SearchIndex:
             top_k if reranker is None else reranker.depth, len(self.vectors.collection(side))
         )
         hits = []
-        for query, ranking in zip(queries, self.rank(vectors, side, count, exclude=exclude)):
+        calibration = self.calibration if side == "image" and reranker is None else None
+        if len(self.vectors.images) < MIN_IMAGES:
+            calibration = None
+        for number, (query, ranking) in enumerate(
+            zip(queries, self.rank(vectors, side, count, exclude=exclude))
+        ):
             if reranker is not None:
                 first = [row for row, _ in ranking]
                 ranking = reranker.best(query, self.items(side, first), first, top_k)
-            hits.append(
-                [self._hit(side, row, score, rank) for rank, (row, score) in enumerate(ranking, 1)]
-            )
+            found = [self._hit(side, row, score, n) for n, (row, score) in enumerate(ranking, 1)]
+            if calibration is not None and query.side == "text":
+                found = self._with_probabilities(found, vectors[number], calibration)
+            hits.append(found)
         return hits
+
+    def _with_probabilities(
+        self, hits: list[SearchHit], query: Tensor, calibration: Calibration
+    ) -> list[SearchHit]:
+        scores = torch.tensor([[hit.score for hit in hits]])
+        null = query.detach().cpu().float().unsqueeze(0) @ self._null_vectors().T
+        size = len(self.vectors.images)
+        values = calibration.probabilities(scores, null, size)[0].tolist()
+        return [replace(hit, probability=value) for hit, value in zip(hits, values)]
+
+    def _null_vectors(self) -> Tensor:
+        """(N, D) vectors of images that make null distributions, read once for every state."""
+        if self._null is None or self._null[0] != self.vectors.state.writes:
+            live = self.vectors.images.live_rows
+            vectors = self.vectors.images.vectors(live[null_rows(len(live))])
+            self._null = self.vectors.state.writes, vectors
+        return self._null[1]
 
     def _hit(self, side: Side, row: int, score: float, rank: int) -> SearchHit:
         entry = self.vectors.collection(side).entry(row)
@@ -361,6 +461,25 @@ class SearchIndex:
         parse_choice(TARGET_SIDES, find, "something to find")
         if not len(self.vectors.collection(TARGET_SIDES[find])):
             raise ValueError(f"{self.folder} holds {self.description}; there are no {find} to find")
+
+    def _check_probability(self, least: float, find: SearchTarget) -> None:
+        if not 0 <= least <= 1:
+            raise ValueError(f"the lowest probability is {least}; give a number from 0 to 1")
+        if find != "images" or self._reranker is not None:
+            raise ValueError(
+                "probabilities are those of images found by a caption, without a re-ranker; leave "
+                "the lowest probability out, or search so"
+            )
+        if len(self.vectors.images) < MIN_IMAGES:
+            raise ValueError(
+                f"{self.folder} holds {self.description}, and probabilities need {MIN_IMAGES} "
+                "images; leave the lowest probability out"
+            )
+        if self.calibration is None:
+            raise ValueError(
+                f"{self.folder} is not calibrated, so that its scores have no probabilities; "
+                f"calibrate it with `counterfoil index --output {self.folder} --calibrate DATA`"
+            )
 
     def _check_model(self, model: Model) -> None:
         """Refuse a model whose vectors cannot be compared with those of the index."""
