@@ -122,7 +122,9 @@ def test_openapi_describes_the_routes_and_the_key(app, root):
         "/search", "/similar", "/explain", "/picture", "/about", "/health", "/metrics",
     }  # fmt: skip
     body = schema["paths"]["/search"]["post"]["requestBody"]["content"]
-    assert set(body["application/json"]["schema"]["properties"]) == {"text", "find", "top"}
+    assert set(body["application/json"]["schema"]["properties"]) == {
+        "text", "find", "top", "min_probability",
+    }  # fmt: skip
     assert body["multipart/form-data"]["schema"]["properties"]["picture"]["anyOf"][0] == {
         "format": "binary", "type": "string",
     }  # fmt: skip

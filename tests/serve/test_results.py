@@ -16,6 +16,7 @@ from corpus_cases import write_folder
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.folder import read_image_folder
 from counterfoil.model import load_model
+from counterfoil.search.calibrate import Calibration
 from counterfoil.search.index import build_index, open_index
 from counterfoil.search.rerank import Reranker
 from counterfoil.search.vector_index import NewVectors
@@ -53,11 +54,11 @@ def ordered(root):
     return application(SearchService(open_index(root / "index"), reranker=reranker(root)), FREE)
 
 
-def offline(found) -> list[tuple[str, float, str, str]]:
-    return [(hit.id, hit.score, hit.captions[0], hit.image_id) for hit in found]
+def offline(found) -> list[tuple[str, float, str, str, float | None]]:
+    return [(hit.id, hit.score, hit.captions[0], hit.image_id, hit.probability) for hit in found]
 
 
-def online(answer) -> list[tuple[str, float, str, str]]:
+def online(answer) -> list[tuple[str, float, str, str, float | None]]:
     assert answer.status_code == 200, answer.text
     return [tuple(hit.values()) for hit in answer.json()["results"]]
 
@@ -239,3 +240,22 @@ def test_query_modalities():
     other = [replace(one, find="captions") for one in (row, text, picture)]
     assert [one.cross_modal for one in other] == [True, False, True]
     assert [row.excluded, other[0].excluded, text.excluded] == [3, None, None]
+
+
+def test_improbable_results_are_left_out(root, plain, tmp_path):
+    """Probabilities are those of the offline index; nothing may be left."""
+    folder = tmp_path / "index"
+    shutil.copytree(root / "index", folder)
+    refused = posted(plain, "/search", json={"text": TEXT, "min_probability": 0.5})
+    assert refused.status_code == 422
+    assert "not calibrated" in refused.json()["error"]
+    Calibration((0.5, 0.0, 1.0), 0.0, 50).write(folder)
+    app = application(SearchService(open_index(folder)), FREE)
+    with open_index(folder) as index:
+        hits = index.search(TEXT, 5)
+    assert online(posted(app, "/search", json={"text": TEXT, "top": 5})) == offline(hits)
+    for least, kept in ((hits[1].probability, 2), (1, 0)):
+        body = {"text": TEXT, "top": 5, "min_probability": least}
+        assert online(posted(app, "/search", json=body)) == offline(hits[:kept])
+    refused = posted(app, "/search", json={"text": TEXT, "find": "captions", "min_probability": 0})
+    assert "found by text" in refused.json()["error"]

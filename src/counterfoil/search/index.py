@@ -204,7 +204,7 @@ class SearchIndex:
                 calibrated, of captions, or of re-ranked results.
         """
         if min_probability is not None:
-            self._check_probability(min_probability, find)
+            self.check_probability(min_probability, find)
         hits = self.search_many([caption], top_k, find=find)[0]
         low = min_probability or 0
         return [hit for hit in hits if hit.probability is None or hit.probability >= low]
@@ -403,9 +403,6 @@ class SearchIndex:
             top_k if reranker is None else reranker.depth, len(self.vectors.collection(side))
         )
         hits = []
-        calibration = self.calibration if side == "image" and reranker is None else None
-        if len(self.vectors.images) < MIN_IMAGES:
-            calibration = None
         for number, (query, ranking) in enumerate(
             zip(queries, self.rank(vectors, side, count, exclude=exclude))
         ):
@@ -413,19 +410,24 @@ class SearchIndex:
                 first = [row for row, _ in ranking]
                 ranking = reranker.best(query, self.items(side, first), first, top_k)
             found = [self._hit(side, row, score, n) for n, (row, score) in enumerate(ranking, 1)]
-            if calibration is not None and query.side == "text":
-                found = self._with_probabilities(found, vectors[number], calibration)
+            if side == "image" and query.side == "text" and reranker is None:
+                values = self.probabilities(vectors[number], [hit.score for hit in found])
+                found = [replace(hit, probability=p) for hit, p in zip(found, values)]
             hits.append(found)
         return hits
 
-    def _with_probabilities(
-        self, hits: list[SearchHit], query: Tensor, calibration: Calibration
-    ) -> list[SearchHit]:
-        scores = torch.tensor([[hit.score for hit in hits]])
-        null = query.detach().cpu().float().unsqueeze(0) @ self._null_vectors().T
-        size = len(self.vectors.images)
-        values = calibration.probabilities(scores, null, size)[0].tolist()
-        return [replace(hit, probability=value) for hit, value in zip(hits, values)]
+    def probabilities(self, caption: Tensor, scores: Sequence[float]) -> list[float | None]:
+        """Probability that images with these scores match a caption of this (D,) vector.
+
+        Each is None where the index is not calibrated or holds too few images.
+        """
+        size, calibration = len(self.vectors.images), self.calibration
+        if calibration is None or size < MIN_IMAGES:
+            return [None] * len(scores)
+        null = caption.detach().cpu().float().unsqueeze(0) @ self._null_vectors().T
+        values: list[float | None] = []
+        values += calibration.probabilities(torch.tensor([list(scores)]), null, size)[0].tolist()
+        return values
 
     def _null_vectors(self) -> Tensor:
         """(N, D) vectors of images that make null distributions, read once for every state."""
@@ -462,7 +464,8 @@ class SearchIndex:
         if not len(self.vectors.collection(TARGET_SIDES[find])):
             raise ValueError(f"{self.folder} holds {self.description}; there are no {find} to find")
 
-    def _check_probability(self, least: float, find: SearchTarget) -> None:
+    def check_probability(self, least: float, find: SearchTarget) -> None:
+        """Raise a `ValueError` where results have no probability, or it is none."""
         if not 0 <= least <= 1:
             raise ValueError(f"the lowest probability is {least}; give a number from 0 to 1")
         if find != "images" or self._reranker is not None:

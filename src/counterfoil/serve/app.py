@@ -269,6 +269,9 @@ class SearchServer(Collector):
         if options.find == "captions" and not service.captions:
             raise HTTPException(422, "the index holds no captions; only images can be found")
         query, reranker = SearchQuery(value, top, options.find), None
+        least = options.min_probability if isinstance(options, SearchRequest) else None
+        if least is not None:
+            service.check_probability(least, query)
         hits = await _unprocessable(self._searches.ask(query))
         if service.reranks(query):
             try:
@@ -276,6 +279,8 @@ class SearchServer(Collector):
                 reranker = service.reranker_name
             except ValueError as error:  # such as a missing picture; the message may name its path
                 _log.warning("not re-ranked: %r", str(error))
+        if least is not None:
+            hits = tuple(hit for hit in hits if (hit.probability or 0) >= least)
         return SearchResponse(find=options.find, reranker=reranker, results=hits[:top])
 
     async def _explain(self, query: ExplainRequest) -> ExplanationResponse:

@@ -69,6 +69,9 @@ class SearchRequest(SearchOptions):
 
     text: Caption | None = None
     picture: Picture | None = None
+    min_probability: float | None = Field(
+        None, ge=0, le=1, description="Leaves out images less probable to match the text."
+    )
 
     @model_validator(mode="after")
     def _one_query(self) -> Self:
@@ -111,6 +114,10 @@ class SearchResult(BaseModel):
     score: float = Field(description="Higher is better.")
     caption: str = Field(description='Caption, for an image its first; "" for none.')
     image: str = Field(description='Id of the image, or of the described one; "" for none.')
+    probability: float | None = Field(
+        default=None,
+        description="That the image matches the text; null if the index is not calibrated.",
+    )
 
 
 @final

@@ -18,6 +18,7 @@ from counterfoil.data.images import open_picture, rgb
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
+from counterfoil.search.calibrate import MIN_IMAGES
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.serve.schemas import SearchResult
@@ -125,6 +126,18 @@ class SearchService:
             return False
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
+    def check_probability(self, least: float, query: SearchQuery) -> None:
+        """Refuse, with status 422, a lowest probability of results that have none."""
+        reason = ""
+        if not isinstance(query.value, str) or query.side != "image" or self.reranks(query):
+            reason = "probabilities are those of images found by text, without a re-ranker"
+        elif self._search.calibration is None:
+            reason = "the index is not calibrated, so that results have no probabilities"
+        elif len(self) < MIN_IMAGES:
+            reason = f"the index holds fewer than {MIN_IMAGES} images, too few for probabilities"
+        if reason:
+            raise HTTPException(422, f"{reason}; leave out min_probability ({least:g})")
+
     def row(self, name: str) -> int:
         """Row of an image by its id."""
         row = self._rows.get(name)
@@ -148,8 +161,16 @@ class SearchService:
                 rankings = self._search.rank(vectors, side, depth, exclude=exclude)
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
-            for place, ranking in zip(places, rankings, strict=True):
-                answers[place] = self._results(side, ranking)
+            for place, vector, ranking in zip(places, vectors, rankings, strict=True):
+                found = self._results(side, ranking)
+                query = queries[place]
+                if isinstance(query.value, str) and side == "image" and not self.reranks(query):
+                    values = self._search.probabilities(vector, [hit.score for hit in found])
+                    found = tuple(
+                        hit.model_copy(update={"probability": value})
+                        for hit, value in zip(found, values)
+                    )
+                answers[place] = found
         return [answers[place] for place in range(len(queries))]
 
     def rerank(
