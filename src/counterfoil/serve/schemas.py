@@ -116,7 +116,7 @@ class SearchResult(BaseModel):
     image: str = Field(description='Id of the image, or of the described one; "" for none.')
     probability: float | None = Field(
         default=None,
-        description="That the image matches the text; null if the index is not calibrated.",
+        description="That the image matches the text; null if not calibrated.",
     )
 
 
