@@ -50,6 +50,13 @@ def find_recipe(name: str) -> Recipe:
         return _from_file(Path(name))
     known = _known()
     if name not in known:
+        trained = {like: photos.known_models(like) for like in photos.SETS}
+        if name in (*clip.NAMES, *trained["scenes"], *trained["flickr8k"]):
+            pretrained = " --model MODEL" if name in clip.NAMES else ""
+            raise ValueError(
+                f"{name!r} is not a recipe but a training, whose stages depend on the data; "
+                f"`counterfoil train {name}{pretrained} --data DATA --plan` shows them"
+            )
         near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(
