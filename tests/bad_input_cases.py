@@ -360,7 +360,7 @@ serve nowhere --depth 0 => '--depth' | 0
 serve nowhere --seconds 0 => '--seconds' | greater than
 plan demoo => 'demoo' is not a recipe | did you mean 'demo'
 plan vsepp => 'vsepp' is not a recipe | `counterfoil train vsepp --data DATA --plan`
-plan aoq/mobilenet => 'aoq/mobilenet' is not a recipe | `counterfoil train aoq/mobilenet --data DATA --plan`
+plan aoq/mobilenet => `counterfoil train aoq/mobilenet --data DATA --plan`
 plan contrastive => `counterfoil train contrastive --model MODEL --data DATA --plan`
 train scan-t2l --data $FEW => 'scan-t2l' | did you mean 'scan-t2i'
 plan aoq/vsepp-scenes --set onlin.seed=1 => 'onlin' | did you mean 'online'
