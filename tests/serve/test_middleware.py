@@ -63,6 +63,27 @@ def test_foreign_host_name_on_loopback_gives_400(root, host):
     assert asked(abroad, lambda client: client.get("/about"), host).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.example"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:8001"}, 403),
+        ({"Origin": "http://localhost:8000"}, 200),
+    ],
+)
+def test_pages_of_other_sites_are_refused(root, headers, status):
+    app, own = served(root), "http://localhost:8000"
+    answer = asked(app, lambda client: client.get("/search?text=a", headers=headers), own)
+    assert answer.status_code == status
+    assert asked(app, lambda client: client.get("/", headers=headers), own).status_code == 200
+
+
 def test_metrics_count_by_route(root):
     app = served(root, ServerSettings(gather=0.0))
     for route in ("/search?text=a", "/search?text=b", "/search", "/%3Cb%3E", "/picture?id=x"):

@@ -10,6 +10,7 @@ import pytest
 from fastapi import HTTPException
 from PIL import Image
 
+from counterfoil.data.images import open_picture
 from counterfoil.serve.service import FORMATS, decode_upload
 
 PIXELS = 1_000_000
@@ -50,6 +51,32 @@ def png_text_bomb() -> bytes:
     chunk += struct.pack(">I", zlib.crc32(b"zTXt" + body))
     plain = saved("png")
     return plain[:33] + chunk + plain[33:]
+
+
+def many_scans(count: int) -> bytes:
+    """A progressive JPEG whose last scan stands there again and again."""
+    plain = saved("jpeg", progressive=True)
+    last = plain.rindex(b"\xff\xda")
+    return plain[:-2] + plain[last:-2] * count + plain[-2:]
+
+
+@pytest.mark.parametrize("count, refused", [(1, False), (200, True)])
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(tmp_path, count, refused):
+    content, path = many_scans(count), tmp_path / "x.jpg"
+    path.write_bytes(content)
+    if not refused:
+        assert decode_upload(content, PIXELS).size == open_picture(path).size == (20, 10)
+        return
+    with pytest.raises(HTTPException, match="more than 100 scans") as error:
+        decode_upload(content, PIXELS)
+    assert error.value.status_code == 413
+    with pytest.raises(ValueError, match=r"x\.jpg is a progressive JPEG of more than 100 scans"):
+        open_picture(path)
+
+
+def test_a_broken_exif_block_of_an_upload_is_ignored():
+    content = saved("jpeg", exif=b"Exif\0\0broken")
+    assert decode_upload(content, PIXELS).size == (20, 10)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

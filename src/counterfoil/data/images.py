@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from counterfoil.core import distributed
@@ -29,6 +30,7 @@ ENDINGS = (
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", *PHONE_ENDINGS,
 )  # fmt: skip
 LARGEST = 64_000_000  # pixels; a larger JPEG is scaled while it is decoded, others are refused
+MOST_SCANS = 100  # of a progressive JPEG; encoders write about ten
 
 
 class Pictures(ABC):
@@ -108,6 +110,24 @@ def rgb(picture: Image.Image) -> Image.Image:
     return picture.convert("RGB")
 
 
+def too_many_scans(picture: Image.Image) -> bool:
+    """Whether a picture, opened and not yet decoded, is a JPEG with more than `MOST_SCANS` scans.
+
+    Each scan of a progressive JPEG passes over the whole picture and may take a few bytes of the
+    file: half a megabyte of them keeps a decoder busy for minutes.
+    """
+    if not isinstance(picture, JpegImageFile) or not picture.info.get("progressive"):
+        return False
+    file = picture.fp
+    assert file is not None
+    place = file.tell()
+    file.seek(0)
+    # the marker of a scan; in compressed data a byte 0xff is never followed by 0xda
+    scans = file.read().count(b"\xff\xda")
+    file.seek(place)
+    return scans > MOST_SCANS
+
+
 def open_picture(path: Path) -> Image.Image:
     """Open an image file in RGB, fully decoded.
 
@@ -121,6 +141,11 @@ def decode_picture(file: Path | BinaryIO, name: str) -> Image.Image:
     """Open an image in RGB from a file that is a path or is open; see `open_picture`."""
     try:
         with _opened(file, name) as picture:
+            if too_many_scans(picture):
+                raise ValueError(
+                    f"{name} is a progressive JPEG of more than {MOST_SCANS} scans, which takes "
+                    "minutes to decode; save it again with any program"
+                )
             width, height = picture.size
             scale = next((n for n in (1, 2, 4, 8) if width * height <= LARGEST * n * n), 8)
             if scale > 1:  # other formats than JPEG ignore it

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Collection
 from typing import final
+from urllib.parse import urlsplit
 
 from fastapi import HTTPException
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -92,13 +93,15 @@ class RequestGuard:
             self._seconds.labels(route).observe(time.perf_counter() - start)
 
     def _check(self, headers: Headers, path: str) -> int:
-        """Check host, key and declared length; returns the limit of the body in bytes."""
+        """Check host, site, key and declared length; returns the limit of the body in bytes."""
         host, settings = headers.get("host", ""), self._settings
         # a foreign page can make its own host name resolve to loopback (DNS rebinding)
         if settings.local and not is_loopback(host_name(host)):
             raise HTTPException(
                 400, f"{host[:80]!r} is not a name of this server; use its own address"
             )
+        if path not in OPEN and _from_other_site(headers):
+            raise HTTPException(403, "requests from pages of other sites are refused")
         if settings.key is not None and path not in OPEN:
             given = headers.get("x-api-key", "").encode("latin-1")
             if not hmac.compare_digest(given, settings.key.encode()):  # takes constant time
@@ -110,6 +113,19 @@ class RequestGuard:
         if not length.isdecimal() or int(length[:20]) > limit:
             raise _too_large(limit)
         return limit
+
+
+def _from_other_site(headers: Headers) -> bool:
+    """Whether a browser says that the page of another site makes the request.
+
+    A form or an image of any page can reach a server on loopback under its own name. Browsers say
+    so in ``Sec-Fetch-Site``, older ones in ``Origin``; other programs send neither.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:  # "same-site" is another port of this host
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
 
 
 def media_type(headers: Headers) -> str:

@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.images import open_picture, rgb
+from counterfoil.data.images import MOST_SCANS, open_picture, rgb, too_many_scans
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
@@ -254,6 +254,9 @@ def decode_upload(content: bytes, pixels: int) -> Image.Image:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > pixels:
                 raise _too_many_pixels(f"has {image.width} x {image.height} pixels", pixels)
+            if too_many_scans(image):
+                message = f"the picture has more than {MOST_SCANS} scans; save it again and retry"
+                raise HTTPException(413, message)
             return rgb(image)
     except HTTPException:
         raise
