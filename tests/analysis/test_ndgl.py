@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
@@ -246,9 +244,3 @@ def test_few_points_and_equal_points(count):
     assert tsne(vectors).isfinite().all()
     assert tsne(torch.ones(count, 4)).isfinite().all()
     assert torch.equal(tsne(vectors), principal_components(vectors)) == (count < 4)
-
-
-def test_without_the_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    with pytest.raises(ValueError, match=r"counterfoil\[maps\].*--method pca"):
-        tsne(torch.eye(5))

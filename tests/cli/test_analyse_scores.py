@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 from analysis_cases import SCENES
 from corpus_cases import random_array
 from counterfoil.analysis.ndgl import (
-    maps,
     margins,
     negative_similarities,
     neighbourhood,
@@ -17,7 +14,6 @@ from counterfoil.analysis.ndgl import (
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
-from counterfoil.pipelines.run import DataSource
 from counterfoil.scoring.encode import EmbeddedDataset
 
 
@@ -80,12 +76,6 @@ def test_map(models, analysed, method):
         assert one["points"] == pytest.approx(found.points.numpy(), abs=1e-3)
     assert page.count("<svg") == 2
     assert "data:image/" in page
-
-
-def test_a_map_without_its_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    with pytest.raises(ValueError, match=r"counterfoil\[maps\]"):
-        maps("nowhere", DataSource("scenes"))
 
 
 def test_map_of_given_queries(models, analysed):

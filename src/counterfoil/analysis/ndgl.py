@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -55,10 +55,6 @@ from counterfoil.report.tables import format_number
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK, TrueScores
 from counterfoil.scoring.stream import stream_scores
-
-if TYPE_CHECKING:
-    from sklearn.manifold import TSNE
-
 
 # -- Figure 3b: margins ---------------------------------------------------------------------------
 
@@ -373,34 +369,21 @@ def tsne(vectors: Tensor, *, perplexity: float = PERPLEXITY) -> Tensor:
     Args:
         vectors: (N, D).
         perplexity: effective number of neighbours; at most a third of the other points.
-
-    Raises:
-        ValueError: scikit-learn is not installed.
     """
+    from sklearn.manifold import TSNE
+
     count = len(vectors)
     start = principal_components(vectors)
     if count < 4:
         return start
     start = _SPREAD * start / start[:, 0].std(correction=0).clamp(min=1e-12)
-    fitted = _sklearn_tsne()(
+    fitted = TSNE(
         perplexity=min(perplexity, (count - 1) / 3),
         init=start.cpu().numpy(),
         method="exact" if count <= EXACT else "barnes_hut",
         random_state=0,
     )
     return torch.from_numpy(fitted.fit_transform(vectors.double().cpu().numpy()))
-
-
-def _sklearn_tsne() -> type[TSNE]:
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError:
-        raise ValueError(
-            'maps by t-SNE need scikit-learn: pip install "counterfoil[maps]", or draw principal '
-            "components with --method pca"
-        ) from None
-    library: type[TSNE] = TSNE
-    return library
 
 
 @final
@@ -511,8 +494,6 @@ def maps(
     by: Projection | None = next((one for one in get_args(Projection) if one == method), None)
     if by is None:
         raise ValueError(unknown_name(method, list(get_args(Projection)), "a way to draw a map"))
-    if by == "tsne":
-        _sklearn_tsne()
     dataset = source.split(split)
     rows = [find_query(one, dataset) for one in query] or _random_queries(dataset, count, seed)
     scorers = open_scorers([model])

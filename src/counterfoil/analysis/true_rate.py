@@ -640,22 +640,13 @@ def _agreement(
     items: set[str],
 ) -> dict[str, Any]:
     """Percent of equal answers and Cohen's kappa of two people, on what both decided."""
+    from sklearn.metrics import cohen_kappa_score
+
     (first, a), (second, b) = one, other
     both = [i for i in sorted(items) if a.get(i) is not None and b.get(i) is not None]
     pairs = [(bool(a[i]), bool(b[i])) for i in both]
     kappa = None
     if len({answer for pair in pairs for answer in pair}) > 1:  # else undefined
-        kappa = _cohen_kappa([x for x, _ in pairs], [y for _, y in pairs])
+        kappa = float(cohen_kappa_score([x for x, _ in pairs], [y for _, y in pairs]))
     raw = 100 * sum(x == y for x, y in pairs) / len(pairs) if pairs else None
     return {"judges": [first, second], "items": len(both), "raw": raw, "kappa": kappa}
-
-
-def _cohen_kappa(first: Sequence[bool], second: Sequence[bool]) -> float:
-    try:
-        from sklearn.metrics import cohen_kappa_score
-    except ImportError:
-        raise ValueError(
-            'the agreement of several people needs scikit-learn: pip install "counterfoil[maps]", '
-            "or name one sheet with --answers"
-        ) from None
-    return float(cohen_kappa_score(first, second))
