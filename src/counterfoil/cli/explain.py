@@ -201,7 +201,7 @@ def explain_many(
         checkpoint = ExplanationCheckpoint(lines_file, facts, resume=outputs.resume)
     captions = doubted = truncated = 0
     lines: list[tuple[float, bytes]] = []  # suspicion, JSON
-    best: list[Ranked] = []
+    heap: list[tuple[float, int, Explanation]] = []  # the `top`: suspicion, - caption row
     for row, explanation in explain_dataset(model, dataset, config, checkpoint):
         doubt = explanation.doubt or 0.0
         suspicion = doubt if by_doubt else -explanation.score
@@ -213,8 +213,13 @@ def explain_many(
         captions += 1
         truncated += explanation.unread is not None
         doubted += doubt >= config.threshold
-        # both sorts are stable: of equally suspicious captions the first row comes first
-        best = heapq.nlargest(top, [*best, (suspicion, row, explanation)], key=lambda one: one[0])
+        # of equally suspicious captions the first row comes first, as in the stable sort of `lines`
+        one = (suspicion, -row, explanation)
+        if len(heap) < top:
+            heapq.heappush(heap, one)
+        else:
+            heapq.heappushpop(heap, one)
+    best = [(suspicion, -row, one) for suspicion, row, one in sorted(heap, reverse=True)]
     if lines_file is not None:
         lines.sort(key=lambda line: -line[0])
         with atomic_write(lines_file) as temporary, temporary.open("wb") as stream:
