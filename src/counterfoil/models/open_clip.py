@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import pad
 
 from counterfoil.core.io import read_json, write_json
+from counterfoil.core.optional import optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers import pretrained as pretrained_layers
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
@@ -174,11 +175,7 @@ def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
 
 def open_clip_library() -> Any:
     """Import open_clip, which is optional."""
-    try:
-        import open_clip
-    except ImportError as error:
-        raise ValueError('this needs open_clip: pip install "counterfoil[vision]"') from error
-    return open_clip
+    return optional_import("open_clip", 'this needs open_clip: pip install "counterfoil[vision]"')
 
 
 def _settings(place: OpenClipPlace) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -24,6 +24,7 @@ from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import read_json
+from counterfoil.core.optional import optional_import
 from counterfoil.core.types import Batch
 from counterfoil.data.dataset import ImageTextDataset
 
@@ -60,15 +61,13 @@ class SentenceEncoder:
 
 def _load_encoder(name: str, device: torch.device | str) -> Any:
     _check_folder(Path(name))
+    needs = (
+        f"the sentence encoder {name!r} needs sentence-transformers: "
+        "pip install sentence-transformers"
+    )
+    library = optional_import("sentence_transformers", needs)
     try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        raise ValueError(
-            f"the sentence encoder {name!r} needs sentence-transformers: "
-            "pip install sentence-transformers"
-        ) from None
-    try:
-        return SentenceTransformer(name, device=str(device)).eval()
+        return library.SentenceTransformer(name, device=str(device)).eval()
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
         raise ValueError(f"{name!r} is no sentence encoder that can be read: {reason}") from error
@@ -210,14 +209,11 @@ def _content_words(texts: Iterable[str], *, stem: bool) -> list[list[str]]:
 
 
 def _stems(words: Iterable[str]) -> dict[str, str]:
-    try:
-        from snowballstemmer import stemmer
-    except ImportError:
-        raise ValueError(
-            'stems of words need snowballstemmer: pip install "counterfoil[stem]", or set stem to '
-            "false"
-        ) from None
-    porter: Callable[[str], str] = stemmer("porter").stemWord
+    needs = (
+        'stems of words need snowballstemmer: pip install "counterfoil[stem]", or set stem to false'
+    )
+    library = optional_import("snowballstemmer", needs)
+    porter: Callable[[str], str] = library.stemmer("porter").stemWord
     return {word: porter(word) for word in words}
 
 

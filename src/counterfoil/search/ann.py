@@ -14,7 +14,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.io import atomic_write
+from counterfoil.core.optional import optional_import
 
 if TYPE_CHECKING:
     from counterfoil.search.vector_index import Collection
@@ -203,12 +203,8 @@ def _code_bytes(width: int) -> int:
 
 
 def _import(module: str, library: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise ValueError(
-            f"this index uses {library}, which is not installed; install it with {_INSTALL}"
-        ) from None
+    needs = f"this index uses {library}, which is not installed; install it with {_INSTALL}"
+    return optional_import(module, needs)
 
 
 @final

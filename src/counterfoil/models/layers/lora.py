@@ -7,6 +7,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from counterfoil.core.optional import optional_import
 from counterfoil.models.base import SingleVectorModel
 
 ATTENTION = r".*\.self_attn\.(q_proj|k_proj|v_proj|out_proj)"
@@ -152,8 +153,4 @@ def _merged(layer: Any) -> nn.Module:
 
 
 def _library() -> Any:
-    try:
-        import peft
-    except ImportError as error:
-        raise ValueError('lora above 0 needs peft: pip install "counterfoil[tune]"') from error
-    return peft
+    return optional_import("peft", 'lora above 0 needs peft: pip install "counterfoil[tune]"')

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample
 
 from counterfoil.core.io import read_json
+from counterfoil.core.optional import optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -148,13 +149,8 @@ def freeze_unused(module: nn.Module, output: Tensor) -> None:
 
 def import_transformers() -> Any:
     """Import Hugging Face transformers, which is optional."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(
-            'this needs Hugging Face transformers: pip install "counterfoil[hf]"'
-        ) from error
-    return transformers
+    needs = 'this needs Hugging Face transformers: pip install "counterfoil[hf]"'
+    return optional_import("transformers", needs)
 
 
 def first_line(error: Exception) -> str:
@@ -418,11 +414,7 @@ PREFIX = "timm:"  # of names of models that this library builds from towers of t
 
 def timm_library(what: str = "this") -> Any:
     """Import timm, which is optional; `what` is its user, for the error message."""
-    try:
-        import timm
-    except ImportError as error:
-        raise ValueError(f'{what} needs timm: pip install "counterfoil[vision]"') from error
-    return timm
+    return optional_import("timm", f'{what} needs timm: pip install "counterfoil[vision]"')
 
 
 def timm_network(name: str, *, pretrained: bool) -> nn.Module:
