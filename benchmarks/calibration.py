@@ -73,8 +73,7 @@ def main() -> None:
     }
     fitted = fit_calibration(*sides["dev"])
     features, labels = labelled_hits(*sides["test"], count=1)
-    logits = features @ np.array(fitted.slopes) + fitted.offset
-    probability = 1 / (1 + np.exp(-logits))
+    probability = fitted.from_features(features).numpy()
     true = labels.astype(bool)
     absent = np.arange(len(true)) >= len(true) // 2
     print(f"{given.data}: {len(true) // 2} captions, first result true of {true.sum()}; {fitted}")

@@ -50,9 +50,8 @@ def find_recipe(name: str) -> Recipe:
         return _from_file(Path(name))
     known = _known()
     if name not in known:
-        trained = {like: photos.known_models(like) for like in photos.SETS}
-        if name in (*clip.NAMES, *trained["scenes"], *trained["flickr8k"]):
-            pretrained = " --model MODEL" if name in clip.NAMES else ""
+        pretrained = " --model MODEL" if name in clip.NAMES else ""
+        if pretrained or any(name in photos.known_models(like) for like in photos.SETS):
             raise ValueError(
                 f"{name!r} is not a recipe but a training, whose stages depend on the data; "
                 f"`counterfoil train {name}{pretrained} --data DATA --plan` shows them"

@@ -65,8 +65,11 @@ class Calibration:
             null: of each query with images of the index, results among them.
             size: of the index.
         """
-        logits = hit_features(scores, null, size) @ np.array(self.slopes) + self.offset
-        return torch.from_numpy(logits).sigmoid()
+        return self.from_features(hit_features(scores, null, size))
+
+    def from_features(self, features: Array) -> Tensor:
+        """(…,) probabilities of results from their (…, 3) features, see `hit_features`."""
+        return torch.from_numpy(features @ np.array(self.slopes) + self.offset).sigmoid()
 
     def write(self, folder: Path) -> None:
         """Write the calibration into an index."""

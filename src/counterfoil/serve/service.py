@@ -126,10 +126,14 @@ class SearchService:
             return False
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
+    def has_probabilities(self, query: SearchQuery) -> bool:
+        """Whether the results are of the kind that a calibration is for."""
+        return isinstance(query.value, str) and query.side == "image" and not self.reranks(query)
+
     def check_probability(self, least: float, query: SearchQuery) -> None:
         """Refuse, with status 422, a lowest probability of results that have none."""
         reason = ""
-        if not isinstance(query.value, str) or query.side != "image" or self.reranks(query):
+        if not self.has_probabilities(query):
             reason = "probabilities are those of images found by text, without a re-ranker"
         elif self._search.calibration is None:
             reason = "the index is not calibrated, so that results have no probabilities"
@@ -163,8 +167,7 @@ class SearchService:
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
             for place, vector, ranking in zip(places, vectors, rankings, strict=True):
                 found = self._results(side, ranking)
-                query = queries[place]
-                if isinstance(query.value, str) and side == "image" and not self.reranks(query):
+                if self._search.calibration is not None and self.has_probabilities(queries[place]):
                     values = self._search.probabilities(vector, [hit.score for hit in found])
                     found = tuple(
                         hit.model_copy(update={"probability": value})
