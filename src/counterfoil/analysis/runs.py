@@ -268,10 +268,10 @@ _ABOVE, _GAP, _LOSS = "written_above", "written_gap", "loss_written"
 def caption_difficulty(name: str, folder: Path) -> dict[str, Any] | None:
     """Difficulty of generated captions by the log of a training, JSON-ready.
 
-    Lists of N logged steps: "percent_above", of the captions that score above their original;
-    "gap", mean score above the original's, in units of a score; "percentiles", its `PERCENTILES`;
-    "loss", the weighted loss of the term "written", empty if there is none of this name. None if
-    no line is about generated captions.
+    Each value is a list with an entry for each of N logged steps. "percent_above" is the percent of
+    generated captions that score above their original; "gap" is the mean difference of the scores,
+    and "percentiles" are its `PERCENTILES`; "loss" is the weighted loss of the term "written", an
+    empty list if the loss has no such term. The result is None if the log has no such lines.
 
     Raises:
         ValueError: there is no log, or a line holds a part of the numbers only.

@@ -142,7 +142,7 @@ def _foils_of(
 
 
 def describe_generation(mask_refill: MaskRefill, keep: int) -> str:
-    """How models generate captions, in words."""
+    """Describe in words how models generate captions."""
     return (
         f"{mask_refill.masks} maskings of a caption, {mask_refill.refills} refills of each at "
         f"temperature {mask_refill.temperature:g}, the {keep} hardest kept that may be false"
@@ -159,7 +159,7 @@ def generator_inputs(model: Model, dataset: ImageTextDataset) -> GeneratorInputs
 
 
 def can_generate(scorer: Scorer) -> bool:
-    """Whether this is one model that fills hidden words."""
+    """Whether a scorer is a single model with a head for masked words."""
     model = scorer.models[0].model
     return (
         len(scorer.models) == 1

@@ -80,11 +80,11 @@ _MORE_RULES: tuple[Rule, ...] = ("lemmas", "wordnet", "inflection")
 @final
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Captions that a filter keeps, and how many of these are true; rates in percent.
+    """Rates of a filter of captions, in percent.
 
-    Rates are, of all captions, the "share" kept; of the kept ones, the false ones, "false_rate",
-    which is the true-negative rate; of the true ones, those left out, "caught"; of the false ones,
-    those left out, "lost".
+    "share" is the share of all captions that the filter keeps; "false_rate", the true-negative
+    rate, the share of the kept captions that are false; "caught" the share of the true captions
+    that it leaves out; "lost" the share of the false captions that it leaves out.
     """
 
     name: str

@@ -309,7 +309,7 @@ def winoground_scores(scores: Tensor) -> tuple[ItemMeasure, ItemMeasure, ItemMea
 
 
 def threshold_accuracy(judged: ScoredCaptions, half: Tensor, items: int) -> ItemMeasure | None:
-    """Whether captions are judged rightly, true above a threshold; None where a half is empty.
+    """Accuracy of judging captions by a threshold of the score; None where a half is empty.
 
     The threshold of one half of the N items, given by `half` (N,) bool, is the best one of the
     other half; of several the lowest.
