@@ -16,7 +16,8 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.search.index import build_index, open_index
 from counterfoil.serve.app import application
-from counterfoil.serve.service import SearchService, decode_upload
+from counterfoil.serve.decoding import PictureDecoder
+from counterfoil.serve.service import SearchService
 from counterfoil.serve.settings import ServerSettings
 from serve_cases import NASTY, asked, content, got, indexed, names, painted, posted, served
 
@@ -191,17 +192,17 @@ def test_time_limit_of_an_answer(root, monkeypatch):
 def test_limit_of_decoded_pictures(root, monkeypatch):
     """A file of some kilobytes may decode to 70 MB."""
     decoded, gate = [], threading.Event()
-    answer = SearchService.search
+    answer, upload = SearchService.search, PictureDecoder.upload
 
     def decoding(*words):
         decoded.append(1)
-        return decode_upload(*words)
+        return upload(*words)
 
     def waiting(*words):
         gate.wait(60)
         return answer(*words)
 
-    monkeypatch.setattr("counterfoil.serve.app.decode_upload", decoding)
+    monkeypatch.setattr(PictureDecoder, "upload", decoding)
     monkeypatch.setattr(SearchService, "search", waiting)
     app = served(root, ServerSettings(pictures=3))
     files = {"picture": ("new.png", content(painted(1)))}

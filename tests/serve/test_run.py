@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
+from counterfoil.serve import run
 from counterfoil.serve.run import listen, url
 from counterfoil.serve.settings import ServerSettings
 from serve_cases import content, indexed, painted, running
@@ -78,6 +81,34 @@ def test_open_request_is_answered_after_sigterm(root):
             opened.sendall(body[5:])
             assert opened.recv(4096).startswith(b"HTTP/1.1 200 ")
         assert process.wait(LONG) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_sigterm_does_not_wait_for_pictures(root):
+    """Also when their decoders hang."""
+    files = {"picture": ("a.png", content(painted(1)))}
+    with running(root / "index") as (where, process), ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(httpx.post, f"{where}search", files=files) for _ in range(4)]
+        assert {one.result().status_code for one in found} == {200}
+        decoders = children(process.pid)
+        assert len(decoders) == ServerSettings().decoders
+        for decoder in decoders:
+            os.kill(decoder, signal.SIGSTOP)
+        for _ in range(4):
+            pool.submit(httpx.post, f"{where}search", files=files)
+        time.sleep(0.5)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONG) == 0
+        assert time.monotonic() - began < run._GRACE + 10
+        assert not any(Path(f"/proc/{decoder}").exists() for decoder in decoders)
+
+
+def children(number: int) -> list[int]:
+    """Processes that a process has started."""
+    files = Path(f"/proc/{number}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
 
 
 @pytest.mark.slow

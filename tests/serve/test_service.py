@@ -15,7 +15,8 @@ from counterfoil.evaluation.explain import explain
 from counterfoil.model import load_model
 from counterfoil.search.index import build_index, open_index
 from counterfoil.search.vector_index import IndexEntry, NewVectors
-from counterfoil.serve.service import THUMBNAIL, SearchQuery, SearchService
+from counterfoil.serve.decoding import THUMBNAIL
+from counterfoil.serve.service import SearchQuery, SearchService
 from serve_cases import indexed, library, names, painted
 
 CAPTION = "A red circle."

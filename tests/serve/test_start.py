@@ -71,6 +71,29 @@ def test_the_key_may_come_from_the_environment(root, ran, monkeypatch, capsys):
     assert "can search" not in told
 
 
+def test_the_key_may_come_from_a_file(root, ran, tmp_path, capsys):
+    (tmp_path / "key").write_text("open sesame\n")
+    words = ["serve", str(root / "index"), "--port", "0", "--key-file"]
+    assert main([*words, str(tmp_path / "key")]) == 0
+    assert ran[0].key == "open sesame"
+    assert main([*words, str(tmp_path / "key"), "--key", "a"]) == 2
+    assert "give one" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "none")]) == 2
+    assert "cannot be read as an API key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["variable", "file", "option"])
+def test_an_empty_key_is_refused(root, ran, tmp_path, monkeypatch, capsys, place):
+    """Otherwise a server that was to ask for a key serves anybody."""
+    (tmp_path / "key").write_text("\n")
+    words = {"file": ["--key-file", str(tmp_path / "key")], "option": ["--key", ""]}
+    if place == "variable":
+        monkeypatch.setenv("COUNTERFOIL_KEY", "")
+    assert main(["serve", str(root / "index"), "--port", "0", *words.get(place, ())]) == 2
+    assert "the API key is empty" in " ".join(capsys.readouterr().err.split())
+    assert not ran
+
+
 def test_public_server_without_a_key_warns(root, ran, capsys):
     serve(root / "index", settings=ServerSettings(host="0.0.0.0", port=0))
     assert "anybody who reaches 0.0.0.0 can search" in " ".join(capsys.readouterr().out.split())

@@ -7,11 +7,10 @@ import zipfile
 import zlib
 
 import pytest
-from fastapi import HTTPException
 from PIL import Image
 
 from counterfoil.data.images import open_picture
-from counterfoil.serve.service import FORMATS, decode_upload
+from counterfoil.serve.decoding import FORMATS, PictureError, decode_upload
 
 PIXELS = 1_000_000
 
@@ -67,7 +66,7 @@ def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(tmp_path, count, r
     if not refused:
         assert decode_upload(content, PIXELS).size == open_picture(path).size == (20, 10)
         return
-    with pytest.raises(HTTPException, match="more than 100 scans") as error:
+    with pytest.raises(PictureError, match="more than 100 scans") as error:
         decode_upload(content, PIXELS)
     assert error.value.status_code == 413
     with pytest.raises(ValueError, match=r"x\.jpg is a progressive JPEG of more than 100 scans"):
@@ -120,7 +119,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_files_are_refused_in_one_sentence(name):
     content, status, fragment = REFUSED[name]
-    with pytest.raises(HTTPException, match=fragment) as told:
+    with pytest.raises(PictureError, match=fragment) as told:
         decode_upload(content, PIXELS)
     assert told.value.status_code == status
     assert "\n" not in told.value.detail
@@ -130,7 +129,7 @@ def answered(content: bytes) -> bool:
     """Whether a picture was decoded; False if it was refused with 4xx."""
     try:
         found = decode_upload(content, PIXELS)
-    except HTTPException as error:
+    except PictureError as error:
         return not 400 <= error.status_code < 500
     return found.size == (64, 48)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,8 @@ Explainer = Annotated[
     str | None, typer.Option(help="Model that explains captions, trained by TAGS-DC.")
 ]
 
+KEY = "COUNTERFOIL_KEY"  # read here: typer takes an empty variable for none, and serves to anybody
+
 app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -21,7 +24,7 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil serve photos.index/",
         "counterfoil serve runs/mine/online photos.index/ --explainer runs/tags-dc/tags-dc",
         "counterfoil serve photos.index/ --rerank runs/tags/vilt --depth 50",
-        "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key a-long-secret",
+        "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key-file key.txt",
     )
 )
 @data_options
@@ -40,9 +43,16 @@ def serve(
     depth: Depth = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the API key that requests send as X-API-Key; default: the environment "
+            f"variable {KEY}, or no key."
+        ),
+    ] = None,
     key: Annotated[
         str | None,
-        typer.Option(envvar="COUNTERFOIL_KEY", help="API key that requests send as X-API-Key."),
+        typer.Option(help="The API key itself, which others on this machine see in `ps`."),
     ] = None,
     upload: Annotated[float, typer.Option(min=0.01, help="Largest request, in megabytes.")] = 10,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of a request.")] = 30,
@@ -51,6 +61,7 @@ def serve(
     from counterfoil.serve.run import serve as start
     from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
+    key = _key(key, key_file)
     settings = ServerSettings(
         host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
     )
@@ -64,3 +75,15 @@ def serve(
         source=data.optional_source(context),
         settings=settings,
     )
+
+
+def _key(key: str | None, file: Path | None) -> str | None:
+    """The API key of an option, a file or the environment; None for none."""
+    if file is None:
+        return os.environ.get(KEY) if key is None else key
+    if key is not None:
+        raise ValueError("--key and --key-file both give an API key; give one")
+    try:
+        return file.read_text("utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} cannot be read as an API key: {error}") from None

@@ -27,7 +27,7 @@ from counterfoil.core.resumable import work_through
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import RowStack
-from counterfoil.data.images import Array, Pictures, image_fingerprint
+from counterfoil.data.images import Array, ImageTransform, Pictures, image_fingerprint
 from counterfoil.data.processor import ImageProcessor, PixelProcessor
 
 BATCH = 32
@@ -48,6 +48,11 @@ class CachedFeatureProcessor(ImageProcessor):
         self.pixels, self.states, self.width = pixels, states, pixels.width
         self.key = f"{key} {pixels}"
         self._opened: WeakKeyDictionary[Pictures, _States] = WeakKeyDictionary()
+
+    @property
+    def transform(self) -> ImageTransform:
+        """Of the pixels."""
+        return self.pixels.transform
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.pictures is None:

@@ -1,4 +1,8 @@
-"""Images of a data set, transforms to pixel arrays, and the cache of these arrays."""
+"""Images of a data set, transforms to pixel arrays, and the cache of these arrays.
+
+torch is imported where it is needed: the server's decode processes import this module, and start
+in a tenth of a second without it.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,20 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
-from torch import Tensor
 
-from counterfoil.core import distributed
 from counterfoil.core.config import parse_literal
 from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_write, cache_folder, read_array
 from counterfoil.core.optional import optional_import
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PHONE_ENDINGS = (".heic", ".heif", ".avif")  # read with the extra "phone", AVIF also by new Pillow
 ENDINGS = (
@@ -31,6 +35,7 @@ ENDINGS = (
 )  # fmt: skip
 LARGEST = 64_000_000  # pixels; a larger JPEG is scaled while it is decoded, others are refused
 MOST_SCANS = 100  # of a progressive JPEG; encoders write about ten
+_ORIENTATION = 0x0112  # tag of EXIF
 
 
 class Pictures(ABC):
@@ -102,11 +107,12 @@ def rgb(picture: Image.Image) -> Image.Image:
     # A broken EXIF block raises whatever its bytes lead to, and is ignored. A picture that cannot
     # be decoded raises again below.
     with suppress(Exception):
-        picture = ImageOps.exif_transpose(picture)
+        if picture.getexif().get(_ORIENTATION, 1) != 1:  # exif_transpose copies every picture
+            picture = ImageOps.exif_transpose(picture)
     if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        white = Image.new("RGBA", picture.size, "white")
-        picture = Image.alpha_composite(white, picture)
+        if picture.mode != "RGBA":  # convert copies, and pictures are large
+            picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture.convert("RGB")
 
 
@@ -137,9 +143,18 @@ def open_picture(path: Path) -> Image.Image:
     return decode_picture(path, str(path))
 
 
-def decode_picture(file: Path | BinaryIO, name: str) -> Image.Image:
-    """Open an image in RGB from a file that is a path or is open; see `open_picture`."""
+def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = None) -> Image.Image:
+    """Open an image in RGB from a file that is a path or is open; see `open_picture`.
+
+    Args:
+        file: the file.
+        name: of the image, for messages.
+        longest: pixels of the longer side that are needed; a larger JPEG is scaled while it is
+            decoded, to at least twice as many.
+    """
     try:
+        if isinstance(file, Path) and file.exists() and not file.is_file():
+            raise OSError("it is no regular file")  # and a pipe would hang
         with _opened(file, name) as picture:
             if too_many_scans(picture):
                 raise ValueError(
@@ -148,6 +163,9 @@ def decode_picture(file: Path | BinaryIO, name: str) -> Image.Image:
                 )
             width, height = picture.size
             scale = next((n for n in (1, 2, 4, 8) if width * height <= LARGEST * n * n), 8)
+            if longest is not None:
+                sides = (n for n in (2, 4, 8) if max(width, height) >= 2 * n * longest)
+                scale = max(scale, *sides, 1)
             if scale > 1:  # other formats than JPEG ignore it
                 picture.draft(picture.mode, (width // scale, height // scale))
             if picture.width * picture.height <= LARGEST:
@@ -319,6 +337,8 @@ class ResizeKeepAspect:
         Returns:
             (N, 3, H, W) uint8, and (N, patches) bool, row by row of squares of `divisor` pixels.
         """
+        import torch
+
         high, wide = (max(picture.shape[side] for picture in pictures) for side in (1, 2))
         padded = torch.zeros(len(pictures), 3, high, wide, dtype=torch.uint8)
         real = torch.zeros(len(pictures), high, wide, dtype=torch.bool)
@@ -336,12 +356,23 @@ class ResizeKeepAspect:
 ImageTransform = ResizeCrop | ResizeKeepAspect
 
 
+def shrink(picture: Image.Image, transform: ImageTransform) -> Image.Image:
+    """The smallest picture that a transform converts to the same array as `picture`.
+
+    Transforms leave pictures alone that have their size already.
+    """
+    resize = transform.resize if isinstance(transform, ResizeKeepAspect) else transform
+    return Image.fromarray(np.ascontiguousarray(resize(picture).transpose(1, 2, 0)))
+
+
 # Pixels of a data set, decoded once and cached on disk.
 
 
 @lru_cache(maxsize=8)
 def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
     """(N, *transform.shape) uint8 memory map of all images, computed on first use and cached."""
+    from counterfoil.core import distributed
+
     path = pixel_cache_path(pictures, transform.key)
     if not path.exists() and distributed.rank() == 0:
         with (

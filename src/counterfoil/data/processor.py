@@ -52,6 +52,11 @@ class ImageProcessor(ABC):
 
     width: int
 
+    @property
+    def transform(self) -> ImageTransform | None:
+        """All that `from_images` reads of a picture; None if that is not known."""
+        return None
+
     @abstractmethod
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         """Inputs of some images of a data set."""
@@ -122,20 +127,20 @@ class PixelProcessor(ImageProcessor):
             raise ValueError(
                 f"{dataset.name} has no pictures; this model reads pixels: give the image folder"
             )
-        transform = self._transform
+        transform = self.transform
         stored: Sequence[Array] = cached_pixels(dataset.pictures, transform)[rows.numpy()]
         if isinstance(transform, ResizeKeepAspect):
             stored = [transform.unpack(row) for row in stored]
         return self._items(rows, stored)
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
-        transform = self._transform
+        transform = self.transform
         convert = transform.resize if isinstance(transform, ResizeKeepAspect) else transform
         rows = torch.full((len(pictures),), -1)
         return self._items(rows, [convert(picture) for picture in pictures])
 
     @property
-    def _transform(self) -> ImageTransform:
+    def transform(self) -> ImageTransform:
         if self.divisor:
             return ResizeKeepAspect(self.size, self.divisor)
         fit: Any = "center" if self.crop else "squash"
@@ -145,7 +150,7 @@ class PixelProcessor(ImageProcessor):
         return ResizeCrop(self.size, fit, scaling)
 
     def _items(self, rows: Tensor, pictures: Sequence[Array]) -> ModalityBatch:
-        transform = self._transform
+        transform = self.transform
         if isinstance(transform, ResizeKeepAspect):
             stacked, mask = transform.pad(pictures)
         else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Annotated, Any, TypeVar, final
@@ -15,6 +16,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, S
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader
+from PIL import Image
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
@@ -26,8 +28,10 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from counterfoil import __version__
+from counterfoil.data.images import ImageTransform
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation, describe_missing_heads
-from counterfoil.serve.batcher import Batcher
+from counterfoil.serve.batcher import Batcher, overloaded
+from counterfoil.serve.decoding import PictureDecoder, PictureError
 from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
 from counterfoil.serve.schemas import (
     ErrorMessage,
@@ -44,7 +48,13 @@ from counterfoil.serve.schemas import (
     SimilarRequest,
     error_sentence,
 )
-from counterfoil.serve.service import QueryInput, SearchQuery, SearchService, decode_upload
+from counterfoil.serve.service import (
+    ImageInput,
+    QueryInput,
+    SearchQuery,
+    SearchService,
+    image_transform,
+)
 from counterfoil.serve.settings import ServerSettings
 
 T = TypeVar("T")
@@ -134,10 +144,12 @@ class SearchServer(Collector):
         depth = settings.top if service.reranker is None else service.reranker.depth
         self._service, self._settings, self._top = service, settings, min(settings.top, depth)
         self._worker = ThreadPoolExecutor(1, "model")  # models are not thread-safe
-        self._decoders = ThreadPoolExecutor(settings.decoders, "pictures")
-        # a file of some kilobytes may decode to 70 MB, so few decoded pictures wait for the model
-        self._pictures = asyncio.Semaphore(settings.pictures)
-        self._thumbnail = lru_cache(THUMBNAILS)(service.thumbnail)
+        self._decoder = PictureDecoder(
+            processes=settings.decoders, pixels=settings.pixels, seconds=settings.decoding
+        )
+        # models of unknown transforms read the whole picture, so few of these wait for the model
+        self._pictures, self._uploads = asyncio.Semaphore(settings.pictures), 0
+        self._thumbnail = lru_cache(THUMBNAILS)(self._make_thumbnail)
         self._searches: Batcher[SearchQuery, tuple[SearchResult, ...]] = Batcher(
             service.search,
             self._worker,
@@ -150,8 +162,10 @@ class SearchServer(Collector):
         self._reranks: Batcher[
             tuple[SearchQuery, tuple[SearchResult, ...]], tuple[SearchResult, ...]
         ] = single(_each(lambda pair: service.rerank(*pair)), waiting=settings.waiting)
-        self._explanations: Batcher[ExplainRequest, Explanation] = single(
-            _each(self._explanation), waiting=settings.explaining, unit="explanations"
+        self._explanations: Batcher[tuple[ImageInput, str], Explanation] = single(
+            _each(lambda pair: service.explain(*pair)),
+            waiting=settings.explaining,
+            unit="explanations",
         )
         self.registry = CollectorRegistry()
         gauge = partial(Gauge, registry=self.registry)
@@ -185,7 +199,7 @@ class SearchServer(Collector):
 
     async def picture(self, request: Request, query: Annotated[ImageRequest, Query()]) -> Response:
         """Thumbnail of an image of the index."""
-        content = await self._answer(request, _run(self._decoders, self._thumbnail, query.id))
+        content = await self._answer(request, self._decoder.run(self._thumbnail, query.id))
         headers = {"cache-control": "private, max-age=3600"}
         return Response(content, media_type="image/jpeg", headers=headers)
 
@@ -227,9 +241,9 @@ class SearchServer(Collector):
             yield CounterMetricFamily(f"counterfoil_{name}", description, value)
 
     def close(self) -> None:
-        """End the threads after their current work."""
-        for pool in (self._decoders, self._worker):
-            pool.shutdown(cancel_futures=True)
+        """Kill the processes that decode, and end the thread of the models after its work."""
+        self._decoder.close()
+        self._worker.shutdown(cancel_futures=True)
 
     async def _answer(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Await work, but cancel it when the client disconnects or the time limit passes."""
@@ -253,12 +267,16 @@ class SearchServer(Collector):
             disconnect.cancel()
 
     async def _rank_picture(self, query: SearchRequest) -> SearchResponse:
-        async with self._pictures:
-            content, pixels = query.picture or b"", self._settings.pixels
-            picture = await _run(self._decoders, decode_upload, content, pixels)
-            return await self._rank(picture, query)
+        transforms = self._service.query_transforms(query.find)
+        with self._upload():
+            async with self._pictures:
+                pictures = await self._decode(query.picture, transforms)
+                return await self._rank(pictures[0], query, pictures[-1])
 
-    async def _rank(self, value: QueryInput, options: SearchOptions) -> SearchResponse:
+    async def _rank(
+        self, value: QueryInput, options: SearchOptions, again: Image.Image | None = None
+    ) -> SearchResponse:
+        """Results for a query; `again` is the picture for the reranker."""
         service, top = self._service, options.top
         if isinstance(value, str):
             self._check_caption(value)
@@ -275,7 +293,8 @@ class SearchServer(Collector):
         hits = await _unprocessable(self._searches.ask(query))
         if service.reranks(query):
             try:
-                hits = await self._reranks.ask((query, hits))
+                second = query if again is None else replace(query, value=again)
+                hits = await self._reranks.ask((second, hits))
                 reranker = service.reranker_name
             except ValueError as error:  # such as a missing picture; the message may name its path
                 _log.warning("not re-ranked: %r", str(error))
@@ -285,8 +304,14 @@ class SearchServer(Collector):
 
     async def _explain(self, query: ExplainRequest) -> ExplanationResponse:
         self._check_caption(query.caption)
-        explanation = await _unprocessable(self._explanations.ask(query))
+        self._explanations.check_room()
         explainer = self._service.explainer
+        if query.id is not None:
+            image = await self._decoder.run(self._indexed_image, query.id)
+        else:
+            with self._upload():
+                (image,) = await self._decode(query.picture, (image_transform(explainer),))
+        explanation = await _unprocessable(self._explanations.ask((image, query.caption)))
         return ExplanationResponse(
             **explanation.to_dict(),
             doubts=explanation.doubts,
@@ -295,12 +320,30 @@ class SearchServer(Collector):
             lacking=describe_missing_heads(explainer),
         )
 
-    def _explanation(self, query: ExplainRequest) -> Explanation:
-        """Runs in the thread of the models, so that one picture at a time is decoded."""
-        if query.id is not None:
-            return self._service.explain(self._service.image_input(query.id), query.caption)
-        image = decode_upload(query.picture or b"", self._settings.pixels)
-        return self._service.explain(image, query.caption)
+    @contextmanager
+    def _upload(self) -> Iterator[None]:
+        """Count an uploaded picture, whose file is in memory."""
+        if self._uploads >= self._settings.uploads:
+            raise overloaded("pictures")
+        self._uploads += 1
+        try:
+            yield
+        finally:
+            self._uploads -= 1
+
+    async def _decode(
+        self, content: bytes | None, transforms: Sequence[ImageTransform | None]
+    ) -> list[Image.Image]:
+        return await self._decoder.run(self._decoder.upload, content or b"", transforms)
+
+    def _indexed_image(self, name: str) -> ImageInput:
+        """What the explainer reads of an image of the index."""
+        transform = image_transform(self._service.explainer)
+        return self._service.image_input(name, lambda path: self._decoder.open(path, transform))
+
+    def _make_thumbnail(self, name: str) -> bytes:
+        path = self._service.picture_file(name)
+        return self._service.thumbnail(name) if path is None else self._decoder.thumbnail(path)
 
     def _check_caption(self, caption: str) -> None:
         size, limit = len(caption), self._settings.caption
@@ -383,12 +426,16 @@ def _exception_handlers() -> dict[Any, Callable[[Request, Any], Coroutine[Any, A
             error.detail = f"{path} does not support {request.method}"
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
+    async def refused(request: Request, error: PictureError) -> Response:
+        return JSONResponse({"error": error.detail}, error.status_code)
+
     async def disconnected(request: Request, error: ClientDisconnect) -> Response:
         return JSONResponse({"error": "the client disconnected"}, CLIENT_CLOSED)
 
     return {
         RequestValidationError: invalid,
         StarletteHTTPException: failed,
+        PictureError: refused,
         ClientDisconnect: disconnected,
     }
 
@@ -399,10 +446,6 @@ def _reads_features(model: str) -> HTTPException:
 
 def _each(answer: Callable[[Q], A]) -> Callable[[Sequence[Q]], list[A]]:
     return lambda queries: [answer(query) for query in queries]
-
-
-async def _run(pool: Executor, work: Callable[..., T], *values: object) -> T:
-    return await asyncio.get_running_loop().run_in_executor(pool, work, *values)
 
 
 async def _disconnected(request: Request) -> None:

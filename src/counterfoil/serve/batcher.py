@@ -14,6 +14,12 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
+def overloaded(unit: str) -> HTTPException:
+    """Error for a request beyond a limit of those that wait."""
+    message = f"too many {unit} are waiting; try again in a moment"
+    return HTTPException(503, message, {"retry-after": "1"})
+
+
 @final
 class Batcher(Generic[Q, A]):
     """Collects queries for a moment and answers them in one call.
@@ -48,9 +54,7 @@ class Batcher(Generic[Q, A]):
 
     async def ask(self, query: Q) -> A:
         """Queue a query and wait for its answer; cancellation removes it from the queue."""
-        if len(self._queue) >= self._waiting:
-            message = f"too many {self._unit} are waiting; try again in a moment"
-            raise HTTPException(503, message, {"retry-after": "1"})
+        self.check_room()
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._queue[future] = query
         if self._task is None:
@@ -59,6 +63,11 @@ class Batcher(Generic[Q, A]):
             return await future
         finally:
             self._queue.pop(future, None)
+
+    def check_room(self) -> None:
+        """Refuse, with status 503, a query that the queue has no room for."""
+        if len(self._queue) >= self._waiting:
+            raise overloaded(self._unit)
 
     async def _run(self) -> None:
         try:

@@ -63,7 +63,7 @@ def serve(
         if lacks := describe_missing_heads(service.explainer):
             output(f"{lacks}; words are left out instead, and --explainer names another model")
         if not limits.local and limits.key is None:
-            output(f"anybody who reaches {limits.host} can search; --key asks for a key")
+            output(f"anybody who reaches {limits.host} can search; --key-file asks for a key")
         run(app, limits, listener)
 
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, final
 
 import torch
 from fastapi import HTTPException
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.images import MOST_SCANS, open_picture, rgb, too_many_scans
+from counterfoil.data.images import ImageTransform, PictureFiles, open_picture
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
 from counterfoil.search.calibrate import MIN_IMAGES
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.rerank import Reranker, RerankItems
+from counterfoil.serve.decoding import thumbnail
 from counterfoil.serve.schemas import SearchResult
 
-THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that or less
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 QueryInput: TypeAlias = str | Image.Image | int
 ImageInput: TypeAlias = Image.Image | str  # a picture, or the id of an image with features
 
@@ -120,6 +118,13 @@ class SearchService:
         """Name of the reranker; None for none."""
         return self.reranker and self.reranker.model.name
 
+    def query_transforms(self, find: SearchTarget) -> tuple[ImageTransform | None, ...]:
+        """Transforms of the models that read a picture as query: of the index, and the reranker."""
+        models = [self._search.model]
+        if self.reranker and find == "captions" and self.reranker.model.reads_pixels:
+            models.append(self.reranker.model)
+        return tuple(map(image_transform, models))
+
     def reranks(self, query: SearchQuery) -> bool:
         """Whether the reranker orders the results: of other modality, and it can read the query."""
         if self.reranker is None or not query.cross_modal:
@@ -196,21 +201,33 @@ class SearchService:
         dataset = self._dataset if isinstance(image, str) else None
         return explain(self.explainer, image, caption, dataset=dataset)
 
-    def image_input(self, name: str) -> ImageInput:
+    def image_input(
+        self, name: str, open_file: Callable[[Path], Image.Image] = open_picture
+    ) -> ImageInput:
         """What the explainer reads of an image of the index: its picture, or the id of features."""
         self.row(name)
         stored = name in self._dataset_rows and not self.explainer.reads_pixels
-        return name if stored else self.picture(name)
+        return name if stored else self.picture(name, open_file)
 
-    def picture(self, name: str) -> Image.Image:
-        """Picture of an image of the index."""
+    def picture_file(self, name: str) -> Path | None:
+        """File of an image of the index; None if it has none, or the data have its picture."""
         self.row(name)
-        path, row = self._search.image_path(name), self._dataset_rows.get(name)
+        row = self._dataset_rows.get(name)
+        if row is None or self._dataset is None or self._dataset.pictures is None:
+            return self._search.image_path(name)
+        pictures = self._dataset.pictures
+        return pictures.paths[row] if isinstance(pictures, PictureFiles) else None
+
+    def picture(
+        self, name: str, open_file: Callable[[Path], Image.Image] = open_picture
+    ) -> Image.Image:
+        """Picture of an image of the index."""
+        path, row = self.picture_file(name), self._dataset_rows.get(name)
         try:
+            if path is not None:
+                return open_file(path)
             if row is not None and self._dataset is not None and self._dataset.pictures is not None:
                 return self._dataset.pictures.open(row)
-            if path is not None:
-                return open_picture(path)
         except ValueError:  # its message names the path
             message = f"the picture of {name[:80]!r} cannot be read any more"
             raise HTTPException(404, message) from None
@@ -218,11 +235,7 @@ class SearchService:
 
     def thumbnail(self, name: str) -> bytes:
         """JPEG of an image of the index, encoded anew so that it carries no metadata."""
-        small = self.picture(name)
-        small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-        out = io.BytesIO()
-        small.save(out, "jpeg", quality=85, comment=b"")  # Pillow copies the comment otherwise
-        return out.getvalue()
+        return thumbnail(self.picture(name))
 
     def _vector(self, value: QueryInput) -> Tensor:
         """(1, D) vector of a query."""
@@ -249,33 +262,9 @@ class SearchService:
         return SearchResult(id=entry.id, score=score, caption=caption, image=image)
 
 
-def decode_upload(content: bytes, pixels: int) -> Image.Image:
-    """Decode an uploaded picture to RGB; its number of pixels is checked before."""
-    if not content:
-        raise HTTPException(400, "the uploaded file is empty; choose a picture")
-    try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.width * image.height > pixels:
-                raise _too_many_pixels(f"has {image.width} x {image.height} pixels", pixels)
-            if too_many_scans(image):
-                message = f"the picture has more than {MOST_SCANS} scans; save it again and retry"
-                raise HTTPException(413, message)
-            return rgb(image)
-    except HTTPException:
-        raise
-    except UnidentifiedImageError:
-        known = ", ".join(FORMATS)
-        message = f"the upload is no picture that can be read; accepted are {known}"
-        raise HTTPException(415, message) from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise _too_many_pixels("is too large", pixels) from None
-    except Exception:  # decoders raise anything at damaged bytes
-        message = "the picture is damaged or cut off; save it again and retry"
-        raise HTTPException(422, message) from None
-
-
-def _too_many_pixels(size: str, pixels: int) -> HTTPException:
-    return HTTPException(413, f"the picture {size}; at most {pixels:,} pixels are accepted")
+def image_transform(model: Model) -> ImageTransform | None:
+    """All that a model reads of a picture; None if that is not known."""
+    return model.processor and model.processor.image_processor.transform
 
 
 def _checked(reranker: Reranker, index: SearchIndex) -> Reranker:

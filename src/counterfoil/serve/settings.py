@@ -24,7 +24,10 @@ class ServerSettings:
         caption: maximum characters of a caption.
         top: maximum results of a query.
         seconds: time limit of an answer; the request body must arrive in half of it.
-        decoders: pictures decoded at the same time.
+        decoders: processes that decode pictures, one at a time each; 25 million pixels take half
+            a gigabyte there.
+        decoding: CPU seconds of one picture, after which its process is killed.
+        uploads: uploaded pictures in work before further ones get status 503.
         pictures: decoded pictures that may wait for the model; others wait undecoded.
         connections: open connections before further requests get status 503.
         waiting: queries that may wait before further ones get status 503.
@@ -41,7 +44,9 @@ class ServerSettings:
     caption: int = 1000
     top: int = 100
     seconds: float = 30.0
-    decoders: int = 4
+    decoders: int = 2
+    decoding: int = 4
+    uploads: int = 32
     pictures: int = 8
     connections: int = 512
     waiting: int = 1000
