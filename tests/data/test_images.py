@@ -27,6 +27,7 @@ from counterfoil.data.images import (
 )
 from counterfoil.data.processor import PixelProcessor, Processor, ProcessorConfig
 from counterfoil.data.readers import load_dataset
+from picture_cases import EPS, HOSTILE, many_scans, saved
 
 
 def test_files_by_row(tmp_path):
@@ -126,12 +127,49 @@ def test_a_broken_exif_block_is_ignored(tmp_path, block):
     assert rgb(Image.open(tmp_path / "x.jpg")).tobytes() == picture.tobytes()
 
 
+def test_a_pipe_is_no_picture(tmp_path):
+    """Opening one waits for ever."""
+    os.mkfifo(tmp_path / "x.jpg")
+    with pytest.raises(ValueError, match=r"x\.jpg cannot be read as a picture: it is no regular"):
+        open_picture(tmp_path / "x.jpg")
+
+
+def test_postscript_is_refused(tmp_path):
+    """Pillow has a program draw it, whatever its name."""
+    (tmp_path / "x.jpg").write_bytes(EPS)
+    with pytest.raises(ValueError, match=r"x\.jpg is PostScript, which only a program could draw"):
+        open_picture(tmp_path / "x.jpg")
+
+
+def test_scans_of_thumbnails_and_films_are_not_counted(tmp_path):
+    """They are in a JPEG file, but not in its picture."""
+    thumbnail = many_scans(200)
+    film = HOSTILE["film-behind-a-photo.jpg"]()
+    (tmp_path / "a.jpg").write_bytes(saved("jpeg", comment=thumbnail))
+    (tmp_path / "b.jpg").write_bytes(film)
+    assert film.count(b"\xff\xda") > 100
+    for name in ("a.jpg", "b.jpg"):
+        assert open_picture(tmp_path / name).size == (20, 10)
+    (tmp_path / "c.jpg").write_bytes(many_scans(200, progressive=False))
+    with pytest.raises(ValueError, match="is a JPEG of more than 100 scans"):
+        open_picture(tmp_path / "c.jpg")
+
+
+def test_a_line_of_pixels_is_not_resized_to_gigabytes():
+    line = Image.new("L", (1_000_000, 1))
+    line.paste(255, (499_000, 0, 501_000, 1))
+    assert ResizeCrop(32, "shortest")(line).min() == 255
+    assert ResizeCrop(32, "shortest")(line.transpose(Image.Transpose.ROTATE_90)).min() == 255
+
+
 def test_exif_that_raises_is_ignored(monkeypatch):
     def broken(picture):
         raise TypeError("unpack requires a buffer of 2 bytes")
 
     monkeypatch.setattr(images.ImageOps, "exif_transpose", broken)
-    assert rgb(Image.new("L", (3, 2))).size == (3, 2)
+    picture = Image.new("L", (3, 2))
+    picture.getexif()[0x0112] = 6
+    assert rgb(picture).size == (3, 2)
 
 
 @pytest.mark.parametrize(("most", "size"), [(600, (20, 15)), (299, (10, 8)), (20, (5, 4))])

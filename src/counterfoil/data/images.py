@@ -7,6 +7,7 @@ in a tenth of a second without it.
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -34,8 +35,13 @@ ENDINGS = (
     ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", *PHONE_ENDINGS,
 )  # fmt: skip
 LARGEST = 64_000_000  # pixels; a larger JPEG is scaled while it is decoded, others are refused
-MOST_SCANS = 100  # of a progressive JPEG; encoders write about ten
+MOST_SCANS = 100  # of a JPEG; encoders write about ten
+_PHONE = (
+    'needs a decoder of phone pictures: pip install "counterfoil[phone]", or convert it to JPEG'
+)
 _ORIENTATION = 0x0112  # tag of EXIF
+# of a segment of a JPEG, or its end: not fill bytes, data (0xff00), restarts or the beginning
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
 
 
 class Pictures(ABC):
@@ -119,18 +125,23 @@ def rgb(picture: Image.Image) -> Image.Image:
 def too_many_scans(picture: Image.Image) -> bool:
     """Whether a picture, opened and not yet decoded, is a JPEG with more than `MOST_SCANS` scans.
 
-    Each scan of a progressive JPEG passes over the whole picture and may take a few bytes of the
-    file: half a megabyte of them keeps a decoder busy for minutes.
+    Each scan of a JPEG passes over the whole picture and may take a few bytes of the file: half a
+    megabyte of them keeps a decoder busy for minutes.
     """
-    if not isinstance(picture, JpegImageFile) or not picture.info.get("progressive"):
+    if not isinstance(picture, JpegImageFile):
         return False
     file = picture.fp
     assert file is not None
     place = file.tell()
     file.seek(0)
-    # the marker of a scan; in compressed data a byte 0xff is never followed by 0xda
-    scans = file.read().count(b"\xff\xda")
+    content = file.read()
     file.seek(place)
+    # segments are skipped by their length, as they hold thumbnails, and what follows the picture
+    # is not read: cameras append films
+    scans, start = 0, 0
+    while (found := _MARKER.search(content, start)) is not None and found[1] != b"\xd9":
+        scans += found[1] == b"\xda"
+        start = found.end() + int.from_bytes(content[found.end() : found.end() + 2], "big")
     return scans > MOST_SCANS
 
 
@@ -153,48 +164,55 @@ def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = No
             decoded, to at least twice as many.
     """
     try:
-        if isinstance(file, Path) and file.exists() and not file.is_file():
-            raise OSError("it is no regular file")  # and a pipe would hang
-        with _opened(file, name) as picture:
-            if too_many_scans(picture):
-                raise ValueError(
-                    f"{name} is a progressive JPEG of more than {MOST_SCANS} scans, which takes "
-                    "minutes to decode; save it again with any program"
-                )
-            width, height = picture.size
-            scale = next((n for n in (1, 2, 4, 8) if width * height <= LARGEST * n * n), 8)
-            if longest is not None:
-                sides = (n for n in (2, 4, 8) if max(width, height) >= 2 * n * longest)
-                scale = max(scale, *sides, 1)
-            if scale > 1:  # other formats than JPEG ignore it
-                picture.draft(picture.mode, (width // scale, height // scale))
-            if picture.width * picture.height <= LARGEST:
-                return rgb(picture)
+        picture = _decode(file, name, longest)
     except FileNotFoundError:
         raise ValueError(f"{name} does not exist; an image is needed there") from None
     except Image.DecompressionBombError:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
         raise ValueError(f"{name} has more than {most:.0f} megapixels; scale it down") from None
-    except (OSError, SyntaxError, Warning) as error:
-        raise ValueError(f"{name} cannot be read as a picture: {error}") from error
-    raise ValueError(
-        f"{name} has {width} x {height} pixels; at most {LARGEST:,} are read, JPEG files excepted; "
-        "scale it down"
-    )
+    except Exception as error:  # decoders raise anything at damaged bytes
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{name} cannot be read as a picture: {reason}") from error
+    if isinstance(picture, str):
+        raise ValueError(f"{name} {picture}")
+    return picture
 
 
-def _opened(file: Path | BinaryIO, name: str) -> Image.Image:
+def _decode(file: Path | BinaryIO, name: str, longest: int | None) -> Image.Image | str:
+    """An image in RGB, or what is wrong with it."""
+    if isinstance(file, Path) and file.exists() and not file.is_file():
+        raise OSError("it is no regular file")  # and a pipe would hang
     try:
-        return Image.open(file)
+        opened = Image.open(file)
     except UnidentifiedImageError:
         if not name.lower().endswith(PHONE_ENDINGS):
             raise
-        needs = (
-            f'{name} needs a decoder of phone pictures: pip install "counterfoil[phone]", or '
-            "convert it to JPEG"
-        )
-        optional_import("pillow_heif", needs).register_heif_opener()
-        return Image.open(file)
+        try:
+            optional_import("pillow_heif", _PHONE).register_heif_opener()
+        except ValueError as error:
+            return str(error)
+        opened = Image.open(file)
+    with opened as picture:
+        if picture.format == "EPS":
+            return "is PostScript, which only a program could draw; convert it to PNG"
+        if too_many_scans(picture):
+            return (
+                f"is a JPEG of more than {MOST_SCANS} scans, which takes minutes to decode; save "
+                "it again with any program"
+            )
+        width, height = picture.size
+        scale = next((n for n in (1, 2, 4, 8) if width * height <= LARGEST * n * n), 8)
+        if longest is not None:
+            sides = (n for n in (2, 4, 8) if max(width, height) >= 2 * n * longest)
+            scale = max(scale, *sides, 1)
+        if scale > 1:  # other formats than JPEG ignore it
+            picture.draft(picture.mode, (width // scale, height // scale))
+        if picture.width * picture.height <= LARGEST:
+            return rgb(picture)
+    return (
+        f"has {width} x {height} pixels; at most {LARGEST:,} are read, JPEG files excepted; scale "
+        "it down"
+    )
 
 
 # Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.
@@ -202,6 +220,7 @@ def _opened(file: Path | BinaryIO, name: str) -> Image.Image:
 Array = npt.NDArray[Any]
 Fit = Literal["squash", "center", "shortest", "longest"]
 Filter = Literal["bicubic", "bilinear"]
+_MOST_ASPECT = 100  # of a picture that is resized whole, though its middle is all that is needed
 _FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
@@ -243,6 +262,12 @@ class ResizeCrop:
             side = min(picture.size)
             left, top = (picture.width - side) // 2, (picture.height - side) // 2
             picture = picture.crop((left, top, left + side, top + side))
+        if self.fit == "shortest":  # of a line of pixels all but the middle is cropped below
+            most = _MOST_ASPECT * min(picture.size)
+            left, top = (max(0, side - most) // 2 for side in picture.size)
+            if left or top:
+                right, bottom = picture.width - left, picture.height - top
+                picture = picture.crop((left, top, right, bottom))
         sides = self._sides(*picture.size)
         if picture.size != sides:
             picture = picture.resize(sides, _FILTERS[self.filter])
