@@ -73,6 +73,7 @@ def test_foreign_host_name_on_loopback_gives_400(root, host):
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://[::1"}, 403),
         ({"Origin": "http://localhost:8001"}, 403),
         ({"Origin": "http://localhost:8000"}, 200),
     ],

@@ -157,7 +157,7 @@ def test_nothing_outside_the_index_is_served(app, root, name):
 FILES = (
     "/../index.json", "/..%2f..%2fetc/passwd", "//etc/passwd", "/page/page.js", "/index.json",
     "/page.css/../app.py", "/%2e%2e/%2e%2e/etc/passwd", "/picture/../../etc/passwd", "/docs",
-    "/redoc",
+    "/redoc", "/search/",
 )  # fmt: skip
 
 

@@ -369,6 +369,7 @@ def application(service: SearchService, settings: ServerSettings) -> FastAPI:
         version=__version__,
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to the host name that the client sent
         lifespan=lifespan,
         dependencies=key,  # documents the key; the middleware checks it
         responses={"default": {"model": ErrorMessage, "description": "Error, in one sentence"}},

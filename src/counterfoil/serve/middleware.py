@@ -125,7 +125,10 @@ def _from_other_site(headers: Headers) -> bool:
     if site is not None:  # "same-site" is another port of this host
         return site not in ("same-origin", "none")
     origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+    try:
+        return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+    except ValueError:  # such as "http://[::1"
+        return True
 
 
 def media_type(headers: Headers) -> str:
