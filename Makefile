@@ -2,13 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+MINIMUM := .venv-minimum/.installed
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all test-minimum lint bench docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
+
+# the oldest versions that pyproject.toml allows, beside the same torch
+$(MINIMUM): pyproject.toml constraints-minimum.txt
+	$(PYTHON) -m venv .venv-minimum
+	.venv-minimum/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-minimum.txt -e ".[hf,web,index,tune,uniter,stem,test]"
+	touch $(MINIMUM)
 
 demo: $(STAMP)
 	$(BIN)/counterfoil demo --output runs/demo
@@ -16,8 +23,13 @@ demo: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope --durations=10
 
-test-all: $(STAMP)
+test-all: $(STAMP) test-minimum
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope -m slow --durations=10
+
+# old versions warn of each other; only failures matter here
+test-minimum: $(MINIMUM)
+	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 .venv-minimum/bin/python -m pytest -n auto --dist loadscope -W ignore tests/examples tests/core tests/search tests/report \
+		tests/cli/test_help.py tests/cli/test_verbs.py tests/serve/test_app.py tests/serve/test_start.py tests/data/test_images.py tests/data/test_backbones.py tests/export/test_models.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -32,4 +44,4 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv build dist site runs .mypy_cache .ruff_cache
+	rm -rf .venv .venv-minimum build dist site runs .mypy_cache .ruff_cache

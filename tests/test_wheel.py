@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 
@@ -70,3 +72,25 @@ def test_it_runs_in_an_empty_environment(wheel, tmp_path):
         bin_ / "python", "-c", "import counterfoil; print(counterfoil.__file__)", cwd=tmp_path
     )
     assert str(tmp_path / "env") in where
+
+
+def test_the_oldest_versions_allowed_are_those_of_the_smoke_tests():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = project["dependencies"] + [
+        line
+        for name in ("hf", "web", "index", "tune", "uniter", "stem", "test")
+        for line in extras[name]
+    ]
+    pinned = dict(
+        line.split("==") for line in (ROOT / "constraints-minimum.txt").read_text().split()
+    )
+    for requirement in map(Requirement, lines):
+        name = requirement.name.lower().replace("_", "-")
+        if name == "torch":  # the build of constraints.txt; older ones run on GPU machines
+            continue
+        (floor,) = requirement.specifier
+        assert floor.operator == ">="
+        assert Requirement(f"{name}=={floor.version}").specifier.contains(pinned[name]) or (
+            pinned[name].startswith(f"{floor.version}.")
+        ), (name, str(floor), pinned[name])
