@@ -775,7 +775,7 @@ foil_set '{"image": "a", "caption": "b", "label": 2, "relation": "on"}' :: $FOIL
     => set.json: entry 0.label: input should be 0 or 1
 foil_set :: write set.json { :: $FOILS => set.json cannot be read as a set of foils
 foil_set :: write set.jsonl '{"image": "a", "caption": "b", "foil": "c"}' { ::
-    foils blind set.jsonl --blind captions.txt => set.jsonl, line 2 is no JSON
+    foils blind set.jsonl --blind captions.txt => set.jsonl, line 2 is not JSON
 foil_set '{"image": "a", "text": "b"}' :: $FOILS => set.json is in no form of foils | image, text
 foil_set '{"image": "a", "caption": "b", "foil": " "}' :: $FOILS => entry '0' has an empty caption
 foil_set '{"image": "a.jpg", "caption": "b", "foil": "c"}' :: mkdir pictures ::

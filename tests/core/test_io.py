@@ -6,9 +6,21 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from counterfoil.core.io import atomic_folder, ensure_absent, read_text_lines
+from counterfoil.core.io import (
+    DEEPEST_JSON,
+    LARGEST_TEXT,
+    atomic_folder,
+    ensure_absent,
+    parse_json,
+    parsing,
+    read_array,
+    read_json,
+    read_text,
+    read_text_lines,
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -89,3 +101,118 @@ def test_bad_files_in_words(tmp_path):
         read_text_lines(tmp_path / "x.txt", "captions")
     with pytest.raises(ValueError, match="cannot be read"):
         read_text_lines(tmp_path, "captions")
+
+
+# JSON and .npy files from anybody.
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[" * 100_000, f"nested more than {DEEPEST_JSON} deep"),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, f"nested more than {DEEPEST_JSON} deep"),
+        (b"1" * 5000, "limit"),
+        (b'{"a": 1', "Expecting"),
+        (b'"ol\xe9"', "0xe9"),
+        (b"", "Expecting value"),
+    ],
+)
+def test_json_that_cannot_be_read_is_an_error_in_one_sentence(tmp_path, content, reason):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"^\S*x.json cannot be read as a card: ") as caught:
+        read_json(path, "a card")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_json_as_deep_as_allowed_is_read():
+    text = "[" * DEEPEST_JSON + "1" + "]" * DEEPEST_JSON
+    assert str(parse_json(text, "line 1")).count("[") == DEEPEST_JSON
+    with pytest.raises(ValueError, match=r"^line 1 is not JSON: it is nested more than"):
+        parse_json(f"[{text}]", "line 1")
+
+
+def test_other_types_than_unpacked_are_errors_that_name_the_file():
+    missing = r"^x.json cannot be read as a card: no 'a'; do it again$"
+    with pytest.raises(ValueError, match=missing), parsing("x.json", "a card", "do it again"):
+        {}["a"]
+    for wrong in (None, 1, []):
+        with pytest.raises(ValueError, match=r"^x.json cannot"), parsing("x.json", "a card"):
+            wrong["a"]
+
+
+def special(path: Path, kind: str) -> None:
+    """Something at a path that is no regular file, or is none that fits into memory."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "loop":
+        path.symlink_to(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(LARGEST_TEXT + 1)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "loop", "large"])
+@pytest.mark.parametrize("read", [read_json, read_text, read_array])
+def test_only_regular_files_that_fit_are_read(tmp_path, kind, read):
+    path = tmp_path / "x"
+    special(path, kind)
+    with pytest.raises(ValueError, match="x cannot be read"):
+        read(path, "a card")
+
+
+def with_header(path: Path, header: str, data: bytes = b"") -> None:
+    """A file of format 1.0 with any header."""
+    text = header.encode().ljust(117) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "reason"),
+    [
+        ("<f4", "(-1, 4)", "shape"),
+        ("<f4", "(1099511627776, 7)", "promises 30,786,325,577,728 bytes and 64 follow"),
+        ("<f4", f"({2**40}, {2**40}, {2**40})", "promises"),
+        ("<f4", "(0, -1)", "shape"),
+        ("<f4", "()", "at least one axis"),
+        ("<f4", "(8, 2", "header"),
+        ("<f4", "(" * 500, "header"),
+        ("<f4", "8", "not valid"),
+        ("<f4", "(8.0, 2)", "not valid"),
+        ("<f4", "(2, 2)", "promises 16 bytes and 64 follow"),
+        ("|O", "(16,)", "object"),
+        ("<U4", "(4,)", "numbers of up to 64 bits"),
+        ("<c8", "(8,)", "numbers of up to 64 bits"),
+        (">f4", "(16,)", "numbers of up to 64 bits"),
+        ("nonsense", "(16,)", "descr"),
+    ],
+)
+@pytest.mark.parametrize("mapped", [True, False])
+def test_headers_of_arrays_are_checked_before_numpy_allocates(
+    tmp_path, dtype, shape, reason, mapped
+):
+    path = tmp_path / "x.npy"
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+    with_header(path, header, bytes(64))
+    with pytest.raises(ValueError, match=r"^\S*x.npy cannot be read as vectors: ") as caught:
+        read_array(path, "vectors", mapped=mapped)
+    assert reason in str(caught.value)
+
+
+def test_whole_arrays_are_read(tmp_path):
+    for values in (np.arange(6.0).reshape(2, 3), np.zeros(3, np.float16), np.ones(2, bool)):
+        np.save(tmp_path / "x.npy", values)
+        for mapped in (True, False):
+            assert np.array_equal(read_array(tmp_path / "x.npy", "x", mapped=mapped), values)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY", b"\x93NUMPY\x09\x00"])
+def test_other_files_are_no_arrays(tmp_path, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=r"x.npy cannot be read as vectors"):
+        read_array(tmp_path / "x.npy", "vectors")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import itertools
 import json
+import math
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -131,32 +135,135 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
         np.save(file, array, allow_pickle=False)
 
 
+LARGEST_TEXT = 4 << 30  # bytes of a JSON or text file, which is held in memory whole
+DEEPEST_JSON = 100  # lists and objects in one another; what walks the value recurses
+# what numpy's header parser raises beside ValueError, depending on the bytes
+_BAD_HEADER = (TokenError, SyntaxError, TypeError, KeyError, OverflowError, MemoryError)
+
+
+def check_file(path: Path) -> None:
+    """Refuse what cannot be read to its end: a pipe without a writer would hang, a device too.
+
+    Pipes under ``/dev`` are open already, as in ``<(command)`` of a shell.
+
+    Raises:
+        OSError: it is no regular file, or there is none.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode) and not path.is_relative_to("/dev"):
+        raise OSError("it is no regular file")
+
+
+def parse_json(text: str | bytes, where: object) -> Any:
+    """Parse JSON; the error names where it is from.
+
+    Raises:
+        ValueError: it is no JSON, or nested more than `DEEPEST_JSON` deep.
+    """
+    try:
+        return _parsed(text)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from None
+
+
+def _parsed(text: str | bytes) -> Any:
+    deep = f"it is nested more than {DEEPEST_JSON} deep"
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(deep) from None
+    level, depth = [value], 0
+    while level := [
+        inner
+        for outer in level
+        if isinstance(outer, dict | list)
+        for inner in (outer.values() if isinstance(outer, dict) else outer)
+    ]:
+        depth += 1
+        if depth > DEEPEST_JSON:
+            raise ValueError(deep)
+    return value
+
+
+@contextmanager
+def parsing(where: object, what: str, remedy: str = "") -> Iterator[None]:
+    """Report JSON of other types than the block unpacks: a `ValueError` that says where it is.
+
+    `remedy` follows a semicolon.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        end = f"; {remedy}" if remedy else ""
+        raise ValueError(f"{where} cannot be read as {what}: {reason}{end}") from error
+
+
 def read_json(path: Path, what: str) -> Any:
     """Read JSON; the error for a missing or damaged file names what it should be."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        _check_text(path)
+        return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; {what} is needed there") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError also for a number of 5,000 digits
         raise ValueError(f"{path} cannot be read as {what}: {error}") from error
 
 
 def read_array(path: Path, what: str, *, mapped: bool = True) -> npt.NDArray[Any]:
-    """Open a `.npy` file, memory-mapped by default; pickled objects are refused."""
+    """Open a `.npy` file of numbers, memory-mapped by default.
+
+    Raises:
+        ValueError: there is none, it holds something else than numbers, such as pickled objects, or
+            another number of bytes than its header promises.
+    """
     try:
-        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        check_file(path)
+        _check_header(path)
+        array: npt.NDArray[Any] = np.load(
+            path, mmap_mode="r" if mapped else None, allow_pickle=False
+        )
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; {what} is needed there") from None
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path} cannot be read as {what}: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path} holds several arrays; {what} is one plain .npy array")
     return array
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a header that numpy would choke on, or that promises more than the file has."""
+    with path.open("rb") as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            if version == (1, 0):
+                shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            else:
+                shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+        except _BAD_HEADER as error:
+            raise ValueError(f"its header is damaged ({error})") from None
+        size = os.fstat(file.fileno()).st_size - file.tell()
+    if dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
+        raise ValueError(f"it holds {dtype}, and numbers of up to 64 bits are read")
+    if not shape or min(shape) < 0:
+        raise ValueError(f"it has shape {shape}, and an array with at least one axis is needed")
+    if math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(
+            f"its header promises {math.prod(shape) * dtype.itemsize:,} bytes and {size:,} follow"
+        )
+
+
+def _check_text(path: Path) -> None:
+    check_file(path)
+    if (size := path.stat().st_size) > LARGEST_TEXT:
+        raise OSError(f"it has {size:,} bytes, and at most {LARGEST_TEXT:,} are read")
 
 
 def read_text(path: Path, what: str) -> str:
     """Read a text file in UTF-8, with or without a byte order mark."""
     try:
+        _check_text(path)
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; {what} are needed there") from None

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from counterfoil.core.io import atomic_write
+from counterfoil.core.io import atomic_write, check_file, parse_json
 
 FORMAT = 1
 _KEY = "counterfoil"
@@ -38,13 +38,14 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, An
         ValueError: the file is missing, damaged, of another program or of another version.
     """
     try:
+        check_file(path)
         with safe_open(path, "pt") as file:
             text = (file.metadata() or {}).get(_KEY, "null")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        facts = json.loads(text)
+        facts = parse_json(text, "its metadata")
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; {what} is needed there") from None
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged and cannot be read as {what}: {error}") from error
     if not isinstance(facts, dict) or "about" not in facts:
         raise ValueError(f"{path} is a safetensors file, but not {what} of counterfoil")

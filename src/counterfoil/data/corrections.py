@@ -20,7 +20,6 @@ last verdict on a pair.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import unknown_name
-from counterfoil.core.io import read_text_lines
+from counterfoil.core.io import parse_json, read_text_lines
 from counterfoil.core.types import Pairs
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
@@ -206,10 +205,7 @@ def _pairs(pairs: Sequence[tuple[int, int]]) -> Pairs:
 
 
 def _parse(line: str, where: str) -> Correction:
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON: {error}") from None
+    values = parse_json(line, where)
     if not isinstance(values, dict) or not all(
         isinstance(value, str) or key == "weight" for key, value in values.items()
     ):

@@ -25,7 +25,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil.core.artifact import validated
-from counterfoil.core.io import read_array, read_json, write_array, write_json, write_text
+from counterfoil.core.io import (
+    check_file,
+    parse_json,
+    read_array,
+    read_json,
+    write_array,
+    write_json,
+    write_text,
+)
 from counterfoil.scoring.encode import Side
 from counterfoil.scoring.reducers import (
     NOTHING,
@@ -183,8 +191,13 @@ class CollectionPart:
         self.numbers = read_array(
             folder / f"{name}.numbers.npy", "a part of an index", mapped=False
         )
-        known_type = vectors.dtype in (np.float16, np.float32)
-        if vectors.ndim != 2 or vectors.shape != (len(self.numbers), width) or not known_type:
+        known_type = vectors.dtype in (np.float16, np.float32) and self.numbers.dtype == np.int64
+        if (
+            self.numbers.ndim != 1
+            or vectors.ndim != 2
+            or vectors.shape != (len(self.numbers), width)
+            or not known_type
+        ):
             raise ValueError(
                 f"{folder / name}.npy is {vectors.dtype.name} of shape {vectors.shape} and does "
                 f"not fit an index of width {width}; make the index again"
@@ -203,14 +216,15 @@ class CollectionPart:
         """The entry of every vector, read at first use."""
         path = self._entries_file
         try:
+            check_file(path)
             lines = path.read_text(encoding="utf-8").splitlines()
-            entries = [IndexEntry(**json.loads(line)) for line in lines]
+            entries = [_entry(parse_json(line, f"line {n}")) for n, line in enumerate(lines, 1)]
         except FileNotFoundError:
             raise ValueError(
                 f"{path} does not exist: another process has changed the index since, or it is "
                 "damaged; open it again, and if that fails make it again"
             ) from None
-        except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise ValueError(
                 f"{path} cannot be read as entries of an index: {error}; make the index again"
             ) from error
@@ -220,6 +234,13 @@ class CollectionPart:
                 "again"
             )
         return entries
+
+
+def _entry(plain: dict[str, str]) -> IndexEntry:
+    entry = IndexEntry(**plain)
+    if not all(isinstance(value, str) for value in plain.values()):
+        raise ValueError(f"{plain} holds something else than text")
+    return entry
 
 
 @final

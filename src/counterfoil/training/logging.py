@@ -7,7 +7,6 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
+from counterfoil.core.io import parse_json, read_text_lines
 from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, VectorScores
 from counterfoil.losses.base import full_precision
 from counterfoil.losses.ndgl import guide_agreement
@@ -115,17 +115,24 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a ``metrics.jsonl``; a last line that a kill cut short is left out.
 
     Raises:
-        ValueError: there is no such file.
+        ValueError: there is no such file, or another line is damaged.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist; train first, or name a training folder") from None
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; train first, or name a training folder")
     parsed: list[dict[str, Any]] = []
-    for line in lines:
-        with suppress(json.JSONDecodeError):
-            parsed.append(json.loads(line))
-    return [value for value in parsed if isinstance(value, dict)]
+    lines = read_text_lines(path, "metrics")
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, line {number}"
+        try:
+            value = parse_json(line, where)
+        except ValueError:
+            if number < len(lines):
+                raise
+            continue
+        if not isinstance(value, dict) or type(value.get("step")) is not int:
+            raise ValueError(f"{where} holds no step of a training; train again")
+        parsed.append(value)
+    return parsed
 
 
 def check_trackers(track: Sequence[Tracker]) -> None:

@@ -73,7 +73,7 @@ def test_columns_that_a_short_line_lacks_are_not_there(tmp_path):
     [
         ("a.json", "3", "holds no entries"),
         ("a.json", "[", "cannot be read as a set of foils"),
-        ("a.jsonl", '{"image": 1}\n{"image"\n', "line 2 is no JSON"),
+        ("a.jsonl", '{"image": 1}\n{"image"\n', "line 2 is not JSON"),
         ("a.tsv", "caption\tfoils\na dog\t['a cat'\n", "line 2: foils is no list of foils: ['a c"),
         ("a.tsv", "caption\tfoils\na dog\t[cat()]\n", "line 2: foils is no list of foils"),
         ("a.csv", 'image,caption\na.jpg,"' + "dog " * 40_000, "is no table: field larger than"),

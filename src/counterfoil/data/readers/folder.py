@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Any, final
 import torch
 
 from counterfoil.core.console import warn
-from counterfoil.core.io import read_text, read_text_lines
+from counterfoil.core.io import parse_json, read_text, read_text_lines
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
 from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.precomp import features_of
@@ -133,8 +132,8 @@ def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
 def _captions(given: Any, where: str) -> list[str]:
     if isinstance(given, str) and given.startswith("["):  # a list in a cell of a table
         try:
-            given = json.loads(given)
-        except json.JSONDecodeError:
+            given = parse_json(given, where)
+        except ValueError:
             return [str(given)]
     captions = [given] if isinstance(given, str) else given
     if not isinstance(captions, list) or not all(isinstance(text, str) for text in captions):
@@ -146,10 +145,7 @@ def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(read_text_lines(file, "captions"), 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{file}, line {number} is not JSON: {error}") from None
+        row = parse_json(line, f"{file}, line {number}")
         if not isinstance(row, dict):
             raise ValueError(f'{file}, line {number}: {{"image": ..., "caption": ...}} is needed')
         yield number, row

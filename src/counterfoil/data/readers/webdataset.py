@@ -9,7 +9,6 @@ key. Images stay in the shards and are decoded when opened.
 from __future__ import annotations
 
 import io
-import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import final
 from PIL import Image
 
 from counterfoil.core.console import progress, warn
+from counterfoil.core.io import check_file, parse_json
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
 from counterfoil.data.images import ENDINGS, Pictures, decode_picture
 from counterfoil.data.readers.folder import CAPTION, split_of_name
@@ -97,6 +97,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
     """Key and members of each sample of a shard, in order of first appearance."""
     samples: dict[str, _Sample] = {}
     try:
+        check_file(shard)
         with tarfile.open(shard, "r:") as tar:  # uncompressed, so that members have a place
             for member in tar:
                 if member.isfile():
@@ -126,8 +127,8 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, ending:
             if ending == ".txt":
                 sample.texts += [line for line in content.splitlines() if line.strip()]
             else:
-                sample.notes += _captions(json.loads(content))
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+                sample.notes += _captions(parse_json(content, "it"))
+        except ValueError as error:
             raise ValueError(f"{name} cannot be read: {error}") from None
 
 

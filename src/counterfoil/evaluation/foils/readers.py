@@ -18,7 +18,6 @@ import ast
 import csv
 import hashlib
 import io
-import json
 import os
 import re
 from collections import Counter
@@ -31,7 +30,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, final
 from PIL import Image
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from counterfoil.core.io import read_json, read_text, read_text_lines
+from counterfoil.core.io import parse_json, read_json, read_text, read_text_lines
 from counterfoil.data.images import (
     DrawnPictures,
     PictureFiles,
@@ -104,11 +103,8 @@ def read_rows(path: Path) -> Rows:
 def _json_lines(path: Path) -> Rows:
     rows = []
     for number, line in enumerate(read_text_lines(path, "foils"), 1):
-        try:
-            if line.strip():
-                rows.append((f"line {number}", json.loads(line)))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
+        if line.strip():
+            rows.append((f"line {number}", parse_json(line, f"{path}, line {number}")))
     return rows
 
 
@@ -128,7 +124,7 @@ def _with_lists(path: Path, number: int, row: Mapping[str | None, Any]) -> dict[
         if entry[key].startswith("["):
             try:
                 entry[key] = ast.literal_eval(entry[key])
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
                 raise ValueError(
                     f"{path}, line {number}: {key} is no list of foils: {entry[key][:40]}"
                 ) from None
