@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +14,8 @@ from fastapi import FastAPI
 from PIL import Image
 
 import recipes_cases
-from counterfoil.core.config import config, lazy
-from counterfoil.data.processor import PixelProcessor, Processor
-from counterfoil.data.tokenizers import WordTokenizer
-from counterfoil.model import load_model, save_model
-from counterfoil.models.layers.towers import GRU, PatchTower
-from counterfoil.models.vsepp import VSEPP
+from benchmarks.speed.server import running as running
+from counterfoil.model import load_model
 from counterfoil.search.index import open_index
 from counterfoil.search.vector_index import IndexEntry, IndexState, NewVectors, VectorIndex
 from counterfoil.serve.app import application
@@ -115,42 +106,3 @@ def posted(app: FastAPI, route: str, **how: Any) -> httpx.Response:
 def got(app: FastAPI, route: str, **how: Any) -> httpx.Response:
     """The answer to one GET."""
     return asked(app, lambda client: client.get(route, **how))
-
-
-def wide_index(root: Path, count: int) -> Path:
-    """An index of many vectors of width 256, without pictures."""
-    torch.manual_seed(0)
-    text = lazy(GRU, words=len(recipes_cases.WORDS), width=256, word_width=64)
-    spec = config(VSEPP, image=lazy(PatchTower, size=16, patch=8, width=256, channels=4), text=text)
-    processor = Processor(PixelProcessor(16), WordTokenizer(recipes_cases.WORDS))
-    save_model(root / "model", spec=spec, model=spec.build(), processor=processor)
-    model = load_model(root / "model")
-    vectors = torch.nn.functional.normalize(torch.randn(count, 256), dim=1)
-    state = IndexState(identity=model.identity(), model=str(root / "model"), width=256)
-    index = VectorIndex.create(root / "index", state)
-    index.change(images=NewVectors([IndexEntry(f"{row:06d}") for row in range(count)], vectors))
-    index.close()
-    return root / "index"
-
-
-@contextmanager
-def running(*words: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address and the process of ``counterfoil serve`` on a free port of this machine."""
-    patient = ("--seconds", "120", *map(str, words), "--port", "0")  # on a busy machine, too
-    command = [sys.executable, "-m", "counterfoil.cli", "serve", *patient]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
-    with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        assert process.stdout is not None
-        told = []
-        try:
-            for line in process.stdout:
-                told.append(line)
-                if found := re.search(r"http://\S+/", line):
-                    break
-            else:
-                raise AssertionError("".join(told))
-            yield found[0], process
-        finally:
-            process.kill()

@@ -29,6 +29,7 @@ NAMES = (
     "shortlist",
     "mining",
     "recall",
+    "server",
 )
 COLUMNS = ("figure", "x plain product", "target", "authors", "note")
 

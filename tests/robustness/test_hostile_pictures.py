@@ -6,7 +6,6 @@ None ends in a traceback, takes more than some seconds or more than half a gigab
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.speed.server import bytes_of, family
 from counterfoil.cli import main
 from counterfoil.serve.settings import ServerSettings
 from picture_cases import HOSTILE, saved
@@ -105,16 +105,9 @@ def server(root) -> Iterator[tuple[str, int]]:
     assert "Traceback" not in rest
 
 
-def family(number: int) -> list[int]:
-    """A process and its children."""
-    files = Path(f"/proc/{number}/task").glob("*/children")
-    return [number, *(int(child) for file in files for child in file.read_text().split())]
-
-
 def peak(number: int) -> int:
     """Most memory that a process has had."""
-    text = Path(f"/proc/{number}/status").read_text()
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", text)[1])
+    return bytes_of(number, "VmHWM")
 
 
 @pytest.mark.parametrize("name", HOSTILE)

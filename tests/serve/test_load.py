@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import signal
 import time
 
@@ -12,42 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
+from benchmarks.speed.server import WORDS, ask_all, port_of, running, wide_index
 from counterfoil.search.index import open_index
-from serve_cases import running, wide_index
 
 CLIENTS, EACH, IMAGES = 200, 5, 30_000
-WORDS = ("dog", "snow", "red", "circle", "picture", "in", "of", "the")
-HEAD = (
-    b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n"
-)
 TEXTS = [" ".join(words) for words in itertools.product(WORDS, repeat=4)][: CLIENTS * EACH]
-
-
-async def asked(port: int) -> list[tuple[str, float, list[tuple[str, float]]]]:
-    """Every text with its seconds and results, sent by concurrent clients.
-
-    They speak by bare sockets: on few cores a client library takes longer than the server.
-    """
-
-    async def one(number: int):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        found = []
-        for text in TEXTS[number::CLIENTS]:
-            body = json.dumps({"text": text, "top": 10}).encode()
-            began = time.perf_counter()
-            writer.write(HEAD % len(body) + body)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().split(b"content-length:")[1].split()[0])
-            answer = await reader.readexactly(length)
-            seconds = time.perf_counter() - began
-            assert head.startswith(b"HTTP/1.1 200 "), answer
-            hits = [(hit["id"], hit["score"]) for hit in json.loads(answer)["results"]]
-            found.append((text, seconds, hits))
-        writer.close()
-        return found
-
-    return list(itertools.chain(*await asyncio.gather(*map(one, range(CLIENTS)))))
 
 
 @pytest.mark.slow
@@ -55,7 +23,7 @@ def test_two_hundred_concurrent_clients(tmp_path, capsys):
     index = wide_index(tmp_path, IMAGES)
     with running(index, "--seconds", 120) as (where, process):
         began = time.perf_counter()
-        found = asyncio.run(asked(httpx.URL(where).port))
+        found = asyncio.run(ask_all(port_of(where), [TEXTS[n::CLIENTS] for n in range(CLIENTS)]))
         wall = time.perf_counter() - began
         told = httpx.get(f"{where}metrics", timeout=120).text
         process.send_signal(signal.SIGTERM)

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.speed.server import family
 from counterfoil.serve import run
 from counterfoil.serve.run import listen, url
 from counterfoil.serve.settings import ServerSettings
@@ -91,7 +92,7 @@ def test_sigterm_does_not_wait_for_pictures(root):
     with running(root / "index") as (where, process), ThreadPoolExecutor(4) as pool:
         found = [pool.submit(httpx.post, f"{where}search", files=files) for _ in range(4)]
         assert {one.result().status_code for one in found} == {200}
-        decoders = children(process.pid)
+        _, *decoders = family(process.pid)
         assert len(decoders) == ServerSettings().decoders
         for decoder in decoders:
             os.kill(decoder, signal.SIGSTOP)
@@ -103,12 +104,6 @@ def test_sigterm_does_not_wait_for_pictures(root):
         assert process.wait(LONG) == 0
         assert time.monotonic() - began < run._GRACE + 10
         assert not any(Path(f"/proc/{decoder}").exists() for decoder in decoders)
-
-
-def children(number: int) -> list[int]:
-    """Processes that a process has started."""
-    files = Path(f"/proc/{number}/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text().split()]
 
 
 @pytest.mark.slow
