@@ -221,6 +221,67 @@ def test_limit_of_decoded_pictures(root, monkeypatch):
     assert len({tuple(online(one)) for one in answers}) == 1
 
 
+def test_uploads_beyond_a_limit_get_503(root, monkeypatch):
+    """The files of those that wait are in memory."""
+    begun, gate = threading.Semaphore(0), threading.Event()
+    real = PictureDecoder.upload
+
+    def waiting(*words):
+        begun.release()
+        gate.wait(60)
+        return real(*words)
+
+    monkeypatch.setattr(PictureDecoder, "upload", waiting)
+    app = served(root, ServerSettings(uploads=2, gather=0.0))
+    files = {"picture": ("new.png", content(painted(1)))}
+    said = {"caption": "a red dog"}
+
+    async def together(client):
+        first = [
+            asyncio.create_task(client.post("/search", files=files)),
+            asyncio.create_task(client.post("/explain", files=files, data=said)),
+        ]
+        for _ in first:
+            await asyncio.to_thread(begun.acquire, timeout=60)
+        refused = [
+            await client.post("/search", files=files),
+            await client.post("/explain", files=files, data=said),
+        ]
+        words = await client.post("/search", json={"text": "a dog"})
+        gate.set()
+        return (
+            refused,
+            words,
+            await asyncio.gather(*first),
+            await client.post("/search", files=files),
+        )
+
+    refused, words, answered, last = asked(app, together)
+    for answer in refused:
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        assert answer.json()["error"] == "too many pictures are waiting; try again in a moment"
+    assert {answer.status_code for answer in (words, *answered, last)} == {200}
+
+
+def test_no_picture_is_opened_in_the_process_of_the_server(root, monkeypatch):
+    """Nothing ends a decoder in a thread."""
+    app = served(root)
+
+    def broken(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(Image, "open", broken)
+    files = {"picture": ("new.png", content(painted(1)))}
+    for answer in (
+        posted(app, "/search", files=files),
+        posted(app, "/explain", files=files, data={"caption": "a red dog"}),
+        posted(app, "/explain", json=EXPLAINED),
+        got(app, "/picture", params={"id": IDS[4]}),
+    ):
+        assert answer.status_code == 200, answer.text
+
+
 EXPLAINED = {"id": IDS[3], "caption": "a red dog"}
 
 

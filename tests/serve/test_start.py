@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -130,6 +131,18 @@ def test_models_that_do_not_fit_are_refused(root, ran, more, said):
 def test_data_of_other_images_are_refused(root, ran):
     with pytest.raises(ValueError, match=r"none of the images of .* is in scenes"):
         serve(root / "index", settings=FREE, source=DataSource("scenes:images=36"))
+
+
+def test_sigterm_while_models_are_opened_ends_well(root, ran, monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        "counterfoil.serve.run.open_reranker", lambda *_: signal.raise_signal(signal.SIGTERM)
+    )
+    with pytest.raises(SystemExit) as ended:
+        serve(root / "index", settings=FREE)
+    assert ended.value.code == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not ran
 
 
 def test_missing_library_is_named(root, ran, monkeypatch):

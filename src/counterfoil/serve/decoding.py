@@ -286,20 +286,13 @@ def _write(pipe: IO[bytes], head: dict[str, Any], body: bytes) -> None:
 
 def _serve(seconds: int, memory: int) -> None:
     """Answer requests until the server closes the pipe."""
-    try:
-        import resource
-    except ImportError:  # on Windows the clock alone limits a picture
-        limits: Any = None
-    else:
-        limits = resource
-        limits.setrlimit(limits.RLIMIT_AS, (memory, memory))
-        limits.setrlimit(limits.RLIMIT_CORE, (0, 0))
+    _limit("AS", memory)
+    _limit("CORE", 0)
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         content = sys.stdin.buffer.read(request["bytes"])
-        if limits is not None:  # the kernel counts from the start of the process, and kills it
-            hard = limits.getrlimit(limits.RLIMIT_CPU)[1]
-            limits.setrlimit(limits.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
+        # the kernel counts from the start of the process
+        _limit("CPU", int(time.process_time()) + seconds + 1)
         try:
             answer, body = _answer(request, content)
         except PictureError as error:
@@ -307,6 +300,18 @@ def _serve(seconds: int, memory: int) -> None:
         except Exception:  # of a file of the index; its message names the path
             answer, body = {"status": 404, "detail": "the picture cannot be read any more"}, b""
         _write(sys.stdout.buffer, {**answer, "bytes": len(body)}, body)
+
+
+def _limit(name: str, value: int) -> None:
+    """Limit a resource of this process; the kernel kills it, or refuses memory."""
+    try:
+        import resource
+    except ImportError:  # on Windows the clock alone limits a picture
+        return
+    kind = getattr(resource, f"RLIMIT_{name}")
+    hard = resource.getrlimit(kind)[1]
+    with suppress(OSError, ValueError):  # macOS limits no memory; another limit may be lower
+        resource.setrlimit(kind, (value, hard))
 
 
 def _answer(request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:

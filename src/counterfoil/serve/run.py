@@ -48,7 +48,11 @@ def serve(
         message = f'serving needs {error.name}; install it: pip install "counterfoil[web]"'
         raise ValueError(message) from None
     limits = settings or ServerSettings()
-    with open_index(index, model=model) as opened, listen(limits) as listener:
+    with (
+        _end_at_sigterm(),  # also while the models are opened
+        open_index(index, model=model) as opened,
+        listen(limits) as listener,
+    ):
         dataset = source and source.open()
         reranker = open_reranker(rerank, depth, dataset)
         if reranker is not None and explainer == rerank:
@@ -120,6 +124,20 @@ def url(settings: ServerSettings, listener: socket.socket) -> str:
     """Address of the server for a browser."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"http://{host}:{listener.getsockname()[1]}/"
+
+
+@contextmanager
+def _end_at_sigterm() -> Iterator[None]:
+    """End the command with exit code 0 at SIGTERM."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(0)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class DatasetPictures(Pictures):
         data, column = self.sources[split]
         try:
             return rgb(data[place][column])
-        except (OSError, SyntaxError, AttributeError, TypeError) as error:
+        except Exception as error:  # decoders raise anything at damaged bytes
             raise ValueError(f"{self.place(row)} cannot be read as a picture: {error}") from error
 
     def place(self, row: int) -> str:
