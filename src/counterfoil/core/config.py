@@ -211,17 +211,18 @@ def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
         f"{call!r} does not exist in this version of counterfoil; the file was written by another "
         "one"
     )
-    if call.isidentifier() and not name:
-        raise ValueError(missing)
     if module.partition(".")[0] not in allow or not name.isidentifier():
         raise ValueError(
             f"{call!r} is not something this file may call; allowed are classes and functions of "
             f"{', '.join(allow)}"
         )
     try:
-        return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
+        made = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(missing) from error
+    if not callable(made):
+        raise ValueError(missing)
+    return cast("Callable[..., Any]", made)
 
 
 def parse_choice(choices: Iterable[str], text: object, what: str) -> str:

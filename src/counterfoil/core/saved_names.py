@@ -1,8 +1,8 @@
 """Stable names of classes in saved files: model folders, recipes, stores, digests.
 
 A configuration is saved as ``{"call": "SCAN", ...}``. When a class is moved or renamed, its name in
-files stays and only its place in the table below changes. A class of another package has no entry
-and is saved as ``package.module:Class``.
+files stays and only its place in the table below changes. A loss without an entry is saved by its
+name in `counterfoil.losses`; a class of another package as ``package.module:Class``.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ _WRITTEN_BY_0_1: Mapping[str, str] = {
     "objectives/words": "Words",
 }
 
+LOSSES = "counterfoil.losses"  # every loss is an attribute of this package
 _NAMES = {place: name for name, place in PLACES.items()}
 _CONVERTED = {
     f"counterfoil.{module.replace('/', '.')}:{name}": name
@@ -188,9 +189,10 @@ _CONVERTED = {
 
 
 def saved_name(make: Callable[..., Any]) -> str:
-    """Name of a class or function in files; ``module:qualname`` if the table has no entry."""
+    """Name of a class or function in files; ``module:qualname`` for those of other packages."""
     place = f"{make.__module__}:{make.__qualname__}"
-    return _NAMES.get(place, place)
+    is_loss = make.__module__.startswith(f"{LOSSES}.")
+    return _NAMES.get(place, make.__qualname__ if is_loss else place)
 
 
 def short_name(make: Callable[..., Any]) -> str:
@@ -201,4 +203,4 @@ def short_name(make: Callable[..., Any]) -> str:
 def place_of(name: str) -> str:
     """``module:qualname`` of a name in a file of this version or of 0.1; other names unchanged."""
     name = _CONVERTED.get(name, name)
-    return PLACES.get(name, name)
+    return PLACES.get(name, f"{LOSSES}:{name}" if name.isidentifier() else name)

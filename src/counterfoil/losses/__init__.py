@@ -10,88 +10,39 @@
 
 from __future__ import annotations
 
-from counterfoil.losses.aoq import (
-    AdaptiveQuintuplet,
-    OfflineQuintuplet,
-    OfflineTriplet,
-    OnlineQuintuplet,
+from counterfoil.losses import (
+    aoq,
+    base,
+    baselines,
+    contrastive,
+    ndgl,
+    queue,
+    schedules,
+    tags,
+    tiled,
+    triplet,
 )
-from counterfoil.losses.base import Loss, WeightedSum, weighted_sum
-from counterfoil.losses.baselines import (
-    DebiasedContrastiveLoss,
-    DistanceWeightedTripletLoss,
-    LSEHLoss,
-    PosteriorTripletLoss,
-    SelectiveHardNegativeLoss,
-    SelfAdjustedCFMLoss,
-    SelfExpandingLoss,
-    SelfExploredCFMLoss,
-)
-from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss, SigmoidLoss
-from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
-from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
-from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
-from counterfoil.losses.tags import WordLoss
-from counterfoil.losses.tiled import tiled_hardest_triplet, tiled_info_nce
-from counterfoil.losses.triplet import (
-    HardestTripletLoss,
-    MarginRankingLoss,
-    MeanTripletLoss,
-    SemiHardTripletLoss,
-    SumTripletLoss,
-)
+from counterfoil.losses.aoq import *
+from counterfoil.losses.base import *
+from counterfoil.losses.baselines import *
+from counterfoil.losses.contrastive import *
+from counterfoil.losses.ndgl import *
+from counterfoil.losses.queue import *
+from counterfoil.losses.schedules import *
+from counterfoil.losses.tags import *
+from counterfoil.losses.tiled import *
+from counterfoil.losses.triplet import *
 
-# the names in the papers
-DCLLoss = HCLLoss = DebiasedContrastiveLoss  # tau_plus=, beta=
-FNELoss = PosteriorTripletLoss
-HNRLoss = HardNegativeRectificationLoss
-MRLoss = MarginDistillationLoss
-NegCLIPLoss = InfoNCEWithCandidatesLoss
-SelHNLoss = SelectiveHardNegativeLoss
-SigLIPLoss = SigmoidLoss
-VSEPPLoss = HardestTripletLoss
-
+# a family's file lists what it exports, so that a new loss touches that file alone
 __all__ = [
-    "AdaptiveQuintuplet",
-    "DCLLoss",
-    "DebiasedContrastiveLoss",
-    "DistanceWeightedTripletLoss",
-    "FNELoss",
-    "HCLLoss",
-    "HNRLoss",
-    "HardNegativeRectificationLoss",
-    "HardestTripletLoss",
-    "InfoNCELoss",
-    "InfoNCEWithCandidatesLoss",
-    "LSEHLoss",
-    "LinearRamp",
-    "Loss",
-    "MRLoss",
-    "MarginDistillationLoss",
-    "MarginRankingLoss",
-    "MeanTripletLoss",
-    "MomentumQueueLoss",
-    "NegCLIPLoss",
-    "OfflineQuintuplet",
-    "OfflineTriplet",
-    "OnlineQuintuplet",
-    "PosteriorTripletLoss",
-    "SelHNLoss",
-    "SelectiveHardNegativeLoss",
-    "SelfAdjustedCFMLoss",
-    "SelfExpandingLoss",
-    "SelfExploredCFMLoss",
-    "SemiHardTripletLoss",
-    "SigLIPLoss",
-    "SigmoidLoss",
-    "StartAt",
-    "SumTripletLoss",
-    "SwitchAfter",
-    "UTOLoss",
-    "VSEPPLoss",
-    "WeightedSum",
-    "WordLoss",
-    "tiled_hardest_triplet",
-    "tiled_info_nce",
-    "weighted_sum",
+    *aoq.__all__,
+    *base.__all__,
+    *baselines.__all__,
+    *contrastive.__all__,
+    *ndgl.__all__,
+    *queue.__all__,
+    *schedules.__all__,
+    *tags.__all__,
+    *tiled.__all__,
+    *triplet.__all__,
 ]

@@ -32,6 +32,13 @@ from counterfoil.losses.base import (
     positive_scores,
 )
 
+__all__ = [
+    "AdaptiveQuintuplet",
+    "OfflineQuintuplet",
+    "OfflineTriplet",
+    "OnlineQuintuplet",
+]
+
 OFFLINE = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
 DERIVED = frozenset({Role.CROSS, Role.COMPANION})
 

@@ -43,6 +43,8 @@ from counterfoil.core.types import (
     WordTask,
 )
 
+__all__ = ["Loss", "WeightedSum", "weighted_sum"]
+
 Reduction = Literal["sum", "mean"]
 Output = TypeVar("Output")
 

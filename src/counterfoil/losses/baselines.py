@@ -23,6 +23,21 @@ from counterfoil.losses.base import (
 )
 from counterfoil.losses.triplet import TripletLoss
 
+__all__ = [
+    "DCLLoss",
+    "DebiasedContrastiveLoss",
+    "DistanceWeightedTripletLoss",
+    "FNELoss",
+    "HCLLoss",
+    "LSEHLoss",
+    "PosteriorTripletLoss",
+    "SelHNLoss",
+    "SelectiveHardNegativeLoss",
+    "SelfAdjustedCFMLoss",
+    "SelfExpandingLoss",
+    "SelfExploredCFMLoss",
+]
+
 LSEHReference = Literal["hardest", "sum"]
 SameImage = Literal["excluded", "no margin"]
 
@@ -621,3 +636,9 @@ class SelfExpandingLoss(Loss):
         if self.against == "all":
             return costs.sum()
         return (costs.sum(2) / wrong.isfinite().sum(2).clamp(min=1)).sum()
+
+
+# the names in the papers
+DCLLoss = HCLLoss = DebiasedContrastiveLoss  # tau_plus=, beta=
+FNELoss = PosteriorTripletLoss
+SelHNLoss = SelectiveHardNegativeLoss

@@ -20,6 +20,14 @@ from counterfoil.losses.base import (
 )
 from counterfoil.losses.tiled import tiled_info_nce
 
+__all__ = [
+    "InfoNCELoss",
+    "InfoNCEWithCandidatesLoss",
+    "NegCLIPLoss",
+    "SigLIPLoss",
+    "SigmoidLoss",
+]
+
 
 @final
 class InfoNCELoss(Loss):
@@ -215,3 +223,8 @@ class InfoNCEWithCandidatesLoss(Loss):
             excess = (candidates / self.temperature).logsumexp(1) - true.score / self.temperature
             costs.append(softplus(excess))
         return self.reduce(torch.stack(costs).sum() / 2, grid)
+
+
+# the names in the papers
+NegCLIPLoss = InfoNCEWithCandidatesLoss
+SigLIPLoss = SigmoidLoss

@@ -23,6 +23,13 @@ from counterfoil.core.types import Role, ScoreMatrix, Scores
 from counterfoil.losses.aoq import OFFLINE
 from counterfoil.losses.base import Loss, Reduction, positive_scores
 
+__all__ = [
+    "HNRLoss",
+    "HardNegativeRectificationLoss",
+    "MRLoss",
+    "MarginDistillationLoss",
+]
+
 
 @final
 class GuidedScores(NamedTuple):
@@ -381,3 +388,8 @@ def _with_mined(sides: GuidedDirections, scores: Scores, grid: ScoreMatrix) -> G
 def _sum_of_directions(parts: list[Tensor], reduction: Reduction) -> Tensor:
     """The sum of both directions, each reduced over its own anchors."""
     return torch.stack([p.mean() if reduction == "mean" else p.sum() for p in parts]).sum()
+
+
+# the names in the papers
+HNRLoss = HardNegativeRectificationLoss
+MRLoss = MarginDistillationLoss

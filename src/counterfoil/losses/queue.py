@@ -10,6 +10,8 @@ from torch import Tensor
 from counterfoil.core.types import Role, Scores
 from counterfoil.losses.base import Loss, Reduction
 
+__all__ = ["MomentumQueueLoss", "UTOLoss"]
+
 DIRECTIONS = ((Role.QUEUE_TEXT, Role.KEY_TEXT), (Role.QUEUE_IMAGE, Role.KEY_IMAGE))
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 from counterfoil.core.types import Scores
 from counterfoil.losses.base import Loss, zero_loss
 
+__all__ = ["LinearRamp", "StartAt", "SwitchAfter"]
+
 
 class LossSchedule(Loss):
     """Base of losses made of other losses: it needs all that they need.

@@ -10,6 +10,8 @@ from torch import Tensor
 from counterfoil.core.types import Scores, WordTask
 from counterfoil.losses.base import Loss, Reduction
 
+__all__ = ["WordLoss"]
+
 
 @final
 class WordLoss(Loss):

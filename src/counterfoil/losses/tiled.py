@@ -20,6 +20,8 @@ from torch.nn.functional import softplus
 from counterfoil.core.types import Pairs
 from counterfoil.losses.base import Reduction, hinge
 
+__all__ = ["tiled_hardest_triplet", "tiled_info_nce"]
+
 
 def tiled_info_nce(
     images: Tensor,

@@ -19,6 +19,15 @@ from counterfoil.losses.base import (
 )
 from counterfoil.losses.tiled import tiled_hardest_triplet
 
+__all__ = [
+    "HardestTripletLoss",
+    "MarginRankingLoss",
+    "MeanTripletLoss",
+    "SemiHardTripletLoss",
+    "SumTripletLoss",
+    "VSEPPLoss",
+]
+
 
 class TripletLoss(Loss):
     """Base of losses that hold each true pair against wrong texts and against wrong images.
@@ -203,3 +212,7 @@ class MarginRankingLoss(Loss):
         cost = hinge(candidates, grid.anchor.unsqueeze(1), self.margin).sum(1)
         count = candidates.isneginf().logical_not().sum(1)
         return self.reduce((cost / count.clamp(min=1)).sum(), grid)
+
+
+# the names in the papers
+VSEPPLoss = HardestTripletLoss
