@@ -178,3 +178,11 @@ def test_threads_of_many_requests_share_the_processes(tmp_path):
     assert len(decoder._all) <= 2
     decoder.close()
     assert not [thread for thread in decoder._threads._threads if thread.is_alive()]
+
+
+def test_a_process_ends_with_the_server():
+    """A server that is killed closes nothing, but its pipes are closed."""
+    process = decoding._Process(20, 2**31)
+    process._process.stdin.close()
+    assert process._process.wait(60) == 0
+    process.kill()
