@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from counterfoil import __version__
 from counterfoil.core import distributed
@@ -132,10 +134,13 @@ def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Mod
     if metadata.get("model") != card_digest:
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
     try:
-        model = card.model.build()
-    except TypeError as error:
+        with _BoundedBuild(weights, folder / CARD):
+            model = card.model.build()
+    except ValueError:
+        raise
+    except Exception as error:  # constructors raise anything at wrong arguments
         raise ValueError(
-            f"{folder / CARD} does not fit this version of counterfoil: {error}"
+            f"{folder / CARD} does not fit this version of counterfoil: {first_line(error)}"
         ) from error
     try:
         model.load_state_dict(weights)
@@ -182,15 +187,58 @@ def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
 
 
 def _check_calls(spec: Config[Any], path: Path) -> None:
-    """Refuse calls of anything but modules: a model folder may come from anybody."""
+    """Refuse calls of anything but modules, and downloads: a model folder may come from anybody."""
     for call in _inner_calls(spec):
         parent = RetrievalModel if call is spec else nn.Module
         if isinstance(call.make, type) and issubclass(call.make, parent):
+            _check_sources(call, path)
             continue
         name = getattr(call.make, "__qualname__", call.make)
         if call is spec:
             raise ValueError(f"{path} describes {name}, which is no retrieval model")
         raise ValueError(f"{path} calls {name}, which is no part of a model; the file is refused")
+
+
+def _check_sources(call: Config[Any], path: Path) -> None:
+    """Refuse a pretrained part that does not carry its configuration: it would ask the hub."""
+    known = inspect.signature(call.make).parameters
+    if "pretrained" not in known:
+        return
+    given = {name: one.default for name, one in known.items()} | dict(call.arguments)
+    carried = isinstance(given["config"], str) if "config" in known else ":" not in given["name"]
+    if given["pretrained"] is not False or not carried:
+        raise ValueError(
+            f"{path} asks for weights or a configuration from elsewhere for its "
+            f"{call.make.__qualname__}; a saved model brings its own, and the file is refused"
+        )
+
+
+class _BoundedBuild(TorchFunctionMode):
+    """Limits what a model may allocate while it is built, by the tensors of its weights file.
+
+    A card that asks for a million layers or a vocabulary of billions ends here before the memory
+    is touched; whether shapes fit is checked afterwards, when the weights are loaded.
+    """
+
+    MAKERS = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.arange, torch.eye})
+    MAKERS |= {torch.rand, torch.randn, torch.linspace, torch.empty_strided}
+
+    def __init__(self, weights: Mapping[str, Tensor], path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.calls = 20_000 + 200 * len(weights)  # 10 to 20 a tensor are usual
+        self.numbers = 2**24 + 4 * max((tensor.numel() for tensor in weights.values()), default=0)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.calls -= 1
+        given = kwargs or {}
+        size = given.get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
+        sides = [side for side in size if isinstance(side, int)]
+        if self.calls < 0 or (func in self.MAKERS and math.prod(sides) > self.numbers):
+            raise ValueError(f"{self.path} asks for a much larger model than its weights are")
+        return func(*args, **given)
 
 
 def _inner_calls(value: Any) -> Iterator[Config[Any]]:

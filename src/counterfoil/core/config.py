@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, final, get_args
 
-from counterfoil.core.saved_names import place_of, saved_name
+from counterfoil.core.saved_names import is_place, place_of, saved_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -206,15 +206,20 @@ def _from_plain(value: Any, allow: tuple[str, ...]) -> Any:
 
 
 def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
-    module, _, name = place_of(call).partition(":")
+    place = place_of(call)
+    module, _, name = place.partition(":")
     missing = (
         f"{call!r} does not exist in this version of counterfoil; the file was written by another "
         "one"
     )
-    if module.partition(".")[0] not in allow or not name.isidentifier():
+    package = module.partition(".")[0]
+    # checked before the import, which runs the module: a file may come from anybody
+    unnamed = package == "counterfoil" and not is_place(place)
+    if package not in allow or not name.isidentifier() or unnamed:
         raise ValueError(
-            f"{call!r} is not something this file may call; allowed are classes and functions of "
-            f"{', '.join(allow)}"
+            f"{call!r} is not something this file may call; allowed are what has a name in files "
+            f"(counterfoil.core.saved_names), and of other packages: "
+            f"{', '.join(one for one in allow if one != 'counterfoil') or 'nothing'}"
         )
     try:
         made = getattr(importlib.import_module(module), name)

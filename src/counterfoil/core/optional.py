@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -16,3 +17,12 @@ def optional_import(module: str, needs: str) -> Any:
         return import_module(module)
     except ImportError:
         raise ValueError(needs) from None
+
+
+def hub_options(name: str) -> dict[str, bool]:
+    """Options of every `from_pretrained` of transformers for a folder or a name on the hub.
+
+    A repository's own code is never run, and a local folder never asks the hub, whatever its files
+    name.
+    """
+    return {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}

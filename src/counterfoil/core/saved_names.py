@@ -200,6 +200,11 @@ def short_name(make: Callable[..., Any]) -> str:
     return saved_name(make).rpartition(":")[2]
 
 
+def is_place(place: str) -> bool:
+    """Whether files may name this ``module:class``: it is in the table, or a loss."""
+    return place in _NAMES or place.startswith(f"{LOSSES}:")
+
+
 def place_of(name: str) -> str:
     """``module:qualname`` of a name in a file of this version or of 0.1; other names unchanged."""
     name = _CONVERTED.get(name, name)

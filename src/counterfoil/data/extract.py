@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from counterfoil.core.io import write_json
-from counterfoil.core.optional import optional_import
+from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import (
@@ -160,10 +160,15 @@ def _from_hub(name: str, kind: str, words: str) -> tuple[Any, Any]:
     transformers = optional_import("transformers", needs)
     with _quiet():
         try:
-            processor = transformers.AutoImageProcessor.from_pretrained(name, backend="pil")
-            model = getattr(transformers, kind).from_pretrained(name, dtype=torch.float32)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            first = str(error).strip().splitlines()[0]
+            options = hub_options(name)
+            processor = transformers.AutoImageProcessor.from_pretrained(
+                name, backend="pil", **options
+            )
+            model = getattr(transformers, kind).from_pretrained(
+                name, dtype=torch.float32, **options
+            )
+        except Exception as error:  # libraries raise anything at damaged files
+            first = (str(error).strip().splitlines() or [repr(error)])[0]
             raise ValueError(f"{name!r} is no {words} that can be read: {first}") from error
     return processor, model
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import read_json, write_json
-from counterfoil.core.optional import optional_import
+from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.types import ModalityBatch
 
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
@@ -276,9 +276,9 @@ def _pretrained(name: str) -> Any:
     needs = f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
     transformers = optional_import("transformers", needs)
     try:
-        pieces = transformers.AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+        pieces = transformers.AutoTokenizer.from_pretrained(name, **hub_options(name))
+    except Exception as error:  # libraries raise anything at damaged files
+        first = (str(error).strip().splitlines() or [repr(error)])[0]
         raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
     if len(pieces) <= len(set(pieces.all_special_ids)):  # transformers invents an empty one
         raise ValueError(

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from counterfoil.core.console import progress
+from counterfoil.core.optional import hub_options
 from counterfoil.data.tokenizers import END, START, split_words
 from counterfoil.evaluation.bootstrap import Counted, Interval, Share, shares
 from counterfoil.models.layers.pretrained import import_transformers
@@ -230,9 +231,12 @@ class CausalLM:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
-            model = transformers.AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
-        except (OSError, ValueError, KeyError) as error:
+            options = hub_options(name)
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, **options)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                name, dtype=torch.float32, **options
+            )
+        except Exception as error:  # libraries raise anything at damaged files
             raise ValueError(
                 f"{name} cannot be read as a causal language model with its tokenizer; name a "
                 "folder or a model such as gpt2, or leave --lm out for one of n-grams"

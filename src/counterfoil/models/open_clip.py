@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, final
 
 from torch import nn
 from torch.nn.functional import pad
 
 from counterfoil.core.io import read_json, write_json
-from counterfoil.core.optional import optional_import
+from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers import pretrained as pretrained_layers
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
@@ -29,15 +28,6 @@ from counterfoil.models.layers.pretrained import PictureFormat, first_line
 PREFIX = "open_clip:"
 CONFIG = "open_clip_config.json"
 HUB, FOLDER = "hf-hub:", "local-dir:"  # open_clip's prefixes of model names
-REFUSED = (
-    RuntimeError,
-    OSError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    UnpicklingError,
-)
 FILES = (
     "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
@@ -165,7 +155,7 @@ def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
         if place is not None and not fresh:
             weights = _weights(place)
             open_clip_library().load_checkpoint(body, str(weights), weights_only=True)
-    except REFUSED as error:
+    except Exception as error:  # libraries raise anything at damaged files
         raise ValueError(
             f"{name} cannot be loaded as a model of open_clip: {first_line(error)}"
         ) from error
@@ -229,9 +219,9 @@ def _pad(text: Mapping[str, Any], folder: Path | None) -> int:
         return 0
     try:
         tokenizer = pretrained_layers.import_transformers().AutoTokenizer.from_pretrained(
-            str(folder or name)
+            str(folder or name), **hub_options(str(folder or name))
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # libraries raise anything at damaged files
         raise ValueError(
             f"{name!r} is no tokenizer that can be read here: {first_line(error)}"
         ) from error
@@ -252,6 +242,8 @@ def _build(plain: Mapping[str, Any], *, language: bool) -> nn.Module:
         if plain["language"] and not language:
             write_json(Path(folder) / "config.json", plain["language"])
             text |= {"hf_model_name": folder, "hf_model_pretrained": False}
+        elif not language:  # a card that names a language model on the hub
+            text.pop("hf_model_name", None)
         made: nn.Module = make(**model)
     return made
 

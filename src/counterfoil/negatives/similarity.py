@@ -24,7 +24,7 @@ from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import read_json
-from counterfoil.core.optional import optional_import
+from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.types import Batch
 from counterfoil.data.dataset import ImageTextDataset
 
@@ -67,8 +67,8 @@ def _load_encoder(name: str, device: torch.device | str) -> Any:
     )
     library = optional_import("sentence_transformers", needs)
     try:
-        return library.SentenceTransformer(name, device=str(device)).eval()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return library.SentenceTransformer(name, device=str(device), **hub_options(name)).eval()
+    except Exception as error:  # libraries raise anything at damaged files
         reason = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
         raise ValueError(f"{name!r} is no sentence encoder that can be read: {reason}") from error
 

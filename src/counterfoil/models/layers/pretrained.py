@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample
 
 from counterfoil.core.io import read_json
-from counterfoil.core.optional import optional_import
+from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -27,7 +28,10 @@ from counterfoil.models.layers.pooling import (
 from counterfoil.models.layers.towers import WordDrop, check_share, drop_cells
 
 FILES = ("model.safetensors", "pytorch_model.bin")
+# keys of a configuration by which transformers would fetch code, kernels or files
+FETCHED = ("auto_map", "attn_implementation", "_attn_implementation", "_name_or_path")
 HALF = (0.5, 0.5, 0.5)
+DEEPEST = 10_000  # layers of a model
 
 
 @final
@@ -67,8 +71,10 @@ def picture_format(name: str) -> PictureFormat:
     """Return the picture format of the model of this folder or name."""
     transformers = import_transformers()
     try:
-        plain, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
-    except (OSError, ValueError) as error:
+        plain, _ = transformers.ImageProcessingMixin.get_image_processor_dict(
+            name, local_files_only=Path(name).is_dir()
+        )
+    except Exception as error:  # libraries raise anything at damaged files
         raise ValueError(
             f"{name} does not say how its pictures are prepared: it has no preprocessor_config.json"
         ) from error
@@ -85,8 +91,10 @@ def picture_format(name: str) -> PictureFormat:
 def config_of(name: str) -> Any:
     """Return the configuration of the model of this folder or name."""
     try:
-        return import_transformers().AutoConfig.from_pretrained(name)
-    except (OSError, ValueError, KeyError) as error:
+        config = import_transformers().AutoConfig.from_pretrained(name, **hub_options(name))
+        _check_depth(config.to_dict())
+        return config
+    except Exception as error:  # libraries raise anything at damaged files
         raise ValueError(_missing(name, error)) from error
 
 
@@ -121,11 +129,16 @@ def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> 
     transformers.utils.logging.disable_progress_bar()
     try:
         if pretrained:
-            model = transformers.AutoModel.from_pretrained(name, dtype=torch.float32)
+            config_of(name)
+            model = transformers.AutoModel.from_pretrained(
+                name, dtype=torch.float32, **hub_options(name)
+            )
         else:
             settings = _read_config(config) if config else config_of(name)
-            model = transformers.AutoModel.from_config(settings, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
+            model = transformers.AutoModel.from_config(
+                settings, dtype=torch.float32, trust_remote_code=False
+            )
+    except Exception as error:  # libraries raise anything at damaged files
         raise ValueError(_missing(name, error)) from error
     finally:
         transformers.utils.logging.set_verbosity(quiet)
@@ -158,8 +171,18 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [repr(error)])[0].rstrip(". ")
 
 
+def _check_depth(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration that would take hours to build, before it is built."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            _check_depth(value)
+        elif isinstance(value, int) and value > DEEPEST and ("layers" in key or "depth" in key):
+            raise ValueError(f"{key} is {value}, and the limit is {DEEPEST}")
+
+
 def _read_config(written: str) -> Any:
-    plain = json.loads(written)
+    # a card may come from anybody: no code or kernel of a repository that it names is fetched
+    plain = {k: v for k, v in json.loads(written).items() if k not in FETCHED}
     return import_transformers().AutoConfig.for_model(plain.pop("model_type"), **plain)
 
 
