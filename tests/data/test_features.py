@@ -11,6 +11,7 @@ from counterfoil.data.features import (
     RowStack,
     feature_mean_std,
     open_features,
+    warn_of_zeros,
     write_feature_array,
 )
 from counterfoil.data.readers.precomp import features_of
@@ -72,8 +73,38 @@ def test_nan_is_named_by_its_row():
 
 
 def test_large_finite_values_are_no_nan():
-    stored = np.full((1, 2, 3), 3e38, np.float32)
+    stored = np.full((1, 2000, 3), 9e17, np.float32)  # the sum of squares overflows float32
     assert FeatureArray.of(stored).take(torch.tensor([0])).values.isfinite().all()
+
+
+def test_values_whose_squares_overflow_are_refused():
+    stored = random_array(2, 2, 3)
+    stored[1, 0, 0] = -3e38
+    features = FeatureArray.of(stored, where="x.npy")
+    assert features.take_unchecked(torch.arange(2))[1].tolist() == [True, False]
+    with pytest.raises(ValueError, match=r"x\.npy: row 1 holds .* larger ones than 1e\+18"):
+        features.take(torch.arange(2))
+
+
+@pytest.mark.parametrize("lengths", [[-1, 2], [2, 3], [1.5, 1], [float("nan"), 1]])
+def test_lengths_are_numbers_of_stored_regions(lengths):
+    with pytest.raises(ValueError, match="whole numbers from 0 to 2"):
+        FeatureArray.of(random_array(2, 2, 3), lengths=np.array(lengths))
+
+
+def test_boxes_and_scales_are_numbers():
+    features = FeatureArray.of(random_array(2, 2, 3), boxes=np.full((2, 2, 4), np.nan))
+    with pytest.raises(ValueError, match="the boxes hold NaN"):
+        features.take(torch.arange(2))
+    with pytest.raises(ValueError, match="the scale holds NaN"):
+        FeatureArray.of(np.ones((2, 2, 3), np.int8), scale=np.array([1, np.inf, 1]))
+
+
+def test_zeros_are_warned_of(capsys):
+    warn_of_zeros(FeatureArray.of(random_array(40, 2, 3)))
+    assert not capsys.readouterr().err
+    warn_of_zeros(FeatureArray.of(np.zeros((40, 2, 3), np.float32), where="x.npy"))
+    assert "x.npy are zero" in capsys.readouterr().err
 
 
 def test_stack_reads_parts_as_one():

@@ -155,6 +155,13 @@ def test_round_trip(tmp_path):
         ),
         ("captions.jsonl", '{"image": 3, "caption": "x"}', "line 1: the image is 3"),
         ("captions.jsonl", '{"image": "a.jpg", "caption": 3}', "line 1: the caption is 3"),
+        (
+            "captions.jsonl",
+            '{"image": "a.jpg", "caption": "x", "split": ["train"]}',
+            r"line 1: the split is \['train'\]; text is needed",
+        ),
+        ("captions.jsonl", '{"image": "a.jpg", "caption": "x", "id": {}}', "line 1: the id is {}"),
+        ("captions.jsonl", '{"image": "a.jpg", "caption": ' + "[" * 9_999, "line 1 is not JSON"),
         ("captions.jsonl", '{"image": "a.jpg", "captions": [3]}', r"the caption is \[3\]"),
         (
             "captions.csv",

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -134,7 +135,21 @@ def test_what_a_lens_cannot_see(tmp_path):
         Processor(PixelProcessor(4), None).process(dataset).images(torch.tensor([0]))
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"eye": 3, "texts": false}', "{", '"x"'])
+def lens(images: object = "pixels", texts: object = False, **eye: object) -> str:
+    return json.dumps({"images": images, "eye": {"size": 8} | eye, "texts": texts})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{}", "[]", '{"eye": 3, "texts": false}', "{", '"x"', "[" * 9_999),
+        *(lens({}), lens(["pixels"]), lens("other"), lens(texts=None), lens("features")),
+        *(lens(size=0), lens(size=10**9), lens(size="8"), lens(size=None), lens(unknown=1)),
+        *(lens(mean=[0.5]), lens(mean=0.5), lens(deviation=[1, 1, 0]), lens(mean=[1, "a", 2])),
+        *(lens(mean=[1, 2, float("nan")]), lens(crop="yes"), lens(width=4)),
+        '{"images": "features", "texts": false, "eye": {"width": 3, "mean": [1]}}',
+    ],
+)
 def test_what_is_no_lens(tmp_path, content):
     (tmp_path / "lens.json").write_text(content)
     with pytest.raises(ValueError, match=r"lens\.json"):

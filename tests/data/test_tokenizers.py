@@ -4,6 +4,7 @@ import json
 import pickle
 import sys
 import types
+from collections.abc import Sequence
 from typing import final
 
 import pytest
@@ -102,7 +103,25 @@ def test_bad_vocabularies(words, sentence):
         WordTokenizer(words)
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"kind": "words"}', '{"kind": "other"}', "{"])
+def words_file(words: Sequence[object], longest: object) -> str:
+    return json.dumps({"kind": "words", "words": list(words), "longest": longest})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        "[]",
+        "{",
+        '{"kind": "words"}',
+        '{"kind": "other"}',
+        words_file([*SPECIAL, []], 9),
+        words_file(SPECIAL, 0),
+        words_file(SPECIAL, True),
+        words_file(SPECIAL, "9"),
+        words_file(SPECIAL, 10**30),
+    ],
+)
 def test_what_is_no_tokenizer(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError, match="tokenizer"):

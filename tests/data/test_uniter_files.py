@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -112,6 +113,36 @@ def test_damaged_records_are_named(tmp_path, damage):
     store(tmp_path / "feat_numbb2", names)
     with pytest.raises(ValueError, match=r"regions of 'a\.npz'"):
         open_feature_table(tmp_path)
+
+
+@pytest.mark.parametrize("counts", [[1], {NAMES[0]: 11}, dict.fromkeys(NAMES, 10**12)])
+def test_numbers_of_regions_are_checked(tmp_path, counts):
+    image_database(tmp_path, "feat_th0.2_max100_min10", compressed=True)
+    (tmp_path / "nbb_th0.2_max100_min10.json").write_text(json.dumps(counts))
+    with pytest.raises(ValueError, match="has no number of regions of"):
+        open_feature_table(tmp_path)
+
+
+@pytest.mark.parametrize("meta", [[], 3, "x"])
+def test_a_tokenizer_without_a_name(tmp_path, meta):
+    (text_database(tmp_path / "itm_train.db") / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(ValueError, match=r"meta\.json cannot be read as the name of the tokenizer"):
+        load_dataset(tmp_path)
+
+
+def test_truncated_databases_are_refused_before_their_pages_are_read(tmp_path):
+    file = text_database(tmp_path / "itm_train.db") / "data.mdb"
+    file.write_bytes(file.read_bytes()[: 2 * 4096 + 100])
+    with pytest.raises(ValueError, match=r"is not a whole LMDB database: .*truncated"):
+        load_dataset(tmp_path)
+
+
+def test_a_pipe_is_no_database(tmp_path):
+    file = text_database(tmp_path / "itm_train.db") / "data.mdb"
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match="no regular file"):
+        load_dataset(tmp_path)
 
 
 def test_several_environments_are_named(tmp_path):

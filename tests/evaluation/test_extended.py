@@ -62,7 +62,9 @@ def test_reads_the_package_layout(tmp_path):
     assert read_extended(path) == {12: {4, 5}, 3: {8}}
 
 
-@pytest.mark.parametrize("content", ["[[1, 2]]", '{"a": [1]}', '{"1": 5}', '{"1": ["x"]}', "{"])
+@pytest.mark.parametrize(
+    "content", ["[[1, 2]]", '{"a": [1]}', '{"1": 5}', '{"1": ["x"]}', '{"1": [1e999]}', "{"]
+)
 def test_bad_files(tmp_path, content):
     path = tmp_path / "truth.json"
     path.write_text(content)

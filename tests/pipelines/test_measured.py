@@ -108,7 +108,10 @@ def test_a_cascade_round_trip(full, tmp_path, monkeypatch, capsys):
     [
         (lambda f: (f / "evaluation.json").unlink(), "evaluation.json does not exist"),
         (lambda f: (f / "evaluation.json").write_text("{"), "cannot be read as an evaluation"),
-        (lambda f: (f / "evaluation.json").write_text("{}"), "holds a damaged evaluation"),
+        (
+            lambda f: (f / "evaluation.json").write_text("{}"),
+            "cannot be read as an evaluation: no 'setting'",
+        ),
         (lambda f: (f / "evaluation.safetensors").unlink(), "does not exist"),
         (lambda f: (f / "evaluation.safetensors").write_bytes(b"x"), "is damaged"),
     ],

@@ -272,6 +272,38 @@ def test_damage_is_a_sentence(tmp_path, name):
         _ = VectorIndex(damaged(tmp_path / "x", name)).images.rows
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+def test_vectors_that_give_no_score_are_no_empty_answer(tmp_path, value):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(5), torch.randn(5, 8)))
+    np.save(tmp_path / "x" / "000000-images.npy", np.full((5, 8), value, np.float32))
+    with pytest.raises(ValueError, match="holds vectors of NaN or of huge numbers"):
+        VectorIndex(tmp_path / "x").images.search(torch.full((1, 8), 9.0), 2)
+    with pytest.raises(ValueError, match="the vector of a query holds NaN"):
+        index.images.search(torch.full((1, 8), torch.nan), 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"id": 3}', '{"id": "a", "text": null}', "[]", '"a"', "{}", '{"id": "a", "x": "b"}', "["],
+)
+def test_entries_are_texts(tmp_path, line):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(1), torch.randn(1, 8)))
+    (tmp_path / "x" / "000000-images.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match="cannot be read as entries of an index"):
+        _ = VectorIndex(tmp_path / "x").images.rows
+
+
+@pytest.mark.parametrize("numbers", [np.zeros((5, 1), np.int64), np.arange(5.0), np.arange(4)])
+def test_numbers_fit_the_vectors(tmp_path, numbers):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(5), torch.randn(5, 8)))
+    np.save(tmp_path / "x" / "000000-images.numbers.npy", numbers)
+    with pytest.raises(ValueError, match="make the index again"):
+        VectorIndex(tmp_path / "x")
+
+
 @pytest.mark.parametrize("name", ["-images.npy", "-images.jsonl"])
 def test_a_lost_file_is_a_sentence(tmp_path, name):
     index = empty(tmp_path / "x")

@@ -41,6 +41,12 @@ def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps({"step": 1}) + '\n{"step": 2, "lo')
     assert read_metrics(path) == [{"step": 1}]
+    path.write_text('{"step": 1}\n{"step": 2, "lo\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="line 2 is not JSON"):
+        read_metrics(path)
+    path.write_text('[1]\n{"step": 3}\n')
+    with pytest.raises(ValueError, match="line 1 holds no step"):
+        read_metrics(path)
     with pytest.raises(ValueError, match="does not exist; train first"):
         read_metrics(tmp_path / "none.jsonl")
 

@@ -8,15 +8,17 @@ and shape that the manifest promises. Every error is one sentence that ends in a
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from counterfoil.core.io import atomic_folder, read_array, read_json, write_array, write_json
 
@@ -24,6 +26,7 @@ MANIFEST = "manifest.json"
 KIND = "artifact"  # key of the manifest file that names the format; absent in files of 0.1
 
 Model = TypeVar("Model", bound=BaseModel)
+Checked = TypeVar("Checked")
 
 
 class ArtifactManifest(BaseModel):
@@ -151,14 +154,29 @@ class ArtifactFormat(Generic[Model]):
         )
 
 
-def validated(kind: type[Model], plain: object, path: Path, remedy: str) -> Model:
-    """Plain JSON of a file as a pydantic model.
+def validated(
+    kind: type[Checked], plain: object, path: Path, remedy: str, *, strict: bool | None = None
+) -> Checked:
+    """Plain JSON of a file as a pydantic model or a dataclass.
+
+    Args:
+        kind: class of the result.
+        plain: what `read_json` returned, or a part of it.
+        path: of the file, for errors.
+        remedy: end of errors.
+        strict: refuse numbers and texts in place of each other; None for what the class says.
 
     Raises:
         ValueError: the first thing that is wrong, in one sentence that ends in the remedy.
     """
     try:
-        return kind.model_validate(plain)
+        # as JSON: in Python's own values a strict tuple is no list
+        checked = TypeAdapter(kind).validate_json(json.dumps(plain), strict=strict)
+        if is_dataclass(kind) and isinstance(plain, dict):  # pydantic passes over unknown keys
+            inspect.signature(kind).bind(**plain)
+        return checked
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"{path} is damaged: {error}; {remedy}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"

@@ -24,11 +24,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from counterfoil.core.artifact import ArtifactFormat
+from counterfoil.core.console import warn
 from counterfoil.core.io import read_array
 from counterfoil.core.types import ModalityBatch
 
 Array = npt.NDArray[Any]
 KINDS = ("float16", "float32", "int8")
+LARGEST = 1e18  # of a value; squares of larger ones overflow float32, and scores become NaN
 
 
 class StoredRows(Protocol):
@@ -137,6 +139,14 @@ class FeatureArray:
                     f"{self.where} have shape {shape}, so the {part} need {expected}, not "
                     f"{tuple(array.shape)}"
                 )
+        counts = np.zeros(0) if self.lengths is None else np.asarray(self.lengths, np.float64)
+        if not bool(((counts >= 0) & (counts <= shape[1]) & (counts % 1 == 0)).all()):
+            raise ValueError(
+                f"{self.where} have {shape[1]} regions, so the lengths have to be whole numbers "
+                f"from 0 to {shape[1]}"
+            )
+        if self.scale is not None and not bool(np.isfinite(self.scale).all()):
+            raise ValueError(f"{self.where}: the scale holds NaN or infinite numbers")
 
     @staticmethod
     def of(
@@ -177,17 +187,19 @@ class FeatureArray:
             ValueError: a value is not a number.
         """
         values, mask = self._read(rows)
-        # The sum is a cheap first test; finite values may overflow it, so the exact one follows.
-        if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
-            bad = rows[~torch.isfinite(values).flatten(1).all(1)]
+        # The norm is a cheap first test; many values may overflow it, so the exact one follows.
+        if not torch.isfinite(torch.linalg.vector_norm(values)) and not _usable(values).all():
+            bad = rows[~_usable(values)]
             raise ValueError(
-                f"{self.where}: row {int(bad[0])} holds NaN or infinite values; "
-                "`counterfoil data check` lists all such rows"
+                f"{self.where}: row {int(bad[0])} holds NaN or infinite values, or larger ones "
+                f"than {LARGEST:.0e}; `counterfoil data check` lists all such rows"
             )
         boxes = None
         if self.boxes is not None:
             stored = self.rows[rows].numpy()
             boxes = torch.from_numpy(np.asarray(self.boxes[stored], np.float32))
+            if not bool(boxes.isfinite().all()):
+                raise ValueError(f"{self.where}: the boxes hold NaN or infinite numbers")
         return ModalityBatch(rows, values, mask, boxes)
 
     def likely(self, rows: Tensor) -> Tensor:
@@ -196,9 +208,9 @@ class FeatureArray:
         return torch.from_numpy(np.asarray(self.classes[self.rows[rows].numpy()], np.float32))
 
     def take_unchecked(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, R, F) unchecked features of some items, and (N,) bool, True if all are finite."""
+        """(N, R, F) unchecked features of some items, and (N,) bool, True if `take` reads them."""
         values, _ = self._read(rows)
-        return values, torch.isfinite(values).flatten(1).all(1)
+        return values, _usable(values)
 
     def _read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         stored = self.rows[rows].numpy()
@@ -210,6 +222,21 @@ class FeatureArray:
         lengths = torch.from_numpy(np.asarray(self.lengths[stored], np.int64))
         mask = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
         return values.masked_fill_(~mask.unsqueeze(2), 0.0), mask
+
+
+def _usable(values: Tensor) -> Tensor:
+    """(N,) bool, whether all values of an item are numbers of usable size."""
+    return (values.abs() <= LARGEST).flatten(1).all(1)  # False for NaN
+
+
+PROBES = 16  # items that are looked at when a data set is loaded
+
+
+def warn_of_zeros(features: FeatureArray) -> None:
+    """Warn of features that are all zero, by a sample: every score would be the same."""
+    rows = torch.linspace(0, len(features) - 1, min(PROBES, len(features))).round().long()
+    if len(rows) and not features.take_unchecked(rows)[0].any():
+        warn(f"{features.where} are zero in every row of a sample, so that all scores are equal")
 
 
 # Feature folders.

@@ -7,6 +7,7 @@ data set as regions, pixels, words or word pieces. A processor is fitted on the 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from counterfoil.core.artifact import validated
 from counterfoil.core.io import read_json, write_json
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
@@ -41,6 +43,8 @@ from counterfoil.data.tokenizers import (
 
 # A field added later: left out of digests at its default, so that those of older runs stay valid.
 LATER = {"later": True}
+
+LARGEST_SIDE = 16_384  # pixels of an image as a model reads it
 
 
 class ImageProcessor(ABC):
@@ -66,6 +70,18 @@ class ImageProcessor(ABC):
         """Inputs of images that are in no data set."""
 
 
+def _check_scaling(
+    mean: tuple[float, ...], deviation: tuple[float, ...], lengths: tuple[int, ...]
+) -> None:
+    if len(mean) != len(deviation) or len(mean) not in lengths:
+        raise ValueError(
+            f"a mean of {len(mean)} and a deviation of {len(deviation)} numbers were given; "
+            f"{lengths[-1]} are needed"
+        )
+    if not all(map(math.isfinite, (*mean, *deviation))) or min(deviation, default=1) <= 0:
+        raise ValueError("a mean or deviation is not finite, or a deviation is not above 0")
+
+
 @final
 @dataclass(frozen=True)
 class FeatureProcessor(ImageProcessor):
@@ -74,6 +90,11 @@ class FeatureProcessor(ImageProcessor):
     width: int  # F
     mean: tuple[float, ...] = ()  # F numbers, or () for none
     deviation: tuple[float, ...] = ()  # F numbers, or () for none
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"features of width {self.width} were named; at least 1 is needed")
+        _check_scaling(self.mean, self.deviation, (0, self.width))
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.features is None:
@@ -121,6 +142,14 @@ class PixelProcessor(ImageProcessor):
     divisor: int = 0
     width: int = 3
     frame: str = field(default="", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= LARGEST_SIDE or self.width != 3:
+            raise ValueError(
+                f"pixels of side {self.size} and {self.width} channels were named; 1 to "
+                f"{LARGEST_SIDE:,} and 3 are read"
+            )
+        _check_scaling(self.mean, self.deviation, (3,))
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.pictures is None:
@@ -210,17 +239,20 @@ class Processor:
         Raises:
             ValueError: there is none, or it was written by another version.
         """
-        plain = read_json(folder / "lens.json", "a processor")
-        try:
-            settings: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()
-            }
-            tokenizer = open_tokenizer(folder) if plain["texts"] else None
-            if plain["images"] == "features":
-                return Processor(FeatureProcessor(**settings), tokenizer)
-            return Processor(PixelProcessor(**settings), tokenizer)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{folder / 'lens.json'} is not a processor: {error!r}") from error
+        path = folder / "lens.json"
+        match read_json(path, "a processor"):
+            case {"images": "features" | "pixels" as kind, "eye": settings, "texts": bool(texts)}:
+                image_processor: ImageProcessor = validated(
+                    FeatureProcessor if kind == "features" else PixelProcessor,
+                    settings,
+                    path,
+                    "save the model again",
+                    strict=True,
+                )
+                return Processor(image_processor, open_tokenizer(folder) if texts else None)
+        raise ValueError(
+            f"{path} is not a processor: it needs images (features or pixels), eye and texts"
+        )
 
 
 @final

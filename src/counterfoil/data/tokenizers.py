@@ -250,17 +250,22 @@ class WordPieceTokenizer(Tokenizer):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+LONGEST = 1_000_000  # words or pieces of a caption
+
+
 def open_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer that was saved in a folder."""
-    match read_json(folder / "tokenizer.json", "a tokenizer"):
-        case {"kind": "words", "words": list(words), "longest": int(longest)}:
+    path = folder / "tokenizer.json"
+    content = read_json(path, "a tokenizer")
+    longest: Any = content.get("longest") if isinstance(content, dict) else None
+    match content if type(longest) is int and 1 <= longest <= LONGEST else None:
+        case {"kind": "words", "words": list(words)} if all(isinstance(w, str) for w in words):
             return WordTokenizer(words, longest=longest)
-        case {"kind": "pieces", "longest": int(longest)}:
+        case {"kind": "pieces"}:
             return WordPieceTokenizer(str(folder / "pieces"), longest=longest)
         case {
             "kind": "open_clip",
             "clean": str(clean),
-            "longest": int(longest),
             "ends": bool(ends),
             "pieces": bool(has_pieces),
         }:
@@ -269,7 +274,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             return OpenClipTokenizer(
                 clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends
             )
-    raise ValueError(f"{folder / 'tokenizer.json'} is not a tokenizer that counterfoil wrote")
+    raise ValueError(f"{path} is not a tokenizer that counterfoil wrote")
 
 
 def _pretrained(name: str) -> Any:

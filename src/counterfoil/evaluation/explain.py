@@ -20,7 +20,7 @@ from torch import Tensor
 from counterfoil.core import distributed
 from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import check_file, read_json, write_json
 from counterfoil.core.resumable import FACTS, PartsFolder, check_facts
 from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel
 from counterfoil.data.caption_edits import TextChange
@@ -646,9 +646,10 @@ class ExplanationCheckpoint:
         if not path.exists():
             return None
         try:
-            return TypeAdapter(list[Explanation]).validate_json(path.read_bytes())
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
+            check_file(path)
+            return TypeAdapter(list[Explanation]).validate_json(path.read_bytes(), strict=True)
+        except (OSError, ValidationError) as error:
+            reason = str(error) if isinstance(error, OSError) else error.errors()[0]["msg"]
             raise ValueError(f"{path} holds no explanations: {reason}; delete it") from error
 
     def save(self, number: int, explanations: Sequence[Explanation]) -> None:

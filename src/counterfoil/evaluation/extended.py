@@ -40,7 +40,7 @@ def read_extended(path: Path) -> Positives:
     plain = read_json(path, "a ground-truth file")
     try:
         return {int(query): frozenset(int(item) for item in plain[query]) for query in plain}
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
         raise ValueError(
             f"{path} is not a ground-truth file: a JSON object from query id to a list of item "
             f"ids is needed ({error})"
@@ -378,7 +378,7 @@ def _rated(path: Path) -> Rated:
     plain = read_json(path, "CxC ratings")
     try:
         return {int(q): [(int(item), float(r)) for item, r in plain[q]] for q in plain}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
         raise ValueError(
             f"{path} holds no CxC ratings: a JSON object from query id to a list of "
             f"[item id, rating] is needed ({error})"

@@ -15,6 +15,7 @@ captions thus have no image; where more or fewer have, probabilities are too hig
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -90,8 +91,13 @@ class Calibration:
             if content["format"] != _VERSION:
                 raise ValueError
             z, surprise, score = map(float, content["slopes"])
-            return cls((z, surprise, score), float(content["offset"]), int(content["captions"]))
-        except (KeyError, TypeError, ValueError) as error:
+            offset, captions = float(content["offset"]), int(content["captions"])
+            if not all(0 <= slope < math.inf for slope in (z, surprise, score)):
+                raise ValueError
+            if not math.isfinite(offset) or captions < 1:
+                raise ValueError
+            return cls((z, surprise, score), offset, captions)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path} is no calibration that this version reads; delete it, or make it again "
                 "with `counterfoil index --output INDEX --calibrate DATA`"

@@ -325,6 +325,10 @@ class Collection:
                 f"{self.width}"
             )
         queries = queries.detach().cpu().float()
+        if not bool(queries.isfinite().all()):
+            raise ValueError(
+                "the vector of a query holds NaN or infinite numbers; try another model"
+            )
         count = max(_CANDIDATES_PER_RESULT * k, _MIN_CANDIDATES)
         while self.backend is not None and count < len(self):
             rows = self._live_rows_of(self.backend.candidates(queries, count))
@@ -347,7 +351,7 @@ class Collection:
         for query, own in zip(queries, rows):
             own = torch.unique(own[own >= 0])
             # a sum per row, not a product: a score must not depend on the other candidates
-            scores = (self.vectors(own) * query).sum(1)
+            scores = self._finite((self.vectors(own) * query).sum(1))
             keys.append(sort_descending(rank_keys(scores, own).unsqueeze(0))[:, :k])
         return torch.cat(keys)
 
@@ -361,9 +365,17 @@ class Collection:
                 rows = torch.arange(start + low, start + low + len(block))
                 full = block if len(block) == _ROWS else pad(block, (0, 0, 0, _ROWS - len(block)))
                 for place, group in enumerate(groups):
-                    scores = (group @ full.T)[:, : len(block)]
+                    scores = self._finite((group @ full.T)[:, : len(block)])
                     top[place] = self._merge(top[place], scores, rows)
         return sort_descending(torch.cat(top)[: len(queries)])
+
+    def _finite(self, scores: Tensor) -> Tensor:
+        """Scores, refused where vectors are damaged: a NaN would be no result, without a word."""
+        if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
+            raise ValueError(
+                f"{self.folder} holds vectors of NaN or of huge numbers; make the index again"
+            )
+        return scores
 
     def _merge(self, top: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
         """(q, k) rank keys of the best so far and of a block of scores."""

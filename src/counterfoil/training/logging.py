@@ -129,7 +129,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise
             continue
-        if not isinstance(value, dict) or type(value.get("step")) is not int:
+        if not isinstance(value, dict):
             raise ValueError(f"{where} holds no step of a training; train again")
         parsed.append(value)
     return parsed

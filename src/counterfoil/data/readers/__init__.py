@@ -12,6 +12,7 @@ from typing import Any
 from counterfoil.core.config import unknown_name
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import warn_of_zeros
 from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
 from counterfoil.data.readers.folder import LISTS, is_folder, read_folder
@@ -70,7 +71,12 @@ def load_dataset(
         dataset = _with_features(dataset, table)
     if corrections is not None:
         dataset = apply_corrections(dataset, read_corrections(corrections))
-    return dataset if table is None or table.is_file() else _with_features(dataset, table)
+    if table is not None and not table.is_file():
+        dataset = _with_features(dataset, table)
+    for stored in (dataset.features, dataset.text_features):
+        if stored is not None:
+            warn_of_zeros(stored)
+    return dataset
 
 
 def _path(given: str | Path | None) -> Path | None:

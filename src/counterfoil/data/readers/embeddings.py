@@ -80,7 +80,8 @@ def _image_ids(folder: Path, count: int) -> list[str]:
     if not path.exists():
         return [f"image/{row}" for row in range(count)]
     ids = read_json(path, "image ids")
-    if not isinstance(ids, list) or len(ids) != count or len(set(map(str, ids))) != count:
+    named = isinstance(ids, list) and all(type(name) in (str, int) for name in ids)
+    if not named or len(ids) != count or len(set(map(str, ids))) != count:
         raise ValueError(f"{path} needs a list of {count:,} different image ids")
     return [str(name) for name in ids]
 

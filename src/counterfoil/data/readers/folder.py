@@ -107,6 +107,9 @@ def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
         if not by_id:
             nested = not (folder / given).exists() and (folder / "images" / given).exists()
         path = (folder / "images" / given) if nested else folder / given
+        for name in ("id", "split"):
+            if not isinstance(row.get(name), str | int | None) or isinstance(row.get(name), bool):
+                raise ValueError(f"{where}: the {name} is {row[name]!r}; text is needed")
         key = given if row.get("id") in (None, "") else str(row["id"])
         split = canonical_split(str(row.get("split") or "")) or split_of_folder(Path(given))
         image = by_id.setdefault(key, _ImageEntry(path, split))

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from PIL import Image
 
+from counterfoil.core.io import check_file
 from counterfoil.core.optional import optional_import
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
 from counterfoil.data.images import Pictures, rgb
@@ -85,6 +86,9 @@ def _load(source: str) -> dict[str, Any]:
     needs = f'the data set {source!r} needs datasets: pip install "counterfoil[hf]"'
     datasets = optional_import("datasets", needs)
     try:
+        for file in (Path(source), *Path(source).glob("**/*")):
+            if file.exists() and not file.is_dir():
+                check_file(file)  # a pipe would hang in pyarrow, where no signal ends it
         if is_parquet(Path(source)):
             loaded = _load_parquet(Path(source))
         elif Path(source).is_dir():
@@ -119,7 +123,9 @@ def _rows(tables: Mapping[str, Any], source: str) -> Iterator[tuple[str, int, st
         wanted = [caption, *filter(None, [key, "split" if "split" in table.column_names else None])]
         for place, row in enumerate(table.select_columns(list(dict.fromkeys(wanted)))):
             whole = len(tables) == 1 and canonical_split(split) in ("", "train", "all")
-            own = str(row.get("split") or ("" if whole else split))
+            own = row.get("split") or ("" if whole else split)
+            if not isinstance(own, str):
+                raise ValueError(f"{source}, row {place}: the split is {own!r}; text is needed")
             label = f"{split or 'row'}/{place}" if key is None else str(row[key])
             yield split, place, label, canonical_split(own), _captions(row[caption], source, place)
 

@@ -18,11 +18,10 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import json
 import re
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -34,13 +33,15 @@ import numpy.typing as npt
 import torch
 
 from counterfoil.core.console import progress
-from counterfoil.core.io import read_json
+from counterfoil.core.io import check_file, parse_json, parsing, read_json
 from counterfoil.core.optional import optional_import
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
 from counterfoil.data.features import Array, FeatureArray, FeatureTable
 
 KEYS = "__keys__"
 CONFIDENCE, FEWEST, MOST = 0.2, 10, 100  # UNITER's rule for the number of regions
+MOST_COUNTED = 10_000  # regions of an image; more are a damaged file
+_RECORD = ("features", "norm_bb", "soft_labels", "conf")
 RECORDS_AT_ONCE = 512  # decoded records that are kept
 SPLITS = ("train", "restval", "val", "dev", "test")
 TSV_FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
@@ -67,22 +68,38 @@ class Environment:
         self._opened: Any = _OPENED.get(place)
         if self._opened is None:
             try:
+                check_file(folder / "data.mdb")
                 self._opened = lmdb.open(place, readonly=True, lock=False, readahead=False)
-            except lmdb.Error as error:
+                # a page beyond the end of a truncated file would end the process (SIGBUS)
+                pages = self._opened.info()["last_pgno"] + 1
+                if (folder / "data.mdb").stat().st_size < pages * self._opened.stat()["psize"]:
+                    raise OSError("data.mdb is truncated")
+            except (lmdb.Error, OSError) as error:
                 raise ValueError(f"{folder} is not a whole LMDB database: {error}") from error
             _OPENED[place] = self._opened
 
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        import lmdb
+
+        try:
+            with self._opened.begin() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise ValueError(f"{self.folder} is a damaged LMDB database: {error}") from error
+
     def read(self, key: str) -> bytes | None:
         """The bytes of a record; None if there is none."""
-        with self._opened.begin() as transaction:
+        with self._transaction() as transaction:
             value: bytes | None = transaction.get(key.encode())
         return value
 
     def keys(self) -> list[str]:
         """The keys of all records, without the list of keys itself."""
         if listed := self.read(KEYS):
-            return [str(key) for key in json.loads(listed)]
-        with self._opened.begin() as transaction:
+            with parsing(self.folder, "a database with a list of its keys"):
+                return [str(key) for key in parse_json(listed, KEYS)]
+        with self._transaction() as transaction:
             names = [bytes(key).decode() for key in transaction.cursor().iternext(values=False)]
         return [name for name in names if name != KEYS]
 
@@ -138,6 +155,9 @@ class RegionRecords(ABC):
 def region_table(records: RegionRecords) -> FeatureTable:
     """The features of all images, with boxes and the detector's class probabilities, if known."""
     names, lengths, first = records.names, records.lengths, records.record(records.names[0])
+    for name in ("features", "norm_bb"):
+        if name not in first or first[name].ndim != 2:
+            raise ValueError(f"{records.where}: {names[0]!r} has no {name} of its regions")
     columns = {
         name: RecordColumn(records, name, (len(names), int(lengths.max()), first[name].shape[1]))
         for name in ("features", "norm_bb", "soft_labels")
@@ -213,14 +233,17 @@ class ImageDatabase(RegionRecords):
         counts = folder.parent / f"nbb_{kind.removeprefix('feat_')}.json"
         if counts.exists():
             numbers = read_json(counts, "the numbers of regions")
-            missing = [name for name in self.names if type(numbers.get(name)) is not int]
-            if missing:
-                raise ValueError(f"{counts} has no number of regions of {missing[0]!r}")
-            return np.array([numbers[name] for name in self.names], np.int64)
+            known = numbers if isinstance(numbers, dict) else {}
+            for name in self.names:
+                if type(known.get(name)) is not int or not 0 <= known[name] <= MOST_COUNTED:
+                    raise ValueError(f"{counts} has no number of regions of {name!r}")
+            return np.array([known[name] for name in self.names], np.int64)
         with progress("images counted", len(self.names)) as advance:
             counted = []
             for name in self.names:
                 record = self.record(name)
+                if "conf" not in record:
+                    raise ValueError(f"{self.where}: {name!r} has no conf of its regions")
                 confident = int((record["conf"].ravel() > CONFIDENCE).sum())
                 counted.append(min(MOST, max(FEWEST, confident), len(record["features"])))
                 advance(1)
@@ -231,13 +254,17 @@ class ImageDatabase(RegionRecords):
         if value is None:
             raise ValueError(f"{self.where} has no regions of {name!r}")
         try:
-            if not value.startswith(b"PK"):
-                return unpack_arrays(value)
-            with np.load(io.BytesIO(value), allow_pickle=False) as archive:
-                known = ("features", "norm_bb", "soft_labels", "conf")
-                return {key: archive[key] for key in known if key in archive.files}
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            if value.startswith(b"PK"):
+                with np.load(io.BytesIO(value), allow_pickle=False) as archive:
+                    record = {key: archive[key] for key in _RECORD if key in archive.files}
+            else:
+                record = unpack_arrays(value)
+        except Exception as error:  # numpy and zipfile raise a dozen kinds for damaged bytes
             raise ValueError(f"{self.where}: regions of {name!r}: {error}") from error
+        arrays = {key: record[key] for key in _RECORD if isinstance(record.get(key), np.ndarray)}
+        if any(array.dtype.kind != "f" for array in arrays.values()) or "features" not in arrays:
+            raise ValueError(f"{self.where}: regions of {name!r} are no arrays of floats")
+        return arrays
 
 
 def is_image_database(folder: Path) -> bool:
@@ -337,7 +364,8 @@ def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
     if not isinstance(images, dict):
         raise ValueError(f"{folder / 'txt2img.json'} needs the image of each caption id")
     meta = read_json(folder / "meta.json", "the name of the tokenizer")
-    tokenizer = str(meta.get("tokenizer") or meta.get("toker") or "bert-base-cased")
+    with parsing(folder / "meta.json", "the name of the tokenizer"):
+        tokenizer = str(meta.get("tokenizer") or meta.get("toker") or "bert-base-cased")
     pieces = WordPieceTokenizer(tokenizer).pretrained
     environment = Environment(folder)
     for name, image in images.items():
@@ -348,9 +376,13 @@ def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
             record = unpack_arrays(frame.decompress(value))
             ids = [int(number) for number in record["input_ids"]]
             tree = _tree(record.get("tree") or {}, len(ids))
-        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+            tokens = tuple(pieces.convert_ids_to_tokens(ids))
+            if not all(isinstance(token, str) for token in tokens):
+                raise ValueError("it holds ids that the tokenizer does not have")
+        except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{folder}: caption {name!r} cannot be read: {error}") from error
-        tokens = tuple(pieces.convert_ids_to_tokens(ids))
+        except OverflowError:
+            raise ValueError(f"{folder}: caption {name!r} holds ids without end") from None
         yield StoredCaption(str(name), str(record.get("img_fname", image)), tokens, tree)
 
 
@@ -488,7 +520,13 @@ def _count(fields: _Fields, file: Path) -> int:
     if not fields["num_boxes"].isdigit():
         image = fields["image_id"].decode(errors="replace")
         raise ValueError(f"{file}: the number of boxes of image {image!r} is no number")
-    return int(fields["num_boxes"])
+    count = int(fields["num_boxes"])
+    if count > MOST_COUNTED:  # before memory for all of them is allocated
+        image = fields["image_id"].decode(errors="replace")
+        raise ValueError(
+            f"{file}: image {image!r} names {count:,} boxes; {MOST_COUNTED:,} are read"
+        )
+    return count
 
 
 def _decoded(fields: _Fields, name: str, file: Path) -> npt.NDArray[np.float32]:

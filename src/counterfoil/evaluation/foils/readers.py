@@ -125,8 +125,9 @@ def _with_lists(path: Path, number: int, row: Mapping[str | None, Any]) -> dict[
             try:
                 entry[key] = ast.literal_eval(entry[key])
             except (ValueError, SyntaxError, RecursionError, MemoryError):
+                shown = " ".join(entry[key].split())
                 raise ValueError(
-                    f"{path}, line {number}: {key} is no list of foils: {entry[key][:40]}"
+                    f"{path}, line {number}: {key} is no list of foils: {shown[:40]}"
                 ) from None
     return entry
 

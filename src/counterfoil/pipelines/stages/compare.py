@@ -9,17 +9,18 @@ intervals and paired tests, see `counterfoil.evaluation.bootstrap`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.console import output
+from counterfoil.core.io import parsing
 from counterfoil.data.scenes import scene
 from counterfoil.evaluation.bootstrap import Comparison
 from counterfoil.evaluation.foils.measures import compare_foils, item_margins, score_foils
@@ -265,6 +266,11 @@ def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tens
 def learning_curve(name: str, path: Path) -> LearningCurve:
     """A learning curve from ``metrics.jsonl``: dev figures and mean training loss by epoch."""
     lines = read_metrics(path)
+    with parsing(path, "the log of a training"):
+        return _curve(name, lines)
+
+
+def _curve(name: str, lines: Sequence[Mapping[str, Any]]) -> LearningCurve:
     dev = {line["epoch"]: line for line in lines if "dev_rsum" in line}
     losses = ((-(-line["epoch"] // 1), line["loss"]) for line in lines if "loss" in line)
     means: dict[float, float] = {}
@@ -275,7 +281,11 @@ def learning_curve(name: str, path: Path) -> LearningCurve:
 
     def measured(name: str) -> tuple[float, ...]:
         shown = [dev[epoch] for epoch in epochs if epoch in dev]
-        return tuple(line[name] for line in shown) if all(name in line for line in shown) else ()
+        return (
+            tuple(float(line[name]) for line in shown)
+            if all(name in line for line in shown)
+            else ()
+        )
 
     return LearningCurve(
         name,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, TypeVar, final
 
 from torch import Tensor
 
 from counterfoil.core import distributed
+from counterfoil.core.artifact import validated
 from counterfoil.core.console import output
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import parsing, read_json, write_json
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
@@ -44,6 +45,7 @@ from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 
 TOP = 10  # items of every list that are saved
+_T = TypeVar("_T")
 NUMBERS, TENSORS = "evaluation.json", "evaluation.safetensors"
 PARTS = ("ranks", "images", "folds")  # tensors of the ranked queries
 
@@ -254,21 +256,19 @@ class RetrievalEvaluation:
     @staticmethod
     def open(folder: Path) -> RetrievalEvaluation:
         """Read what `save` wrote."""
-        plain = read_json(folder / NUMBERS, "an evaluation")
+        path = folder / NUMBERS
+        plain = read_json(path, "an evaluation")
         tensors, about = read_tensors(folder / TENSORS, "the ranks of an evaluation")
-        try:
-            report = _report(plain, tensors)
+        with parsing(path, "an evaluation"):
             return RetrievalEvaluation(
-                report,
+                _report(plain, tensors, path),
                 tensors["texts"].long(),
                 tensors["text_scores"],
                 tensors["images"].long(),
                 tensors["image_scores"],
                 about["corpus"],
-                _shortlists(plain["shortlists"], tensors) if "shortlists" in plain else None,
+                _shortlists(plain["shortlists"], tensors, path) if "shortlists" in plain else None,
             )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{folder} holds a damaged evaluation: {error!r}") from error
 
 
 def build_shortlist(
@@ -294,31 +294,40 @@ def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:
     }
 
 
-def _shortlists(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ShortlistReport:
-    i2t, t2i = plain["ceiling"]
-    full = _report(plain["full"], tensors, "full_") if "full" in plain else None
+def _shortlists(
+    plain: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path
+) -> ShortlistReport:
+    i2t, t2i = map(float, plain["ceiling"])
+    full = _report(plain["full"], tensors, path, "full_") if "full" in plain else None
     curve = tuple(
-        CascadePoint(one["depth"], one["pairs"], _report(one, tensors, f"top-{one['depth']}_"))
+        CascadePoint(
+            int(one["depth"]),
+            int(one["pairs"]),
+            _report(one, tensors, path, f"top-{one['depth']}_"),
+        )
         for one in plain.get("curve", ())
     )
-    return ShortlistReport((i2t, t2i), _report(plain["first"], tensors, "first_"), full, curve)
+    first = _report(plain["first"], tensors, path, "first_")
+    return ShortlistReport((i2t, t2i), first, full, curve)
 
 
 def _report(
-    plain: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = ""
+    plain: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
 ) -> EvaluationReport:
-    setting = dict(plain["setting"])
-    protocol = Protocol(**setting.pop("protocol"))
+    def checked(kind: type[_T], content: object) -> _T:
+        return validated(kind, content, path, "evaluate again", strict=True)
+
     ranked = tuple(
         RankedQueries(side, *(tensors[f"{prefix}{side}_{part}"].long() for part in PARTS))
         for side in ("i2t", "t2i")
     )
     return EvaluationReport(
-        EvaluationSetting(protocol, **setting),
-        RecallMetrics(**plain["i2t"]),
-        RecallMetrics(**plain["t2i"]),
+        checked(EvaluationSetting, plain["setting"]),
+        checked(RecallMetrics, plain["i2t"]),
+        checked(RecallMetrics, plain["t2i"]),
         tuple(
-            (RecallMetrics(**fold["i2t"]), RecallMetrics(**fold["t2i"])) for fold in plain["folds"]
+            (checked(RecallMetrics, fold["i2t"]), checked(RecallMetrics, fold["t2i"]))
+            for fold in plain["folds"]
         ),
         (ranked[0], ranked[1]),
     )
