@@ -143,7 +143,10 @@ def _own_evaluations(name: str) -> list[Evaluation]:
     """Evaluations saved with a model, or made by the run that trained it."""
     folder = Path(name)
     if (folder / EVALUATIONS).is_file():
-        return list(read_json(folder / EVALUATIONS, "evaluations"))
+        stored = read_json(folder / EVALUATIONS, "evaluations")
+        if not isinstance(stored, list):
+            raise ValueError(f"{folder / EVALUATIONS} holds no list of evaluations")
+        return [_evaluation(content, folder / EVALUATIONS) for content in stored]
     stage = folder.parent if folder.name == "model" else folder
     notes = sorted(stage.parent.glob("*.json")) if folder.is_dir() else []
     return [
@@ -166,7 +169,10 @@ def _evaluates(note: Path, stage: Path) -> bool:
 
 
 def _read_evaluation(path: Path) -> Evaluation:
-    content = read_json(path, "an evaluation")
+    return _evaluation(read_json(path, "an evaluation"), path)
+
+
+def _evaluation(content: Any, path: Path) -> Evaluation:
     match content:
         case {"protocol": str(), "setting": {"dataset": str()}, "i2t": {}, "t2i": {}, "rsum": _}:
             keys = ("protocol", "setting", "i2t", "t2i", "rsum")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -157,6 +159,19 @@ def test_what_is_damaged_is_looked_at_again(cache, name):
     path.write_bytes(path.read_bytes()[:100])
     assert torch.equal(model.of(scenes(), range(40)), wanted(scenes(), range(40)))
     assert model.count == 80
+
+
+def test_names_and_states_of_other_kinds_are_looked_at_again(cache):
+    model = Model()
+    model.of(scenes(), [0])
+    (path,) = cache.glob("*/*.json")
+    for names, states in (([{}] * 40, None), (None, np.zeros((40, 3), np.float32))):
+        if names:
+            path.write_text(json.dumps(names))
+        else:
+            path.with_suffix(".npy").unlink()
+            np.save(path.with_suffix(".npy"), states)
+        assert torch.equal(model.of(scenes(), range(40)), wanted(scenes(), range(40)))
 
 
 def test_a_file_that_has_changed_is_looked_at_again(tmp_path):

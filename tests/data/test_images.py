@@ -232,6 +232,25 @@ def test_decoded_once(files, monkeypatch):
     assert len(list((cache_folder() / "pixels").iterdir())) == 1
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-1],
+        lambda content: b"",
+        lambda content: content.replace(b"(3, 3, 4, 4)", b"(9, 1, 4, 4)"),
+        lambda content: content.replace(b"|u1", b"|i1"),
+    ],
+)
+def test_a_damaged_cache_is_decoded_again(files, damage):
+    first = np.array(cached_pixels(PictureFiles(files), ResizeCrop(4)))
+    (path,) = (cache_folder() / "pixels").iterdir()
+    content = path.read_bytes()
+    path.unlink()  # the file is mapped
+    path.write_bytes(damage(content))
+    assert np.array_equal(cached_pixels(PictureFiles(files), ResizeCrop(4)), first)
+    assert path.read_bytes() == content
+
+
 def test_changed_picture_is_decoded_again(files):
     first = cached_pixels(PictureFiles(files), ResizeCrop(4)).copy()
     write_picture(files[1], 99, size=(30, 30))

@@ -274,3 +274,13 @@ def test_the_folder_of_another_sweep(what: str, whole: Path) -> None:
     with pytest.raises(ValueError, match="holds a sweep of another recipe, training or data"):
         run(other, data, whole)
     assert snapshot(whole) == before
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"recipe": 1, "stage": 2, "data": 3}', "[" * 9_999]
+)
+def test_damaged_results_of_a_sweep(content: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").write_text(content)
+    with pytest.raises(ValueError, match=r"sweep\.json cannot be read as the results of a sweep"):
+        run(toy(), source(), tmp_path / "sweep")

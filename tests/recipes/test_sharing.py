@@ -118,6 +118,10 @@ def test_evaluations_go_along_and_others_are_added(finished, tmp_path, capsys):
     kept = json.loads((tmp_path / "two" / "evaluations.json").read_text())
     assert [found["setting"]["split"] for found in kept] == ["test", "dev"]
     assert (tmp_path / "two" / "README.md").read_text().count("Protocol:") == 2
+    for content in (3, {}, [3]):
+        (tmp_path / "two" / "evaluations.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"evaluations\.json holds no"):
+            Model.from_pretrained(tmp_path / "two").save_pretrained(tmp_path / "three")
 
 
 def card_of(spec) -> str:

@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from pydantic import BaseModel, ValidationError
 
-from counterfoil.core.io import read_json
+from counterfoil.core.io import parsing, read_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Counted, shares
 from counterfoil.evaluation.cascade import DEPTH, ShortlistReport
@@ -501,8 +501,10 @@ def _without_run(folder: Path) -> FinishedEvaluation | None:
     """An evaluation that ``counterfoil evaluate --output`` saved; None for other folders."""
     if not (folder / NUMBERS).is_file() or stage_records(folder.parent):
         return None
-    models = read_json(folder / NUMBERS, "an evaluation").get("models") or [folder.name]
-    return _single(tuple(map(str, models)), RetrievalEvaluation.open(folder), folder)
+    evaluation = RetrievalEvaluation.open(folder)
+    with parsing(folder / NUMBERS, "an evaluation"):
+        models = read_json(folder / NUMBERS, "an evaluation").get("models") or [folder.name]
+        return _single(tuple(map(str, models)), evaluation, folder)
 
 
 def _of_model(folder: Path, dataset: ImageTextDataset) -> FinishedEvaluation:

@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from counterfoil.core.io import write_json
+from counterfoil.core.io import read_array, write_json
 from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.data.dataset import ImageTextDataset
@@ -487,6 +487,7 @@ def _write_rows(work: Path, rows: range, arrays: Arrays, count: int) -> None:
         if rows.start == 0:  # the first shard is always computed first
             out = np.lib.format.open_memmap(path, "w+", values.dtype, shape)
         else:
+            read_array(path, "features that are being made")  # refuses what numpy chokes on
             out = np.lib.format.open_memmap(path, "r+")
         if out.shape != shape:
             raise ValueError(

@@ -114,7 +114,8 @@ def _parts(folder: Path) -> Iterator[tuple[list[str], Array]]:
             states = read_array(path.with_suffix(".npy"), "states of an image tower")
         except ValueError:
             continue
-        if isinstance(names, list) and len(names) == len(states):
+        whole = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if whole and len(names) == len(states) and states.ndim == 3 and states.dtype.kind == "f":
             yield names, states
 
 

@@ -395,16 +395,18 @@ def shrink(picture: Image.Image, transform: ImageTransform) -> Image.Image:
 
 @lru_cache(maxsize=8)
 def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
-    """(N, *transform.shape) uint8 memory map of all images, computed on first use and cached."""
+    """(N, *transform.shape) uint8 memory map of all images, computed on first use and cached.
+
+    A damaged file of the cache is written anew.
+    """
     from counterfoil.core import distributed
 
-    path = pixel_cache_path(pictures, transform.key)
-    if not path.exists() and distributed.rank() == 0:
+    path, shape = pixel_cache_path(pictures, transform.key), (len(pictures), *transform.shape)
+    if distributed.rank() == 0 and not _holds_pixels(path, shape):
         with (
             atomic_write(path) as temporary,
             progress("pictures decoded", len(pictures)) as advance,
         ):
-            shape = (len(pictures), *transform.shape)
             out = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
             for row in range(len(pictures)):
                 out[row] = transform(pictures.open(row))
@@ -413,6 +415,14 @@ def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
             del out
     distributed.barrier()
     return read_array(path, "packed pictures")
+
+
+def _holds_pixels(path: Path, shape: tuple[int, ...]) -> bool:
+    try:
+        stored = read_array(path, "packed pictures")
+    except ValueError:
+        return False
+    return stored.shape == shape and stored.dtype == np.uint8
 
 
 def image_fingerprint(pictures: Pictures, row: int) -> str:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import parse_literal
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import check_file, read_json, write_json
 from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.types import ModalityBatch
 
@@ -419,6 +419,7 @@ def _read_word2idx(path: Path) -> Mapping[Any, Any]:
 
 def _read_pickle(path: Path) -> Mapping[Any, Any]:
     try:
+        check_file(path)
         with path.open("rb") as file:
             vocabulary = _VocabularyUnpickler(file, encoding="latin1").load()
     except FileNotFoundError:

@@ -22,7 +22,7 @@ import torch
 from counterfoil.core import distributed
 from counterfoil.core.config import parse_choice
 from counterfoil.core.console import console, output
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import parsing, read_json, write_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import METRICS, without_models
 from counterfoil.model import MODEL, read_card
@@ -373,11 +373,9 @@ class _GridRun:
         if (self.folder / RESULTS).exists():
             saved = read_json(self.folder / RESULTS, "the results of a sweep")
             own = self.search.recipe.name, self.search.compared, self.data
-            if own != (
-                saved.get("recipe"),
-                saved.get("stage"),
-                saved.get("data", {}).get("digest"),
-            ):
+            with parsing(self.folder / RESULTS, "the results of a sweep"):
+                theirs = saved["recipe"], saved["stage"], saved["data"]["digest"]
+            if own != theirs:
                 raise ValueError(
                     f"{self.folder} holds a sweep of another recipe, training or data; choose "
                     "another --output"

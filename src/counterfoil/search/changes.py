@@ -11,6 +11,7 @@ from typing import final
 import torch
 
 from counterfoil.core.console import progress
+from counterfoil.core.io import check_file
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
@@ -90,6 +91,7 @@ def image_digest(dataset: ImageTextDataset, row: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(dataset.pictures, PictureFiles):
         try:
+            check_file(dataset.pictures.paths[row])
             digest.update(dataset.pictures.paths[row].read_bytes())
         except OSError:  # encoding it will report that
             return ""

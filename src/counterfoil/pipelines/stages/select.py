@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 from counterfoil.core import distributed
 from counterfoil.core.console import output
-from counterfoil.core.io import atomic_folder, read_json, write_json
+from counterfoil.core.io import atomic_folder, parsing, read_json, write_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import compare
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport
@@ -63,7 +63,9 @@ class Select(Stage):
 
 def selection_sentence(folder: Path) -> str:
     """The sentence of a selection: which model to use, and why."""
-    return str(read_json(folder / SELECTION, "a selection")["sentence"])
+    selection = read_json(folder / SELECTION, "a selection")
+    with parsing(folder / SELECTION, "a selection"):
+        return str(selection["sentence"])
 
 
 def _without_dev(using: Sequence[str]) -> dict[str, Any]:
