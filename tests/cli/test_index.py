@@ -103,6 +103,8 @@ def test_add_and_delete(photos, printed, models):
     shutil.copy("my-photos/images/05.png", "more/new-1.png")
     shown = printed("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 1 image and 0 captions, 1 exchanged; 2 images known before" in shown
+    shown = printed("index", "--output", "my-index", "--verify")
+    assert "my-index is whole: all files fit their checksums" in shown
     shown = printed(
         *("index", "--output", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
     )

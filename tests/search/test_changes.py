@@ -21,7 +21,13 @@ from counterfoil.scoring.encode import encode_images
 from counterfoil.search import changes
 from counterfoil.search import index as index_module
 from counterfoil.search.changes import file_stamp, image_digest, with_id_prefix
-from counterfoil.search.index import IMAGE_FOLDER, IndexUpdate, SearchIndex, build_index
+from counterfoil.search.index import (
+    IMAGE_FOLDER,
+    IndexUpdate,
+    SearchIndex,
+    build_index,
+    open_index,
+)
 from counterfoil.search.vector_index import IndexEntry, NewVectors
 
 
@@ -189,6 +195,48 @@ def test_drawn_pictures_are_compared_and_exchanged_with_their_files(tmp_path):
     for row, name in enumerate(other.image_ids):
         shown = open_picture(index.image_path(name))
         assert shown.tobytes() == other.pictures.open(row).tobytes()
+
+
+def test_pictures_that_nothing_names_are_removed_and_no_others(tmp_path, monkeypatch):
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index, own = build_index(model, drawn(0), tmp_path / "x"), tmp_path / "x" / IMAGE_FOLDER
+    kept = {path.name for path in own.iterdir()}
+    left = ["00000007-0123abcd.png", ".00000008-0123abcd.png.xyz.part"]  # by a killed addition
+    foreign = ["mine.png", "00000007.png"]
+    for name in (*left, *foreign):
+        (own / name).write_bytes(b"x")
+
+    def full(*words, **more):
+        raise OSError(28, "No space left on device")
+
+    other = replace(drawn(1), image_ids=("a", "b"), text_ids=tuple(map(str, range(10))))
+    with monkeypatch.context() as patch:
+        patch.setattr(index.vectors, "change", full)
+        with pytest.raises(OSError, match="No space"):
+            index.add(other)
+    assert {path.name for path in own.iterdir()} == {*kept, *foreign}
+    index.delete([drawn(0).image_ids[0]])
+    assert len([path for path in own.iterdir() if path.name in kept]) == 1
+
+
+def test_links_are_not_followed(tmp_path):
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index, own = build_index(model, drawn(0), tmp_path / "x"), tmp_path / "x" / IMAGE_FOLDER
+    outside = own.rename(tmp_path / "elsewhere")
+    own.symlink_to(outside)
+    index.delete([drawn(0).image_ids[0]])
+    assert len(list(outside.iterdir())) == 2
+    other = replace(drawn(1), image_ids=("a", "b"), text_ids=tuple(map(str, range(10))))
+    with pytest.raises(ValueError, match="is a link, which is not followed"):
+        index.add(other)
+
+
+def test_the_second_of_two_additions_is_refused_before_it_encodes(tmp_path, monkeypatch):
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index, again = build_index(model, drawn(0), tmp_path / "x"), open_index(tmp_path / "x")
+    monkeypatch.setattr(index_module, "_encode", lambda *_: pytest.fail("it encoded"))
+    with index.vectors.writing(), pytest.raises(ValueError, match="another process is writing"):
+        again.add(drawn(1))
 
 
 def test_a_caption_of_another_image_is_not_taken_for_it(tmp_path):

@@ -201,12 +201,62 @@ def test_left_files_are_cleared_away(tmp_path):
     index = empty(tmp_path / "x")
     (tmp_path / "x" / "000007-images.npy").write_bytes(b"x")
     (tmp_path / "x" / ".index.json.abc.part").write_bytes(b"x")
-    (tmp_path / "x" / "notes.md").write_bytes(b"x")
+    foreign = ["my-notes.jsonl", "my-vectors.npy", "notes.md", "other.part"]
+    for name in foreign:
+        (tmp_path / "x" / name).write_bytes(b"x")
     index.change(images=images(names(2), torch.randn(2, 8)))
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [
         *(".lock", "000000-images.jsonl", "000000-images.npy", "000000-images.numbers.npy"),
-        *("index.json", "notes.md"),
+        *("000000-images.sums.json", "index.json", *foreign),
     ]
+
+
+def test_the_order_of_a_stored_array_does_not_matter(tmp_path):
+    index = empty(tmp_path / "x")
+    stored, asked = whole((5000, 8)), whole((3, 8), seed=1)
+    index.change(images=images(names(5000), stored))
+    before = found(index, asked, 10)
+    path = tmp_path / "x" / "000000-images.npy"
+    np.save(path, np.asfortranarray(np.load(path)))
+    (tmp_path / "x" / "000000-images.sums.json").unlink()
+    assert found(VectorIndex(tmp_path / "x"), asked, 10) == before
+
+
+@pytest.mark.parametrize("end", [".npy", ".numbers.npy", ".jsonl", ".sums.json"])
+def test_a_changed_byte_is_noticed(tmp_path, end):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(9), torch.randn(9, 8)))
+    path = tmp_path / "x" / f"000000-images{end}"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="000000-images"):
+        VectorIndex(tmp_path / "x")
+
+
+def test_large_parts_are_sampled_when_opened_and_read_whole_when_verified(tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_index, "_BLOCK", 64)
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(999), torch.randn(999, 8)))
+    path = tmp_path / "x" / "000000-images.npy"
+    content = bytearray(path.read_bytes())
+    content[10 * 64] ^= 1  # of 500 blocks every 33rd is read
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"images\.npy is damaged: its checksum does not fit"):
+        VectorIndex(tmp_path / "x").verify()
+    path.write_bytes(content[:-1])
+    with pytest.raises(ValueError, match="images"):
+        VectorIndex(tmp_path / "x")
+
+
+def test_parts_without_checksums_open_and_values_that_are_no_numbers_do_not(tmp_path):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(9), torch.randn(9, 8)))
+    (tmp_path / "x" / "000000-images.sums.json").unlink()  # as 0.1 wrote them
+    assert len(VectorIndex(tmp_path / "x").images) == 9
+    np.save(tmp_path / "x" / "000000-images.npy", np.full((9, 8), np.nan, np.float32))
+    with pytest.raises(ValueError, match="holds values that are no numbers"):
+        VectorIndex(tmp_path / "x")
 
 
 def test_one_writer_at_a_time(tmp_path):

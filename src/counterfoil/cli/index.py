@@ -57,6 +57,10 @@ Delete = Annotated[
     list[str] | None,
     typer.Option(help="Id to delete: an image with its captions, or a caption; repeatable."),
 ]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify", help="Read the index whole and compare it with its checksums."),
+]
 Calibrate = Annotated[
     str | None,
     typer.Option(
@@ -113,6 +117,7 @@ def index(
     delete: Delete = None,
     strict: Strict = False,
     calibrate: Calibrate = None,
+    verify: Verify = False,
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""
     if model is None or data is None or delete:
@@ -129,6 +134,8 @@ def index(
             _delete(folder, delete)
         if calibrate is not None:
             _calibrate(folder, DataOptions(calibrate, features, images).source())
+        if verify:
+            _verify(folder)
         _describe(folder)
         return
     refuse_without(context, "add", ("exchange",))
@@ -160,6 +167,15 @@ def index(
     if calibrate is not None:
         _calibrate(folder, DataOptions(calibrate, features, images).source())
     _describe(folder)
+
+
+def _verify(folder: Path) -> None:
+    from counterfoil.core.console import output
+    from counterfoil.search.index import open_index
+
+    with open_index(folder) as opened:
+        opened.vectors.verify()
+    output(f"{folder} is whole: all files fit their checksums")
 
 
 def _delete(folder: Path, item_ids: list[str]) -> None:

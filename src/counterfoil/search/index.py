@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +62,8 @@ SearchQuery: TypeAlias = str | ImageInput
 TARGET_SIDES: dict[SearchTarget, Side] = {"images": "image", "captions": "text"}
 TOP_K = 10
 IMAGE_FOLDER = "pictures"  # within an index: images that are in no file of their own
+# `_write` names images so; the second form is their temporary one
+_OWN_IMAGE = re.compile(r"\d{8,}-[0-9a-f]{8}\.png|\.\d{8,}-[0-9a-f]{8}\.png\..*\.part")
 _TRIAL = 8  # images and captions that show whether a model can be indexed
 
 
@@ -306,12 +310,15 @@ class SearchIndex:
             ValueError: there are such images and `replace` is false, the model cannot encode the
                 data, or another process writes.
         """
-        changes = compare_dataset(dataset, self.vectors, replace=replace)
-        images, texts = _encode(self.model, dataset, changes)
-        if distributed.rank() == 0:
-            places = self._places(changes.replaced_images)
-            _write(self.vectors, dataset, changes, images, texts)
-            self._delete_own_images(places)
+        writing = self.vectors.writing() if distributed.rank() == 0 else nullcontext()
+        with writing:  # from before the long work: of two additions the second is refused at once
+            changes = compare_dataset(dataset, self.vectors, replace=replace)
+            images, texts = _encode(self.model, dataset, changes)
+            if distributed.rank() == 0:
+                try:
+                    _write(self.vectors, dataset, changes, images, texts)
+                finally:
+                    self._remove_unused_images()
         distributed.barrier()
         added = len(changes.images)
         return IndexUpdate(
@@ -333,9 +340,9 @@ class SearchIndex:
                 texts |= set(self.vectors.texts.rows_by_image.get(item_id, ()))
             else:
                 texts.add(row)
-        places = self._places(sorted(images))
-        self.vectors.change(remove_images=sorted(images), remove_texts=sorted(texts))
-        self._delete_own_images(places)
+        with self.vectors.writing():
+            self.vectors.change(remove_images=sorted(images), remove_texts=sorted(texts))
+            self._remove_unused_images()
         return IndexUpdate(len(images), len(texts))
 
     def locate(self, item_id: str) -> tuple[Side, int]:
@@ -449,15 +456,20 @@ class SearchIndex:
         place = self.vectors.images.entry(row).place
         return self.folder / place if place else None
 
-    def _places(self, rows: Sequence[int]) -> list[Path]:
-        return [Path(self.vectors.images.entry(row).place) for row in rows]
+    def _remove_unused_images(self) -> None:
+        """Remove image files in the index that no entry names.
 
-    def _delete_own_images(self, places: Sequence[Path]) -> None:
-        """Delete image files that lie in the index and are no longer referred to."""
-        for place in places:
-            # an index may come from anybody: delete nothing but files in its own folder
-            if place.parent == Path(IMAGE_FOLDER):
-                (self.folder / place).unlink(missing_ok=True)
+        Deleted entries leave them, and so do killed, failed and refused additions. An index may
+        come from anybody: links are not followed, and files of other names are left alone.
+        """
+        folder = self.folder / IMAGE_FOLDER
+        if folder.is_symlink() or not folder.is_dir():
+            return
+        images = self.vectors.images
+        used = {Path(images.entry(row).place).name for row in images.live_rows.tolist()}
+        for path in folder.iterdir():
+            if _OWN_IMAGE.fullmatch(path.name) and path.name not in used:
+                path.unlink(missing_ok=True)
 
     def _check_target(self, find: SearchTarget) -> None:
         parse_choice(TARGET_SIDES, find, "something to find")
@@ -720,6 +732,8 @@ def _image_place(pictures: Pictures | None, row: int, folder: Path, name: str) -
         return ""
     if isinstance(pictures, PictureFiles):
         return str(pictures.paths[row].resolve())
+    if (folder / IMAGE_FOLDER).is_symlink():
+        raise ValueError(f"{folder / IMAGE_FOLDER} is a link, which is not followed; remove it")
     with atomic_write(folder / IMAGE_FOLDER / name) as temporary:
         pictures.open(row).save(temporary, format="png")
     return f"{IMAGE_FOLDER}/{name}"

@@ -1,8 +1,9 @@
 """Images and texts as vectors, in a folder with atomic commits.
 
 Each of the two *collections* is a list of *parts*, each written once: ``NAME.npy`` (N, D) vectors,
-``NAME.numbers.npy`` (N,) their numbers, ascending, and ``NAME.jsonl`` an entry a line. A vector
-keeps its number for good; deletion only lists the number as dead. ``index.json`` names the parts
+``NAME.numbers.npy`` (N,) their numbers, ascending, ``NAME.jsonl`` an entry a line, and
+``NAME.sums.json`` checksums of these. A vector keeps its number for good; deletion only lists the
+number as dead. ``index.json`` names the parts
 that count and is replaced as the last step of every write: a killed write leaves the index as it
 was, plus files that the next write removes.
 """
@@ -10,12 +11,15 @@ was, plus files that the next write removes.
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +49,21 @@ from counterfoil.scoring.reducers import (
 )
 from counterfoil.search.ann import AnnBackend, BackendName, NumberedVectors, open_ann_backend
 
+AGAIN = "make the index again"
 STATE_FILE = "index.json"
 FORMAT = 2
 _LOCK_FILE = ".lock"
-_PART_FILES = (".npy", ".numbers.npy", ".jsonl")
-_SUFFIXES = (".npy", ".jsonl", ".faiss", ".part")  # of files that a killed write may leave
+_DATA_FILES = (".npy", ".numbers.npy", ".jsonl")
+_SUMS = ".sums.json"
+_PART_FILES = (*_DATA_FILES, _SUMS)
+# the names of files that a change writes, and of their temporary ones: nothing else is removed
+_OWN_FILE = re.compile(
+    r"\d{6,}-(images|texts)(-joined)?\.(npy|numbers\.npy|jsonl|sums\.json|faiss)|"
+    r"\.(index\.json|\d{6,}-(images|texts)).*\.part"
+)
+_BLOCK = 1 << 20  # bytes under one checksum
+_SAMPLED = 16  # blocks of a file that are read when an index is opened
+_SAMPLED_ROWS = 64  # vectors that are looked at for values that are no numbers
 
 # Every matrix product has the shape (_QUERIES, D) x (D, _ROWS), padded with zeros: BLAS picks its
 # kernel, and with it the order of summation, by the shape. So equal vectors get equal scores
@@ -187,6 +201,7 @@ class CollectionPart:
 
     def __init__(self, folder: Path, name: str, width: int) -> None:
         self.name, self._entries_file = name, folder / f"{name}.jsonl"
+        verify_part(folder, name, every=False)
         vectors = read_array(folder / f"{name}.npy", "a part of an index")
         self.numbers = read_array(
             folder / f"{name}.numbers.npy", "a part of an index", mapped=False
@@ -204,9 +219,13 @@ class CollectionPart:
             )
         assert isinstance(vectors, np.memmap)
         # copy-on-write: torch warns of arrays that are read-only
+        order: Literal["C", "F"] = "C" if vectors.flags.c_contiguous else "F"
         self.vectors: npt.NDArray[Any] = np.memmap(
-            folder / f"{name}.npy", vectors.dtype, "c", vectors.offset, vectors.shape
+            folder / f"{name}.npy", vectors.dtype, "c", vectors.offset, vectors.shape, order
         )
+        sample = self.vectors[:: max(1, len(self) // _SAMPLED_ROWS)]
+        if not np.isfinite(sample).all():
+            raise ValueError(f"{folder / name}.npy holds values that are no numbers; {AGAIN}")
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -329,13 +348,13 @@ class Collection:
             raise ValueError(
                 "the vector of a query holds NaN or infinite numbers; try another model"
             )
-        count = max(_CANDIDATES_PER_RESULT * k, _MIN_CANDIDATES)
-        while self.backend is not None and count < len(self):
-            rows = self._live_rows_of(self.backend.candidates(queries, count))
+        proposed = max(_CANDIDATES_PER_RESULT * k, _MIN_CANDIDATES)
+        while self.backend is not None and proposed < len(self):
+            rows = self._live_rows_of(self.backend.candidates(queries, proposed))
             if bool(((rows >= 0).sum(1) >= k).all()):
                 keys = self._rank_candidates(queries, rows, k)
                 return rows_of(keys), scores_of(keys)
-            count *= 4  # too many candidates were deleted
+            proposed *= 4  # too many candidates were deleted
         keys = self._rank_all(queries, k)
         return rows_of(keys), scores_of(keys)
 
@@ -361,7 +380,8 @@ class Collection:
         top = [torch.full((_QUERIES, k), NOTHING) for _ in groups]
         for start, part in zip(self._starts.tolist(), self.parts):
             for low in range(0, len(part), _ROWS):
-                block = torch.from_numpy(part.vectors[low : low + _ROWS]).float()
+                rows_of_part = np.ascontiguousarray(part.vectors[low : low + _ROWS])
+                block = torch.from_numpy(rows_of_part).float()
                 rows = torch.arange(start + low, start + low + len(block))
                 full = block if len(block) == _ROWS else pad(block, (0, 0, 0, _ROWS - len(block)))
                 for place, group in enumerate(groups):
@@ -472,6 +492,53 @@ def _write_part(
     filled = ({key: value for key, value in asdict(entry).items() if value} for entry in entries)
     # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
     write_text(folder / f"{name}.jsonl", "".join(json.dumps(entry) + "\n" for entry in filled))
+    sums = {end: [*_checksums(folder / f"{name}{end}")] for end in _DATA_FILES}
+    write_json(folder / f"{name}{_SUMS}", sums)
+
+
+def _checksums(path: Path, blocks: Sequence[int] | None = None) -> Iterator[int]:
+    """CRC-32 of the blocks of a file; all of them, or those at the given places."""
+    with path.open("rb") as file:
+        for place in count() if blocks is None else blocks:
+            file.seek(place * _BLOCK)
+            block = file.read(_BLOCK)
+            if not block and blocks is None:
+                return
+            yield zlib.crc32(block)
+
+
+def verify_part(folder: Path, name: str, *, every: bool) -> None:
+    """Compare the files of a part with their checksums; parts of 0.1 have none.
+
+    Args:
+        folder: of the index.
+        name: of the part.
+        every: read whole files; else 16 blocks of a large one, spread evenly with both ends.
+
+    Raises:
+        ValueError: a file is damaged; it is named.
+    """
+    if not (folder / f"{name}{_SUMS}").is_file():
+        return
+    written = read_json(folder / f"{name}{_SUMS}", "checksums of an index")
+    for end in _DATA_FILES:
+        path = folder / f"{name}{end}"
+        sums = written.get(end) if isinstance(written, dict) else None
+        if not isinstance(sums, list):
+            raise ValueError(f"{folder / name}{_SUMS} holds no checksums of {path.name}; {AGAIN}")
+        if not path.is_file():
+            continue  # another process may have replaced the part; its reader says so
+        blocks = -(-path.stat().st_size // _BLOCK)
+        places = range(blocks)
+        if not every and blocks > _SAMPLED:
+            places = np.linspace(0, blocks - 1, _SAMPLED).astype(int).tolist()
+        fits = blocks == len(sums) and all(
+            value == sums[place] for place, value in zip(places, _checksums(path, places))
+        )
+        if not fits:
+            raise ValueError(
+                f"{path} is damaged: its checksum does not fit; restore this file, or {AGAIN}"
+            )
 
 
 @final
@@ -485,6 +552,7 @@ class VectorIndex:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._backends: dict[Side, AnnBackend | None] = {}
+        self._writing = False
         self._load()
 
     @classmethod
@@ -498,6 +566,33 @@ class VectorIndex:
         """The images or the texts."""
         return self.images if side == "image" else self.texts
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock of the folder; changes inside do not take it again.
+
+        Raises:
+            ValueError: another process writes, or wrote since the index was opened.
+        """
+        if self._writing:
+            yield
+            return
+        with write_lock(self.folder):
+            if read_state(self.folder) != self.state:
+                raise ValueError(
+                    f"{self.folder} was changed by another process; open the index again"
+                )
+            self._writing = True
+            try:
+                yield
+            finally:
+                self._writing = False
+
+    def verify(self) -> None:
+        """Read every file whole and compare it with its checksum; see `verify_part`."""
+        for collection in (self.images, self.texts):
+            for part in collection.parts:
+                verify_part(self.folder, part.name, every=True)
+
     def change(
         self,
         *,
@@ -510,12 +605,8 @@ class VectorIndex:
 
         The ids of new vectors are new, or deleted in the same commit.
         """
-        with write_lock(self.folder):
-            before = read_state(self.folder)
-            if before != self.state:
-                raise ValueError(
-                    f"{self.folder} was changed by another process; open the index again"
-                )
+        with self.writing():
+            before = self.state
             _remove_unused(self.folder, before)
             changes = {
                 "images": (self.images, images, remove_images),
@@ -576,5 +667,5 @@ def _remove_unused(folder: Path, state: IndexState) -> None:
         name + end for name in (*state.images.parts, *state.texts.parts) for end in _PART_FILES
     }
     for path in folder.iterdir():
-        if path.is_file() and path.suffix in _SUFFIXES and path.name not in used:
+        if _OWN_FILE.fullmatch(path.name) and path.name not in used and path.is_file():
             path.unlink()
