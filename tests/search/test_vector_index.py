@@ -340,6 +340,7 @@ def test_vectors_that_give_no_score_are_no_empty_answer(tmp_path, value):
 def test_entries_are_texts(tmp_path, line):
     index = empty(tmp_path / "x")
     index.change(images=images(names(1), torch.randn(1, 8)))
+    (tmp_path / "x" / "000000-images.sums.json").unlink()
     (tmp_path / "x" / "000000-images.jsonl").write_text(line + "\n")
     with pytest.raises(ValueError, match="cannot be read as entries of an index"):
         _ = VectorIndex(tmp_path / "x").images.rows
@@ -349,6 +350,7 @@ def test_entries_are_texts(tmp_path, line):
 def test_numbers_fit_the_vectors(tmp_path, numbers):
     index = empty(tmp_path / "x")
     index.change(images=images(names(5), torch.randn(5, 8)))
+    (tmp_path / "x" / "000000-images.sums.json").unlink()
     np.save(tmp_path / "x" / "000000-images.numbers.npy", numbers)
     with pytest.raises(ValueError, match="make the index again"):
         VectorIndex(tmp_path / "x")
