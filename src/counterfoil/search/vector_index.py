@@ -63,7 +63,6 @@ _OWN_FILE = re.compile(
 )
 _BLOCK = 1 << 20  # bytes under one checksum
 _SAMPLED = 16  # blocks of a file that are read when an index is opened
-_SAMPLED_ROWS = 64  # vectors that are looked at for values that are no numbers
 
 # Every matrix product has the shape (_QUERIES, D) x (D, _ROWS), padded with zeros: BLAS picks its
 # kernel, and with it the order of summation, by the shape. So equal vectors get equal scores
@@ -223,9 +222,6 @@ class CollectionPart:
         self.vectors: npt.NDArray[Any] = np.memmap(
             folder / f"{name}.npy", vectors.dtype, "c", vectors.offset, vectors.shape, order
         )
-        sample = self.vectors[:: max(1, len(self) // _SAMPLED_ROWS)]
-        if not np.isfinite(sample).all():
-            raise ValueError(f"{folder / name}.npy holds values that are no numbers; {AGAIN}")
 
     def __len__(self) -> int:
         return len(self.numbers)
