@@ -235,7 +235,7 @@ def test_the_second_of_two_additions_is_refused_before_it_encodes(tmp_path, monk
     model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
     index, again = build_index(model, drawn(0), tmp_path / "x"), open_index(tmp_path / "x")
     monkeypatch.setattr(index_module, "_encode", lambda *_: pytest.fail("it encoded"))
-    with index.vectors.writing(), pytest.raises(ValueError, match="another process is writing"):
+    with index.vectors.writing(), pytest.raises(ValueError, match="is being written by process"):
         again.add(drawn(1))
 
 

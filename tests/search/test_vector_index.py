@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.core.io import write_array, write_text
+from counterfoil.core.io import write_array, write_lock, write_text
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 from counterfoil.search import vector_index
-from counterfoil.search.vector_index import IndexEntry, NewVectors, VectorIndex, write_lock
+from counterfoil.search.vector_index import IndexEntry, NewVectors, VectorIndex
 from engine_cases import Dot, vectors
 from index_cases import brute, empty, found, images, names, texts, whole
 
@@ -206,7 +206,7 @@ def test_left_files_are_cleared_away(tmp_path):
         (tmp_path / "x" / name).write_bytes(b"x")
     index.change(images=images(names(2), torch.randn(2, 8)))
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [
-        *(".lock", "000000-images.jsonl", "000000-images.npy", "000000-images.numbers.npy"),
+        *("000000-images.jsonl", "000000-images.npy", "000000-images.numbers.npy"),
         *("000000-images.sums.json", "index.json", *foreign),
     ]
 
@@ -258,7 +258,8 @@ def test_parts_without_checksums_open(tmp_path):
 
 def test_one_writer_at_a_time(tmp_path):
     index = empty(tmp_path / "x")
-    with write_lock(tmp_path / "x"), pytest.raises(ValueError, match="another process is writing"):
+    lock = write_lock(tmp_path / "x" / ".lock", "x")
+    with lock, pytest.raises(ValueError, match=r"x is being written by process \d+ on .* since"):
         index.change(images=images(names(2), torch.randn(2, 8)))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
@@ -224,6 +226,7 @@ def resumable_work(
     """
     from counterfoil.core import distributed
     from counterfoil.core.console import info
+    from counterfoil.core.io import write_lock
     from counterfoil.pipelines.stages.mine import partial_folder
     from counterfoil.pipelines.state import RunStopped
 
@@ -236,8 +239,10 @@ def resumable_work(
         )
     distributed.init()
     distributed.barrier()  # no process starts to write before all have checked the folder
+    lock = folder.with_name(f".{folder.name}.lock")
     try:
-        yield lambda: None if minutes is None else minutes - (time.monotonic() - started) / 60
+        with nullcontext() if distributed.rank() else write_lock(lock, folder):
+            yield lambda: None if minutes is None else minutes - (time.monotonic() - started) / 60
     except RunStopped as stopped:
         info(f"stopped, {stopped}; add --resume to go on")
         raise typer.Exit(STOPPED) from None
@@ -276,6 +281,9 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, errors of the input are too.
     """
     command = _command(app)
+    if arguments is None and threading.current_thread() is threading.main_thread():
+        # what cleans up after an error does so after SIGTERM too; trainings handle it themselves
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     words = current_spelling(command, sys.argv[1:] if arguments is None else arguments)
     try:
         code = command.main(words, prog_name="counterfoil", standalone_mode=False)

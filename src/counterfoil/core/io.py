@@ -8,12 +8,16 @@ import itertools
 import json
 import math
 import os
+import re
+import secrets
 import shutil
 import socket
 import stat
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -29,69 +33,346 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends without error."""
+def atomic_write(path: Path, *, size: int = 0, secret: bool = False) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends without error.
+
+    The file has the mode that the user's umask gives; a `secret` is the user's alone.
+
+    Args:
+        path: of the file.
+        size: bytes that it will have at least, if known; there has to be room for them.
+        secret: whether nobody else may read it.
+
+    Raises:
+        NoRoom: the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    check_room(path, size)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    with room_for(path, size):
+        os.close(os.open(temporary, flags, 0o600 if secret else 0o666))
+        try:
+            yield temporary
+            commit(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block ends without error."""
+    """A temporary folder beside `path` that takes its place when the block ends without error.
+
+    The writer holds a lock on the temporary folder, which tells one in use from one that a killed
+    process left: the kernel lets go of a lock when its process ends, and numbers of processes mean
+    nothing across containers.
+
+    Raises:
+        NoRoom: the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
-    owner = f"{os.getpid()}@{socket.gethostname()}"  # lets others see whether the writer is alive
-    prefix = f".{path.name}.{owner}."
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".part"))
-    old = temporary.with_suffix(".old")
+    with room_for(path), _new_folder(path) as temporary:
+        old = temporary.with_suffix(".old")
+        try:
+            yield temporary
+            if path.exists():
+                path.rename(old)
+            commit(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def commit(temporary: Path, path: Path) -> None:
+    """Rename a complete file or folder to its final name, durably: a power cut leaves it whole.
+
+    In a folder of `atomic_folder` nothing is synced yet: all of it is when the folder is committed.
+    """
+    within = any(parent.suffix == ".part" for parent in path.parents)
+    if not within:
+        for file in (*temporary.rglob("*"), temporary):
+            _sync(file)
+    temporary.replace(path)
+    if not within:
+        _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name == "nt" or path.is_symlink():  # Windows opens no folder; a link is a name
+        return
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield temporary
-        temporary.chmod(0o755)
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks sync no folders
+            raise
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A new temporary folder beside `path`, which this process locks."""
+    # the name says on which boot of which machine the lock means anything
+    prefix = f".{path.name}.{os.getpid()}@{socket.gethostname()}+{boot_id()[:8]}"
+    while True:
+        temporary = path.with_name(f"{prefix}.{secrets.token_hex(4)}.part")
+        temporary.mkdir()
+        with holding(temporary):
+            if temporary.exists():  # else another process took it for a leftover before the lock
+                yield temporary
+                return
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary folders that killed processes of this machine left behind.
+    """Remove temporary folders that killed processes left behind.
 
     An old folder that was moved aside and never replaced is restored.
     """
-    prefix, here = f".{path.name}.", socket.gethostname()
+    prefix = f".{path.name}."
     # ".old" first: a folder has to be restored before its unfinished successor is deleted
     matches = [path.parent.glob(f"{glob.escape(prefix)}*.{end}") for end in ("old", "part")]
     for left in itertools.chain(*matches):
-        pid, _, host = left.stem.removeprefix(prefix).rpartition(".")[0].partition("@")
-        if host != here or not pid.isdigit() or _is_running(int(pid)):
+        owner = left.stem.removeprefix(prefix).rpartition(".")[0]
+        pid, _, place = owner.partition("@")
+        host, _, boot = place.partition("+")
+        # locks of other machines need not be visible here
+        if not pid.isdigit() or (host != socket.gethostname() and boot != boot_id()[:8]):
             continue
-        if left.suffix == ".old" and not path.exists():
-            left.rename(path)
-        else:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(InUse), holding(left.with_suffix(".part")):
+            if left.suffix == ".old" and not path.exists():
+                left.rename(path)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
 
 
-def _is_running(pid: int) -> bool:
-    """Whether a process of this machine is alive."""
-    if os.name == "nt":  # there os.kill would end the process
-        return True
+# Locks.
+
+
+class InUse(ValueError):
+    """Another process holds a lock."""
+
+
+_held: set[int] = set()  # descriptors of locks
+
+
+def _let_go() -> None:
+    """Close the locks of a parent process: a child that outlives it must not keep them."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+@cache
+def boot_id() -> str:
+    """Name of this start of this machine, the same in all its containers; "" if unknown."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def holding(path: Path, *, wait: bool = False) -> Iterator[int]:
+    """Hold the lock of an existing file or folder; it is let go when the process ends, however.
+
+    Where the system has no such locks nothing is held. A path that does not exist is not locked.
+
+    Yields:
+        The open descriptor, or -1.
+
+    Raises:
+        InUse: another process holds it, and this one is not to wait.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR
+    descriptor = -1
+    try:
+        import fcntl
+
+        descriptor = os.open(path, flags)
+        _held.add(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (ImportError, FileNotFoundError):
+        pass
+    except BlockingIOError:
+        _close(descriptor)
+        raise InUse(f"{path} is in use") from None
+    except OSError as error:  # network disks without locks
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF):
+            _close(descriptor)
+            raise
+    try:
+        yield descriptor
+    finally:
+        _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    if descriptor in _held:  # not so in a child process
+        _held.remove(descriptor)
+        os.close(descriptor)
+
+
+@contextmanager
+def write_lock(
+    lock: Path, name: object, *, wait: bool = False, keep: bool = False
+) -> Iterator[None]:
+    """Let one process at a time write; the lock's file says which.
+
+    The file is removed afterwards, and so are folders that were made for it and stay empty.
+
+    Args:
+        lock: the lock's file.
+        name: of what is written, for the error.
+        wait: wait for the other process.
+        keep: leave the file there.
+
+    Raises:
+        InUse: another process is writing; the sentence says which, and since when.
+    """
+    made = tuple(takewhile(lambda folder: not folder.exists(), lock.parents))
+    try:
+        with _lock_file(lock, name, wait=wait):
+            try:
+                yield
+            finally:
+                if not keep:
+                    lock.unlink(missing_ok=True)
+    finally:
+        for folder in made:
+            with suppress(OSError):  # it has become something
+                folder.rmdir()
+
+
+@contextmanager
+def _lock_file(lock: Path, name: object, *, wait: bool) -> Iterator[None]:
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(lock, os.O_CREAT | os.O_RDWR, 0o666))
+        try:
+            with holding(lock, wait=wait) as descriptor:
+                if descriptor >= 0 and not _is_open_as(descriptor, lock):
+                    continue  # its last holder removed it meanwhile
+                since = datetime.now().astimezone().isoformat(" ", "seconds")
+                holder = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id()}
+                lock.write_text(json.dumps({**holder, "since": since}), encoding="utf-8")
+                yield
+                return
+        except InUse:
+            raise InUse(
+                f"{name} is being written by {_holder(lock)}; wait until that ends, or name "
+                "another place"
+            ) from None
+
+
+def _is_open_as(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
         return False
-    except PermissionError:
-        return True
-    return True
+
+
+def _holder(lock: Path) -> str:
+    """Who holds a lock, in words."""
+    try:
+        known = json.loads(lock.read_text(encoding="utf-8"))
+        return f"process {known['pid']} on {known['host']} since {known['since']}"
+    except (OSError, ValueError, LookupError, TypeError):  # it is just being written
+        return "another process"
+
+
+# Room on the disk.
+
+
+class NoRoom(OSError):
+    """A disk has no room for a file."""
+
+    def __init__(self, path: Path, size: int, free: str) -> None:
+        needed = f"it takes {in_bytes(size)}, and " if size else ""
+        super().__init__(
+            f"{path} cannot be written: {needed}{free}; make room or name another place, and run "
+            "the command again"
+        )
+
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+# libraries that write themselves report a full disk in words only
+_FULL_IN_WORDS = re.compile(
+    rf"os error ({'|'.join(map(str, _FULL))})\b|requested and \d+ written|"
+    "No space left on device|File too large|Disk quota exceeded"
+)
+
+
+def in_bytes(size: float) -> str:
+    """A number of bytes in words.
+
+    >>> in_bytes(1_234_567)
+    '1.2 MB'
+    """
+    if size < 1000:
+        return f"{size:.0f} bytes"
+    power = min(int(math.log(size, 1000)), 4)
+    return f"{size / 1000**power:.1f} {'kMGT'[power - 1]}B"
+
+
+def check_room(path: Path, size: int, *, largest: int | None = None) -> None:
+    """Refuse to write where there is no room.
+
+    Args:
+        path: the file or folder to write.
+        size: bytes that it will take.
+        largest: bytes of its largest file; None for one file.
+
+    Raises:
+        NoRoom: the disk has less, or files may not be so large.
+    """
+    most, free = _largest_file(), _free(path)
+    if (largest or size) > most:
+        raise NoRoom(path, largest or size, f"files have at most {in_bytes(most)} here (ulimit -f)")
+    if size > free:
+        raise NoRoom(path, size, f"{in_bytes(free)} are free on its disk")
+
+
+@contextmanager
+def room_for(path: Path, size: int = 0) -> Iterator[None]:
+    """Report a full disk in one sentence."""
+    try:
+        yield
+    except NoRoom:
+        raise
+    except Exception as error:  # safetensors, faiss and numpy have exceptions of their own
+        code = error.errno if isinstance(error, OSError) else None
+        if code not in _FULL and not _FULL_IN_WORDS.search(str(error)):
+            raise
+        free = f"{in_bytes(_free(path))} are free on its disk"
+        if (most := _largest_file()) < _free(path):
+            free = f"files have at most {in_bytes(most)} here (ulimit -f)"
+        raise NoRoom(path, size, free) from error
+
+
+def _free(path: Path) -> float:
+    """Bytes that this user may write on the disk of a path; infinite if unknown."""
+    above = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not hasattr(os, "statvfs"):
+        return shutil.disk_usage(above).free
+    disk = os.statvfs(above)
+    return disk.f_bavail * disk.f_frsize if disk.f_blocks else math.inf
+
+
+def _largest_file() -> float:
+    """Bytes that a file of this process may have."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.inf
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return math.inf if most == resource.RLIM_INFINITY else most
 
 
 def ensure_absent(path: Path, instead: str = "a new folder") -> None:
@@ -120,7 +401,7 @@ def ensure_writable_folder(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
-    with atomic_write(path) as temporary:
+    with atomic_write(path, size=len(text)) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -131,8 +412,32 @@ def write_json(path: Path, value: object) -> None:
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write a `.npy` file atomically."""
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path, size=array.nbytes) as temporary, temporary.open("wb") as file:
         np.save(file, array, allow_pickle=False)
+
+
+def new_array(
+    path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike
+) -> np.memmap[Any, np.dtype[Any]]:
+    """A new ``.npy`` file of zeros, mapped into memory, whose room on the disk is reserved.
+
+    Without it a full disk would end the process with SIGBUS when a page is written.
+
+    Raises:
+        NoRoom: there is no room; the file is removed.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    check_room(path, size)
+    try:
+        with room_for(path, size):
+            array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+            if hasattr(os, "posix_fallocate"):  # not on macOS
+                with path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return array
 
 
 LARGEST_TEXT = 4 << 30  # bytes of a JSON or text file, which is held in memory whole

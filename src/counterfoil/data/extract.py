@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from counterfoil.core.io import read_array, write_json
+from counterfoil.core.io import commit, new_array, read_array, write_json, write_lock
 from counterfoil.core.optional import hub_options, optional_import
 from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.data.dataset import ImageTextDataset
@@ -386,6 +386,17 @@ def _in_shards(
     shard: int,
 ) -> FeatureTable:
     """Write a feature folder shard by shard; `computation` is called if a shard is missing."""
+    with write_lock(out.with_name(f".{out.name}.lock"), out):
+        return _make_shards(ids, out, settings, computation, shard)
+
+
+def _make_shards(
+    ids: Sequence[str],
+    out: Path,
+    settings: dict[str, Any],
+    computation: Callable[[], Callable[[range], Arrays]],
+    shard: int,
+) -> FeatureTable:
     settings["images"] = hashlib.sha256("\x00".join(ids).encode()).hexdigest()[:16]
     if out.exists():
         if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
@@ -422,7 +433,7 @@ def _in_shards(
             settings=settings,
         ),
     )
-    work.rename(out)
+    commit(work, out)
     shutil.rmtree(out / "shards")
     return open_features(out)
 
@@ -485,7 +496,7 @@ def _write_rows(work: Path, rows: range, arrays: Arrays, count: int) -> None:
     for name, values in arrays.items():
         path, shape = work / f"{name}.npy", (count, *values.shape[1:])
         if rows.start == 0:  # the first shard is always computed first
-            out = np.lib.format.open_memmap(path, "w+", values.dtype, shape)
+            out = new_array(path, shape, values.dtype)
         else:
             read_array(path, "features that are being made")  # refuses what numpy chokes on
             out = np.lib.format.open_memmap(path, "r+")

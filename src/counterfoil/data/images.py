@@ -24,7 +24,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.console import progress
-from counterfoil.core.io import atomic_write, cache_folder, read_array
+from counterfoil.core.io import atomic_write, cache_folder, new_array, read_array
 from counterfoil.core.optional import optional_import
 
 if TYPE_CHECKING:
@@ -407,7 +407,7 @@ def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
             atomic_write(path) as temporary,
             progress("pictures decoded", len(pictures)) as advance,
         ):
-            out = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
+            out = new_array(temporary, shape, np.uint8)
             for row in range(len(pictures)):
                 out[row] = transform(pictures.open(row))
                 advance(1)

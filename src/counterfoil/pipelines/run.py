@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -20,7 +20,7 @@ from typing import Any, Literal, final
 from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.console import info, warn
-from counterfoil.core.io import ensure_writable_folder, read_json, write_json
+from counterfoil.core.io import ensure_writable_folder, read_json, write_json, write_lock
 from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
@@ -107,13 +107,19 @@ def write_stage_record(context: RunContext, stage: Stage, now: Literal["running"
 
 
 def remove_leftovers(context: RunContext, stage: Stage) -> None:
-    """Remove files that a kill left half-written."""
+    """Remove files that a kill left half-written; the lock of the run says that nobody writes them.
+
+    A folder that was moved aside and never replaced is put back.
+    """
     if distributed.rank():
         return
     place = context.place(stage.name)
-    beside = [f for end in ("part", "old") for f in context.folder.glob(f".{place.name}.*.{end}")]
+    beside = [f for end in ("old", "part") for f in context.folder.glob(f".{place.name}.*.{end}")]
     for path in (*beside, *place.glob(".*.part"), *place.glob(".*.old")):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.suffix == ".old" and path.is_dir() and not place.exists():
+            path.rename(place)
+        else:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def forget_stage(context: RunContext, stage: Stage, made: tuple[Path, ...]) -> None:
@@ -216,6 +222,14 @@ def run_pipeline(
     check_run_folder(folder)
     digests = stage_digests(recipe, data_contents(dataset))
     context = RunContext(recipe, dataset, folder, digests, deadline, shared or {})
+    # rank 0 writes for all; of two commands on one folder the second is refused
+    alone = nullcontext() if distributed.rank() else write_lock(folder / ".lock", folder)
+    with alone:
+        return _run_stages(context, resume=resume)
+
+
+def _run_stages(context: RunContext, *, resume: bool) -> bool:
+    recipe, folder = context.recipe, context.folder
     for stage in recipe.stages:  # refuse before anything is done, not halfway
         admit_stage(context, stage, resume=resume)
         stage.check(context)

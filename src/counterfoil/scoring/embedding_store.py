@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from counterfoil.core import distributed
 from counterfoil.core.artifact import validated
 from counterfoil.core.console import warn
-from counterfoil.core.io import read_array, read_json, write_json
+from counterfoil.core.io import new_array, read_array, read_json, write_json
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
 from counterfoil.data.features import FeatureArray
@@ -429,7 +429,7 @@ def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
     for kind, count in zip(KINDS, counts):
         store = EmbeddingStore(partial / kind, count)
         shape = count, store.written.width
-        out = np.lib.format.open_memmap(_path(partial, kind), "w+", np.float32, shape)
+        out = new_array(_path(partial, kind), shape, np.float32)
         for rows in torch.split(torch.arange(count), _ROWS):
             out[rows.numpy()] = store.vectors(rows).numpy()
         out.flush()

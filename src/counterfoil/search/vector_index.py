@@ -36,6 +36,7 @@ from counterfoil.core.io import (
     read_json,
     write_array,
     write_json,
+    write_lock,
     write_text,
 )
 from counterfoil.scoring.encode import Side
@@ -174,24 +175,6 @@ def read_state(folder: Path) -> IndexState:
 def write_state(folder: Path, state: IndexState) -> None:
     """Commit a state."""
     write_json(folder / STATE_FILE, state.model_dump(mode="json"))
-
-
-@contextmanager
-def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of an index for writing; a `ValueError` if another process does."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks
-        yield
-        return
-    with (folder / _LOCK_FILE).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"another process is writing to {folder}; try again when it is done"
-            ) from None
-        yield
 
 
 @final
@@ -572,7 +555,7 @@ class VectorIndex:
         if self._writing:
             yield
             return
-        with write_lock(self.folder):
+        with write_lock(self.folder / _LOCK_FILE, self.folder):
             if read_state(self.folder) != self.state:
                 raise ValueError(
                     f"{self.folder} was changed by another process; open the index again"

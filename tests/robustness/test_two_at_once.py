@@ -1,0 +1,116 @@
+"""Two processes on one folder: the second is refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from counterfoil.cli import main
+from counterfoil.core.io import InUse, atomic_folder, holding, write_lock
+
+RUN = (
+    *("run", "aoq/vsepp-scenes", "--smoke", "--data", "scenes:images=60"),
+    *("--set", "*.plan.epochs=2", "--output"),
+)
+
+
+def started(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "counterfoil.cli", *map(str, words)]
+    return subprocess.Popen(command, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def until_it_holds(lock: Path, process: subprocess.Popen[str]) -> None:
+    while not lock.exists() or f'"pid": {process.pid},' not in lock.read_text():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def test_the_lock_of_a_run_is_held_until_its_end(tmp_path, capsys):
+    folder = tmp_path / "run"
+    with write_lock(folder / ".lock", folder):
+        assert main([*RUN, str(folder)]) == 2
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert f"is being written by process {os.getpid()} on" in sentence
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_of_two_runs_the_second_is_refused_and_the_first_ends_as_alone(tmp_path, capsys):
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    assert main([*RUN, str(alone)]) == 0
+    first = started(*RUN, both)
+    until_it_holds(both / ".lock", first)
+    second = started(*RUN, both, "--resume")
+    _, refused = second.communicate(timeout=120)
+    assert second.returncode == 2
+    assert f"is being written by process {first.pid} on" in refused
+    first.communicate(timeout=300)
+    assert first.returncode == 0
+
+    def numbers(folder: Path) -> bytes:
+        return (folder / "test-adaptive" / "evaluation.safetensors").read_bytes()
+
+    assert numbers(alone) == numbers(both)
+    assert not (both / ".lock").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_process_holds_no_lock_and_sigterm_exits_with_3(tmp_path, capsys):
+    folder = tmp_path / "run"
+    first = started(*RUN, folder)
+    until_it_holds(folder / ".lock", first)
+    first.kill()
+    first.communicate()
+    second = started(*RUN, folder, "--resume")
+    until_it_holds(folder / ".lock", second)
+    second.send_signal(signal.SIGTERM)
+    second.communicate(timeout=120)
+    assert second.returncode == 3
+    assert main([*RUN, str(folder), "--resume"]) == 0
+
+
+def test_a_temporary_folder_of_a_dead_process_of_another_container_is_removed(tmp_path):
+    path = tmp_path / "out"
+    with atomic_folder(path) as temporary:
+        (temporary / "a").write_text("1")
+        name = temporary.name
+    pid = name.split("@")[0].rpartition(".")[2]
+    left = tmp_path / name.replace(f".{pid}@", ".1@")  # process 1 is always alive
+    left.mkdir()
+    old = left.with_suffix(".old")
+    path.rename(old)  # the writer died between its two renames
+    with atomic_folder(path) as temporary:
+        assert path.is_dir()
+        (temporary / "a").write_text("2")
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+    assert (path / "a").read_text() == "2"
+
+
+def test_a_temporary_folder_in_use_is_left(tmp_path):
+    with atomic_folder(tmp_path / "out") as first:
+        with atomic_folder(tmp_path / "out") as second:
+            (second / "a").write_text("2")
+        assert first.is_dir()
+        with pytest.raises(InUse), holding(first):
+            pass
+
+
+def test_the_holder_is_named(tmp_path):
+    with write_lock(tmp_path / "new" / ".lock", "new"):
+        known = json.loads((tmp_path / "new" / ".lock").read_text())
+        assert known["pid"] == os.getpid()
+        assert set(known) == {"pid", "host", "boot", "since"}
+        with (
+            pytest.raises(InUse, match=r"new is being written by process \d+ on .* since \d{4}-"),
+            write_lock(tmp_path / "new" / ".lock", "new"),
+        ):
+            pass
+    assert not (tmp_path / "new").exists()
