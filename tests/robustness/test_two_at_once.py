@@ -114,3 +114,14 @@ def test_the_holder_is_named(tmp_path):
         ):
             pass
     assert not (tmp_path / "new").exists()
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    with (
+        pytest.raises(ValueError, match="is a link, which is not followed"),
+        write_lock(tmp_path / ".lock", "x"),
+    ):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"

@@ -254,14 +254,18 @@ def write_lock(
 def _lock_file(lock: Path, name: object, *, wait: bool) -> Iterator[None]:
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(lock, os.O_CREAT | os.O_RDWR, 0o666))
+        if lock.is_symlink():  # a folder may come from anybody: the holder's name is written there
+            raise ValueError(f"{lock} is a link, which is not followed; remove it")
+        flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+        os.close(os.open(lock, flags, 0o666))
         try:
             with holding(lock, wait=wait) as descriptor:
                 if descriptor >= 0 and not _is_open_as(descriptor, lock):
                     continue  # its last holder removed it meanwhile
                 since = datetime.now().astimezone().isoformat(" ", "seconds")
                 holder = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id()}
-                lock.write_text(json.dumps({**holder, "since": since}), encoding="utf-8")
+                with suppress(OSError):  # on a full disk the lock holds all the same, unnamed
+                    lock.write_text(json.dumps({**holder, "since": since}), encoding="utf-8")
                 yield
                 return
         except InUse:
