@@ -104,7 +104,7 @@ def test_add_and_delete(photos, printed, models):
     shown = printed("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 1 image and 0 captions, 1 exchanged; 2 images known before" in shown
     shown = printed("index", "--output", "my-index", "--verify")
-    assert "my-index is whole: all files fit their checksums" in shown
+    assert "my-index is whole: all parts fit their checksums" in shown
     shown = printed(
         *("index", "--output", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
     )

@@ -253,7 +253,18 @@ def test_parts_without_checksums_open(tmp_path):
     index = empty(tmp_path / "x")
     index.change(images=images(names(9), torch.randn(9, 8)))
     (tmp_path / "x" / "000000-images.sums.json").unlink()  # as 0.1 wrote them
-    assert len(VectorIndex(tmp_path / "x").images) == 9
+    opened = VectorIndex(tmp_path / "x")
+    assert len(opened.images) == 9
+    assert opened.verify() == ["000000-images"]
+
+
+def test_a_missing_file_is_not_whole(tmp_path):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(9), torch.randn(9, 8)))
+    assert index.verify() == []
+    (tmp_path / "x" / "000000-images.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"000000-images\.jsonl is missing; restore this file"):
+        index.verify()
 
 
 def test_one_writer_at_a_time(tmp_path):

@@ -174,8 +174,13 @@ def _verify(folder: Path) -> None:
     from counterfoil.search.index import open_index
 
     with open_index(folder) as opened:
-        opened.vectors.verify()
-    output(f"{folder} is whole: all files fit their checksums")
+        unproven = opened.vectors.verify()
+    if unproven:
+        raise ValueError(
+            f"{folder} has no checksums of {', '.join(unproven)}: counterfoil 0.1 wrote none, or "
+            "they were removed; the other parts are whole; make the index again to have them"
+        )
+    output(f"{folder} is whole: all parts fit their checksums")
 
 
 def _delete(folder: Path, item_ids: list[str]) -> None:

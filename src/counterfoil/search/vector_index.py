@@ -486,7 +486,7 @@ def _checksums(path: Path, blocks: Sequence[int] | None = None) -> Iterator[int]
             yield zlib.crc32(block)
 
 
-def verify_part(folder: Path, name: str, *, every: bool) -> None:
+def verify_part(folder: Path, name: str, *, every: bool) -> bool:
     """Compare the files of a part with their checksums; parts of 0.1 have none.
 
     Args:
@@ -494,11 +494,14 @@ def verify_part(folder: Path, name: str, *, every: bool) -> None:
         name: of the part.
         every: read whole files; else 16 blocks of a large one, spread evenly with both ends.
 
+    Returns:
+        Whether the part has checksums.
+
     Raises:
-        ValueError: a file is damaged; it is named.
+        ValueError: a file is damaged, or missing where every one is read; it is named.
     """
     if not (folder / f"{name}{_SUMS}").is_file():
-        return
+        return False
     written = read_json(folder / f"{name}{_SUMS}", "checksums of an index")
     for end in _DATA_FILES:
         path = folder / f"{name}{end}"
@@ -506,6 +509,8 @@ def verify_part(folder: Path, name: str, *, every: bool) -> None:
         if not isinstance(sums, list):
             raise ValueError(f"{folder / name}{_SUMS} holds no checksums of {path.name}; {AGAIN}")
         if not path.is_file():
+            if every:
+                raise ValueError(f"{path} is missing; restore this file, or {AGAIN}")
             continue  # another process may have replaced the part; its reader says so
         blocks = -(-path.stat().st_size // _BLOCK)
         places = range(blocks)
@@ -518,6 +523,7 @@ def verify_part(folder: Path, name: str, *, every: bool) -> None:
             raise ValueError(
                 f"{path} is damaged: its checksum does not fit; restore this file, or {AGAIN}"
             )
+    return True
 
 
 @final
@@ -566,11 +572,14 @@ class VectorIndex:
             finally:
                 self._writing = False
 
-    def verify(self) -> None:
-        """Read every file whole and compare it with its checksum; see `verify_part`."""
-        for collection in (self.images, self.texts):
-            for part in collection.parts:
-                verify_part(self.folder, part.name, every=True)
+    def verify(self) -> list[str]:
+        """Read every part whole and compare it with its checksums; see `verify_part`.
+
+        Returns:
+            Names of the parts without checksums, which prove nothing.
+        """
+        parts = [*self.images.parts, *self.texts.parts]
+        return [one.name for one in parts if not verify_part(self.folder, one.name, every=True)]
 
     def change(
         self,
