@@ -11,7 +11,7 @@ import torch
 import processes
 from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.config import lazy
-from counterfoil.core.resumable import WorkStopped
+from counterfoil.core.resumable import WorkStopped, partial_folder
 from counterfoil.core.types import Role
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
@@ -20,7 +20,6 @@ from counterfoil.negatives.teachers import (
     TARGETS,
     PairTargetSource,
     TargetStore,
-    partial_folder,
     target_weighting,
     write_targets,
 )

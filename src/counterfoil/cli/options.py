@@ -227,7 +227,7 @@ def resumable_work(
     from counterfoil.core import distributed
     from counterfoil.core.console import info
     from counterfoil.core.io import write_lock
-    from counterfoil.pipelines.stages.mine import partial_folder
+    from counterfoil.core.resumable import partial_folder
     from counterfoil.pipelines.state import RunStopped
 
     started = time.monotonic()

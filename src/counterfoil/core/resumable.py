@@ -25,6 +25,11 @@ class WorkStopped(Exception):
     """Resumable work was asked to stop; completed parts are on disk."""
 
 
+def partial_folder(folder: Path) -> Path:
+    """Return the folder beside `folder` that holds its unfinished work."""
+    return folder.with_name(f"{folder.name}.partial")
+
+
 def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
     """Refuse to resume the work of a folder that depends on other facts, given as plain JSON.
 

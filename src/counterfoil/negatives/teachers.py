@@ -24,7 +24,7 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
-from counterfoil.core.resumable import WorkStopped
+from counterfoil.core.resumable import WorkStopped, partial_folder
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
@@ -306,11 +306,6 @@ def write_targets(
         partial.rename(folder)
     distributed.barrier()
     return manifest
-
-
-def partial_folder(folder: Path) -> Path:
-    """Return the folder of an unfinished `write_targets`."""
-    return folder.with_name(f"{folder.name}.partial")
 
 
 def _begin(partial: Path, manifest: TargetManifest) -> TargetManifest:

@@ -21,6 +21,7 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.console import info, warn
 from counterfoil.core.io import ensure_writable_folder, read_json, write_json, write_lock
+from counterfoil.core.resumable import partial_folder
 from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
@@ -31,7 +32,6 @@ from counterfoil.pipelines.pipeline import (
     recipe_to_dict,
     stage_digests,
 )
-from counterfoil.pipelines.stages.mine import partial_folder
 from counterfoil.pipelines.state import RunContext, RunStopped
 
 State = Literal["absent", "running", "done", "other"]

@@ -11,6 +11,7 @@ from typing import ClassVar, final
 from counterfoil.core import distributed
 from counterfoil.core.config import Config, config, unknown_name
 from counterfoil.core.console import info
+from counterfoil.core.resumable import partial_folder
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import PhraseParser, RulePhraseParser
@@ -32,7 +33,6 @@ from counterfoil.negatives.generation.tags import MaskRefill, at_least_one
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.fitting import ModelStage
-from counterfoil.pipelines.stages.mine import partial_folder
 from counterfoil.pipelines.state import RunContext, stop_watch
 
 BY_RULE: Config[PhraseParser] = config(RulePhraseParser)

@@ -13,6 +13,7 @@ import torch
 from counterfoil.core import distributed
 from counterfoil.core.config import Config, parse_literal
 from counterfoil.core.console import info
+from counterfoil.core.resumable import partial_folder
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import PhraseParser
@@ -163,11 +164,6 @@ def mining_request(
         proposals=proposals,
         precision=cast(MinePrecision, precision),  # the stage checks it
     )
-
-
-def partial_folder(place: Path) -> Path:
-    """Folder in which an unfinished stage keeps its progress."""
-    return place.with_name(f"{place.name}.partial")
 
 
 def run_mining(
