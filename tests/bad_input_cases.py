@@ -627,11 +627,11 @@ copy $pixels model ::
 copy $pixels model ::
     edit model/model.json '{"model": {"call": "counterfoil.core.io:write_text", "path": "owned",
     "text": "x"}}' ::
-    evaluate model --data $FEW => write_text, which is no retrieval model
+    evaluate model --data $FEW => write_text | is not something this file may call
 copy $pixels model :: edit model/model.json '{"format": 99}' :: evaluate model --data $FEW
     => format 99 | reads formats 1 and 2
 copy $pixels model ::
-    edit model/model.json '{"model": {"call": "counterfoil.models.vsepp:Vanished"}}' ::
+    edit model/model.json '{"model": {"call": "Vanished"}}' ::
     evaluate model --data $FEW => Vanished | does not exist in this version of counterfoil
 copy $pixels model :: unknown_argument model :: evaluate model --data $FEW
     => model.json | 'depht' | does not fit this version
@@ -902,7 +902,7 @@ indexed $clip :: search my-index 'a dog' --rerank $clip --depth 5
     => 10 results are wanted | only the first 5
 search $clip 'a dog' --json => --json is read only with an index
 indexed $clip :: cut my-index/000000-images.npy 9 :: search my-index 'a dog'
-    => 000000-images.npy | cannot be read
+    => 000000-images.npy is damaged | its checksum does not fit
 indexed $clip :: edit my-index/index.json '{"format": 99}' :: search my-index 'a dog'
     => index.json | has format 99
 indexed $clip :: edit my-index/index.json '{"model": "$models/gone"}' :: search my-index 'a dog'

@@ -205,11 +205,11 @@ def _check_sources(call: Config[Any], path: Path) -> None:
     if "pretrained" not in known:
         return
     given = {name: one.default for name, one in known.items()} | dict(call.arguments)
-    carried = (
-        isinstance(given["config"], str)
-        if "config" in known
-        else ":" not in str(given.get("name", ""))
-    )
+    name = str(given.get("name", ""))
+    if "config" in known and Path(name).is_dir():
+        return  # a folder of this machine, which asks no hub
+    # timm knows its architectures by name; "hf-hub:USER/MODEL" is another matter
+    carried = isinstance(given["config"], str) if "config" in known else ":" not in name
     if given["pretrained"] is not False or not carried:
         raise ValueError(
             f"{path} asks for weights or a configuration from elsewhere for its "

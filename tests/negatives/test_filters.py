@@ -284,7 +284,7 @@ def test_a_plan_is_data() -> None:
         "skip": 2,
     }
     written = config.config(FilterConfig, captions=0.8, positive="highest", skip=2)
-    again = config.config_from_dict(written.to_dict()).build()
+    again = written.build()
     assert again == FilterConfig(captions=0.8, positive="highest", skip=2)
     assert hash(again) == hash(written.build())
 
