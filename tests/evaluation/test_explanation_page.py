@@ -15,6 +15,7 @@ from counterfoil.evaluation.explain import (
 )
 from counterfoil.evaluation.explanation_page import (
     ExplainedCard,
+    headline,
     percent,
     render_explanations,
     signed,
@@ -110,6 +111,26 @@ def test_gains_are_coloured_by_the_greatest():
     assert tints(FOUND) == [0.02, 0.93, 0.25]
     assert [row[1] for row in card(GAINS).rows] == ["+0.200", "−0.300", "+0.100"]
     assert card(GAINS).new == ()
+
+
+def test_without_a_doubt_head_nothing_is_claimed_and_no_function_word_is_named():
+    words = (("a", 0.002), ("dog", -0.03), ("in", 0.003), ("the", 0.004), ("snow", -0.01))
+    caption = " ".join(text for text, _ in words)
+    starts = [caption.index(f"{text}") for text, _ in words]
+    explained = Explanation(
+        caption,
+        0.25,
+        tuple(
+            ExplainedWord(text, start, start + len(text), gain=gain)
+            for (text, gain), start in zip(words, starts, strict=True)
+        ),
+    )
+    told = headline(explained, 0.5)
+    assert "Without “snow” it changes by −0.010" in told
+    assert "does not say whether a word is wrong" in told
+    assert tints(explained) == [0.0] * 5  # "the" gains most, and is no content word
+    only = Explanation("the", 0.25, (ExplainedWord("the", 0, 3, gain=0.004),))
+    assert headline(only, 0.5) == "Score 0.250."
 
 
 def test_numbers_are_rounded_honestly():

@@ -79,7 +79,9 @@ def test_drop_a_picture_and_find_similar_ones(opened, plain):
     opened.fill("#caption", "a red dog")
     opened.press("#caption", "Enter")
     opened.wait_for_selector(SHOWN)
-    assert opened.locator("#words tr").count() == 3
+    verdicts = opened.locator("#words tr td:nth-child(2)").all_inner_texts()
+    assert verdicts == ["unsure"] * 3
+    assert "No claim about single words" in opened.locator("#why-told").inner_text()
     assert "has no head that doubts or corrects words" in opened.locator("#lacking").inner_text()
     opened.keyboard.press("Escape")
     opened.locator("#found button").first.click()

@@ -339,7 +339,7 @@ def print_ranking(cards: Sequence[ExplainedCard]) -> None:
     from rich.text import Text
 
     from counterfoil.core.console import console
-    from counterfoil.evaluation.explanation_page import measure, number
+    from counterfoil.evaluation.explanation_page import content_words, measure, number
 
     table = Table("", "image", box=box.SIMPLE_HEAD)
     for name in ("score", measure(cards[0].explanation) if cards else ""):
@@ -349,7 +349,8 @@ def print_ranking(cards: Sequence[ExplainedCard]) -> None:
         lines = styled_caption(card)
         if card.new:
             lines.append("\n→ ").append_text(styled_correction(card))
-        words = card.explanation.words
+        explanation = card.explanation
+        words = explanation.words if explanation.doubts else content_words(explanation)
         worst = max(words, key=lambda word: word.doubt or word.gain or 0.0, default=None)
         cells = (
             str(card.place),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from counterfoil.data.phrases import tag_words
 from counterfoil.evaluation.explain import ExplainedWord, Explanation
 from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 
@@ -20,8 +21,8 @@ DOUBT_NOTE = (
 )
 GAIN_NOTE = (
     "No head of this model doubts words, so the page shows what the score gains when a word is "
-    "left out. The word that gains most has the deepest colour. That explains the score; it is no "
-    "probability that a word is wrong."
+    "left out. The content word that gains most has the deepest colour; function words have none. "
+    "That explains the score; it is no probability that a word is wrong."
 )
 PICTURE_SIDE = 448  # pixels; displayed at half that
 
@@ -118,17 +119,40 @@ def headline(explanation: Explanation, threshold: float) -> str:
     """The result for one caption in a sentence or two."""
     score = f"{explanation.score:.3f}"
     if not explanation.doubts:
-        gains = [(word.gain, word.text) for word in explanation.words if word.gain is not None]
+        gains = [
+            (word.gain, word.text) for word in content_words(explanation) if word.gain is not None
+        ]
         if not gains:
             return f"Score {score}."
         gain, text = max(gains, key=lambda pair: pair[0])
-        return f"Score {score}. Without “{text}” it changes by {signed(gain)}."
+        return (
+            f"Score {score}. Without “{text}” it changes by {signed(gain)}; that does not say "
+            "whether a word is wrong."
+        )
     wrong = [f"“{word.text}”" for word in explanation.words if (word.doubt or 0.0) >= threshold]
     if not wrong:
         return f"Score {score}; no word is doubted."
     corrected = explanation.corrected
     rest = f", corrected {corrected.score:.3f}" if corrected else ""
     return f"Doubted: {', '.join(wrong)}. Score {score}{rest}."
+
+
+def content_words(explanation: Explanation) -> list[ExplainedWord]:
+    """Words that name an object, an attribute or an action, by the rule parser.
+
+    Without an article or "is" a sentence becomes another kind of sentence, and the score changes
+    for that reason: it says nothing of the image.
+    """
+    spans = [
+        (word.start, word.stop)
+        for word in tag_words(explanation.caption)
+        if word.part in ("noun", "attribute", "verb")
+    ]
+    return [
+        word
+        for word in explanation.words
+        if any(word.start < stop and start < word.stop for start, stop in spans)
+    ]
 
 
 def number(word: ExplainedWord) -> str:
@@ -160,8 +184,9 @@ def signed(gain: float) -> str:
 
 
 def tints(explanation: Explanation) -> list[float]:
-    """Depth of each word's colour: its doubt, or its share of the greatest gain."""
-    gains = [word.gain or 0.0 for word in explanation.words]
+    """Depth of each word's colour: its doubt, or a content word's share of the greatest gain."""
+    content = {word.start for word in content_words(explanation)}
+    gains = [word.gain or 0.0 if word.start in content else 0.0 for word in explanation.words]
     greatest = max((gain for gain in gains if gain > 0), default=1.0)
     return [
         max(gain, 0.0) / greatest if word.doubt is None else word.doubt

@@ -212,17 +212,16 @@
     return Number(text) ? `${gain > 0 ? "+" : "−"}${text}` : text;
   };
   const judged = (plain) => {
-    const most = Math.max(...plain.words.map((word) => Math.abs(word.gain ?? 0)), 1e-9);
     return plain.words.map((word) => {
       if (plain.doubts) {
         const doubted = word.doubt >= plain.threshold;
         return { ...word, doubted, fits: !doubted, depth: doubted ? word.doubt : 1 - word.doubt / plain.threshold, number: percent(word.doubt) };
       }
-      const gain = word.gain ?? 0;
-      return { ...word, doubted: gain > 0, fits: gain < 0, depth: Math.abs(gain) / most, number: word.gain === null ? "" : signed(gain) };
+      // a score that changes without a word does not say whether the word is wrong: no claim
+      return { ...word, doubted: false, fits: false, depth: 0, number: word.gain === null ? "" : signed(word.gain) };
     });
   };
-  const verdict = (word) => (word.doubted ? "doubted" : word.fits ? "matches" : "–");
+  const verdict = (word) => (word.doubted ? "doubted" : word.fits ? "matches" : "unsure");
   const show = (plain) => {
     const words = judged(plain), said = find("said"), doubted = words.filter((word) => word.doubted);
     const signs = [...plain.caption]; // the server counts code points, JavaScript strings UTF-16 units
@@ -233,14 +232,14 @@
       const node = make("span", `word${word.doubted ? " doubted" : ""}${word.fits ? " fits" : ""}`, word.text);
       node.style.setProperty("--depth", word.depth.toFixed(3));
       if (word.doubted && plain.doubts) node.append(make("small", "", ` ${word.number}`));
-      node.append(make("span", "aside", ` (${verdict(word)})`));
+      if (plain.doubts) node.append(make("span", "aside", ` (${verdict(word)})`));
       said.append(node);
       at = word.stop;
     }
     said.append(signs.slice(at).join(""));
     find("legend").textContent = plain.doubts
       ? "Underlined words are doubted, with the probability that they are wrong; green ones match."
-      : "Green words match: the score falls without them. Underlined words are doubted: it rises without them.";
+      : "The table says how the score changes without each word. That does not say which words match and which are wrong.";
     find("corrected").hidden = !plain.corrected;
     if (plain.corrected) correct(plain.corrected);
     find("lacking").textContent = plain.lacking ? sentence(plain.lacking) : "";
@@ -253,7 +252,7 @@
       return row;
     }));
     find("answer").hidden = false;
-    const told = doubted.length ? `Doubted: ${doubted.map((word) => `“${word.text}”`).join(", ")}.` : "No word is doubted.";
+    const told = !plain.doubts ? "No claim about single words." : doubted.length ? `Doubted: ${doubted.map((word) => `“${word.text}”`).join(", ")}.` : "No word is doubted.";
     const instead = plain.corrected ? ` The model would write “${plain.corrected.text}”, score ${plain.corrected.score.toFixed(3)}.` : "";
     find("why-told").textContent = `Score ${plain.score.toFixed(3)}. ${told}${instead}`;
   };
