@@ -31,6 +31,8 @@ def asked(capsys, tmp_path):
 
     def asked(*words: object):
         out, page = tmp_path / "numbers.json", tmp_path / "page.html"
+        for path in (out, page):  # of the call before; the verb overwrites nothing
+            path.unlink(missing_ok=True)
         capsys.readouterr()
         code = run("foils", *words, "--json", out, "--output", page)
         shown = capsys.readouterr()

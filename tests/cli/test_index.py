@@ -88,7 +88,7 @@ def test_a_page_of_thumbnails(photos, printed):
     assert "<b>a red" not in page
     assert "[bold]" in page
     (photos / "my-photos" / "images" / "03.png").unlink()  # moved since
-    printed("search", "my-index", "a red circle", "--top", "36", "--output", "found.html")
+    printed("search", "my-index", "a red circle", "--top", "36", "--output", "more.html")
 
 
 def test_add_and_delete(photos, printed, models):

@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,8 +115,9 @@ def test_evaluate_what_others_shortlist(models, printed, tmp_path):
     printed("evaluate", last, "--data", SCENES, "--json", tmp_path / "full.json")
     full = json.loads((tmp_path / "full.json").read_text())
     assert found["shortlists"]["full"]["i2t"] == full["i2t"]
-    printed("evaluate", last, "--first", first, "--full", "--data", SCENES, "--json", out)
-    assert json.loads(out.read_text())["rsum"] == full["rsum"]  # 50 are all there are
+    last_out = tmp_path / "again.json"
+    printed("evaluate", last, "--first", first, "--full", "--data", SCENES, "--json", last_out)
+    assert json.loads(last_out.read_text())["rsum"] == full["rsum"]  # 50 are all there are
 
 
 def test_evaluate_another_split(models, printed):
@@ -199,6 +201,19 @@ def test_search_among_features(models, printed, tmp_path):
     )
     assert "test/0" in shown
     assert "test/0" in page.read_text()
+
+
+def test_pages_of_searches_are_never_overwritten(models, printed, tmp_path, monkeypatch, capsys):
+    write_split(tmp_path / "pre", "test", random_array(5, 3, 4), [f"a dog {n}" for n in range(10)])
+    monkeypatch.chdir(tmp_path)
+    words = ("search", models / "regions", "a dog", "--data", tmp_path / "pre")
+    Path("search.html").write_text("mine")
+    for name in ("search-2.html", "search-3.html"):
+        assert name in printed(*words)
+        assert "test/0" in Path(name).read_text()
+    assert recipes_cases.run(*words, "--output", "search.html") == 2
+    assert "search.html exists and is left alone; name another file" in capsys.readouterr().err
+    assert Path("search.html").read_text() == "mine"
 
 
 # data check

@@ -14,6 +14,7 @@ from counterfoil.core.io import (
     LARGEST_TEXT,
     atomic_folder,
     ensure_absent,
+    ensure_writable_file,
     parse_json,
     parsing,
     read_array,
@@ -79,6 +80,9 @@ def test_what_is_there_is_left_alone(tmp_path):
     (tmp_path / "page.html").touch()
     with pytest.raises(ValueError, match=r"page.html exists .* name a new page with --output$"):
         ensure_absent(tmp_path / "page.html", "a new page with --output")
+    ensure_writable_file(tmp_path / "new.html")
+    with pytest.raises(ValueError, match=r"page.html exists .* name another file$"):
+        ensure_writable_file(tmp_path / "page.html")
 
 
 def test_only_line_feeds_end_a_line(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +38,8 @@ Top = Annotated[int, typer.Option(min=1, help="How many results.")]
 Page = Annotated[
     Path | None,
     typer.Option(
-        "--output", help="HTML page of thumbnails; default none, with a model `search.html`."
+        "--output",
+        help="HTML page of thumbnails; default none, with a model `search.html`, numbered.",
     ),
 ]
 Find = Annotated[
@@ -98,7 +100,7 @@ def search(
     if not is_index(folder):
         asked = ("find", "kind", "rerank", "depth", "model", "plain", "min_probability")
         refuse(context, asked, f"with an index, and {where} is none")
-        _search_dataset(where, query, data.source(), split, top, page or PAGE)
+        _search_dataset(where, query, data.source(), split, top, page or _unused_page())
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
     source = data.optional_source(context)
@@ -138,6 +140,12 @@ def search(
         write_hits_page(query, hits, find, note, page)
         if not plain:
             output(str(page))
+
+
+def _unused_page() -> Path:
+    """The default page, with the first number whose file does not exist: nothing is overwritten."""
+    numbered = (PAGE.with_stem(f"{PAGE.stem}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([PAGE], numbered) if not path.exists())
 
 
 def _search_dataset(

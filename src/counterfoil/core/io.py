@@ -386,9 +386,10 @@ def ensure_absent(path: Path, instead: str = "a new folder") -> None:
 
 
 def ensure_writable_file(path: Path) -> None:
-    """Refuse a file that cannot be written, before long work is done for it."""
+    """Refuse a file that exists or cannot be written, before long work is done for it."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file")
+    ensure_absent(path, "another file")
     ensure_writable_folder(path)
 
 
