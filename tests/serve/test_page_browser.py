@@ -93,6 +93,21 @@ def test_drop_a_picture_and_find_similar_ones(opened, plain):
     clean(opened, plain)
 
 
+@pytest.mark.parametrize(("probability", "told"), [(0.12, True), (0.8, False), (None, False)])
+def test_the_page_says_that_nothing_matches(opened, plain, probability, told):
+    one = {"id": "a.png", "score": 0.1, "caption": "a dog", "image": "a.png"}
+    results = [{**one, "probability": probability}]
+    answer = {"find": "images", "reranker": None, "results": results}
+    opened.goto(plain)
+    opened.route("**/search", lambda route: route.fulfill(json=answer))
+    opened.fill("#text", "a cat")
+    opened.press("#text", "Enter")
+    opened.wait_for_selector("#found li")
+    text = opened.locator("#told").inner_text()
+    assert ("Nothing here matches: the best has a probability of 12 %." in text) == told
+    assert opened.locator("#found .name").all_inner_texts() == ["a dog", "a.png"]
+
+
 def test_the_page_says_that_words_are_left_out(opened, plain):
     opened.goto(plain)
     until(opened, "document.querySelector('#explains').textContent !== ''")

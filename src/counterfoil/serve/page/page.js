@@ -8,6 +8,7 @@
     return node;
   };
   const TOP = 24;
+  const LEAST = .5; // best probability of a calibrated index below which nothing matches
   let latest = 0, checked = 0; // numbers of the latest search and explanation; older answers are dropped
   let asked = {}; // current query: {text}, {file}, or {id} of an image
   let shown = null; // image of the dialog: {id} or {file}
@@ -74,7 +75,9 @@
       const time = Math.round(performance.now() - began);
       const told = counted(plain.results.length, plain.find === "captions" ? "caption" : "picture");
       const order = plain.reranker ? `, put in order by ${plain.reranker}` : "";
-      find("told").textContent = `${told} for ${named}, in ${time} ms${order}.`;
+      const best = Math.max(...plain.results.map((one) => one.probability ?? 1)); // null: not calibrated
+      const none = plain.results.length && best < LEAST ? `Nothing here matches: the best has a probability of ${percent(best)}. The nearest: ` : "";
+      find("told").textContent = `${none}${told} for ${named}, in ${time} ms${order}.`;
     } catch (error) {
       if (turn !== latest) return;
       list([], kind());
@@ -118,6 +121,11 @@
     name.title = one.id;
     const node = button("", undefined, () => open({ id: one.id }, asked.text || one.caption));
     node.append(thumbnail(one.id, one.caption || one.id), label, name);
+    if (one.caption) {
+      const file = make("span", "name", one.id);
+      file.setAttribute("aria-hidden", "true"); // the title of the picture's dialog reads it
+      node.append(file);
+    }
     const item = make("li");
     item.append(node);
     return item;
