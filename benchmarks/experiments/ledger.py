@@ -105,7 +105,7 @@ def add(path: Path, entries: Iterable[Entry]) -> None:
     Raises:
         ValueError: the file is no ledger.
     """
-    ensure_writable_file(path)
+    ensure_writable_file(path, exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         known = {entry.place: entry for entry in (read(path) if path.exists() else ())}

@@ -220,7 +220,7 @@ def show(ledgers: Sequence[Path], figure: Path | None = None) -> None:
         ValueError: a file is missing or damaged, or results do not belong into one table.
     """
     if figure is not None:
-        ensure_writable_file(figure)
+        ensure_writable_file(figure, exist_ok=True)
     entries = [entry for path in ledgers for entry in read(path)]
     _check_same(entries)
     table = find(entries[0].table)

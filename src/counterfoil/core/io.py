@@ -385,11 +385,12 @@ def ensure_absent(path: Path, instead: str = "a new folder") -> None:
         raise ValueError(f"{path} exists and is left alone; name {instead}")
 
 
-def ensure_writable_file(path: Path) -> None:
+def ensure_writable_file(path: Path, *, exist_ok: bool = False) -> None:
     """Refuse a file that exists or cannot be written, before long work is done for it."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file")
-    ensure_absent(path, "another file")
+    if not exist_ok:
+        ensure_absent(path, "another file")
     ensure_writable_folder(path)
 
 
