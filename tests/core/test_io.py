@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import re
+import resource
 import signal
+import socket
+import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from counterfoil.core import io
 from counterfoil.core.io import (
     DEEPEST_JSON,
     LARGEST_TEXT,
+    InUse,
+    NoRoom,
     atomic_folder,
+    atomic_write,
+    check_room,
     ensure_absent,
     ensure_writable_file,
+    in_bytes,
+    new_array,
     parse_json,
     parsing,
     read_array,
     read_json,
     read_text,
     read_text_lines,
+    room_for,
+    write_array,
+    write_json,
+    write_lock,
+    write_text,
 )
 
 
@@ -220,3 +240,164 @@ def test_other_files_are_no_arrays(tmp_path, content):
     (tmp_path / "x.npy").write_bytes(content)
     with pytest.raises(ValueError, match=r"x.npy cannot be read as vectors"):
         read_array(tmp_path / "x.npy", "vectors")
+
+
+# Locks, and what killed processes leave.
+
+
+def forked(act) -> int:
+    """What a child process did, as its exit code."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = int(act() or 0)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_one_process_at_a_time_writes_and_others_hear_which(tmp_path):
+    lock = tmp_path / "new" / "run" / ".lock"
+
+    def refused() -> int:
+        holder = f"process {os.getppid()} on {socket.gethostname()} since "
+        sentence = re.escape(f"runs/a is being written by {holder}")
+        with pytest.raises(InUse, match=sentence), write_lock(lock, "runs/a"):
+            pass
+        return 7
+
+    with write_lock(lock, "runs/a"):
+        assert forked(refused) == 7
+        with pytest.raises(InUse), write_lock(lock, "runs/a"):
+            pass
+    assert not list(tmp_path.iterdir()), "the lock's folders were left"
+
+
+def test_a_lock_ends_with_its_process_though_a_child_lives_on(tmp_path):
+    lock, reads, writes = tmp_path / "lock", *os.pipe()
+
+    def killed() -> None:
+        with write_lock(lock, "it"):
+            if os.fork() == 0:  # outlives it
+                os.read(reads, 1)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert forked(killed) == -signal.SIGKILL
+    with write_lock(lock, "it"):
+        pass
+    os.write(writes, b"x")
+
+
+def test_a_dead_writer_with_the_number_of_a_live_process_is_dead(tmp_path):
+    """In a container every writer is process 1."""
+    path = tmp_path / "lists"
+    killed_within(path)
+    (left,) = tmp_path.iterdir()
+    pid = left.name.split(".")[2].partition("@")[0]
+    left.rename(left.with_name(left.name.replace(pid, str(os.getpid()))))
+    write(path, "whole")
+    assert [f.name for f in tmp_path.iterdir()] == ["lists"]
+
+
+def test_files_have_the_mode_of_the_umask_and_secrets_none_for_others(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "x.json", 1)
+        write(tmp_path / "folder", "text")
+        with atomic_write(tmp_path / "key", secret=True) as temporary:
+            temporary.write_text("k")
+    finally:
+        os.umask(before)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
+    assert modes == {"x.json": 0o640, "folder": 0o750, "key": 0o600}
+
+
+# Full disks, and durability.
+
+
+def with_files_of(most: int, act) -> int:
+    """The exit code of an action in a process whose files have so many bytes at most."""
+
+    def limited() -> object:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        return act()
+
+    return forked(limited)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    def arrays() -> int:
+        large = np.zeros(50_000, np.uint8)
+        sentence = r"takes 50.0 kB, and files have at most 4.1 kB here \(ulimit -f\); make room"
+        for write_large in (
+            lambda: write_array(tmp_path / "x.npy", large),
+            lambda: new_array(tmp_path / "x.npy", large.shape, np.uint8),
+            lambda: write_text(tmp_path / "x", "x" * 50_000),
+        ):
+            with pytest.raises(NoRoom, match=sentence):
+                write_large()
+        with pytest.raises(NoRoom, match="files have at most"), atomic_write(tmp_path / "x") as to:
+            to.write_bytes(bytes(large))
+        with pytest.raises(NoRoom, match="files have at most"), atomic_folder(tmp_path / "f") as to:
+            save_file({"x": torch.zeros(9_000)}, to / "x")  # has an exception of its own
+        return 7
+
+    assert with_files_of(4096, arrays) == 7
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_with_less_than_is_needed_is_refused_before(tmp_path):
+    with pytest.raises(NoRoom, match=r"it takes 1000000.0 TB, and .* are free on its disk"):
+        check_room(tmp_path / "x", 10**18)
+    assert new_array(tmp_path / "x.npy", (3, 2), np.float16).shape == (3, 2)
+
+
+def test_files_and_their_folders_are_synced_before_they_count(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(Path(f"/dev/fd/{number}").readlink())
+    )
+    write_json(tmp_path / "x.json", 1)
+    assert [path.suffix for path in synced] == [".part", ""]
+    assert synced[-1] == tmp_path
+    synced.clear()
+    with atomic_folder(tmp_path / "lists") as folder:
+        write_json(folder / "y.json", 1)
+        assert not synced  # once, at the end
+    assert [path.suffix for path in synced] == [".json", ".part", ""]
+
+
+def test_a_refusal_within_a_lock_keeps_its_own_sentence(tmp_path):
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+
+    def refused() -> int:
+        with (
+            pytest.raises(InUse, match=r"^the inner is"),
+            write_lock(outer, "the outer"),
+            write_lock(inner, "the inner"),
+        ):
+            pass
+        return 7
+
+    with write_lock(inner, "the inner"):
+        assert forked(refused) == 7
+
+
+def test_sizes_in_words():
+    sizes = [0, 999, 1000, 10**6, 10**9, 10**12]
+    assert [in_bytes(n) for n in sizes] == [
+        "0 bytes",
+        "999 bytes",
+        "1.0 kB",
+        "1.0 MB",
+        "1.0 GB",
+        "1.0 TB",
+    ]
+
+
+def test_a_full_disk_of_unknown_size_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(io, "_free", lambda path: math.inf)
+    with pytest.raises(NoRoom, match="its disk is full"), room_for(tmp_path / "x"):
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -14,7 +14,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import cache
 from itertools import takewhile
@@ -252,27 +252,28 @@ def write_lock(
 
 @contextmanager
 def _lock_file(lock: Path, name: object, *, wait: bool) -> Iterator[None]:
-    while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        if lock.is_symlink():  # a folder may come from anybody: the holder's name is written there
-            raise ValueError(f"{lock} is a link, which is not followed; remove it")
-        flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
-        os.close(os.open(lock, flags, 0o666))
-        try:
-            with holding(lock, wait=wait) as descriptor:
-                if descriptor >= 0 and not _is_open_as(descriptor, lock):
-                    continue  # its last holder removed it meanwhile
-                since = datetime.now().astimezone().isoformat(" ", "seconds")
-                holder = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id()}
-                with suppress(OSError):  # on a full disk the lock holds all the same, unnamed
-                    lock.write_text(json.dumps({**holder, "since": since}), encoding="utf-8")
-                yield
-                return
-        except InUse:
-            raise InUse(
-                f"{name} is being written by {_holder(lock)}; wait until that ends, or name "
-                "another place"
-            ) from None
+    with ExitStack() as stack:
+        while True:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            if lock.is_symlink():  # a folder may come from anybody; the holder is written there
+                raise ValueError(f"{lock} is a link, which is not followed; remove it")
+            flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+            os.close(os.open(lock, flags, 0o666))
+            try:
+                descriptor = stack.enter_context(holding(lock, wait=wait))
+            except InUse:
+                raise InUse(
+                    f"{name} is being written by {_holder(lock)}; wait until that ends, or name "
+                    "another place"
+                ) from None
+            if descriptor < 0 or _is_open_as(descriptor, lock):
+                break
+            stack.close()  # its last holder removed the file meanwhile
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id()}
+        with suppress(OSError):  # on a full disk the lock holds all the same, unnamed
+            lock.write_text(json.dumps({**holder, "since": since}), encoding="utf-8")
+        yield
 
 
 def _is_open_as(descriptor: int, path: Path) -> bool:
@@ -319,10 +320,11 @@ def in_bytes(size: float) -> str:
     >>> in_bytes(1_234_567)
     '1.2 MB'
     """
-    if size < 1000:
-        return f"{size:.0f} bytes"
-    power = min(int(math.log(size, 1000)), 4)
-    return f"{size / 1000**power:.1f} {'kMGT'[power - 1]}B"
+    units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")]
+    for factor, unit in units:
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size:.0f} bytes"
 
 
 def check_room(path: Path, size: int, *, largest: int | None = None) -> None:
@@ -354,8 +356,9 @@ def room_for(path: Path, size: int = 0) -> Iterator[None]:
         code = error.errno if isinstance(error, OSError) else None
         if code not in _FULL and not _FULL_IN_WORDS.search(str(error)):
             raise
-        free = f"{in_bytes(_free(path))} are free on its disk"
-        if (most := _largest_file()) < _free(path):
+        left = _free(path)
+        free = "its disk is full" if left == math.inf else f"{in_bytes(left)} are free on its disk"
+        if (most := _largest_file()) < left:
             free = f"files have at most {in_bytes(most)} here (ulimit -f)"
         raise NoRoom(path, size, free) from error
 
