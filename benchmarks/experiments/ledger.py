@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -21,7 +19,7 @@ from benchmarks.experiments.table import Row, Table
 from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.console import output
-from counterfoil.core.io import ensure_writable_file, read_json, write_text
+from counterfoil.core.io import ensure_writable_file, read_json, write_lock, write_text
 from counterfoil.evaluation.metrics import METRICS, without_models
 from counterfoil.pipelines.pipeline import Recipe, data_contents, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
@@ -107,7 +105,7 @@ def add(path: Path, entries: Iterable[Entry]) -> None:
     """
     ensure_writable_file(path, exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
+    with write_lock(path.with_name(f".{path.name}.lock"), path, wait=True):
         known = {entry.place: entry for entry in (read(path) if path.exists() else ())}
         known |= {entry.place: entry for entry in entries}
         lines = [json.dumps(entry.model_dump(mode="json")) for entry in known.values()]
@@ -124,13 +122,6 @@ def _parsed(line: str, where: str) -> Entry:
             f"{where}: {field}: {first['msg'].lower()}; it is no result of an experiment, so take "
             "the line out or name another file"
         ) from None
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def run(

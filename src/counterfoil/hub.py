@@ -25,6 +25,7 @@ from counterfoil.core.io import (
     write_json,
     write_text,
 )
+from counterfoil.core.optional import first_line
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.evaluation.protocols import evaluate_protocol
@@ -40,7 +41,7 @@ from counterfoil.model import (
 from counterfoil.models.base import SupportsLoRA
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.models.layers.pretrained import first_line, written_config
+from counterfoil.models.layers.pretrained import written_config
 from counterfoil.models.open_clip import OpenClipModel, hub_name
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource

@@ -26,6 +26,7 @@ from counterfoil.core.config import Config, config_from_dict, digest, from_data,
 from counterfoil.core.config import config as make_config
 from counterfoil.core.console import warn
 from counterfoil.core.io import atomic_folder, read_json, write_json
+from counterfoil.core.optional import first_line
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings, ModalityBatch
@@ -52,7 +53,6 @@ from counterfoil.models.layers.pretrained import (
     TimmTower,
     config_of,
     encoder_folder,
-    first_line,
     picture_format,
     timm_format,
 )
@@ -224,8 +224,13 @@ class _BoundedBuild(TorchFunctionMode):
     is touched; whether shapes fit is checked afterwards, when the weights are loaded.
     """
 
-    MAKERS = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.arange, torch.eye})
-    MAKERS |= {torch.rand, torch.randn, torch.linspace, torch.empty_strided}
+    MAKERS = frozenset(
+        getattr(torch, name)
+        for name in (
+            *("empty", "empty_strided", "zeros", "ones", "full", "eye"),
+            *("arange", "linspace", "rand", "randn"),
+        )
+    )
 
     def __init__(self, weights: Mapping[str, Tensor], path: Path) -> None:
         super().__init__()

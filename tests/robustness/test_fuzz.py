@@ -286,27 +286,24 @@ def _columns(folder: Path) -> dict[str, Any]:
     }
 
 
-def parquet(folder: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+def _dataset(folder: Path, datasets: Any) -> Any:
     columns = _columns(folder / "raw")
     shutil.rmtree(folder / "raw")
     features = datasets.Features(
         {"image": datasets.Image(), "caption": datasets.Value("string"),
          "image_id": datasets.Value("string")}
     )  # fmt: skip
-    made = datasets.Dataset.from_dict(columns, features=features)
-    made.to_parquet(folder / "train-00000-of-00001.parquet")
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+def parquet(folder: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    _dataset(folder, datasets).to_parquet(folder / "train-00000-of-00001.parquet")
 
 
 def arrow(folder: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    columns = _columns(folder / "raw")
-    shutil.rmtree(folder / "raw")
-    features = datasets.Features(
-        {"image": datasets.Image(), "caption": datasets.Value("string"),
-         "image_id": datasets.Value("string")}
-    )  # fmt: skip
-    datasets.Dataset.from_dict(columns, features=features).save_to_disk(folder)
+    _dataset(folder, datasets).save_to_disk(folder)
 
 
 def corrections(folder: Path) -> None:

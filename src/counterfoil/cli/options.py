@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
@@ -241,7 +241,7 @@ def resumable_work(
     distributed.barrier()  # no process starts to write before all have checked the folder
     lock = folder.with_name(f".{folder.name}.lock")
     try:
-        with nullcontext() if distributed.rank() else write_lock(lock, folder):
+        with distributed.on_rank_0(write_lock(lock, folder)):
             yield lambda: None if minutes is None else minutes - (time.monotonic() - started) / 60
     except RunStopped as stopped:
         info(f"stopped, {stopped}; add --resume to go on")

@@ -13,8 +13,9 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -154,6 +155,11 @@ class ArtifactFormat(Generic[Model]):
         )
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)  # which compiles the schema of a dataclass
+
+
 def validated(
     kind: type[Checked], plain: object, path: Path, remedy: str, *, strict: bool | None = None
 ) -> Checked:
@@ -171,7 +177,8 @@ def validated(
     """
     try:
         # as JSON: in Python's own values a strict tuple is no list
-        checked = TypeAdapter(kind).validate_json(json.dumps(plain), strict=strict)
+        adapter: TypeAdapter[Checked] = _adapter(cast(Any, kind))
+        checked = adapter.validate_json(json.dumps(plain), strict=strict)
         if is_dataclass(kind) and isinstance(plain, dict):  # pydantic passes over unknown keys
             inspect.signature(kind).bind(**plain)
         return checked

@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,11 @@ def rank() -> int:
 def size() -> int:
     """Number of processes."""
     return dist.get_world_size() if dist.is_initialized() and not _solo else 1
+
+
+def on_rank_0(context: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
+    """The context on rank 0, which writes for all processes; on the others an empty one."""
+    return nullcontext() if rank() else context
 
 
 @contextmanager

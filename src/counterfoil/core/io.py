@@ -220,9 +220,7 @@ def _close(descriptor: int) -> None:
 
 
 @contextmanager
-def write_lock(
-    lock: Path, name: object, *, wait: bool = False, keep: bool = False
-) -> Iterator[None]:
+def write_lock(lock: Path, name: object, *, wait: bool = False) -> Iterator[None]:
     """Let one process at a time write; the lock's file says which.
 
     The file is removed afterwards, and so are folders that were made for it and stay empty.
@@ -231,7 +229,6 @@ def write_lock(
         lock: the lock's file.
         name: of what is written, for the error.
         wait: wait for the other process.
-        keep: leave the file there.
 
     Raises:
         InUse: another process is writing; the sentence says which, and since when.
@@ -242,8 +239,7 @@ def write_lock(
             try:
                 yield
             finally:
-                if not keep:
-                    lock.unlink(missing_ok=True)
+                lock.unlink(missing_ok=True)
     finally:
         for folder in made:
             with suppress(OSError):  # it has become something
@@ -284,7 +280,7 @@ def _is_open_as(descriptor: int, path: Path) -> bool:
 
 
 def _holder(lock: Path) -> str:
-    """Who holds a lock, in words."""
+    """Description of the process that holds a lock."""
     try:
         known = json.loads(lock.read_text(encoding="utf-8"))
         return f"process {known['pid']} on {known['host']} since {known['since']}"
@@ -327,20 +323,15 @@ def in_bytes(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
-def check_room(path: Path, size: int, *, largest: int | None = None) -> None:
-    """Refuse to write where there is no room.
-
-    Args:
-        path: the file or folder to write.
-        size: bytes that it will take.
-        largest: bytes of its largest file; None for one file.
+def check_room(path: Path, size: int) -> None:
+    """Refuse to write a file of this many bytes where there is no room.
 
     Raises:
         NoRoom: the disk has less, or files may not be so large.
     """
     most, free = _largest_file(), _free(path)
-    if (largest or size) > most:
-        raise NoRoom(path, largest or size, f"files have at most {in_bytes(most)} here (ulimit -f)")
+    if size > most:
+        raise NoRoom(path, size, f"files have at most {in_bytes(most)} here (ulimit -f)")
     if size > free:
         raise NoRoom(path, size, f"{in_bytes(free)} are free on its disk")
 

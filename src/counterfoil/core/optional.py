@@ -26,3 +26,8 @@ def hub_options(name: str) -> dict[str, bool]:
     name.
     """
     return {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without the stop at its end."""
+    return (str(error).strip().splitlines() or [repr(error)])[0].rstrip(". ")

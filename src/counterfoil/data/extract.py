@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from counterfoil.core.io import commit, new_array, read_array, write_json, write_lock
-from counterfoil.core.optional import hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import (
@@ -168,7 +168,7 @@ def _from_hub(name: str, kind: str, words: str) -> tuple[Any, Any]:
                 name, dtype=torch.float32, **options
             )
         except Exception as error:  # libraries raise anything at damaged files
-            first = (str(error).strip().splitlines() or [repr(error)])[0]
+            first = first_line(error)
             raise ValueError(f"{name!r} is no {words} that can be read: {first}") from error
     return processor, model
 
@@ -386,17 +386,6 @@ def _in_shards(
     shard: int,
 ) -> FeatureTable:
     """Write a feature folder shard by shard; `computation` is called if a shard is missing."""
-    with write_lock(out.with_name(f".{out.name}.lock"), out):
-        return _make_shards(ids, out, settings, computation, shard)
-
-
-def _make_shards(
-    ids: Sequence[str],
-    out: Path,
-    settings: dict[str, Any],
-    computation: Callable[[], Callable[[range], Arrays]],
-    shard: int,
-) -> FeatureTable:
     settings["images"] = hashlib.sha256("\x00".join(ids).encode()).hexdigest()[:16]
     if out.exists():
         if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
@@ -404,37 +393,38 @@ def _make_shards(
                 f"{out} exists and does not hold these features; remove it or write somewhere else"
             )
         return open_features(out)
-    work = out.with_name(f".{out.name}.part")
-    shards = [range(at, min(at + shard, len(ids))) for at in range(0, len(ids), shard)]
-    parts = PartsFolder(work / "shards", suffix=".json")
-    missing = parts.begin({**settings, "shard": shard}, len(shards))
+    with write_lock(out.with_name(f".{out.name}.lock"), out):
+        work = out.with_name(f".{out.name}.part")
+        shards = [range(at, min(at + shard, len(ids))) for at in range(0, len(ids), shard)]
+        parts = PartsFolder(work / "shards", suffix=".json")
+        missing = parts.begin({**settings, "shard": shard}, len(shards))
 
-    def save_shard(number: int) -> None:
-        rows = shards[number]
-        _write_rows(work, rows, compute(rows), len(ids))
-        parts.save(number, lambda path: write_json(path, {}))
+        def save_shard(number: int) -> None:
+            rows = shards[number]
+            _write_rows(work, rows, compute(rows), len(ids))
+            parts.save(number, lambda path: write_json(path, {}))
 
-    sizes = [len(rows) for rows in shards]
-    try:
-        if missing:  # a run that was stopped after its last shard needs no model
-            compute = computation()
-        with torch.inference_mode():
-            work_through(missing, save_shard, sizes, description="images")
-    except ValueError:
-        if not any(parts.path(number).exists() for number in range(len(shards))):
-            shutil.rmtree(work)  # an error before the first shard leaves nothing behind
-        raise
-    FEATURES.write_manifest(
-        work,
-        FeaturesManifest(
-            ids=list(ids),
-            kind=settings["kind"],
-            model=settings.get("model", ""),
-            settings=settings,
-        ),
-    )
-    commit(work, out)
-    shutil.rmtree(out / "shards")
+        sizes = [len(rows) for rows in shards]
+        try:
+            if missing:  # a run that was stopped after its last shard needs no model
+                compute = computation()
+            with torch.inference_mode():
+                work_through(missing, save_shard, sizes, description="images")
+        except ValueError:
+            if not any(parts.path(number).exists() for number in range(len(shards))):
+                shutil.rmtree(work)  # an error before the first shard leaves nothing behind
+            raise
+        FEATURES.write_manifest(
+            work,
+            FeaturesManifest(
+                ids=list(ids),
+                kind=settings["kind"],
+                model=settings.get("model", ""),
+                settings=settings,
+            ),
+        )
+        commit(work, out)
+        shutil.rmtree(out / "shards")
     return open_features(out)
 
 

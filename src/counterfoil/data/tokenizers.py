@@ -28,7 +28,7 @@ from torch import Tensor
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import check_file, read_json, write_json
-from counterfoil.core.optional import hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import ModalityBatch
 
 PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
@@ -283,7 +283,7 @@ def _pretrained(name: str) -> Any:
     try:
         pieces = transformers.AutoTokenizer.from_pretrained(name, **hub_options(name))
     except Exception as error:  # libraries raise anything at damaged files
-        first = (str(error).strip().splitlines() or [repr(error)])[0]
+        first = first_line(error)
         raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
     if len(pieces) <= len(set(pieces.all_special_ids)):  # transformers invents an empty one
         raise ValueError(

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import Config, config, lazy
+from counterfoil.core.optional import first_line
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import ImageTower, TextTower
-from counterfoil.models.layers.pretrained import BertTextTower, first_line
+from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions, TwoTowerModel
 
 State = dict[str, Tensor]

@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn.functional import pad
 
 from counterfoil.core.io import read_json, write_json
-from counterfoil.core.optional import hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers import pretrained as pretrained_layers
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import single_vector, unit_vectors
-from counterfoil.models.layers.pretrained import PictureFormat, first_line
+from counterfoil.models.layers.pretrained import PictureFormat
 
 # Names, configurations and weights of open_clip models.
 

@@ -24,7 +24,7 @@ from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import read_json
-from counterfoil.core.optional import hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import Batch
 from counterfoil.data.dataset import ImageTextDataset
 
@@ -69,7 +69,7 @@ def _load_encoder(name: str, device: torch.device | str) -> Any:
     try:
         return library.SentenceTransformer(name, device=str(device), **hub_options(name)).eval()
     except Exception as error:  # libraries raise anything at damaged files
-        reason = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
+        reason = first_line(error)
         raise ValueError(f"{name!r} is no sentence encoder that can be read: {reason}") from error
 
 

@@ -65,10 +65,9 @@ def check_page_path(out: Path) -> None:
     """Refuse a page that is no ``.html`` or exists, or whose ``.json`` does."""
     if out.suffix != ".html":
         raise ValueError(f"{out} is no page; name a file that ends in .html")
-    if not out.is_dir():
-        for path in (out, out.with_suffix(".json")):
-            ensure_absent(path, "a new page with --output")
-    ensure_writable_file(out)
+    ensure_writable_file(out, exist_ok=True)
+    for path in (out, out.with_suffix(".json")):
+        ensure_absent(path, "a new page with --output")
 
 
 @final

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -223,8 +223,7 @@ def run_pipeline(
     digests = stage_digests(recipe, data_contents(dataset))
     context = RunContext(recipe, dataset, folder, digests, deadline, shared or {})
     # rank 0 writes for all; of two commands on one folder the second is refused
-    alone = nullcontext() if distributed.rank() else write_lock(folder / ".lock", folder)
-    with alone:
+    with distributed.on_rank_0(write_lock(folder / ".lock", folder)):
         return _run_stages(context, resume=resume)
 
 

@@ -8,14 +8,12 @@ the committed sizes: bytes beyond them, as a killed process may leave, are ignor
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +28,7 @@ from torch import Tensor, nn
 from counterfoil.core import distributed
 from counterfoil.core.artifact import validated
 from counterfoil.core.console import warn
-from counterfoil.core.io import new_array, read_array, read_json, write_json
+from counterfoil.core.io import commit, new_array, read_array, read_json, write_json, write_lock
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
 from counterfoil.data.features import FeatureArray
@@ -387,7 +385,9 @@ def _has_digests(folder: Path) -> bool:
 
 def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDataset) -> None:
     dataset, partial = processor.dataset, folder.with_suffix(".partial")
-    with _cache_lock(folder):
+    # one run at a time writes to a cache folder
+    lock = write_lock(folder.with_suffix(".lock"), folder, wait=True)
+    with distributed.on_rank_0(lock):
         _has_digests.cache_clear()
         if _is_cached(folder):  # by another run meanwhile
             return
@@ -437,19 +437,7 @@ def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
         shutil.rmtree(partial / kind)
     write_json(partial / NOTE, {kind: _digest(_path(partial, kind)) for kind in KINDS})
     shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-
-
-@contextmanager
-def _cache_lock(folder: Path) -> Iterator[None]:
-    """Let one run at a time write to a cache folder."""
-    if distributed.rank():
-        yield
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    commit(partial, folder)
 
 
 def _path(folder: Path, kind: str) -> Path:

@@ -6,7 +6,6 @@ import re
 import secrets
 import shutil
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -310,8 +309,8 @@ class SearchIndex:
             ValueError: there are such images and `replace` is false, the model cannot encode the
                 data, or another process writes.
         """
-        writing = self.vectors.writing() if distributed.rank() == 0 else nullcontext()
-        with writing:  # from before the long work: of two additions the second is refused at once
+        # from before the long work: of two additions the second is refused at once
+        with distributed.on_rank_0(self.vectors.writing()):
             changes = compare_dataset(dataset, self.vectors, replace=replace)
             images, texts = _encode(self.model, dataset, changes)
             if distributed.rank() == 0:

@@ -337,7 +337,7 @@ class SearchServer(Collector):
         return await self._decoder.run(self._decoder.upload, content or b"", transforms)
 
     def _indexed_image(self, name: str) -> ImageInput:
-        """What the explainer reads of an image of the index."""
+        """The decoded picture of an indexed image for the explainer, or the id of its features."""
         transform = image_transform(self._service.explainer)
         return self._service.image_input(name, lambda path: self._decoder.open(path, transform))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample
 
 from counterfoil.core.io import read_json
-from counterfoil.core.optional import hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -128,18 +128,20 @@ def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        if pretrained:
-            config_of(name)
-            model = transformers.AutoModel.from_pretrained(
-                name, dtype=torch.float32, **hub_options(name)
-            )
-        else:
-            settings = _read_config(config) if config else config_of(name)
-            model = transformers.AutoModel.from_config(
-                settings, dtype=torch.float32, trust_remote_code=False
-            )
-    except Exception as error:  # libraries raise anything at damaged files
-        raise ValueError(_missing(name, error)) from error
+        settings = config_of(name) if pretrained or not config else None
+        try:
+            if pretrained:
+                model = transformers.AutoModel.from_pretrained(
+                    name, config=settings, dtype=torch.float32, **hub_options(name)
+                )
+            else:
+                model = transformers.AutoModel.from_config(
+                    settings or _read_config(config or ""),
+                    dtype=torch.float32,
+                    trust_remote_code=False,
+                )
+        except Exception as error:  # libraries raise anything at damaged files
+            raise ValueError(_missing(name, error)) from error
     finally:
         transformers.utils.logging.set_verbosity(quiet)
     assert isinstance(model, nn.Module)
@@ -164,11 +166,6 @@ def import_transformers() -> Any:
     """Import Hugging Face transformers, which is optional."""
     needs = 'this needs Hugging Face transformers: pip install "counterfoil[hf]"'
     return optional_import("transformers", needs)
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, without the stop at its end."""
-    return (str(error).strip().splitlines() or [repr(error)])[0].rstrip(". ")
 
 
 def _check_depth(config: Mapping[str, Any]) -> None:
