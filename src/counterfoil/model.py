@@ -204,13 +204,13 @@ def _check_sources(call: Config[Any], path: Path) -> None:
     known = inspect.signature(call.make).parameters
     if "pretrained" not in known:
         return
-    given = {name: one.default for name, one in known.items()} | dict(call.arguments)
-    name = str(given.get("name", ""))
+    arguments = {name: one.default for name, one in known.items()} | dict(call.arguments)
+    name = str(arguments.get("name", ""))
     if "config" in known and Path(name).is_dir():
         return  # a folder of this machine, which asks no hub
     # timm knows its architectures by name; "hf-hub:USER/MODEL" is another matter
-    carried = isinstance(given["config"], str) if "config" in known else ":" not in name
-    if given["pretrained"] is not False or not carried:
+    carried = isinstance(arguments["config"], str) if "config" in known else ":" not in name
+    if arguments["pretrained"] is not False or not carried:
         raise ValueError(
             f"{path} asks for weights or a configuration from elsewhere for its "
             f"{call.make.__qualname__}; a saved model brings its own, and the file is refused"
@@ -242,12 +242,12 @@ class _BoundedBuild(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self.calls -= 1
-        given = kwargs or {}
-        size = given.get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
+        options = kwargs or {}
+        size = options.get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
         sides = [side for side in size if isinstance(side, int)]
         if self.calls < 0 or (func in self.MAKERS and math.prod(sides) > self.numbers):
             raise ValueError(f"{self.path} asks for a much larger model than its weights are")
-        return func(*args, **given)
+        return func(*args, **options)
 
 
 def _inner_calls(value: Any) -> Iterator[Config[Any]]:

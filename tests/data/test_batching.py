@@ -424,7 +424,7 @@ def test_a_pair_that_was_judged_is_no_negative_of_a_batch():
             for i, t, w in zip(block.image, block.text, batch.exempt.weight)
         }
         assert found == {(0, 2): 0.5, (4, 5): 0.0}
-        assert batch.exempt.drawn[Role.HARD_IMAGE].tolist() == [
+        assert batch.exempt.negatives[Role.HARD_IMAGE].tolist() == [
             [False, False],
             [True, False],
             [True, False],

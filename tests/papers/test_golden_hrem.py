@@ -208,7 +208,7 @@ def graph(case: str, what: str) -> Tensor:
     edges = EDGES.fullmatch(what)
     assert edges, f"the golden folder has {what!r}, which no test understands"
     edge = getattr(relations, edges[2])
-    return edge.kept if edges[1] == "connect" else edge.relevance
+    return edge.connected if edges[1] == "connect" else edge.relevance
 
 
 def judged(run: Run, kind: str, what: str) -> Tensor:

@@ -147,12 +147,12 @@ def online_ranks(
         for part in torch.split(chosen, at_once):
             for row, texts, images in zip(part, *anchor_scores(members, relation, part)):
                 image, others = text_to_image[row], owned[owned != row]
-                drawn = _draw_batches(others, max(batches) - 1, draws, rng)
+                negatives = _draw_batches(others, max(batches) - 1, draws, rng)
                 wrong_texts, wrong_images = _wrong_counterparts(relation, image)
                 place = places(texts, wrong_texts)
-                measured["i2t"].append(_hardest(place, texts - texts[row], drawn, batches))
-                place, drawn = places(images, wrong_images), text_to_image[drawn]
-                measured["t2i"].append(_hardest(place, images - images[image], drawn, batches))
+                measured["i2t"].append(_hardest(place, texts - texts[row], negatives, batches))
+                place, negatives = places(images, wrong_images), text_to_image[negatives]
+                measured["t2i"].append(_hardest(place, images - images[image], negatives, batches))
                 advance(1)
     ranks_and_gaps = {}
     for direction, each in measured.items():
@@ -407,12 +407,12 @@ def examples(
         wrong_texts, wrong_images = _wrong_counterparts(relation, image)
         true_texts = (text_to_image == image).nonzero().squeeze(1)
         others = owned[owned != text]
-        drawn = _draw_batches(others, min(batch - 1, len(others)), shown, rng)
+        batches = _draw_batches(others, min(batch - 1, len(others)), shown, rng)
         mined = (lists.texts[image], lists.images[text]) if lists else (None, None)
         sides = []
         for row, scores, wrong, true, online, count, listed in (
-            (image, to_texts, wrong_texts, true_texts, drawn, texts, mined[0]),
-            (text, to_images, wrong_images, image[None], text_to_image[drawn], images, mined[1]),
+            (image, to_texts, wrong_texts, true_texts, batches, texts, mined[0]),
+            (text, to_images, wrong_images, image[None], text_to_image[batches], images, mined[1]),
         ):
             place = places(scores, wrong)
             hardest = online.gather(1, place[online].argmin(1, keepdim=True))

@@ -302,8 +302,8 @@ def in_batches(
     out = torch.full_like(anchors, -1)
     for place, row in enumerate(anchors.tolist()):
         others = owned[owned != row]
-        drawn = others[torch.randperm(len(others), generator=rng)[: batch - 1]]
-        wrong = drawn[relation.text_to_image[drawn] != relation.text_to_image[row]].sort().values
+        sample = others[torch.randperm(len(others), generator=rng)[: batch - 1]]
+        wrong = sample[relation.text_to_image[sample] != relation.text_to_image[row]].sort().values
         if len(wrong):
             out[place] = wrong[scores[place, wrong].argmax()]
     return out
@@ -674,8 +674,8 @@ def discrimination(
     if rules:  # VSE-C's rules, with nouns of the training split
         nouns = frequent_nouns(source.split("train").texts)
         by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=keep, seed=seed)
-        drawn = dataset.subset(dataset.text_to_image[rows])
-        sources += _by_kind("rules", by_rule.foils(drawn), dataset, rows)
+        subset = dataset.subset(dataset.text_to_image[rows])
+        sources += _by_kind("rules", by_rule.foils(subset), dataset, rows)
     sources += random_captions(dataset, rows, others, seed)
     if not sources:
         raise ValueError(
@@ -730,9 +730,9 @@ def random_captions(
         own = {dataset.texts[one] for one in same.nonzero().squeeze(1).tolist()}
         wrong = ((text_to_image >= 0) & ~same).nonzero().squeeze(1)
         order = wrong[torch.randperm(len(wrong), generator=rng)].tolist()
-        drawn = [other for other in order if dataset.texts[other] not in own][:count]
-        made_of += [row] * len(drawn)
-        texts += [dataset.texts[other] for other in drawn]
+        sample = [other for other in order if dataset.texts[other] not in own][:count]
+        made_of += [row] * len(sample)
+        texts += [dataset.texts[other] for other in sample]
     if texts:
         yield SourceFoils("random captions", torch.tensor(made_of), tuple(texts))
 

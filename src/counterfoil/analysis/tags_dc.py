@@ -200,12 +200,12 @@ def _corrected(predictions: WordPredictions) -> Iterator[WordCounts]:
     never = torch.zeros_like(wrong)
     yield WordCounts("correct", "wrong words", _correct(~missed, wrong), _correct(never, wrong))
     whole = Counted.where((same | hit | ~predictions.counted).all(1))
-    kept = Counted.where((same | ~predictions.counted).all(1))
-    yield WordCounts("correct", "captions, only wrong words replaced", whole, kept)
+    unchanged = Counted.where((same | ~predictions.counted).all(1))
+    yield WordCounts("correct", "captions, only wrong words replaced", whole, unchanged)
     if predictions.right is not None:
         after = predictions.written.where(predictions.right > THRESHOLD, predictions.better)
         correct = Counted.where(((after == predictions.original) | ~predictions.counted).all(1))
-        yield WordCounts("correct", "captions, doubted words replaced", correct, kept)
+        yield WordCounts("correct", "captions, doubted words replaced", correct, unchanged)
 
 
 def _correct(right: Tensor, among: Tensor) -> Counted:

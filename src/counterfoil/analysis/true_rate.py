@@ -99,7 +99,7 @@ class FilterResult:
 
 
 def filter_results(
-    true: Tensor, image: Tensor, kept: Mapping[str, Tensor], *, seed: int = 0
+    true: Tensor, image: Tensor, filters: Mapping[str, Tensor], *, seed: int = 0
 ) -> tuple[FilterResult, ...]:
     """Measure the captions that filters keep.
 
@@ -113,7 +113,7 @@ def filter_results(
         raise ValueError("no caption is known to be true or false, so no filter can be judged")
     wanted = [
         counted
-        for keeps in kept.values()
+        for keeps in filters.values()
         for counted in (
             Counted.where(keeps),
             Counted.where(~true, keeps),
@@ -129,7 +129,7 @@ def filter_results(
             int((keeps & true).sum()),
             {rate: next(rates) for rate in RATES},
         )
-        for name, keeps in kept.items()
+        for name, keeps in filters.items()
     )
 
 
@@ -212,8 +212,8 @@ class JudgedCaptions:
         """Rows of the captions compared with, and the row of the caption each belongs to."""
         own, counts = self.dataset.relation.captions(self.images)
         caption = torch.arange(len(self.captions)).repeat_interleave(counts)
-        kept = (self.made_of[caption] < 0) | (self.made_of[caption] == own)
-        return own[kept], caption[kept]
+        compared = (self.made_of[caption] < 0) | (self.made_of[caption] == own)
+        return own[compared], caption[compared]
 
     def _means(self, values: Tensor, caption: Tensor) -> Tensor:
         """(N,) mean value of the references of each caption."""

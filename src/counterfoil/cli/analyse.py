@@ -85,12 +85,12 @@ def analysis(
                 values["source"] = values.pop("data").source()
             if "generation" in values:
                 values |= values.pop("generation").settings()
-            given = {name: value for name, value in values.items() if value not in (None, [])}
+            arguments = {name: value for name, value in values.items() if value not in (None, [])}
             module, _, compute = function.partition(".")
             analyses = importlib.import_module(f"counterfoil.analysis.{module}")
             check_page_path(page)  # before anything is computed
             distributed.init()
-            getattr(analyses, compute)(**given).publish(page)
+            getattr(analyses, compute)(**arguments).publish(page)
 
         app.command(name, epilog=example(*examples))(data_options(run))
 

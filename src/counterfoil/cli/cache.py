@@ -35,13 +35,13 @@ def cache(
     from counterfoil.core.io import cache_folder
 
     kinds = list(KINDS) if clear in (None, "all") else [str(clear)]
-    found = [cached_files(kind, days=days) for kind in kinds]
-    for one in found:
+    caches = [cached_files(kind, days=days) for kind in kinds]
+    for one in caches:
         if clear:
             remove_cached(one)
         number = f"{len(one.entries):,} {'entry' if len(one.entries) == 1 else 'entries'}"
         age = f", the oldest {one.days:.0f} days old" if one.entries and not clear else ""
         verb = "deleted " if clear else ""
         output(f"{one.kind} ({KINDS[one.kind]}): {verb}{number}, {one.size / 1e6:,.1f} MB{age}")
-    total = sum(one.size for one in found) / 1e6
+    total = sum(one.size for one in caches) / 1e6
     output(f"{cache_folder()}: {total:,.1f} MB{' freed' if clear else ''}")

@@ -59,8 +59,10 @@ def judge(
     judged = judge_negatives(members, dataset.relation, lists)
     if distributed.rank():
         return
-    found = judged.corrections(dataset, config)
-    lines = [json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in (*earlier, *found)]
+    corrections = judged.corrections(dataset, config)
+    lines = [
+        json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in (*earlier, *corrections)
+    ]
     write_text(output, "".join(lines))
     promoted, dropped = int(judged.promoted(config).sum()), int(judged.dropped(config).sum())
     print_line(

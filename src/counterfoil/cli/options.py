@@ -346,13 +346,13 @@ def _refuse(sentence: str) -> int:
 
 def refuse(context: typer.Context, names: Sequence[str], when: str) -> None:
     """Refuse options on the command line that are read only `when`, as in "with --data"."""
-    given = [
+    typed = [
         option.opts[0]
         for option in context.command.params
         if option.name in names and _typed(context, option.name)
     ]
-    if given:
-        *most, last = given
+    if typed:
+        *most, last = typed
         listed = f"{', '.join(most)} and {last}" if most else last
         are, them = ("are", "them") if most else ("is", "it")
         raise ValueError(f"{listed} {are} read only {when}; leave {them} out")

@@ -98,8 +98,8 @@ def search(
 
     folder = Path(where)
     if not is_index(folder):
-        asked = ("find", "kind", "rerank", "depth", "model", "plain", "min_probability")
-        refuse(context, asked, f"with an index, and {where} is none")
+        index_options = ("find", "kind", "rerank", "depth", "model", "plain", "min_probability")
+        refuse(context, index_options, f"with an index, and {where} is none")
         _search_dataset(where, query, data.source(), split, top, page or _unused_page())
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")

@@ -160,8 +160,8 @@ def train(
         "precision": precision,
         "track": tuple(track) if track else None,
     }
-    given = [f"*.{key}={value}" for key, value in everyday.items() if value is not None]
-    recipe = apply_overrides(recipe, (*given, *(settings or ())))
+    overrides = [f"*.{key}={value}" for key, value in everyday.items() if value is not None]
+    recipe = apply_overrides(recipe, (*overrides, *(settings or ())))
     for reason in clip.mining_reasons(recipe, dataset):
         output(reason)
     if show_plan:

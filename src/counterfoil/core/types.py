@@ -178,17 +178,17 @@ class ExemptPairs:
     Attributes:
         block: (E,) pairs of the score matrix of the anchors, as indices into it.
         weight: (E,) float32, weight of each as a positive; 0 for an ambiguous pair.
-        drawn: (B, N) bool by role, which of the `pairs` of the batch.
+        negatives: (B, N) bool by role, which of the `pairs` of the batch.
     """
 
     block: Pairs
     weight: Tensor
-    drawn: Mapping[Role, Tensor] = field(default_factory=dict)
+    negatives: Mapping[Role, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> ExemptPairs:
         """The same on another device."""
-        drawn = {role: pairs.to(device) for role, pairs in self.drawn.items()}
-        return ExemptPairs(self.block.to(device), self.weight.to(device), drawn)
+        negatives = {role: pairs.to(device) for role, pairs in self.negatives.items()}
+        return ExemptPairs(self.block.to(device), self.weight.to(device), negatives)
 
 
 @final

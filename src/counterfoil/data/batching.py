@@ -389,9 +389,11 @@ def _exempt(
     pair = here.repeat_interleave(counts)
     text = places[exempt.text[pair]]
     wrong = anchor[text] != image
-    drawn = {r: relation.exempt_weight(p.image, p.text) >= 0 for r, p in negatives.items()}
+    exempt_negatives = {
+        r: relation.exempt_weight(p.image, p.text) >= 0 for r, p in negatives.items()
+    }
     weight = relation.exempt_weights[pair]
-    return ExemptPairs(Pairs(image[wrong], text[wrong]), weight[wrong], drawn)
+    return ExemptPairs(Pairs(image[wrong], text[wrong]), weight[wrong], exempt_negatives)
 
 
 def _without_exempt(role: Role, pairs: Pairs, relation: Relation) -> Pairs:

@@ -177,14 +177,14 @@ def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dic
     errors, _ = check_pictures(dataset.pictures)
     if not errors:
         return dataset, {}
-    kept = [row for row in range(len(dataset)) if row not in errors]
-    if not kept:
+    readable = [row for row in range(len(dataset)) if row not in errors]
+    if not readable:
         raise ValueError(
             f"none of the {counted(len(errors), 'picture')} of {dataset.name} can be read, such "
             f"as: {next(iter(errors.values()))}"
         )
     unreadable = {dataset.image_ids[row]: error for row, error in errors.items()}
-    return dataset.subset(torch.tensor(kept, dtype=torch.long)), unreadable
+    return dataset.subset(torch.tensor(readable, dtype=torch.long)), unreadable
 
 
 def equal_captions(dataset: ImageTextDataset) -> list[list[int]]:

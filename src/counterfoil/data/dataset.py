@@ -313,7 +313,7 @@ class ImageTextDataset:
         `text_to_image` is the new image row of each remaining text; -1 for none.
         """
         rows, columns = images.tolist(), texts.tolist()
-        extra, kept = self._subset_pairs(self.extra_positives, images, texts)
+        extra, remaining = self._subset_pairs(self.extra_positives, images, texts)
         ambiguous, _ = self._subset_pairs(self.ambiguous, images, texts)
         weights = self.extra_weights
         return replace(
@@ -327,7 +327,7 @@ class ImageTextDataset:
             features=None if self.features is None else self.features.subset(images),
             text_features=None if self.text_features is None else self.text_features.subset(texts),
             extra_positives=extra,
-            extra_weights=None if extra is None or weights is None else weights[kept],
+            extra_weights=None if extra is None or weights is None else weights[remaining],
             ambiguous=ambiguous,
         )
 

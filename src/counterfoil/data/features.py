@@ -67,9 +67,9 @@ class RowStack:
     def __init__(self, parts: Sequence[Array], dtype: npt.DTypeLike | None = None) -> None:
         shapes = {(part.shape[1:], np.dtype(dtype or part.dtype)) for part in parts}
         if len(shapes) != 1:
-            given = ", ".join(f"{part.shape} {part.dtype.name}" for part in parts)
+            listed = ", ".join(f"{part.shape} {part.dtype.name}" for part in parts)
             raise ValueError(
-                f"arrays of {given} cannot be read as one; all need the same regions, width and "
+                f"arrays of {listed} cannot be read as one; all need the same regions, width and "
                 "kind of number"
             )
         self.parts = tuple(parts)

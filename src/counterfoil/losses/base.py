@@ -143,9 +143,9 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         if unknown := pairs.keys() - PairScores.__annotations__:
             known = [*PairScores.__annotations__]
             raise TypeError(unknown_name(min(unknown), known, "an argument of a loss"))
-        given = {name: cast("Tensor", pair) for name, pair in pairs.items() if pair is not None}
+        tensors = {name: cast("Tensor", pair) for name, pair in pairs.items() if pair is not None}
         if isinstance(scores, Scores):
-            if given or any(x is not None for x in (positives, extra_positives, guide, words)):
+            if tensors or any(x is not None for x in (positives, extra_positives, guide, words)):
                 raise TypeError("a Scores record holds everything; call the loss with it alone")
             record = scores
         else:
@@ -155,13 +155,13 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
             record = _in_full_precision(
                 Scores(
                     grids={matrix.name: matrix},
-                    pairs=_aligned(given, matrix),
+                    pairs=_aligned(tensors, matrix),
                     words={
                         name: task if isinstance(task, WordTask) else WordTask(*task)
                         for name, task in (words or {}).items()
                     },
                     step=step,
-                    guides=_aligned(given, matrix, "_guide"),
+                    guides=_aligned(tensors, matrix, "_guide"),
                     seed=seed,
                 )
             )
@@ -423,15 +423,15 @@ def _with_extra(matrix: ScoreMatrix, weights: Tensor) -> ScoreMatrix:
 
 
 def _aligned(
-    given: Mapping[str, Tensor], matrix: ScoreMatrix, suffix: str = ""
+    tensors: Mapping[str, Tensor], matrix: ScoreMatrix, suffix: str = ""
 ) -> dict[Role, Tensor]:
-    """The given tensors whose keyword ends so, as (B, N) by role."""
+    """Return the tensors whose name ends in `suffix`, by role and as (B, N)."""
     count, aligned = len(matrix.anchor), {}
     for role, keyword in KEYWORDS.items():
         name = f"{keyword}{suffix}"
-        if name not in given:
+        if name not in tensors:
             continue
-        tensor = given[name]
+        tensor = tensors[name]
         if tensor.ndim not in (1, 2) or len(tensor) != count:
             raise ValueError(
                 f"{name} of shape {tuple(tensor.shape)} was given for {count} "

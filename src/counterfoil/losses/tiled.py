@@ -124,8 +124,8 @@ class _WrongPairs(torch.autograd.Function):
         for rows, columns, scores in _tiles(images, texts, own, exempt, tile):
             for axis, part, start in ((0, rows, columns.start), (1, columns, rows.start)):
                 if hardest:
-                    found = sides[axis][part], ties[axis][part], places[axis][part]
-                    _update_hardest(scores if axis == 0 else scores.T, start, *found)
+                    hardest_so_far = sides[axis][part], ties[axis][part], places[axis][part]
+                    _update_hardest(scores if axis == 0 else scores.T, start, *hardest_so_far)
                 else:
                     some = scores.logsumexp(1 - axis)
                     sides[axis][part] = torch.logaddexp(sides[axis][part], some)

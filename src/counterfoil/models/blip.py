@@ -281,10 +281,10 @@ def blip_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:
             f"{name} is a BLIP of another kind than the public ones: its hidden_act are "
             f"{vision.hidden_act} and {text.hidden_act}, not gelu"
         )
-    given = read_checkpoint(weights_file(name)).state
+    source = read_checkpoint(weights_file(name)).state
     state = {
         key: value.float()
-        for key, value in given.items()
+        for key, value in source.items()
         if key.startswith(PARTS) and not key.endswith(UNUSED)
     }
     if HEAD not in state:

@@ -239,11 +239,11 @@ def given_options(
 
     `names` has the arguments by the name of the option.
     """
-    known, given = inspect.signature(make).parameters, checkpoint.options
+    known, options = inspect.signature(make).parameters, checkpoint.options
     return {
-        ours: type(known[ours].default)(given[theirs])
+        ours: type(known[ours].default)(options[theirs])
         for theirs, ours in names.items()
-        if given.get(theirs) is not None
+        if options.get(theirs) is not None
     }
 
 

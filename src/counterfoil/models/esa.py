@@ -62,8 +62,8 @@ class ExternalAttention(nn.Module):
         logits = self.fc(tokens)
         masks = bag.mask.unsqueeze(1)
         if keep is not None:
-            kept = keep & masks
-            masks = torch.where(kept.any(2, keepdim=True), kept, masks)
+            copies = keep & masks
+            masks = torch.where(copies.any(2, keepdim=True), copies, masks)
         return torch.stack([_weighted_sum(tokens, logits, mask) for mask in masks.unbind(1)], 1)
 
 

@@ -192,7 +192,7 @@ def _summarise(scores: Tensor, real: Tensor | None, best: int) -> FragmentMatche
 class GraphEdges:
     """Directed edges from A items to the B items that they attend to."""
 
-    kept: Tensor  # (A, B) bool, whether A attends to B at all (connection)
+    connected: Tensor  # (A, B) bool, whether A attends to B
     relevance: Tensor  # (A, B) bias of the attention logits
 
 
@@ -207,11 +207,11 @@ class GraphRelations:
     t2t: GraphEdges
 
     def bias(self, weight: float) -> Tensor:
-        """Return (I + T, I + T) biases of the attention of images, then texts; -inf if not kept."""
+        """Return (I + T, I + T) attention biases, images before texts; -inf where not connected."""
         rows = ((self.i2i, self.i2t), (self.t2i, self.t2t))
         relevance = torch.cat([torch.cat([e.relevance for e in row], 1) for row in rows])
-        kept = torch.cat([torch.cat([e.kept for e in row], 1) for row in rows])
-        return (weight * relevance).masked_fill(~kept, -torch.inf)
+        connected = torch.cat([torch.cat([e.connected for e in row], 1) for row in rows])
+        return (weight * relevance).masked_fill(~connected, -torch.inf)
 
 
 @final
@@ -226,7 +226,7 @@ class EnhancedVectors:
 
 @final
 class BatchGraph(nn.Module):
-    """One attention layer over a batch, along edges that are kept and weighted by relations.
+    """One attention layer over a batch, along learned edges that are weighted by relations.
 
     The relevance of two images (or two texts) is given by their distance. That of an image and a
     text is learnt from the matches of their regions and words, see `match_fragments`, and a
@@ -337,8 +337,8 @@ class BatchGraph(nn.Module):
         return similarity >= similarity.topk(count).values[:, -1:]
 
     def _divergence(self, guide: Tensor, relevance: Tensor) -> Tensor:
-        target, given = ((x / self.temperature).log_softmax(-1) for x in (guide, relevance))
-        each = (target.exp() * (target - given)).sum(-1)
+        target, student = ((x / self.temperature).log_softmax(-1) for x in (guide, relevance))
+        each = (target.exp() * (target - student)).sum(-1)
         return each.mean() * self.temperature**2
 
 

@@ -87,11 +87,11 @@ def open_clip_place(name: str) -> OpenClipPlace:
 
 def hub_name(name: str) -> str | None:
     """Return the hub repository of a model, as in ``timm/ViT-B-16-SigLIP``; None for others."""
-    given = name.removeprefix(PREFIX)
-    if given.startswith(HUB):
-        return given.removeprefix(HUB)
-    model, _, tag = given.partition("/")
-    if not tag or Path(given).exists():
+    path = name.removeprefix(PREFIX)
+    if path.startswith(HUB):
+        return path.removeprefix(HUB)
+    model, _, tag = path.partition("/")
+    if not tag or Path(path).exists():
         return None
     weights = open_clip_library().get_pretrained_cfg(model, tag)
     user, _, rest = weights.get("hf_hub", "").partition("/")

@@ -103,8 +103,8 @@ def batch_norm_places(norm: nn.BatchNorm1d, tokens: Tensor, mask: Tensor) -> Ten
         squares = ((tokens - mean.unsqueeze(1)) * real).square().sum((0, 2))
         variance = squares / count
         unbiased = squares / (count - 1).clamp(min=1)
-        seen = mask.any(0)  # a place that no item has keeps its statistics
-        _move(norm, (mean.detach(), unbiased.detach()), seen)
+        occupied = mask.any(0)  # a place that no item has keeps its statistics
+        _move(norm, (mean.detach(), unbiased.detach()), occupied)
     scale = (variance + norm.eps).rsqrt() * norm.weight[:places]
     return (tokens - mean.unsqueeze(1)) * scale.unsqueeze(1) + norm.bias[:places].unsqueeze(1)
 

@@ -150,15 +150,17 @@ class JointLayer(nn.Module):
         self.last_norm = nn.LayerNorm(width, eps=EPSILON)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return the states (S, D) of all tokens, or (K, D) of the `kept` ones as queries alone."""
+    def forward(
+        self, tokens: Tensor, packing: TokenPacking, token_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the states (S, D) of all tokens, or (K, D) of those in `token_mask`."""
         width = tokens.shape[1]
         queries, residual = packing, tokens
-        if kept is None:
+        if token_mask is None:
             query, key, value = self.enter(tokens).chunk(3, 1)
         else:
-            # the rows of `enter` are query, key and value: compute queries of kept tokens alone
-            queries, residual = packing.only(kept), tokens[kept]
+            # the rows of `enter` are query, key and value: only tokens in `token_mask` need queries
+            queries, residual = packing.only(token_mask), tokens[token_mask]
             weight, bias = self.enter.weight, self.enter.bias
             query = linear(residual, weight[:width], bias[:width])
             key, value = linear(tokens, weight[width:], bias[width:]).chunk(2, 1)
@@ -194,11 +196,13 @@ class JointEncoder(nn.Module):
             for _ in range(layers)
         )
 
-    def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return last hidden states (S, D), or (K, D) of the kept tokens; see `JointLayer`."""
+    def forward(
+        self, tokens: Tensor, packing: TokenPacking, token_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return last hidden states (S, D), or (K, D) of `token_mask`; see `JointLayer`."""
         for layer in self.layers[:-1]:
             tokens = layer(tokens, packing)
-        last: Tensor = self.layers[-1](tokens, packing, kept)
+        last: Tensor = self.layers[-1](tokens, packing, token_mask)
         return last
 
 
@@ -305,8 +309,10 @@ class UNITER(JointModel):
         logits: Tensor = require_head(self.says.classify, "classify")(states)
         return logits
 
-    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        states: Tensor = self.body(tokens, packing, kept)
+    def run_body(
+        self, tokens: Tensor, packing: TokenPacking, token_mask: Tensor | None = None
+    ) -> Tensor:
+        states: Tensor = self.body(tokens, packing, token_mask)
         return states
 
     def pool_first(self, first: Tensor) -> Tensor:
@@ -384,17 +390,17 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
 
     Names with "gamma" and "beta", and with "bert." before them or in place of "uniter.", are known.
     """
-    given = {_plain(name): value for name, value in state.items()}
-    new = {ours: value for name, value in given.items() if (ours := uniter_name(name))}
-    for name in given:
+    source = {_plain(name): value for name, value in state.items()}
+    new = {ours: value for name, value in source.items() if (ours := uniter_name(name))}
+    for name in source:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
-            parts = [given.get(name.replace("query", part)) for part in PROJECTIONS]
+            parts = [source.get(name.replace("query", part)) for part in PROJECTIONS]
             whole = torch.cat([part for part in parts if part is not None])
             new[f"body.layers.{layer[1]}.enter.{name.rpartition('.')[2]}"] = whole
-    if KINDS in given:
-        new["text.kind"], new["image.kind"] = given[KINDS][:2]
-    if VEIL in given:
-        new["image.veil"] = given[VEIL][1]
+    if KINDS in source:
+        new["text.kind"], new["image.kind"] = source[KINDS][:2]
+    if VEIL in source:
+        new["image.veil"] = source[VEIL][1]
     if missing := [name for name in NEEDED if name not in new]:
         raise ValueError(f"this UNITER checkpoint has no {missing[0]!r}; is it another system's?")
     return new

@@ -82,9 +82,9 @@ def close_gaps(bag: Embeddings) -> Embeddings:
 
 
 def run_vilt_encoder(
-    body: Any, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None
+    body: Any, tokens: Tensor, packing: TokenPacking, token_mask: Tensor | None = None
 ) -> Tensor:
-    """Return last hidden states (S, D) of packed sequences, or (K, D) of the kept tokens."""
+    """Return last hidden states (S, D) of packed sequences, or (K, D) of `token_mask`."""
     padded, bias = packing.padded(tokens), None
     if packing.keys is not None:
         bias = torch.zeros_like(packing.keys, dtype=padded.dtype)
@@ -93,7 +93,7 @@ def run_vilt_encoder(
         output = layer(padded, bias)  # a tuple in transformers 4
         padded = output[0] if isinstance(output, tuple) else output
     states = packing.packed(padded)
-    last: Tensor = body.layernorm(states if kept is None else states[kept])
+    last: Tensor = body.layernorm(states if token_mask is None else states[token_mask])
     return last
 
 
@@ -177,8 +177,8 @@ def read_vilt_state(name: str, *, words: int | None = None) -> State:
         words: size of the vocabulary; where it is one more than that of the weights, the last
             word starts as the mean of all and is never predicted.
     """
-    given = read_checkpoint(weights_file(name)).state
-    state = {ours: value for theirs, value in given.items() if (ours := vilt_name(theirs))}
+    source = read_checkpoint(weights_file(name)).state
+    state = {ours: value for theirs, value in source.items() if (ours := vilt_name(theirs))}
     if WORDS not in state:
         raise ValueError(f"{name} holds no weights of a ViLT; give one, as dandelin/vilt-b32-mlm")
     embeddings = state[WORDS]
@@ -305,8 +305,10 @@ class ViLT(JointModel):
                 )
         return new
 
-    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        return run_vilt_encoder(self.vilt, tokens, packing, kept)
+    def run_body(
+        self, tokens: Tensor, packing: TokenPacking, token_mask: Tensor | None = None
+    ) -> Tensor:
+        return run_vilt_encoder(self.vilt, tokens, packing, token_mask)
 
     def pool_first(self, first: Tensor) -> Tensor:
         pooler: nn.Module = self.vilt.pooler  # type: ignore[assignment]

@@ -400,9 +400,9 @@ class FilterConfig:
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self)):
-            given = getattr(self, name)
-            if isinstance(given, float | int) and not math.isfinite(given):
-                raise ValueError(f"{name}={given}: a finite number is needed")
+            value = getattr(self, name)
+            if isinstance(value, float | int) and not math.isfinite(value):
+                raise ValueError(f"{name}={value}: a finite number is needed")
         for name in ("captions", "pictures", "meanings"):
             if getattr(self, name) is not None:
                 check_least(name, getattr(self, name))

@@ -263,14 +263,14 @@ class DenotationGraph:
         def pair(item: int) -> tuple[int, int]:
             return (query, item) if by_image else (item, query)
 
-        found = (
+        candidates = (
             (item, math.log2(len(self._images) / self.denotes[base]))
             for base in sorted(bases, key=lambda node: (self.denotes[node], node))
             for item in under[base]
             if self.contrasts(*pair(item), base)
         )
         listed: dict[int, float] = {}
-        for item, score in found:
+        for item, score in candidates:
             listed.setdefault(item, score)
             if len(listed) == length:
                 return listed

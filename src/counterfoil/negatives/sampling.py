@@ -73,8 +73,8 @@ class RandomNegativeSampler:
         ValueError: no wrong pair exists, a number below 0, or both are 0.
 
     >>> negatives = RandomNegativeSampler(relation=Relation(torch.tensor([0, 0, 1]), images=2))
-    >>> drawn = negatives.draw(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
-    >>> drawn[Role.HARD_TEXT].text.flatten(), drawn[Role.HARD_IMAGE].image.flatten()
+    >>> pairs = negatives.draw(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
+    >>> pairs[Role.HARD_TEXT].text.flatten(), drawn[Role.HARD_IMAGE].image.flatten()
     (tensor([2, 2]), tensor([1, 1]))
     """
 
@@ -193,8 +193,8 @@ class OfflineNegativeSampler:
     >>> relation = Relation(torch.tensor([0, 1, 2]), images=3)
     >>> rows = torch.tensor([[1, 2], [2, 0], [0, 1]], dtype=torch.int32)
     >>> mined = OfflineNegativeSampler(lists=HardNegativeLists(rows, rows), relation=relation)
-    >>> drawn = mined.draw(torch.tensor([0]), torch.Generator().manual_seed(0))
-    >>> {role.value: (pair.image.item(), pair.text.item()) for role, pair in drawn.items()}
+    >>> pairs = mined.draw(torch.tensor([0]), torch.Generator().manual_seed(0))
+    >>> {role.value: (pair.image.item(), pair.text.item()) for role, pair in pairs.items()}
     {'hard text': (0, 1), 'hard image': (2, 0), 'cross': (2, 1), 'companion': (1, 2)}
     """
 

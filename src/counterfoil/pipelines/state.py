@@ -65,7 +65,7 @@ def stop_watch(minutes: float | None, every: float) -> Iterator[StopMonitor]:
             yield watch
         except WorkStopped:
             watch.heed()
-            late = watch.late and watch.asked is None
+            late = watch.late and watch.signal_number is None
             raise RunStopped("out of time" if late else "interrupted") from None
 
 

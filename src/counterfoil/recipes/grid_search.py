@@ -136,8 +136,8 @@ class GridSearch:
         if self.draw > self.size:
             raise ValueError(f"{self.draw:,} points cannot be drawn, the grid has {self.size:,}")
         if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            given = ",".join(map(str, self.seeds))
-            raise ValueError(f"--seeds {given}: different whole numbers from 0 on are needed")
+            seeds = ",".join(map(str, self.seeds))
+            raise ValueError(f"--seeds {seeds}: different whole numbers from 0 on are needed")
         if not self._trainings:
             raise ValueError(f"{self.recipe.name} trains nothing that could be compared on dev")
         if self.stage:
@@ -530,7 +530,7 @@ def _analysis(search: GridSearch, results: Mapping[str, Any]) -> Analysis:
     ranked = [results["points"][number] for number in results["ranked"]]
     best, lowest = ranked[0], ranked[-1]
     worse = f"; the others go down to {lowest['mean']:.1f}" if lowest["mean"] < best["mean"] else ""
-    drawn = f" drawn from {search.size:,} with seed {search.seed}" if search.draw else ""
+    draw_note = f" drawn from {search.size:,} with seed {search.seed}" if search.draw else ""
     plural = len(search.seeds) > 1
     figure = "dev RSum" if results["select"] == "rsum" else f"dev {results['select']}"
     tables = [_point_table(search, results, ranked, figure)]
@@ -545,7 +545,7 @@ def _analysis(search: GridSearch, results: Mapping[str, Any]) -> Analysis:
         protocol=(
             f"chosen on {results['data']['name']} {results['split']}, whole split, by "
             f"{results['select']} of the best epoch of {search.compared!r} ({search.recipe.name}); "
-            f"{len(ranked):,} points{drawn}; single models; seed{'s' if plural else ''} "
+            f"{len(ranked):,} points{draw_note}; single models; seed{'s' if plural else ''} "
             f"{', '.join(map(str, search.seeds))}"
             f"{', ± standard deviation between them' if plural else ''}"
         ),

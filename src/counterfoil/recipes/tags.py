@@ -247,7 +247,7 @@ def tags_model(dataset: str, *outputs: str, name: str = "uniter") -> Config[Retr
     size = TAGS_MODELS[name].size if dataset in LARGE else SMALL_SIZE
     layers, width, heads = size
     spread = round(width**-0.5, 2)
-    seen = tuple(output for output in outputs if output not in REGION_HEADS)
+    text_outputs = tuple(output for output in outputs if output not in REGION_HEADS)
     if name == "vilt-public":
         return config(
             ViLT,
@@ -256,7 +256,7 @@ def tags_model(dataset: str, *outputs: str, name: str = "uniter") -> Config[Retr
             dropout=0.1,
             weights=PUBLIC,
             pretrained=from_data("pretrained"),
-            outputs=seen,
+            outputs=text_outputs,
         )
     if name == "vilt":
         return config(
@@ -271,7 +271,7 @@ def tags_model(dataset: str, *outputs: str, name: str = "uniter") -> Config[Retr
             patch=16,
             spread=spread,
             mask=from_data("mask"),
-            outputs=seen,
+            outputs=text_outputs,
             score="probability",
         )
     model = config(

@@ -549,19 +549,19 @@ def svg(canvas: Any, key: str) -> str:
     with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # the page's own fonts are used
         canvas.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    drawn = text.getvalue()
-    drawn = drawn[drawn.index("<svg") :]
-    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.S)
+    markup = text.getvalue()
+    markup = markup[markup.index("<svg") :]
+    markup = re.sub(r"<metadata>.*?</metadata>", "", markup, flags=re.S)
     for side in ("width", "height"):
-        drawn = re.sub(rf'(<svg[^>]*?) {side}="[^"]*"', r"\1", drawn, count=1)
-    drawn = re.sub(r'\bid="', f'id="{key}-', drawn)
-    drawn = re.sub(r"url\(#", f"url(#{key}-", drawn)
-    drawn = re.sub(r'href="#', f'href="#{key}-', drawn)
-    drawn = drawn.replace(INK, "var(--ink-2)").replace(FAINT, "var(--line)")
+        markup = re.sub(rf'(<svg[^>]*?) {side}="[^"]*"', r"\1", markup, count=1)
+    markup = re.sub(r'\bid="', f'id="{key}-', markup)
+    markup = re.sub(r"url\(#", f"url(#{key}-", markup)
+    markup = re.sub(r'href="#', f'href="#{key}-', markup)
+    markup = markup.replace(INK, "var(--ink-2)").replace(FAINT, "var(--line)")
     for number in range(SERIES):
-        drawn = drawn.replace(series_colour(number), f"var(--run-{number + 1})")
-    drawn = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", drawn)  # until 3.9
-    return re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", drawn)
+        markup = markup.replace(series_colour(number), f"var(--run-{number + 1})")
+    markup = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", markup)  # until 3.9
+    return re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", markup)
 
 
 def _canvas(size: tuple[float, float]) -> tuple[Canvas, Axes]:

@@ -194,6 +194,6 @@ def _fit_logistic(features: Array, labels: Array) -> tuple[Array, float]:
 
     width = features.shape[1]
     bounds: list[tuple[Any, Any]] = [(0, None)] * width + [(None, None)]
-    found = minimize(loss, np.zeros(width + 1), jac=True, method="L-BFGS-B", bounds=bounds).x
-    slopes = found[:width] / spread
-    return slopes, float(found[width] - (slopes * mean).sum())
+    solution = minimize(loss, np.zeros(width + 1), jac=True, method="L-BFGS-B", bounds=bounds).x
+    slopes = solution[:width] / spread
+    return slopes, float(solution[width] - (slopes * mean).sum())

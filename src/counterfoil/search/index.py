@@ -242,8 +242,8 @@ class SearchIndex:
         if extra is not None:
             place = torch.full((len(dataset.texts),), -1)
             place[owned] = torch.arange(len(owned))
-            kept = place[extra.text] >= 0
-            matches[place[extra.text[kept]], extra.image[kept]] = True
+            here = place[extra.text] >= 0
+            matches[place[extra.text[here]], extra.image[here]] = True
         gallery = torch.cat([images.tokens[:, 0].float().cpu(), others])
         calibration = fit_calibration(texts.tokens[:, 0].float().cpu(), gallery, matches)
         if distributed.rank() == 0:
@@ -415,11 +415,11 @@ class SearchIndex:
             if reranker is not None:
                 first = [row for row, _ in ranking]
                 ranking = reranker.best(query, self.items(side, first), first, top_k)
-            found = [self._hit(side, row, score, n) for n, (row, score) in enumerate(ranking, 1)]
+            results = [self._hit(side, row, score, n) for n, (row, score) in enumerate(ranking, 1)]
             if side == "image" and query.side == "text" and reranker is None:
-                values = self.probabilities(vectors[number], [hit.score for hit in found])
-                found = [replace(hit, probability=p) for hit, p in zip(found, values)]
-            hits.append(found)
+                values = self.probabilities(vectors[number], [hit.score for hit in results])
+                results = [replace(hit, probability=p) for hit, p in zip(results, values)]
+            hits.append(results)
         return hits
 
     def probabilities(self, caption: Tensor, scores: Sequence[float]) -> list[float | None]:

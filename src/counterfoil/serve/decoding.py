@@ -219,7 +219,7 @@ class _Process:
     """A process that decodes one picture after the other."""
 
     def __init__(self, seconds: int, memory: int) -> None:
-        kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+        environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             # -P: a module in the current folder is not Pillow
@@ -228,7 +228,12 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # libraries write there what the pictures say
             start_new_session=True,  # Ctrl-C ends the server, which finishes open requests
-            env={**kept, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            env={
+                **environment,
+                "PYTHONPATH": paths,
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
         )
 
     @property
@@ -322,9 +327,9 @@ def _answer(request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], by
         picture = decode_picture(path, path.name)
     else:
         picture = decode_upload(content, request["pixels"])
-    found = [_shrunk(picture, transform) for transform in request["transforms"]]
-    body = b"".join(one.tobytes() for one in found)
-    return {"sizes": [one.size for one in found]}, body
+    pictures = [_shrunk(picture, transform) for transform in request["transforms"]]
+    body = b"".join(one.tobytes() for one in pictures)
+    return {"sizes": [one.size for one in pictures]}, body
 
 
 def _shrunk(picture: Image.Image, settings: dict[str, Any] | None) -> Image.Image:

@@ -103,8 +103,8 @@ class RequestGuard:
         if path not in OPEN and _from_other_site(headers):
             raise HTTPException(403, "requests from pages of other sites are refused")
         if settings.key is not None and path not in OPEN:
-            given = headers.get("x-api-key", "").encode("latin-1")
-            if not hmac.compare_digest(given, settings.key.encode()):  # takes constant time
+            key = headers.get("x-api-key", "").encode("latin-1")
+            if not hmac.compare_digest(key, settings.key.encode()):  # takes constant time
                 raise HTTPException(401, "the API key is missing or wrong; send it as X-API-Key")
         limit = settings.upload
         if media_type(headers) == JSON:

@@ -48,9 +48,9 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def _exactly_one(self, *names: str) -> Self:
-        given = [name for name in names if getattr(self, name) is not None]
-        if len(given) != 1:
-            sent = " and ".join(map(repr, given)) or "nothing"
+        fields = [name for name in names if getattr(self, name) is not None]
+        if len(fields) != 1:
+            sent = " and ".join(map(repr, fields)) or "nothing"
             wanted = " or ".join(map(repr, names))
             raise ValueError(f"{sent} was sent; send {wanted}, just one")
         return self

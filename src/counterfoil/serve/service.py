@@ -171,14 +171,14 @@ class SearchService:
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
             for place, vector, ranking in zip(places, vectors, rankings, strict=True):
-                found = self._results(side, ranking)
+                results = self._results(side, ranking)
                 if self._search.calibration is not None and self.has_probabilities(queries[place]):
-                    values = self._search.probabilities(vector, [hit.score for hit in found])
-                    found = tuple(
+                    values = self._search.probabilities(vector, [hit.score for hit in results])
+                    results = tuple(
                         hit.model_copy(update={"probability": value})
-                        for hit, value in zip(found, values)
+                        for hit, value in zip(results, values)
                     )
-                answers[place] = found
+                answers[place] = results
         return [answers[place] for place in range(len(queries))]
 
     def rerank(

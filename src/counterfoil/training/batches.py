@@ -42,13 +42,13 @@ class BatchStream:
     def _batch(self, texts: torch.Tensor, number: int) -> Batch:
         if self.neighbours:
             texts = self.neighbours.joined(texts, self._rng("neighbours", number))
-        drawn = self._draw(self.draws, "draw", texts, number)
-        offered = self._draw(self.candidates, "candidates", texts, number)
+        negatives = self._draw(self.draws, "draw", texts, number)
+        candidates = self._draw(self.candidates, "candidates", texts, number)
         return collate(
             self.processor,
             texts,
-            negatives=drawn,
-            candidates=offered,
+            negatives=negatives,
+            candidates=candidates,
             positives=self.positives,
             step=number,
         )

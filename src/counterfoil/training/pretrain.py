@@ -430,9 +430,9 @@ def vocabulary_of(processor: ProcessedDataset) -> Tensor:
     tokenizer = processor.processor.tokenizer
     if tokenizer is None:
         raise ValueError("pre-training hides words, and these texts are ready-made vectors")
-    kept = torch.ones(tokenizer.size, dtype=torch.bool)
-    kept[list(tokenizer.wordless)] = False
-    return kept.nonzero().squeeze(1)
+    is_word = torch.ones(tokenizer.size, dtype=torch.bool)
+    is_word[list(tokenizer.wordless)] = False
+    return is_word.nonzero().squeeze(1)
 
 
 def dev_accuracy(stream: PretrainStream, dev: ProcessedDataset) -> DevMetrics:

@@ -386,19 +386,19 @@ class TrainingStep(TrainableModule[Batch]):
     def _masked(self, batch: Batch, pairs: Mapping[Role, Tensor]) -> Mapping[Role, Tensor]:
         """Scores by role, -inf where a person, judge or guide takes a drawn pair for a true one."""
         if batch.exempt is not None:
-            exempt = batch.exempt.drawn
+            exempt = batch.exempt.negatives
             pairs = {
                 r: p.masked_fill(exempt[r], -torch.inf) if r in exempt else p
                 for r, p in pairs.items()
             }
         _, guide = self._miner_and_guide
-        drawn = self.objective.needs & {*batch.pairs}
-        if self.mask.margin is None or not drawn:
+        roles = self.objective.needs & {*batch.pairs}
+        if self.mask.margin is None or not roles:
             return pairs
         assert isinstance(guide, PairTargetSource)
         anchors = Pairs(batch.anchors.image.unsqueeze(1), batch.anchors.text.unsqueeze(1))
         limit = self.mask.limits(guide.pairs(batch, anchors))
-        out = {r: guide.pairs(batch, batch.pairs[r]) > limit for r in Role if r in drawn}
+        out = {r: guide.pairs(batch, batch.pairs[r]) > limit for r in Role if r in roles}
         return {r: p.masked_fill(out[r], -torch.inf) if r in out else p for r, p in pairs.items()}
 
     def _proposal(self, batch: Batch, views: EncodedViews, grid: Tensor) -> MinedExtras:
@@ -510,8 +510,8 @@ def _check_guide(
         )
     kind = "guided pairs in the role of"
     _check_provided(kind, _names(objective.needs_guided), _names(provides))
-    drawn = objective.needs & provides
-    if mask.margin is not None and (guide is None or (drawn and not pairwise)):
+    roles = objective.needs & provides
+    if mask.margin is not None and (guide is None or (roles and not pairwise)):
         raise ValueError(
             f"mask.margin={mask.margin} leaves out what a guide takes for true, and there is no "
             "guide that scores the pairs; name a stage of teachers as guide, or leave the margin "

@@ -28,7 +28,7 @@ class StopMonitor:
     def __init__(self, minutes: float, save_minutes: float) -> None:
         self.minutes, self.save_minutes = minutes, save_minutes
         self.began = self.last_save = time.monotonic()
-        self.asked: int | None = None
+        self.signal_number: int | None = None
         self.heeded = False
 
     def saved(self) -> None:
@@ -42,21 +42,21 @@ class StopMonitor:
 
     def wanted(self) -> bool:
         """Whether this process should stop, regardless of the other processes."""
-        return self.asked is not None or self.late
+        return self.signal_number is not None or self.late
 
     def decide(self) -> tuple[StopReason | None, bool]:
         """Return the reason to stop, if any, and whether to save; the same on every process."""
         due = time.monotonic() - self.last_save >= 60 * self.save_minutes
-        asked, late = self.asked is not None, self.late
-        code = distributed.all_reduce_max(3 if asked else 2 if late else 1 if due else 0)
+        signalled, late = self.signal_number is not None, self.late
+        code = distributed.all_reduce_max(3 if signalled else 2 if late else 1 if due else 0)
         reason: StopReason | None = "signal" if code == 3 else "minutes" if code == 2 else None
         return reason, code > 0
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: the first one asks for a stop, an interrupt after it forces one."""
-        if self.asked is not None and number == signal.SIGINT:
+        if self.signal_number is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = number
+        self.signal_number = number
 
     def heed(self) -> None:
         """Note that the training stops because of the signal or the limit."""
@@ -74,11 +74,11 @@ def watch_for_stop(minutes: float, save_minutes: float) -> Iterator[StopMonitor]
     if threading.current_thread() is not threading.main_thread():
         yield watch
         return
-    before = {number: signal.signal(number, watch.ask) for number in _SIGNALS}
+    before = {number: signal.signal(number, watch.handle) for number in _SIGNALS}
     try:
         yield watch
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if watch.asked is not None and not watch.heeded:
-            signal.raise_signal(watch.asked)
+        if watch.signal_number is not None and not watch.heeded:
+            signal.raise_signal(watch.signal_number)

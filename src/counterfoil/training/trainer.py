@@ -317,8 +317,8 @@ def fit(
     """
     check_trackers(plan.track)
     if not plan.batch:
-        given = {"negatives": draws, "neighbours": neighbours, "mined_batches": partition}
-        check_tiled(objective, model, **given)
+        data = {"negatives": draws, "neighbours": neighbours, "mined_batches": partition}
+        check_tiled(objective, model, **data)
     needed = RoleSubset(draws, objective.needs) if draws else None
     stream = BatchStream(
         processor=train,
@@ -499,8 +499,8 @@ class Trainer:
             optimiser=replace(config.optimiser, rate=rate),
         )
         if not self.config.batch:
-            given = {"negatives": self.lists, "mined_batches": self.batch_lists}
-            check_tiled(self.objective, model.model, **given)
+            data = {"negatives": self.lists, "mined_batches": self.batch_lists}
+            check_tiled(self.objective, model.model, **data)
         self.output, self.resume = Path(output), resume
         self.sampling, self.callbacks = sampling, tuple(callbacks)
         if not resume and any((self.output / name).exists() for name in (MODEL, "metrics.jsonl")):

@@ -49,7 +49,7 @@ def test_relations_equal_a_loop_over_pairs():
                 else seen[name].mean[a].tolist()
             )
             floor = sorted(near)[-count]
-            assert edges.kept[a].tolist() == [value >= floor for value in near]
+            assert edges.connected[a].tolist() == [value >= floor for value in near]
             for b in range(len(right)):
                 wanted = (
                     math.exp(-float((left[a] - right[b]).norm()))

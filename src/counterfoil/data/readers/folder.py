@@ -96,27 +96,27 @@ def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
     nested = False
     for number, row in rows:
         where = f"{file}, line {number}"
-        given = _column(row, IMAGE, where)
-        if not isinstance(given, str) or not given.strip():
-            raise ValueError(f"{where}: the image is {given!r}; the name of a file is needed")
-        if given.startswith(("http://", "https://")):
+        picture = _column(row, IMAGE, where)
+        if not isinstance(picture, str) or not picture.strip():
+            raise ValueError(f"{where}: the image is {picture!r}; the name of a file is needed")
+        if picture.startswith(("http://", "https://")):
             raise ValueError(
-                f"{where}: the image is the address {given!r}; pictures are not fetched, download "
-                "them first, for example with img2dataset, whose shards are read"
+                f"{where}: the image is the address {picture!r}; pictures are not fetched, "
+                "download them first, for example with img2dataset, whose shards are read"
             )
         if not by_id:
-            nested = not (folder / given).exists() and (folder / "images" / given).exists()
-        path = (folder / "images" / given) if nested else folder / given
+            nested = not (folder / picture).exists() and (folder / "images" / picture).exists()
+        path = (folder / "images" / picture) if nested else folder / picture
         for name in ("id", "split"):
             if not isinstance(row.get(name), str | int | None) or isinstance(row.get(name), bool):
                 raise ValueError(f"{where}: the {name} is {row[name]!r}; text is needed")
-        key = given if row.get("id") in (None, "") else str(row["id"])
-        split = canonical_split(str(row.get("split") or "")) or split_of_folder(Path(given))
+        key = picture if row.get("id") in (None, "") else str(row["id"])
+        split = canonical_split(str(row.get("split") or "")) or split_of_folder(Path(picture))
         image = by_id.setdefault(key, _ImageEntry(path, split))
         if (image.path, image.split) != (path, split):
             raise ValueError(
-                f"{where}: image {key!r} is {given!r} in split {split!r} here, but another file or "
-                "split further up"
+                f"{where}: image {key!r} is {picture!r} in split {split!r} here, but another file "
+                "or split further up"
             )
         image.texts += _captions(_column(row, CAPTION, where), where)
     return by_id
@@ -132,15 +132,15 @@ def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
     )
 
 
-def _captions(given: Any, where: str) -> list[str]:
-    if isinstance(given, str) and given.startswith("["):  # a list in a cell of a table
+def _captions(value: Any, where: str) -> list[str]:
+    if isinstance(value, str) and value.startswith("["):  # a list in a cell of a table
         try:
-            given = parse_json(given, where)
+            value = parse_json(value, where)
         except ValueError:
-            return [str(given)]
-    captions = [given] if isinstance(given, str) else given
+            return [str(value)]
+    captions = [value] if isinstance(value, str) else value
     if not isinstance(captions, list) or not all(isinstance(text, str) for text in captions):
-        raise ValueError(f"{where}: the caption is {given!r}; text or a list of texts is needed")
+        raise ValueError(f"{where}: the caption is {value!r}; text or a list of texts is needed")
     return captions
 
 

@@ -136,6 +136,6 @@ def _captions(plain: object) -> list[str]:
     """Captions of a sample's JSON; none where it has other fields only."""
     if not isinstance(plain, dict):
         return []
-    given: object = next((plain[key] for key in CAPTION if plain.get(key)), [])
-    texts = given if isinstance(given, list) else [given]
+    value: object = next((plain[key] for key in CAPTION if plain.get(key)), [])
+    texts = value if isinstance(value, list) else [value]
     return [text for text in texts if isinstance(text, str) and text.strip()]

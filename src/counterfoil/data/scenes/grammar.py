@@ -447,14 +447,14 @@ def _by_first_word(choices: Collection[Words]) -> _Index:
     Parsing is most of the time that foils take, and choices are constants: each is indexed once,
     by its identity, which holds while it is kept beside the index.
     """
-    kept = _INDICES.get(id(choices))
-    if kept is None:
+    entry = _INDICES.get(id(choices))
+    if entry is None:
         groups: dict[str, list[Words]] = {}
         for words in sorted(choices, key=len, reverse=True):
             groups.setdefault(words[0], []).append(words)
-        kept = choices, {first: tuple(group) for first, group in groups.items()}
-        _INDICES[id(choices)] = kept
-    return kept[1]
+        entry = choices, {first: tuple(group) for first, group in groups.items()}
+        _INDICES[id(choices)] = entry
+    return entry[1]
 
 
 @final

@@ -63,11 +63,11 @@ class TokenPacking:
         at = sequence * longest + place
         return TokenPacking(sequence, column, first, at, (len(mask), longest), mask.shape[1], keys)
 
-    def only(self, kept: Tensor) -> TokenPacking:
-        """Pack some of the tokens: (S,) bool, True at those that are kept."""
-        mask = torch.zeros(self.shape, dtype=torch.bool, device=kept.device)
-        mask.view(-1)[self.at[kept]] = True
-        return replace(TokenPacking.of(mask), column=self.column[kept], columns=self.columns)
+    def only(self, token_mask: Tensor) -> TokenPacking:
+        """Pack the tokens where `token_mask` (S,) is True."""
+        mask = torch.zeros(self.shape, dtype=torch.bool, device=token_mask.device)
+        mask.view(-1)[self.at[token_mask]] = True
+        return replace(TokenPacking.of(mask), column=self.column[token_mask], columns=self.columns)
 
     def rows(self, sequence: Tensor, column: Tensor) -> Tensor:
         """Return the (M,) packed rows of tokens at a sequence and column; -1 for padding."""
@@ -143,9 +143,9 @@ def both_modalities(
     images: Embeddings | None, texts: Embeddings | None
 ) -> tuple[Embeddings, Embeddings]:
     """Return both, a missing one as items without tokens."""
-    given = texts if images is None else images
-    assert given is not None, "nothing was given"
-    empty = Embeddings(given.tokens[:, :0], given.mask[:, :0])
+    present = texts if images is None else images
+    assert present is not None, "nothing was given"
+    empty = Embeddings(present.tokens[:, :0], present.mask[:, :0])
     return empty if images is None else images, empty if texts is None else texts
 
 
@@ -288,8 +288,10 @@ class JointModel(PairModel):
     says: UniterHeads
 
     @abstractmethod
-    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
+    def run_body(
+        self, tokens: Tensor, packing: TokenPacking, token_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return last hidden states (S, D) of packed tokens, or (K, D) of those in `token_mask`."""
 
     @abstractmethod
     def pool_first(self, first: Tensor) -> Tensor:
@@ -340,14 +342,14 @@ class JointModel(PairModel):
         packing, tokens = pack_pairs(images, texts)
         is_word = packing.column < texts.mask.shape[1]
         slot_rows = _slot_rows(packing, want, slots)
-        kept = torch.zeros_like(is_word)
+        token_mask = torch.zeros_like(is_word)
         if WordHead.SCORE in want:
-            kept[packing.first] = True
+            token_mask[packing.first] = True
         if WordHead.DOUBT in want:
-            kept |= is_word
-        kept[slot_rows] = True
+            token_mask |= is_word
+        token_mask[slot_rows] = True
         # row of each kept token among the states that the body returns
-        states, row = self.run_body(tokens, packing, kept), kept.cumsum(0) - 1
+        states, row = self.run_body(tokens, packing, token_mask), token_mask.cumsum(0) - 1
         slot_states = states[row[slot_rows]]
         score = self._score_first(states[row[packing.first]]) if WordHead.SCORE in want else None
         doubt = None
@@ -398,9 +400,9 @@ class JointModel(PairModel):
 
     def _score_packed(self, packing: TokenPacking, tokens: Tensor) -> Tensor:
         """Return (P,) scores of packed pairs; in the last layer only first tokens are queries."""
-        kept = torch.zeros_like(packing.column, dtype=torch.bool)
-        kept[packing.first] = True
-        return self._score_first(self.run_body(tokens, packing, kept))
+        token_mask = torch.zeros_like(packing.column, dtype=torch.bool)
+        token_mask[packing.first] = True
+        return self._score_first(self.run_body(tokens, packing, token_mask))
 
     def _score_first(self, first: Tensor) -> Tensor:
         """Return (P,) scores from the states of the first tokens."""
@@ -475,8 +477,8 @@ def with_derived_heads(state: Mapping[str, Tensor]) -> State:
 
 def head_names(state: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Return the `outputs` of a model that starts from weights: the heads in them and a rank."""
-    given = {name.split(".")[1] for name in state if name.startswith("says.")}
-    return tuple(name for name in OUTPUTS if name in given | {"rank"})
+    heads = {name.split(".")[1] for name in state if name.startswith("says.")}
+    return tuple(name for name in OUTPUTS if name in heads | {"rank"})
 
 
 def build_seeded(spec: Config[Head]) -> Head:

@@ -121,10 +121,10 @@ def zero_padded(values: Tensor, mask: Tensor) -> Tensor:
 
 def check_features(items: ModalityBatch, features: int) -> None:
     """Refuse items without vectors of the width that a model reads."""
-    given = items.values.shape
-    if len(given) != 3 or given[-1] != features:
+    shape = items.values.shape
+    if len(shape) != 3 or shape[-1] != features:
         raise ValueError(
-            f"image features of shape {tuple(given)} do not fit a model that reads "
+            f"image features of shape {tuple(shape)} do not fit a model that reads "
             f"(images, regions, {features}); use the features it was trained on"
         )
 

@@ -325,9 +325,9 @@ class GeneratedCaptions(OnlineMiner):
         texts = process(strings).to(anchors.device) if strings else None
         if self.hardest and texts is not None:
             text = _hardest_texts(model, views.inference.images.rows(anchors[:, 0]), texts, text)
-            kept = text[text >= 0].unique()  # type: ignore[no-untyped-call]
-            texts = texts.rows(kept)
-            text = torch.searchsorted(kept, text).masked_fill(text < 0, -1)
+            rows = text[text >= 0].unique()  # type: ignore[no-untyped-call]
+            texts = texts.rows(rows)
+            text = torch.searchsorted(rows, text).masked_fill(text < 0, -1)
         text = text.where(text < 0, text + len(batch.text_rows))
         pairs = Pairs(anchors.expand(text.shape), text)
         return MinedExtras(texts=texts, pairs={Role.WRITTEN: pairs})

@@ -230,8 +230,8 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
     if fitted.best is None:
         return f"{fitted.epochs} epochs"
     on = dev_sample_note(fitted.best.dev)
-    begun = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
-    return f"best epoch {fitted.best.epoch} of {begun}, dev {figure} {fitted.best.value:.1f}{on}"
+    epochs = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
+    return f"best epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
 
 
 def _provenance(context: RunContext, stage: ModelStage, fitted: TrainResult) -> dict[str, object]:
