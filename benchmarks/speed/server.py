@@ -1,7 +1,8 @@
 """The server under load: its slowest answers, and its memory after many requests of all kinds.
 
 Clients and server share the machine. The clients speak by bare sockets: on few cores a client
-library takes longer than the server.
+library takes longer than the server. ``python -m benchmarks.speed.server`` sends every query of the
+load once, however long that takes.
 """
 
 from __future__ import annotations
@@ -50,23 +51,23 @@ Answer = tuple[str, float, list[tuple[str, float]]]  # text, seconds, ids with s
 
 def results(threads: int) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder:
-        index = wide_index(Path(folder), IMAGES)
-        vectors, queries = torch.randn(IMAGES, WIDTH), torch.randn(CLIENTS, WIDTH)
-        start = time.perf_counter()
-        for _ in range(10):
-            torch.mm(queries, vectors.T)
-        product = (time.perf_counter() - start) / 10
-        yield _load(index, product, threads)
+        yield _load(Path(folder), threads, LIMIT)
         if threads == 1:
             yield _soak(Path(folder))
 
 
-def _load(index: Path, product: float, threads: int) -> Result:
+def _load(folder: Path, threads: int, limit: float) -> Result:
+    index = wide_index(folder, IMAGES)
+    vectors, queries = torch.randn(IMAGES, WIDTH), torch.randn(CLIENTS, WIDTH)
+    start = time.perf_counter()
+    for _ in range(10):
+        torch.mm(queries, vectors.T)
+    product = (time.perf_counter() - start) / 10
     texts = itertools.cycle(" ".join(words) for words in itertools.product(WORDS, repeat=4))
     each = [list(itertools.islice(texts, EACH)) for _ in range(CLIENTS)]
     with running(index, threads=threads) as (where, _):
         start = time.perf_counter()
-        found = asyncio.run(ask_all(port_of(where), each, LIMIT))
+        found = asyncio.run(ask_all(port_of(where), each, limit))
         wall = time.perf_counter() - start
     times = [seconds for _, seconds, _ in found]
     p50, p99 = np.quantile(times, [0.5, 0.99]).tolist()
@@ -252,3 +253,10 @@ def running(*words: object, threads: int = 1) -> Iterator[tuple[str, subprocess.
             yield found[0], process
         finally:
             process.kill()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        whole = _load(Path(place), 1, float("inf"))
+    print(f"{whole.name}: {whole.ratio:.1f} x the plain product; {whole.note}")
