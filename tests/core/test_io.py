@@ -7,6 +7,7 @@ import math
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import stat
@@ -301,17 +302,28 @@ def test_a_dead_writer_with_the_number_of_a_live_process_is_dead(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["lists"]
 
 
-def test_files_have_the_mode_of_the_umask_and_secrets_none_for_others(tmp_path):
+def test_files_and_folders_have_the_modes_of_the_umask(tmp_path):
+    """Whatever writes them: safetensors makes files of mode 600, copies keep other modes."""
+    source = tmp_path / "source"
+    source.mkdir(mode=0o700)
+    (source / "open").touch(mode=0o666)
+    (source / "closed").touch(mode=0o600)
     before = os.umask(0o027)
     try:
         write_json(tmp_path / "x.json", 1)
-        write(tmp_path / "folder", "text")
-        with atomic_write(tmp_path / "key", secret=True) as temporary:
-            temporary.write_text("k")
+        with atomic_write(tmp_path / "x.safetensors") as temporary:
+            save_file({"a": torch.ones(1)}, temporary)
+        with atomic_folder(tmp_path / "folder") as temporary:
+            shutil.copytree(source, temporary / "copy")
+            save_file({"a": torch.ones(1)}, temporary / "x.safetensors")
+            (temporary / "link").symlink_to(source / "open")
     finally:
         os.umask(before)
-    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
-    assert modes == {"x.json": 0o640, "folder": 0o750, "key": 0o600}
+    modes = {p: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.rglob("*")}
+    assert modes[source / "open"] == 0o666 & ~before
+    for path, mode in modes.items():
+        if source not in (path, *path.parents) and not path.is_symlink():
+            assert mode == (0o750 if path.is_dir() else 0o640), path
 
 
 # Full disks, and durability.

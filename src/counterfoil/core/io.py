@@ -33,15 +33,14 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def atomic_write(path: Path, *, size: int = 0, secret: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, size: int = 0) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends without error.
 
-    The file has the mode that the user's umask gives; a `secret` is the user's alone.
+    The file has the mode that the user's umask gives, whatever writes it.
 
     Args:
         path: of the file.
         size: bytes that it will have at least, if known; there has to be room for them.
-        secret: whether nobody else may read it.
 
     Raises:
         NoRoom: the disk is full.
@@ -51,9 +50,11 @@ def atomic_write(path: Path, *, size: int = 0, secret: bool = False) -> Iterator
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     with room_for(path, size):
-        os.close(os.open(temporary, flags, 0o600 if secret else 0o666))
+        os.close(os.open(temporary, flags, 0o666))
+        mode = temporary.stat().st_mode
         try:
             yield temporary
+            temporary.chmod(mode)  # safetensors puts a file of its own there, for the user alone
             commit(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -76,12 +77,24 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         old = temporary.with_suffix(".old")
         try:
             yield temporary
+            _give_modes(temporary)
             if path.exists():
                 path.rename(old)
             commit(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _give_modes(folder: Path) -> None:
+    """Give what is in a new folder the modes of the umask, which the folder has.
+
+    Libraries write files for the user alone, and copies bring the modes of their sources.
+    """
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(mode if path.is_dir() else mode & 0o666)
 
 
 def commit(temporary: Path, path: Path) -> None:
