@@ -361,17 +361,9 @@ def triples(
         foils: Iterable[GeneratedCaption] | None = stored
         if foils is None:
             author = scorer if writer is None else open_scorers([writer])[0]
-            if not can_generate(author):
-                raise ValueError(
-                    f"{author.given} writes no captions; name one model with a head for hidden "
-                    "words with --writer, or captions that are written with --written"
-                )
-            foils = _generate(author, dataset, rows, mask_refill, keep, seed)
-        captions: dict[str, list[str]] = {}
-        for foil in foils:
-            captions.setdefault(foil.text, []).append(foil.foil)
+            foils = _captions_by(author, dataset, rows, mask_refill, keep, seed)
         rng = torch.Generator().manual_seed(seed + 1)
-        negatives = _hardest_of_each_source(scorer, dataset, rows, captions, batch, rng)
+        negatives = _hardest_of_each_source(scorer, dataset, rows, foils, batch, rng)
         for scoring in (scorer, *scorers[len(models) :]):
             every += _scored_triples(scorer, scoring, dataset, rows, negatives)
     hard = [
@@ -397,36 +389,40 @@ def triples(
         tables=(_triple_table(every, hard, level),),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
-            "triples": [
-                {
-                    "chosen_by": one.chosen_by,
-                    "scored_by": one.scored_by,
-                    "negatives": one.source,
-                    "left_out": one.left_out,
-                    "percent_above": above.to_dict(),
-                    "percent_far_below": below.to_dict(),
-                    "mean_gap": gap.to_dict(),
-                    "positive": one.positive.tolist(),
-                    "negative": one.negative.tolist(),
-                }
-                for one, (above, below, gap) in zip(every, hard)
-            ],
+            "triples": [_triple_numbers(one, gaps) for one, gaps in zip(every, hard)],
         },
     )
+
+
+def _captions_by(
+    author: Scorer,
+    dataset: ImageTextDataset,
+    rows: Tensor,
+    mask_refill: MaskRefill,
+    keep: int,
+    seed: int,
+) -> Iterable[GeneratedCaption]:
+    """Generate captions with a model; refuse one that cannot."""
+    if not can_generate(author):
+        raise ValueError(
+            f"{author.given} writes no captions; name one model with a head for hidden "
+            "words with --writer, or captions that are written with --written"
+        )
+    return _generate(author, dataset, rows, mask_refill, keep, seed)
 
 
 def _hardest_of_each_source(
     scorer: Scorer,
     dataset: ImageTextDataset,
     rows: Tensor,
-    captions: Mapping[str, Sequence[str]],
+    generated: Iterable[GeneratedCaption],
     batch: int,
     rng: torch.Generator,
 ) -> dict[str, list[str]]:
-    """The negative that a model scores highest, of each source and caption; "" for none.
-
-    `captions` has the generated ones by the id of the caption they were made of.
-    """
+    """The negative that a model scores highest, of each source and caption; "" for none."""
+    captions: dict[str, list[str]] = {}  # by the id of the caption that they were made of
+    for foil in generated:
+        captions.setdefault(foil.text, []).append(foil.foil)
     scores = all_scores(scorer.on(dataset), dataset.text_to_image[rows])
     mined = {
         f"batch of {batch}": in_batches(scores, rows, dataset.relation, batch=batch, rng=rng),
@@ -462,6 +458,21 @@ def _scored_triples(
         positive, negative = scores.view(2, -1)
         missing = int((~available).sum())
         yield _Triples(source, chosen_by.name, judge.name, images, positive, negative, missing)
+
+
+def _triple_numbers(one: _Triples, gaps: tuple[Share, Share, Share]) -> dict[str, Any]:
+    above, below, mean = gaps
+    return {
+        "chosen_by": one.chosen_by,
+        "scored_by": one.scored_by,
+        "negatives": one.source,
+        "left_out": one.left_out,
+        "percent_above": above.to_dict(),
+        "percent_far_below": below.to_dict(),
+        "mean_gap": mean.to_dict(),
+        "positive": one.positive.tolist(),
+        "negative": one.negative.tolist(),
+    }
 
 
 def _triple_figures(every: Sequence[_Triples], level: float) -> Iterator[Figure]:

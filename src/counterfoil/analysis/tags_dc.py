@@ -669,6 +669,30 @@ class _Case:
         }
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _CaseGroup:
+    """Cases chosen by one rule."""
+
+    title: str
+    note: str  # the rule
+    cases: tuple[_Case, ...]
+
+    def table(self, models: tuple[str, str]) -> TableBlock:
+        """Sentences with the scores of both models."""
+        rows = tuple(row for case in self.cases for row in _case_rows(case))
+        return TableBlock(self.title, ("", "sentence", *models), rows, self.note)
+
+    def cards(self, models: tuple[str, str], note: str) -> CardSection:
+        """Sentences with their words marked; `note` explains the marks."""
+        cards = tuple(_case_card(case, models) for case in self.cases)
+        return CardSection(f"{self.title}: words", note, cards)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {"title": self.title, "cases": [case.to_dict() for case in self.cases]}
+
+
 def margin_differences(first: Tensor, second: Tensor) -> Tensor:
     """(N,) double, second model's margins less the first's, each in units of their own spread.
 
@@ -737,10 +761,7 @@ def cases(
     scorers = open_scorers(models)
     for model in (model for scorer in scorers for model in scorer.models):
         text_processor(model)
-    single = [scorer.models[0] for scorer in reversed(scorers) if len(scorer.models) == 1]
-    if not single:
-        raise ValueError("two ensembles are given, and an ensemble cannot explain; give one model")
-    explains = next((model for model in single if has_doubt_head(model.model)), single[0])
+    explainer = _choose_explainer(scorers)
     rng = torch.Generator().manual_seed(seed)
     rows = torch.randperm(len(stored.foils), generator=rng)[:sample].sort().values.tolist()
     foils = [stored.foils[row] for row in rows]
@@ -752,8 +773,8 @@ def cases(
     ]
     gaps = margin_differences(*(scores[0] - scores[1] for scores in both))
     first, second = (scorer.name for scorer in scorers)
-    groups: list[tuple[str, str, list[_Case]]] = []
-    for (title, chosen_how), chosen in zip(
+    groups: list[_CaseGroup] = []
+    for (title, note), chosen in zip(
         (
             (f"For {second}", f"Margin of {second} largest, beside {first}."),
             (f"For {first}", f"Margin of {first} largest, beside {second}."),
@@ -766,51 +787,43 @@ def cases(
             old, new = ((float(both[0][n, at]), float(both[1][n, at])) for n in (0, 1))
             scores = {"caption": old, "written": new}
             image = int(images[at])
-            some.append(_case(stored, foils[at], image, explains, scorers, threshold, scores))
+            some.append(_case(stored, foils[at], image, explainer, scorers, threshold, scores))
         if some:
-            groups.append((title, chosen_how, some))
-    by = next(s.name for s in scorers if any(one is explains for one in s.models))
+            groups.append(_CaseGroup(title, note, tuple(some)))
+    by = next(s.name for s in scorers if any(one is explainer for one in s.models))
     parts = [
         f"{stored.dataset.name} {stored.dataset.split_name}; {stored.describe()}, {len(rows):,} "
         "of them scored",
         describe_models(scorers),
         f"words by {by}",
-        describe_missing_heads(explains),
+        describe_missing_heads(explainer),
         "largest differences between the models' margins, caption less written, each divided by "
         "their standard deviation; one case a picture",
         f"seed {seed}",
     ]
-    note = DOUBT_NOTE if has_doubt_head(explains.model) else GAIN_NOTE
+    word_note = DOUBT_NOTE if has_doubt_head(explainer.model) else GAIN_NOTE
     return Analysis(
         title=f"Cases of {first} and {second}",
         headline=f"Scores of {first} and {second} for captions, what was written of them, and the "
         "correction.",
         protocol="; ".join(part for part in parts if part),
         seed=seed,
-        tables=tuple(
-            TableBlock(
-                title,
-                ("", "sentence", first, second),
-                tuple(row for case in some for row in _case_rows(case)),
-                chosen_how,
-            )
-            for title, chosen_how, some in groups
-        ),
-        sections=tuple(
-            CardSection(
-                f"{title}: words", note, tuple(_case_card(case, (first, second)) for case in some)
-            )
-            for title, _, some in groups
-        ),
+        tables=tuple(group.table((first, second)) for group in groups),
+        sections=tuple(group.cards((first, second), word_note) for group in groups),
         numbers={
             "models": [first, second],
             "seed": seed,
-            "groups": [
-                {"title": title, "cases": [case.to_dict() for case in some]}
-                for title, _, some in groups
-            ],
+            "groups": [group.to_dict() for group in groups],
         },
     )
+
+
+def _choose_explainer(scorers: Sequence[Scorer]) -> Model:
+    """Return the single model that doubts words, the last of several; else the last single one."""
+    single = [scorer.models[0] for scorer in reversed(scorers) if len(scorer.models) == 1]
+    if not single:
+        raise ValueError("two ensembles are given, and an ensemble cannot explain; give one model")
+    return next((model for model in single if has_doubt_head(model.model)), single[0])
 
 
 def _case(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,14 @@ from counterfoil.cli.options import (
     refuse,
     refuse_without,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from counterfoil.audit import AuditPage
+    from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.negatives.store import NegativeStore
+    from counterfoil.pipelines.run import DataSource
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 
@@ -53,16 +61,12 @@ def audit(
     top: Annotated[int, typer.Option(min=1, help="Findings of each kind on the page.")] = 100,
 ) -> None:
     """Find suspicious captions, leaked images and false negatives, and review them on a page."""
-    from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
+    from counterfoil.audit import AuditConfig, AuditPage, audit_dataset
     from counterfoil.core import distributed
-    from counterfoil.core.console import console, output
-    from counterfoil.core.io import ensure_absent, ensure_writable_folder, write_json, write_text
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.data.corrections import corrections_beside, read_corrections
     from counterfoil.model import load_model
-    from counterfoil.negatives.store import MINED, NegativeStore
     from counterfoil.pipelines.state import current_provenance
-    from counterfoil.report.page import TableBlock
-    from counterfoil.report.tables import terminal_table
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
@@ -78,47 +82,76 @@ def audit(
     names = tuple(model or ())
     models = [load_model(name) for name in names]
     explainer_model = load_model(explainer) if explainer else None
-    store = None
-    if negatives is not None:
-        mined = source.split(MINED.read_manifest(negatives).split)
-        store = NegativeStore.open(negatives, fingerprint=mined.fingerprint)
+    store = None if negatives is None else _open_negatives(negatives, source)
     sections = audit_dataset(
         dataset, config, models=models, explainer=explainer_model, negatives=store
     )
     if distributed.rank():
         return
-    judged = f"{dataset.name} {split}" if split != "all" else "all splits"
-    protocol = (
-        f"{dataset.name}: {len(dataset):,} images, {len(dataset.texts):,} texts",
-        f"captions of {judged} ranked by {' + '.join(names)}" if names else "",
-        f"words judged by {explainer}" if explainer else "",
-        f"negatives of {negatives}" if negatives else "",
-        "" if names or explainer else "no model was used",
-        f"decided before: {dataset.corrections}" if dataset.corrections else "",
-    )
     page = AuditPage(
         title=f"Audit of {dataset.name}",
-        protocol="; ".join(filter(None, protocol)),
+        protocol=_protocol(dataset, split, names, explainer, negatives),
         sections=sections,
         earlier=earlier,
         key=f"{dataset.name} {dataset.fingerprint}",
         provenance=current_provenance(),
     )
+    plan = {"models": names, "explainer": explainer, "negatives": str(negatives or "")}
+    _print_and_write(page, dataset, plan | asdict(config), folder)
+
+
+def _open_negatives(folder: Path, source: DataSource) -> NegativeStore:
+    """Open mined negatives; the split they were mined from must be unchanged."""
+    from counterfoil.negatives.store import MINED, NegativeStore
+
+    mined = source.split(MINED.read_manifest(folder).split)
+    return NegativeStore.open(folder, fingerprint=mined.fingerprint)
+
+
+def _protocol(
+    dataset: ImageTextDataset,
+    split: str,
+    models: Sequence[str],
+    explainer: str,
+    negatives: Path | None,
+) -> str:
+    """Data, models and negatives of an audit, in one line."""
+    judged = f"{dataset.name} {split}" if split != "all" else "all splits"
+    parts = (
+        f"{dataset.name}: {len(dataset):,} images, {len(dataset.texts):,} texts",
+        f"captions of {judged} ranked by {' + '.join(models)}" if models else "",
+        f"words judged by {explainer}" if explainer else "",
+        f"negatives of {negatives}" if negatives else "",
+        "" if models or explainer else "no model was used",
+        f"decided before: {dataset.corrections}" if dataset.corrections else "",
+    )
+    return "; ".join(filter(None, parts))
+
+
+def _print_and_write(
+    page: AuditPage, dataset: ImageTextDataset, plan: Mapping[str, object], folder: Path
+) -> None:
+    """Print the number of findings of each kind; write the page and its numbers."""
+    from counterfoil.audit import render_audit
+    from counterfoil.core.console import console, output
+    from counterfoil.core.io import write_json, write_text
+    from counterfoil.report.page import TableBlock
+    from counterfoil.report.tables import terminal_table
+
     rows = tuple(
-        (section.title, f"{section.found:,}", f"{section.shown:,}") for section in sections
+        (section.title, f"{section.found:,}", f"{section.shown:,}") for section in page.sections
     )
     console().print(
         terminal_table(TableBlock("", ("", "found", "on the page"), rows), page.protocol)
     )
     write_text(folder / PAGE_FILE, render_audit(page))
-    plan = {"models": names, "explainer": explainer, "negatives": str(negatives or "")}
     values = {
         "data": dataset.name,
         "fingerprint": dataset.fingerprint,
-        "plan": plan | asdict(config),
+        "plan": plan,
         "protocol": page.protocol,
-        "decided": [correction.to_dict() for correction in earlier],
-        "found": {section.kind: section.to_dict() for section in sections},
+        "decided": [correction.to_dict() for correction in page.earlier],
+        "found": {section.kind: section.to_dict() for section in page.sections},
         "provenance": asdict(page.provenance),
     }
     write_json(folder / JSON_FILE, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.evaluation.cascade import Shortlister
-    from counterfoil.evaluation.foils.attack import CaptionAttack
+    from counterfoil.evaluation.extended import CxCResult, ECCVResult
+    from counterfoil.evaluation.foils.attack import AttackReport, CaptionAttack
     from counterfoil.evaluation.metrics import Protocol, Tie
     from counterfoil.model import Model
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
@@ -84,20 +86,13 @@ def evaluate(
 
     Several models are compared on the same queries, with paired intervals.
     """
-    from dataclasses import asdict
-
     from counterfoil.core import distributed
     from counterfoil.core.config import parse_literal
-    from counterfoil.core.console import console, output
-    from counterfoil.core.io import ensure_writable_file, write_json
+    from counterfoil.core.io import ensure_writable_file
     from counterfoil.evaluation.cascade import DEPTH
-    from counterfoil.evaluation.extended import crisscrossed, eccv_caption, extended_table
-    from counterfoil.evaluation.foils.attack import evaluate_attack
     from counterfoil.evaluation.metrics import Tie
     from counterfoil.evaluation.protocols import folds_of, protocol_by_name
-    from counterfoil.model import load_model
-    from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation, build_shortlist
-    from counterfoil.report.tables import terminal_table
+    from counterfoil.pipelines.stages.evaluate import build_shortlist
 
     settings = protocol_by_name(protocol)
     rule: Tie = parse_literal(Tie, ties, "a tie rule")
@@ -113,43 +108,17 @@ def evaluate(
     dataset = data.source().split(split)
     folds_of(settings, len(dataset))  # fails before anything is encoded
     shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
-    if len(compared) > 1:
-        evaluations = {
-            name: _evaluation(names, dataset, settings, rule, shortlist)
-            for name, names in compared.items()
-        }
-        if distributed.rank() == 0:
-            _show_comparison(compared, evaluations, json, folder)
+    evaluations = {
+        name: _evaluate(models, dataset, settings, rule, shortlist, eccv=eccv, cxc=cxc, foils=foils)
+        for name, models in compared.items()
+    }
+    if distributed.rank():
         return
-    (names,) = compared.values()
-    models = [load_model(name) for name in names]
-    attack = _open_attack(foils, dataset) if foils else None
-    attacked = [model.embed(attack.dataset) for model in models] if attack else []
-    embedded = (
-        attack.captions_only(attacked) if attack else [model.embed(dataset) for model in models]
-    )
-    evaluation = RetrievalEvaluation.of(
-        embedded, dataset, settings, tie=rule, seed=_common_seed(models), by=shortlist
-    )
-    eccv_scores = eccv_caption(embedded, dataset, eccv) if eccv else ()
-    cxc_scores = crisscrossed(embedded, dataset, cxc) if cxc else ()
-    attacks = evaluate_attack(attacked, attack, evaluation.report) if attack else None
-    if distributed.rank() == 0:
-        evaluation.show(" + ".join(names))
-        if attacks:
-            console().print(terminal_table(attacks.table(), attacks.protocol()))
-        for table in extended_table(eccv_scores, cxc_scores):
-            console().print(table)
-        if json is not None:
-            more: dict[str, object] = {
-                "eccv": [asdict(score) for score in eccv_scores],
-                "cxc": [asdict(score) for score in cxc_scores],
-                **({"foils": attacks.to_dict()} if attacks else {}),
-            }
-            write_json(json, {"models": names, **evaluation.to_dict(), **more})
-        if folder is not None:
-            evaluation.save(folder, names)
-            output(f"{folder}")
+    if len(evaluations) > 1:
+        _show_comparison(evaluations, json, folder)
+    else:
+        (evaluation,) = evaluations.values()
+        _show_single(evaluation, json, folder)
 
 
 def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool) -> None:
@@ -188,30 +157,85 @@ def _compared(names: Sequence[str], *, ensemble: bool) -> dict[str, list[str]]:
     }
 
 
-def _evaluation(
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """Results of a model, or of an ensemble of several."""
+
+    models: Sequence[str]
+    retrieval: RetrievalEvaluation
+    eccv: Sequence[ECCVResult]
+    cxc: Sequence[CxCResult]
+    attack: AttackReport | None
+
+
+def _evaluate(
     names: Sequence[str],
     dataset: ImageTextDataset,
     protocol: Protocol,
     tie: Tie,
     shortlist: Shortlister | None,
-) -> RetrievalEvaluation:
+    *,
+    eccv: Path | None,
+    cxc: Path | None,
+    foils: Path | None,
+) -> _Evaluation:
     """Evaluate a model, or an ensemble of several; its vectors are released on return."""
+    from counterfoil.evaluation.extended import crisscrossed, eccv_caption
+    from counterfoil.evaluation.foils.attack import evaluate_attack
     from counterfoil.model import load_model
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 
     models = [load_model(name) for name in names]
-    members = [model.embed(dataset) for model in models]
+    attack = _open_attack(foils, dataset) if foils else None
+    attacked = [model.embed(attack.dataset) for model in models] if attack else []
+    embedded = (
+        attack.captions_only(attacked) if attack else [model.embed(dataset) for model in models]
+    )
     seed = _common_seed(models)
-    return RetrievalEvaluation.of(members, dataset, protocol, tie=tie, seed=seed, by=shortlist)
+    retrieval = RetrievalEvaluation.of(
+        embedded, dataset, protocol, tie=tie, seed=seed, by=shortlist
+    )
+    return _Evaluation(
+        names,
+        retrieval,
+        eccv_caption(embedded, dataset, eccv) if eccv else (),
+        crisscrossed(embedded, dataset, cxc) if cxc else (),
+        evaluate_attack(attacked, attack, retrieval.report) if attack else None,
+    )
+
+
+def _show_single(evaluation: _Evaluation, json: Path | None, folder: Path | None) -> None:
+    """Print all tables of one evaluation; write its numbers and ranks."""
+    from dataclasses import asdict
+
+    from counterfoil.core.console import console, output
+    from counterfoil.core.io import write_json
+    from counterfoil.evaluation.extended import extended_table
+    from counterfoil.report.tables import terminal_table
+
+    retrieval, attack = evaluation.retrieval, evaluation.attack
+    retrieval.show(" + ".join(evaluation.models))
+    if attack:
+        console().print(terminal_table(attack.table(), attack.protocol()))
+    for table in extended_table(evaluation.eccv, evaluation.cxc):
+        console().print(table)
+    if json is not None:
+        values: dict[str, object] = {
+            "models": evaluation.models,
+            **retrieval.to_dict(),
+            "eccv": [asdict(score) for score in evaluation.eccv],
+            "cxc": [asdict(score) for score in evaluation.cxc],
+        }
+        write_json(json, values | ({"foils": attack.to_dict()} if attack else {}))
+    if folder is not None:
+        retrieval.save(folder, evaluation.models)
+        output(f"{folder}")
 
 
 def _show_comparison(
-    compared: Mapping[str, list[str]],
-    evaluations: Mapping[str, RetrievalEvaluation],
-    json: Path | None,
-    folder: Path | None,
+    evaluations: Mapping[str, _Evaluation], json: Path | None, folder: Path | None
 ) -> None:
-    """Print several evaluations side by side, the verdict last, and write what is asked for."""
+    """Print evaluations side by side, then paired intervals; write their numbers and ranks."""
     from dataclasses import asdict, replace
 
     from counterfoil.core.console import console, output
@@ -219,19 +243,19 @@ def _show_comparison(
     from counterfoil.evaluation.results import headline, result_table, results
     from counterfoil.report.tables import terminal_table
 
-    runs = results({name: one.report for name, one in evaluations.items()})
-    settings = [one.report.setting for one in evaluations.values()]
+    runs = results({name: one.retrieval.report for name, one in evaluations.items()})
+    settings = [one.retrieval.report.setting for one in evaluations.values()]
     same = len({setting.seed for setting in settings}) == 1
     setting = settings[0] if same else replace(settings[0], seed=None)
     console().print(terminal_table(result_table(runs), setting.line()))
     for run in runs[1:]:
         output(headline((runs[0], run)))
     if json is not None:
-        plain = [{"models": compared[name], **one.to_dict()} for name, one in evaluations.items()]
-        write_json(json, {"evaluations": plain, "comparison": [asdict(run) for run in runs]})
+        values = [{"models": one.models, **one.retrieval.to_dict()} for one in evaluations.values()]
+        write_json(json, {"evaluations": values, "comparison": [asdict(run) for run in runs]})
     if folder is not None:
         for name, one in evaluations.items():
-            one.save(folder / name.replace("/", "-"), compared[name])
+            one.retrieval.save(folder / name.replace("/", "-"), one.models)
         output(f"{folder}")
 
 

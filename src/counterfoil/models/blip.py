@@ -29,6 +29,29 @@ from counterfoil.models.layers.pretrained import config_of, import_transformers,
 SPREAD = 0.02  # of fresh weights
 
 
+def _vision_model(**sizes: Any) -> nn.Module:
+    """Build a vision transformer with fresh weights."""
+    transformers = import_transformers()
+    config = transformers.BlipVisionConfig(**sizes, initializer_range=SPREAD)
+    model: nn.Module = transformers.BlipVisionModel(config)
+    return model
+
+
+def _text_encoder(**sizes: Any) -> nn.Module:
+    """Build a text encoder with cross-attention and fresh weights."""
+    transformers = import_transformers()
+    config = transformers.BlipTextConfig(
+        **sizes,
+        initializer_range=SPREAD,
+        is_decoder=True,  # which gives it cross-attention
+        bos_token_id=None,  # it generates no text
+        eos_token_id=None,
+        sep_token_id=None,
+    )
+    model: nn.Module = transformers.BlipTextModel(config, add_pooling_layer=False)
+    return model
+
+
 def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
     """Encode pixels (N, 3, size, size) as a class token and one token per patch."""
     shape, size = tuple(items.values.shape), int(body.config.image_size)
@@ -167,8 +190,7 @@ class BLIP(PairModel):
         check_heads(heads, width)
         check_heads(image_heads, image_width)
         check_patch(size, patch)
-        transformers = import_transformers()
-        vision = transformers.BlipVisionConfig(
+        self.vision_model = _vision_model(
             hidden_size=image_width,
             intermediate_size=image_inner,
             num_hidden_layers=image_layers,
@@ -176,9 +198,8 @@ class BLIP(PairModel):
             image_size=size,
             patch_size=patch,
             layer_norm_eps=image_epsilon,
-            initializer_range=SPREAD,
         )
-        text = transformers.BlipTextConfig(
+        self.text_encoder = _text_encoder(
             vocab_size=vocabulary,
             max_position_embeddings=positions,
             hidden_size=width,
@@ -189,14 +210,7 @@ class BLIP(PairModel):
             layer_norm_eps=epsilon,
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
-            initializer_range=SPREAD,
-            is_decoder=True,  # which gives it cross-attention
-            bos_token_id=None,  # it generates no text
-            eos_token_id=None,
-            sep_token_id=None,
         )
-        self.vision_model: nn.Module = transformers.BlipVisionModel(vision)
-        self.text_encoder: nn.Module = transformers.BlipTextModel(text, add_pooling_layer=False)
         self.itm_head = nn.Linear(width, 2)
         self._mask = mask
 

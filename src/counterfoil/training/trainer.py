@@ -346,20 +346,25 @@ def fit(
     if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
         guide.to(distributed.device())
     shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
-    numbers = [run, plan.numbers(), train.dataset.fingerprint, positives, shapes]
-    numbers += [] if mask == _NO_MASK else [asdict(mask)]
-    key = digest([*numbers, asdict(refresh), asdict(draw)] if remined else numbers)
+    settings: list[object] = [run, plan.numbers(), train.dataset.fingerprint, positives, shapes]
+    settings += [] if mask == _NO_MASK else [asdict(mask)]
+    key = digest([*settings, asdict(refresh), asdict(draw)] if remined else settings)
     hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
     if remined:
         hooks.append(Reminer(refresh, stream, draw, remined, folder / "lists", key))
     checkpoints = CheckpointFolder(folder / "checkpoints", key)
     loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
-    if not plan.batch and plan.schedule.warmup >= loop.total:
+    _warn_long_warmup(plan, loop.total)
+    return loop.run(folder / "metrics.jsonl", resume=resume)
+
+
+def _warn_long_warmup(plan: TrainConfig, steps: int) -> None:
+    """Warn of a warm-up over all steps, which full batches make likely: an epoch is one step."""
+    if not plan.batch and plan.schedule.warmup >= steps:
         warn(
             f"with batch=0 an epoch is one step, and the learning rate rises for "
-            f"{plan.schedule.warmup:g} of {loop.total} steps; set more epochs, or a shorter warmup"
+            f"{plan.schedule.warmup:g} of {steps} steps; set more epochs, or a shorter warmup"
         )
-    return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
 def sampler_of(
