@@ -1,0 +1,17 @@
+"""Tests on the pretend device, which changes PyTorch for the process: `make test-devices` only."""
+
+import os
+
+import pytest
+
+collect_ignore_glob = ["pretend.py" if "COUNTERFOIL_PRETEND" in os.environ else "*"]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """The pretend device, which is the device of this process."""
+    from counterfoil.core import distributed
+    from devices import pretend
+
+    monkeypatch.setattr(distributed, "device", lambda: pretend.DEVICE)
+    return pretend.DEVICE

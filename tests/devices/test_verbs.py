@@ -1,0 +1,104 @@
+"""Training, mining, evaluation and search on a device give what they give on the CPU."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from counterfoil.cli import main
+from devices import pretend
+
+DATA = "scenes:images=60"
+RECIPES = {
+    "aoq/vsepp-scenes": DATA,
+    "aoq/scan-t2i-scenes": DATA,
+    "ndgl/gpo-scenes": DATA,
+    "tags-dc/uniter-scenes": f"{DATA},features=regions",
+}
+MODEL = "aoq/vsepp-scenes/adaptive"
+HALF = ("--set", "online.precision=bf16", "--set", "adaptive.precision=bf16")
+
+
+@pytest.fixture
+def used(monkeypatch) -> Counter[str]:
+    """Operations that were run on the device."""
+    counts: Counter[str] = Counter()
+    dispatch = pretend.PretendTensor.__torch_dispatch__.__func__
+
+    def counted(cls, func, types, args=(), kwargs=None):
+        counts[func._schema.name] += 1
+        return dispatch(cls, func, types, args, kwargs)
+
+    monkeypatch.setattr(pretend.PretendTensor, "__torch_dispatch__", classmethod(counted))
+    return counts
+
+
+def run(*words: object) -> None:
+    assert main([str(word) for word in words]) == 0
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory) -> Path:
+    """Folders of the recipes, run on the CPU."""
+    root = tmp_path_factory.mktemp("cpu")
+    for recipe, data in RECIPES.items():
+        run("run", recipe, "--smoke", "--data", data, "--output", root / recipe)
+    return root
+
+
+def numbers(folder: Path) -> dict[str, float]:
+    """RSum of each evaluation of a run."""
+    return {
+        path.parent.name: json.loads(path.read_text())["rsum"]
+        for path in sorted(folder.glob("*/evaluation.json"))
+    }
+
+
+@pytest.mark.parametrize(("recipe", "data"), RECIPES.items(), ids=RECIPES)
+def test_recipes(recipe, data, on_cpu, device, used, tmp_path):
+    run("run", recipe, "--smoke", "--data", data, "--output", tmp_path / "run")
+    assert used["aten::mm"] > 100
+    assert numbers(tmp_path / "run") == pytest.approx(numbers(on_cpu / recipe))
+
+
+def test_operands_of_two_devices_are_refused(device):
+    with pytest.raises(pretend.MixedDevices, match="same device"):
+        torch.ones(2, device=device) + torch.ones(2)
+
+
+def test_training_in_half_precision(device, used, tmp_path):
+    run("run", "aoq/vsepp-scenes", "--smoke", "--data", DATA, "--output", tmp_path / "run", *HALF)
+    assert used["aten::_to_copy"] > 100
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_lists(precision, on_cpu, device, used, tmp_path, monkeypatch):
+    words = ("mine", on_cpu / MODEL, "--data", DATA, "--precision", precision, "--texts", 20)
+    run(*words, "--output", tmp_path / "device")
+    assert used["aten::mm"] or used["aten::bmm"]
+    monkeypatch.undo()
+    run(*words, "--output", tmp_path / "cpu")
+    for name in ("texts.npy", "images.npy"):
+        assert (np.load(tmp_path / "device" / name) == np.load(tmp_path / "cpu" / name)).all()
+
+
+def test_evaluate_and_search(on_cpu, device, used, tmp_path, monkeypatch, capsys):
+    def answers(folder: Path) -> list[object]:
+        folder.mkdir()
+        run("evaluate", on_cpu / MODEL, "--data", DATA, "--json", folder / "evaluation.json")
+        run("index", on_cpu / MODEL, DATA, "--output", folder / "index")
+        capsys.readouterr()
+        run("search", folder / "index", "a red circle left of a blue square", "--json")
+        hits = json.loads(capsys.readouterr().out)["results"]
+        evaluation = json.loads((folder / "evaluation.json").read_text())
+        return [evaluation["rsum"], [(hit["id"], round(hit["score"], 5)) for hit in hits]]
+
+    ours = answers(tmp_path / "device")
+    assert used["aten::mm"] or used["aten::bmm"]
+    monkeypatch.undo()
+    assert ours == answers(tmp_path / "cpu")
