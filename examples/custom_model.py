@@ -21,10 +21,12 @@ class LateInteraction(cf.RetrievalModel):
         self.image, self.text = image, text
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        return self.image(images)
+        regions: Embeddings = self.image(images)
+        return regions
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        return self.text(texts)
+        words: Embeddings = self.text(texts)
+        return words
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         affinity = texts.tokens @ images.tokens.mT  # (P, words, regions)
