@@ -237,7 +237,7 @@ def _without_empty(dataset: ImageTextDataset) -> ImageTextDataset:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Display:
-    """How images and captions of a data set are displayed."""
+    """Turns images and captions of a data set into items of the page."""
 
     dataset: ImageTextDataset
     top: int  # number of findings of a kind on the page

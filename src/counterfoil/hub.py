@@ -41,7 +41,7 @@ from counterfoil.model import (
 from counterfoil.models.base import SupportsLoRA
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.models.layers.pretrained import written_config
+from counterfoil.models.layers.pretrained import read_config_json
 from counterfoil.models.open_clip import OpenClipModel, hub_name
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
@@ -117,7 +117,7 @@ def portable_config(spec: Config[T]) -> Config[T]:
     known = inspect.signature(spec.make).parameters
     if "config" in known and "pretrained" in known:
         name = str(arguments["name"])
-        config = json.loads(arguments.get("config") or written_config(name))
+        config = json.loads(arguments.get("config") or read_config_json(name))
         config.pop("_name_or_path", None)
         written = json.dumps(config, sort_keys=True)
         arguments |= {"pretrained": False, "config": written, "name": _public_name(name)}
@@ -158,7 +158,7 @@ def _own_evaluations(name: str) -> list[Evaluation]:
 
 
 def _evaluates(note: Path, stage: Path) -> bool:
-    """Whether a stage's note in a run is of a finished evaluation of this model alone."""
+    """Return True if a stage's note in a run is of a finished evaluation of this model alone."""
     try:
         content = read_json(note, "a note")
     except ValueError:  # any JSON file, where the folder is no run
@@ -230,7 +230,7 @@ def model_card(
         _results(card, measured),
         _origin(card, base),
         f"## Limits\n\n{LIMITS}",
-        "## Licence\n\nNone is stated: whoever shares the model states one here and as `license:` "
+        "## Licence\n\nNone is stated: state one here before sharing the model, and as `license:` "
         f"in the head of this file.{began} The training data may set terms of their own.\n",
     )
     return "\n".join(parts)

@@ -187,7 +187,7 @@ def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
 
 
 def _check_calls(spec: Config[Any], path: Path) -> None:
-    """Refuse calls of anything but modules, and downloads: a model folder may come from anybody."""
+    """Refuse calls of anything but modules, and downloads: a model folder may be untrusted."""
     for call in _inner_calls(spec):
         parent = RetrievalModel if call is spec else nn.Module
         if isinstance(call.make, type) and issubclass(call.make, parent):
@@ -494,14 +494,14 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
 
 
 def starts_untrained(name: str) -> bool:
-    """Whether a model of this name has random weights, so that it has to be trained."""
+    """Return True if a model of this name has random weights, so that it has to be trained."""
     if name.startswith(PREFIX):
         return True
     return name.startswith(open_clip.PREFIX) and open_clip.open_clip_place(name).fresh
 
 
 def is_open_clip(name: str) -> bool:
-    """Whether open_clip opens a name or folder: by its prefix, or as the only library that can."""
+    """Return True for a name with open_clip's prefix, and a folder that only open_clip opens."""
     if name.startswith(open_clip.PREFIX):
         return True
     folder = Path(name)
@@ -585,13 +585,13 @@ class Model:
 
     @property
     def reads_pixels(self) -> bool:
-        """Whether it encodes images from their pixels."""
+        """True if it encodes images from their pixels."""
         images = self.processor and self.processor.image_processor
         return isinstance(images, PixelProcessor)
 
     @property
     def reads_features(self) -> bool:
-        """Whether it encodes images from stored features."""
+        """True if it encodes images from stored features."""
         images = self.processor and self.processor.image_processor
         return isinstance(images, FeatureProcessor)
 
@@ -846,7 +846,7 @@ def load_model(name: str | Path, *, revision: str | None = None) -> Model:
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether a folder holds a model of ours, or is a training stage's folder."""
+    """Return True if a folder holds a model of ours, or is a training stage's folder."""
     return any((folder / CARD).is_file() for folder in (path, path / MODEL))
 
 

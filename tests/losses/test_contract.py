@@ -339,7 +339,7 @@ def test_more_refusals():
     matrix = ScoreMatrix(SQUARE, torch.eye(3).bool(), SQUARE.diagonal())
     with pytest.raises(TypeError, match="call the loss with it alone"):
         losses.SumTripletLoss()(Scores({"inference": matrix}), guide=SQUARE)
-    with pytest.raises(ValueError, match=r"judges the score matrix 'expanded', .* 'inference'"):
+    with pytest.raises(ValueError, match=r"reads the score matrix 'expanded', .* 'inference'"):
         losses.SelfExpandingLoss()(Scores({"inference": matrix}))
     several = {"a": (1.0, losses.SumTripletLoss()), "b": (1.0, losses.SelfExpandingLoss())}
     with pytest.raises(ValueError, match="several score matrices, expanded, inference"):
@@ -384,7 +384,7 @@ PLAIN, OTHER_GRID = losses.SumTripletLoss(), losses.SumTripletLoss(grid="copies"
         (losses.SelHNLoss, {"epsilon": -0.1}, r"epsilon=-0\.1 was given; use 0 for always"),
         (losses.SelfExpandingLoss, {"against": "hardst"}, "did you mean 'hardest'"),
         (losses.SigmoidLoss, {"scale": 0.0}, r"scale of 0\.0"),
-        (losses.StartAt, {"term": PLAIN, "steps": -1}, "-1 steps of silence"),
+        (losses.StartAt, {"term": PLAIN, "steps": -1}, "a start at step -1"),
         (losses.SumTripletLoss, {"reduction": "average"}, "'average' is not known; use 'sum' or"),
         (losses.SwitchAfter, {"first": PLAIN, "second": PLAIN, "steps": -1}, "-1 steps"),
         (

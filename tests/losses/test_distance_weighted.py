@@ -58,7 +58,7 @@ def test_it_equals_a_loop_over_pairs(text_to_image, seed):
                 if chance and reached >= u:
                     total += max(0.0, 0.3 + float(table[anchor, other] - table[anchor, true]))
                     break
-    assert term.judged(grid, uniforms).item() == pytest.approx(total, abs=1e-6)
+    assert term.sampled_hinges(grid, uniforms).item() == pytest.approx(total, abs=1e-6)
 
 
 def test_often_drawn_is_what_is_likely():

@@ -11,7 +11,7 @@ from counterfoil.core.types import ModalityBatch
 from counterfoil.models.clip import DualEncoder, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenAdapters, FrozenWithAdapters
-from counterfoil.models.layers.pretrained import written_config
+from counterfoil.models.layers.pretrained import read_config_json
 from matcher_promises import PROMISES
 
 WIDTH = matcher_cases.WIDTH
@@ -89,7 +89,7 @@ def test_begins_from_the_whole_or_from_its_body(clip):
     body = DualEncoder(name=clip)
     for parameter in body.parameters():
         torch.nn.init.normal_(parameter)
-    config = written_config(clip)
+    config = read_config_json(clip)
     fresh = lazy(DualEncoder, name="nowhere", pretrained=False, config=config)
     whole = config_(FrozenWithAdapters, body=fresh, width=8, hidden=4).build()
     head = {name: t.clone() for name, t in whole.head.state_dict().items()}

@@ -135,7 +135,7 @@ def test_what_cannot_be_built():
 def test_the_recipe_learns_scenes(variant):
     dataset = load_dataset("scenes:images=24").split("train")
     processor = ProcessorConfig(images="pixels", size=32).fit(dataset).process(dataset)
-    spec = vsrn_config(width=16, word_width=8, sees="pixels", variant=variant)
+    spec = vsrn_config(width=16, word_width=8, images="pixels", variant=variant)
     torch.manual_seed(0)
     host = spec.fill({"words": processor.processor.tokenizer.size, "size": 32}).build()
     assert host.captioner.out.in_features == 4

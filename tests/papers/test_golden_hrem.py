@@ -244,7 +244,7 @@ def sampled(what: str) -> Tensor:
         return (
             chances if "weights" in what else draw_by_distance(chances, uniforms.chunk(2)[by_texts])
         )
-    loss = term.judged(ScoreMatrix(block, positive, block.diagonal()), uniforms)
+    loss = term.sampled_hinges(ScoreMatrix(block, positive, block.diagonal()), uniforms)
     if what == "loss":
         return loss
     loss.backward()

@@ -63,7 +63,10 @@ class Case:
         teacher = expand_copies(self.score_matrix)
         own, taught = (s.diagonal() / self.scale for s in (self.student, teacher))
         return GuidedDirections(
-            *(GuidedScores(side.student, side.teacher, side.wrong, own, taught) for side in plain)
+            *(
+                GuidedScores(side.student, side.teacher, side.negative, own, taught)
+                for side in plain
+            )
         )
 
 

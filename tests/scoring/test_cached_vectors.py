@@ -167,7 +167,7 @@ def test_what_was_begun_and_is_damaged_is_begun_anew(clip, processor, cache):
 
 
 def test_what_is_refused(clip, processor):
-    several = scan_config(width=8, sees="pixels").fill({"words": 40, "size": 16}).build()
+    several = scan_config(width=8, images="pixels").fill({"words": 40, "size": 16}).build()
     assert isinstance(several, SCAN)
     with pytest.raises(
         ValueError, match="vectors of an item; adapters need a model that makes one"

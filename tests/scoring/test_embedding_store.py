@@ -91,7 +91,7 @@ def test_writing_goes_on_where_it_was_saved(tmp_path):
     for file in writer._files.values():
         file.close()
     again = EmbeddingWriter(folder, "fp32")
-    assert again.written.batches == 1
+    assert again.manifest.batches == 1
     put(again, made, [3, 0, 6], [2])
     again.close()
     whole = tmp_path / "whole"

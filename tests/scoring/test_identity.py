@@ -76,7 +76,7 @@ def test_what_a_model_of_open_clip_is_built_from_counts_and_its_place_does_not(
     model = OpenClipModel(name=str(folder))
     folder.rename(tmp_path / "moved")
     assert model_digest(OpenClipModel(name=str(tmp_path / "moved"))) == model_digest(model)
-    plain = json.loads(model.written)
+    plain = json.loads(model.config_json)
     plain["model"]["quick_gelu"] = not plain["model"].get("quick_gelu", False)
     other = OpenClipModel(name="other", pretrained=False, config=json.dumps(plain))
     other.load_state_dict(model.state_dict())

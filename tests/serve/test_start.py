@@ -97,7 +97,7 @@ def test_an_empty_key_is_refused(root, ran, tmp_path, monkeypatch, capsys, place
 
 def test_public_server_without_a_key_warns(root, ran, capsys):
     serve(root / "index", settings=ServerSettings(host="0.0.0.0", port=0))
-    assert "anybody who reaches 0.0.0.0 can search" in " ".join(capsys.readouterr().out.split())
+    assert "anyone who reaches 0.0.0.0 can search" in " ".join(capsys.readouterr().out.split())
 
 
 def test_another_model_puts_results_in_order(root, ran, served_by, capsys):

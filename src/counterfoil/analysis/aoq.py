@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from counterfoil.analysis.runs import METRICS, training_folders, training_note
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.evaluation.galleries import shown_caption, shown_image
-from counterfoil.evaluation.metrics import check_text_to_image
+from counterfoil.evaluation.metrics import Direction, check_text_to_image
 from counterfoil.negatives.sampling import images_for_texts
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.publishing import (
@@ -44,8 +44,6 @@ from counterfoil.report.tables import format_number
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores, PairRanks, Ranks
 from counterfoil.scoring.stream import stream_scores
-
-Direction = Literal["i2t", "t2i"]
 
 # -- Section 1: rank of a batch's hardest negative in the whole training set ----------------------
 # With 500K pairs and batches of 128 the paper has an expected rank of about 4000, and a chance of

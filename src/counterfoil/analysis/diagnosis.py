@@ -207,7 +207,7 @@ def _distinct(rows: Tensor) -> Tensor:
 
 
 def _made_by(store: NegativeStore, models: Sequence[Model]) -> bool:
-    """Whether the scores of a store are those of an ensemble, in any order."""
+    """Return True if the scores of a store are those of an ensemble, in any order."""
     ours, theirs = (
         sorted(sources, key=lambda source: source.checkpoint)
         for sources in (store.manifest.sources, [model.source() for model in models])

@@ -572,7 +572,7 @@ def _protocol(same: NamedEvaluations) -> str:
 
 
 def _comparable(one: FinishedEvaluation, other: FinishedEvaluation) -> bool:
-    """Whether two evaluations have the same queries under the same protocol."""
+    """Return True if two evaluations have the same queries under the same protocol."""
     a, b = one.report.setting, other.report.setting
     keys = [(s.protocol, s.split, s.images, s.texts, s.tie) for s in (a, b)]
     return keys[0] == keys[1] and one.dataset == other.dataset

@@ -159,7 +159,7 @@ def generator_inputs(model: Model, dataset: ImageTextDataset) -> GeneratorInputs
 
 
 def can_generate(scorer: Scorer) -> bool:
-    """Whether a scorer is a single model with a head for masked words."""
+    """Return True if a scorer is a single model with a head for masked words."""
     model = scorer.models[0].model
     return (
         len(scorer.models) == 1

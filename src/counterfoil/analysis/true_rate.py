@@ -368,7 +368,7 @@ def _filters(judged: JudgedCaptions, opinions: Mapping[str, Tensor]) -> dict[str
 
 
 def _possible(rule: Rule, judged: JudgedCaptions) -> bool:
-    """Whether a rule applies: WordNet may be missing, or no caption was made of another."""
+    """Return True if a rule applies: WordNet may be missing, or no caption was made of another."""
     if rule == "inflection":
         return any(old for words in judged.words for old, _ in words)
     if rule == "wordnet":

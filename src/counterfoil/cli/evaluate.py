@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from counterfoil.evaluation.cascade import Shortlister
     from counterfoil.evaluation.extended import CxCResult, ECCVResult
     from counterfoil.evaluation.foils.attack import AttackReport, CaptionAttack
-    from counterfoil.evaluation.metrics import Protocol, Tie
+    from counterfoil.evaluation.metrics import Protocol
     from counterfoil.model import Model
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+    from counterfoil.scoring.reducers import Tie
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -90,9 +91,9 @@ def evaluate(
     from counterfoil.core.config import parse_literal
     from counterfoil.core.io import ensure_writable_file
     from counterfoil.evaluation.cascade import DEPTH
-    from counterfoil.evaluation.metrics import Tie
     from counterfoil.evaluation.protocols import folds_of, protocol_by_name
     from counterfoil.pipelines.stages.evaluate import build_shortlist
+    from counterfoil.scoring.reducers import Tie
 
     settings = protocol_by_name(protocol)
     rule: Tie = parse_literal(Tie, ties, "a tie rule")

@@ -1,4 +1,4 @@
-"""What the verbs share: options, panels of the help, exit codes and errors."""
+"""Shared by all verbs: options, panels of the help, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def current_spelling(command: Any, arguments: Sequence[str]) -> list[str]:
 
 
 def _usage(error: Exception) -> str:
-    """What is wrong with the command line, and where to look; "" if help was shown instead."""
+    """Error message for a wrong command line, with the help to read; "" if help was shown."""
     message = str(getattr(error, "format_message", error.__str__)()).strip().rstrip(".")
     value = _refused_value(error)
     if value and value not in message:

@@ -178,7 +178,7 @@ def _search_dataset(
 
 
 def _guess_kind(index: SearchIndex, query: str) -> QueryKind:
-    """What a query is: an existing image file, else an id of the index, else a caption."""
+    """Kind of a query: an existing image file, else an id of the index, else a caption."""
     from counterfoil.data.images import is_picture_name
 
     path = Path(query)

@@ -14,7 +14,8 @@ Explainer = Annotated[
     str | None, typer.Option(help="Model that explains captions, trained by TAGS-DC.")
 ]
 
-KEY = "COUNTERFOIL_KEY"  # read here: typer takes an empty variable for none, and serves to anybody
+# read here: typer takes an empty variable for none, which would serve without a key
+KEY = "COUNTERFOIL_KEY"
 
 app = typer.Typer(rich_markup_mode="markdown")
 

@@ -51,7 +51,7 @@ class ArtifactFormat(Generic[Model]):
     file: str = MANIFEST  # name of the manifest file
 
     def exists(self, folder: Path) -> bool:
-        """Whether the folder has a manifest."""
+        """Return True if the folder has a manifest."""
         return (folder / self.file).is_file()
 
     def check_replaceable(self, folder: Path) -> None:

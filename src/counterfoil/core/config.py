@@ -213,7 +213,7 @@ def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
         "one"
     )
     package = module.partition(".")[0]
-    # checked before the import, which runs the module: a file may come from anybody
+    # checked before the import, which runs the module: a file may be untrusted
     unnamed = package == "counterfoil" and not is_place(place)
     if package not in allow or not name.isidentifier() or unnamed:
         raise ValueError(

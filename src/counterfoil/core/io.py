@@ -264,7 +264,7 @@ def _lock_file(lock: Path, name: object, *, wait: bool) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             lock.parent.mkdir(parents=True, exist_ok=True)
-            if lock.is_symlink():  # a folder may come from anybody; the holder is written there
+            if lock.is_symlink():  # a folder may be untrusted; the holder is written there
                 raise ValueError(f"{lock} is a link, which is not followed; remove it")
             flags = os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
             os.close(os.open(lock, flags, 0o666))

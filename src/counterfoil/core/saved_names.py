@@ -201,7 +201,7 @@ def short_name(make: Callable[..., Any]) -> str:
 
 
 def is_place(place: str) -> bool:
-    """Whether files may name this ``module:class``: it is in the table, or a loss."""
+    """Return True if files may name this ``module:class``: it is in the table, or a loss."""
     return place in _NAMES or place.startswith(f"{LOSSES}:")
 
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol, final, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, final, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 INFERENCE = "inference"
+Precision: TypeAlias = Literal["fp32", "bf16"]  # of computations: bf16 stands for autocast
 
 
 @final

@@ -38,7 +38,7 @@ def separate_positives(rows: Tensor, clashes: Pairs, batch: int) -> Tensor:
     }
 
     def in_conflict(row: int, at: int, leaving: int = -1) -> bool:
-        """Whether a row conflicts with the batch at a place, without the row `leaving` it."""
+        """Return True if a row conflicts with the batch at a place, the row `leaving` aside."""
         batch_rows = (other for other in conflicts.get(row, ()) if other != leaving)
         return any(place[other] // batch == at // batch for other in batch_rows)
 

@@ -122,7 +122,7 @@ def _whole_words(
 
 
 def _continues(*words: str) -> bool:
-    """Whether any of them begins with a letter or digit, or with a gap that was closed."""
+    """Return True if any of them begins with a letter or digit, or with a gap that was closed."""
     return any(word[:1].isalnum() or word[:1].isspace() for word in words)
 
 
@@ -443,7 +443,7 @@ def _counted_noun(words: Sequence[TaggedWord], at: int) -> int | None:
 
 
 def _article_fits(words: Sequence[TaggedWord], at: int, new: str, follows: str) -> bool:
-    """Whether an article is correct here: no determiner before it, and the right one."""
+    """Return True if an article is correct here: no determiner before it, and the right one."""
     after_determiner = at > 0 and words[at - 1].part == "determiner"
     return not after_determiner and new == article(follows)
 

@@ -48,7 +48,7 @@ class Duplicates:
 
     @property
     def across(self) -> bool:
-        """Whether they are in different splits."""
+        """True if they are in different splits."""
         return len(set(self.splits)) > 1
 
     def __str__(self) -> str:

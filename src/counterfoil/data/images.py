@@ -104,7 +104,7 @@ class DrawnPictures(Pictures):
 
 
 def is_picture_name(path: Path) -> bool:
-    """Whether a file has the extension of an image."""
+    """Return True if a file has the extension of an image."""
     return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
 
 
@@ -123,7 +123,7 @@ def rgb(picture: Image.Image) -> Image.Image:
 
 
 def too_many_scans(picture: Image.Image) -> bool:
-    """Whether a picture, opened and not yet decoded, is a JPEG with more than `MOST_SCANS` scans.
+    """Return True for a JPEG with more than `MOST_SCANS` scans; the picture is not decoded.
 
     Each scan of a JPEG passes over the whole picture and may take a few bytes of the file: half a
     megabyte of them keeps a decoder busy for minutes.

@@ -255,7 +255,7 @@ def tag_words(text: str) -> tuple[TaggedWord, ...]:
 
 
 def compound_prepositions(text: str) -> tuple[int, tuple[Span, ...]]:
-    """Where a caption begins after its opening, and the spans of its compound prepositions.
+    """Start of a caption after its opening, and the spans of its compound prepositions.
 
     >>> compound_prepositions("A picture of a dog next to it.")
     (13, ((19, 26),))
@@ -343,7 +343,7 @@ class _Context:
         return "verb" if verb and self._is_predicate() else "noun"
 
     def _before_noun(self) -> bool:
-        """Whether the next word may be a noun, or an attribute of one."""
+        """Return True if the next word may be a noun, or an attribute of one."""
         return self.after in (None, "attribute") and not _is_verbal(self.following)
 
     def _participle(self) -> PartOfSpeech:
@@ -359,7 +359,7 @@ class _Context:
         return "verb"
 
     def _is_predicate(self) -> bool:
-        """Whether a form that is a noun or a verb is a verb here."""
+        """Return True if a form that is a noun or a verb is a verb here."""
         if self.before in ("determiner", "attribute", "preposition"):
             return False
         if self.previous == "to" or self.before == "be":
@@ -375,7 +375,7 @@ class _Context:
 
 
 def _is_verbal(word: str) -> bool:
-    """Whether a word is most likely a verb in any context."""
+    """Return True if a word is most likely a verb in any context."""
     ending = inflection(word)
     if ending == "s":
         return lemma(word) in lexicon().verbs and word not in lexicon().noun_s

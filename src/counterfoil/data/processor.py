@@ -282,6 +282,9 @@ class ProcessedDataset:
         return self.dataset.text_features.take(rows)
 
 
+ImageForm = Literal["features", "pixels"]  # input of image encoders
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class ProcessorConfig:
@@ -302,7 +305,7 @@ class ProcessorConfig:
         frame: see `PixelProcessor`.
     """
 
-    images: Literal["features", "pixels"] = "features"
+    images: ImageForm = "features"
     standardise: bool = False
     size: int = 64
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)

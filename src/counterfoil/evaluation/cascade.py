@@ -19,7 +19,6 @@ from counterfoil.evaluation.metrics import (
     EvaluationReport,
     EvaluationSetting,
     Protocol,
-    Tie,
     rank_positions,
 )
 from counterfoil.evaluation.protocols import (
@@ -31,7 +30,7 @@ from counterfoil.evaluation.protocols import (
 )
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import RescoredPairs
-from counterfoil.scoring.reducers import Ranks, TopK
+from counterfoil.scoring.reducers import Ranks, Tie, TopK
 from counterfoil.scoring.stream import stream_scores
 
 AFFORDABLE = 100_000  # pairs up to which the full ranking is always made
@@ -276,7 +275,7 @@ class _FoldRanker:
 def _positives(
     lists: tuple[Tensor, Tensor], text_to_image: Tensor, extra_positives: Pairs | None
 ) -> tuple[Tensor, Tensor]:
-    """Whether the items on the lists of images and of texts are positives."""
+    """(I, K) and (T, K) bool, True where an item on the list of an image or a text is positive."""
     texts, images = lists
     image_of_text = text_to_image[texts.clamp(min=0)].masked_fill(texts < 0, -1)
     of_images = image_of_text == torch.arange(len(texts)).unsqueeze(1)

@@ -9,9 +9,10 @@ from typing import Any, final
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport, Tie
+from counterfoil.evaluation.metrics import METRICS, EvaluationReport
 from counterfoil.evaluation.protocols import evaluate_protocol, protocol_by_name
 from counterfoil.model import Model
+from counterfoil.scoring.reducers import Tie
 
 _COLUMNS = ("R@1", "R@5", "R@10", "median rank", "mean rank")
 

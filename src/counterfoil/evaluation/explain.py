@@ -99,7 +99,7 @@ class CorrectedCaption:
 @final
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a caption matches an image, word by word.
+    """The match of a caption and an image, word by word.
 
     Attributes:
         caption: the caption.
@@ -117,7 +117,7 @@ class Explanation:
 
     @property
     def doubts(self) -> bool:
-        """Whether the words have doubts."""
+        """True if the words have doubts."""
         return any(word.doubt is not None for word in self.words)
 
     @property
@@ -274,12 +274,12 @@ def explain_pairs(
 
 
 def has_doubt_head(model: RetrievalModel) -> bool:
-    """Whether a model predicts how likely a word is wrong."""
+    """Return True if a model predicts how likely a word is wrong."""
     return isinstance(model, WordHeadModel) and WordHead.DOUBT in model.wants
 
 
 def has_correction_head(model: RetrievalModel) -> bool:
-    """Whether a model predicts which word belongs in the place of another."""
+    """Return True if a model predicts which word belongs in the place of another."""
     return isinstance(model, WordHeadModel) and WordHead.CORRECT in model.wants
 
 
@@ -329,7 +329,7 @@ def _truncation(text: str, words: Sequence[WordSpan]) -> int | None:
 
 
 def _truncations(tokenizer: Tokenizer, captions: Sequence[str]) -> list[int | None]:
-    """Where each caption is cut; None for all where the tokenizer reports no spans."""
+    """End of each truncated caption; None for all where the tokenizer reports no spans."""
     try:
         read = [group_tokens(spans, None) for spans in tokenizer.spans(captions)]
     except ValueError:

@@ -94,7 +94,7 @@ def galleries(
 
 
 def is_positive(dataset: ImageTextDataset, image: int, text: int) -> bool:
-    """Whether a caption, by its row, describes an image; never for row -1."""
+    """Return True if a caption, by its row, describes an image; never for row -1."""
     if min(image, text) < 0:
         return False
     extra = dataset.extra_positives

@@ -14,9 +14,9 @@ from torch.nn.functional import normalize
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.data.dataset import FEW_IMAGES
 from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import Tie
 
 Direction = Literal["i2t", "t2i"]
-Tie = Literal["row", "optimistic", "pessimistic"]
 
 CUTOFFS = (1, 5, 10)
 TIES = {
@@ -219,7 +219,7 @@ METRICS = (
 @final
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a split is cut before it is ranked.
+    """The folds of a split, each of which is ranked by itself.
 
     Attributes:
         name: as in papers.
@@ -355,7 +355,7 @@ def single_unit_vectors(encoded: Sequence[Embeddings]) -> Tensor:
 
 
 def holds_bags(members: Sequence[EmbeddedDataset]) -> bool:
-    """Whether a model represents items by several vectors."""
+    """Return True if a model represents items by several vectors."""
     sides = (side for member in members for side in (member.images, member.texts))
     return any(side.mask.shape[1] > 1 for side in sides)
 

@@ -20,7 +20,6 @@ from counterfoil.evaluation.metrics import (
     Protocol,
     RankedQueries,
     RecallMetrics,
-    Tie,
     check_text_to_image,
     check_tie,
     queries_with_positives,
@@ -28,7 +27,7 @@ from counterfoil.evaluation.metrics import (
     recall_from_ranks,
 )
 from counterfoil.scoring.encode import EmbeddedDataset
-from counterfoil.scoring.reducers import Ranks
+from counterfoil.scoring.reducers import Ranks, Tie
 from counterfoil.scoring.stream import ScoreReducer, stream_scores
 
 WHOLE = Protocol("whole split")

@@ -63,7 +63,7 @@ def group_tokens(spans: Sequence[tuple[int, int]], words: Sequence[int] | None) 
 
 
 def is_word(text: str) -> bool:
-    """Whether a stretch of text has a letter or a digit.
+    """Return True if a stretch of text has a letter or a digit.
 
     >>> [text for text in ("9", "dogs", "!") if is_word(text)]
     ['9', 'dogs']

@@ -135,7 +135,7 @@ def _image_settings(processor: Processor, kind: str) -> dict[str, object]:
 
 
 def _siglip_settings(processor: Processor) -> dict[str, object]:
-    """How sentence-transformers calls a SigLIP: texts are padded to their full length."""
+    """Arguments of sentence-transformers for a SigLIP: texts are padded to their full length."""
     return {
         "transformer_task": "feature-extraction",
         "modality_config": {

@@ -362,7 +362,7 @@ def _one_line(caption: str) -> str:
 
 
 def negatives_kind(store: Path) -> NegativesKind | None:
-    """Whether a folder holds mined or generated negatives; None for neither."""
+    """Return the kind of negatives that a folder holds; None for neither."""
     if not (store / MANIFEST).is_file():
         return None
     manifest = read_json(store / MANIFEST, "a manifest")

@@ -112,8 +112,8 @@ class ScoresModule(nn.Module, ABC, Generic[Output]):
         """Compute the loss of a batch.
 
         The B anchor pairs of a batch are its true pairs, text after text: with square scores and
-        the default `positives`, pair b is image b with text b. Half-precision tensors are judged
-        in float32.
+        the default `positives`, pair b is image b with text b. Half-precision scores are
+        converted to float32.
 
         Args:
             scores: (I, T) float scores of images and texts, higher is better, -inf for a wrong
@@ -192,8 +192,8 @@ class Loss(ScoresModule[Tensor], ABC):
         needs: roles whose pairs must be scored.
         needs_guide: whether its score matrix must carry a guide.
         needs_words: names of the word tasks that must be there.
-        needs_grid: name of the score matrix that it judges: the model's view of the batch.
-        needs_block: whether it looks at wrong pairs of that matrix; else at the anchors alone, and
+        needs_grid: name of the score matrix that it reads, one of the model's views of the batch.
+        needs_block: whether it reads wrong pairs of that matrix; else the anchors alone, and
             the trainer scores nothing else.
         needs_guided: roles whose pairs must carry a guide too.
         begins: first step at which it counts; until then its score matrix is not computed.
@@ -224,7 +224,7 @@ class Loss(ScoresModule[Tensor], ABC):
         """Return the scalar loss of a record."""
 
     def grid(self, scores: Scores) -> ScoreMatrix:
-        """Return the score matrix that this loss judges."""
+        """Return the score matrix that this loss reads."""
         return scores.grids[self.needs_grid]
 
     def reduce(self, total: Tensor, grid: ScoreMatrix) -> Tensor:
@@ -238,7 +238,7 @@ class Loss(ScoresModule[Tensor], ABC):
         name = type(self).__name__
         if self.needs_grid not in scores.grids:
             raise ValueError(
-                f"{name} judges the score matrix {self.needs_grid!r}, and the record has "
+                f"{name} reads the score matrix {self.needs_grid!r}, and the record has "
                 f"{', '.join(map(repr, scores.grids)) or 'none'}"
             )
         missing = [f"{word}=" for r, word in KEYWORDS.items() if r in self.needs - {*scores.pairs}]
@@ -301,14 +301,14 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         self.uses_extra = any(loss.uses_extra for loss in losses)
 
     def grids_at(self, step: int) -> frozenset[str]:
-        """Return the names of the score matrices that are judged at a step."""
+        """Return the names of the score matrices that are read at a step."""
         terms = (cast("Loss", term) for term in self.terms.values())
         return frozenset(term.needs_grid for term in terms if step >= term.begins)
 
     def forward(self, scores: Scores) -> dict[str, Tensor]:
         """Return weighted losses by name; their sum is what is minimised.
 
-        Scores in half precision are judged in float32: a sum over a batch needs it.
+        Scores in half precision are converted to float32: a sum over a batch needs it.
         """
         scores = _in_full_precision(scores)
         return {name: weight * self._loss(name, scores) for name, weight in self.weights.items()}

@@ -128,8 +128,8 @@ class SelfAdjustedCFMLoss(Loss):
     """Hinge of every edited counterpart against its anchor pair: sum over both directions.
 
     CFM (Wei et al., MM 2022), self-adjustment: the positive with its most important regions or
-    words overwritten by those of the hardest negative. An anchor for which nothing was edited,
-    with a score of -inf, costs nothing.
+    words overwritten by those of the hardest negative. An anchor for which nothing was edited has
+    a score of -inf and adds 0.
 
     Args:
         margin: in units of a score.
@@ -159,8 +159,8 @@ class SelfExploredCFMLoss(Loss):
     """Hinge of the masked negative against the masked positive: sum over both directions.
 
     CFM (Wei et al., MM 2022), self-exploration: both have lost their most important regions or
-    words, so the model has to tell them apart by others. An anchor for which nothing was masked,
-    with scores of -inf, costs nothing.
+    words, so the model has to distinguish them by the others. An anchor for which nothing was
+    masked has scores of -inf and adds 0.
 
     Args:
         margin: in units of a score.
@@ -256,7 +256,7 @@ class DebiasedContrastiveLoss(Loss):
         return self.reduce((texts + images) / 2, grid)
 
     def _one_way(self, scores: Tensor, wrong: Tensor, true: PositiveScores) -> Tensor:
-        """Cost of (P, C) scores against P positives; a row without a wrong one costs nothing."""
+        """Loss of (P, C) scores against P positives; 0 for a row without negatives."""
         some = wrong.any(1)  # such rows are dropped first: their logarithm of 0 has a NaN gradient
         wrong = wrong[some]
         logits, positive = scores[some] / self.temperature, true.score[some] / self.temperature
@@ -293,7 +293,7 @@ class DistanceWeightedTripletLoss(Loss):
 
     Departs from the authors' code in: negatives beyond `furthest` do not count when the weights are
     normalised, where theirs may leave no allowed one any weight; an anchor without an allowed
-    negative costs nothing, where theirs then drops the loss of the whole direction.
+    negative adds 0, where theirs then drops the loss of the whole direction.
 
     Args:
         margin: in units of a score.
@@ -301,7 +301,7 @@ class DistanceWeightedTripletLoss(Loss):
         furthest: negatives from here on are never sampled; HREM has 1.7 on Flickr30K, 1.9 on COCO.
         dimensions: of the sphere.
         reduction: see `Loss`.
-        grid: name of the score matrix that it judges.
+        grid: name of the score matrix that it reads.
 
     Raises:
         ValueError: distances or dimensions that are not possible.
@@ -335,10 +335,10 @@ class DistanceWeightedTripletLoss(Loss):
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
         rng = step_generator(scores, f"distance-weighted negatives of {grid.name}")
-        return self.judged(grid, torch.rand(2 * int(grid.positive.sum()), generator=rng))
+        return self.sampled_hinges(grid, torch.rand(2 * int(grid.positive.sum()), generator=rng))
 
-    def judged(self, grid: ScoreMatrix, uniforms: Tensor) -> Tensor:
-        """Return the loss with (2 P,) random numbers from 0 to 1.
+    def sampled_hinges(self, grid: ScoreMatrix, uniforms: Tensor) -> Tensor:
+        """Return the loss for negatives sampled by (2 P,) random numbers from 0 to 1.
 
         They are of the P true pairs image after image, then text after text.
         """
@@ -390,16 +390,17 @@ SUSPECT = 1e-3  # posterior above which a negative may be a true pair
 
 @final
 class PosteriorTripletLoss(Loss):
-    """Hinge against a negative that is hard, but is probably no true pair.
+    """Hinge against a negative that is hard and probably not a true pair.
 
     The false-negative elimination of FNE (Li et al., ACM Multimedia 2023,
     https://arxiv.org/abs/2308.04380). A negative has the weight exp(-d² / 2), where d is the
     distance of its score from the positive's. The scores of anchor pairs that rank first in both
     directions, and of their hardest negatives, are fitted by two Gaussians; once more than `enough`
-    are known, a negative that is a true pair with posterior p > 0.001 has the weight exp(-p / 2)
-    instead. One that scores more than the margin below the mean positive has the weight 0, and
-    where no weight is left the hardest is taken. The weights follow the authors' code; the prior
-    odds are 1 to 9999, so that only a score far out among the negatives is suspected.
+    have been counted, a negative that is a true pair with posterior p > 0.001 has the weight
+    exp(-p / 2) instead. One that scores more than the margin below the mean positive has the
+    weight 0, and where no weight is left the hardest is taken. The weights follow the authors'
+    code; the prior odds are 1 to 9999, so that only a score far out among the negatives is
+    suspected.
 
     Departs from the authors' code in: another caption of the same image is no negative; negatives
     come from the batch, not from queues of a momentum encoder; the variance is taken around the
@@ -458,7 +459,7 @@ class PosteriorTripletLoss(Loss):
     def _one_way(
         self, wrong: Tensor, positive: Tensor, grid: ScoreMatrix, scores: Scores, what: str
     ) -> Tensor:
-        """Cost of (P, C) candidates, -inf where none, against (P,) positives."""
+        """Loss of (P, C) candidates, -inf where none, against (P,) positives."""
         positive = positive.unsqueeze(1)
         weights = self._weights(wrong.detach(), positive.detach(), grid.scale)
         costs = hinge(wrong, positive, self.margin)
@@ -629,7 +630,7 @@ class SelfExpandingLoss(Loss):
         return rows, columns
 
     def _one_way(self, wrong: Tensor, true: Tensor) -> Tensor:
-        """Cost of (P, h, C) candidates, -inf where none, against (P, h) positives."""
+        """Loss of (P, h, C) candidates, -inf where none, against (P, h) positives."""
         if self.against == "hardest":
             return hinge(wrong.amax(2), true, self.margin).sum()
         costs = hinge(wrong, true.unsqueeze(2), self.margin)

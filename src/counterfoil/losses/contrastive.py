@@ -36,7 +36,7 @@ class InfoNCELoss(Loss):
     CLIP (https://arxiv.org/abs/2103.00020), figure 3: with one caption per image and the "mean" it
     is the same value. Departs from the authors' code in: each true pair competes with wrong pairs
     only, so that two captions of one image never push each other away, and a row in which all is
-    true costs nothing; an extra positive is one more true pair, with its weight.
+    true adds 0; an extra positive is one more true pair, with its weight.
 
     With a margin every wrong score counts as that much higher (an option of CHAN's code, which
     adds the means of both directions up: twice this value).
@@ -119,7 +119,7 @@ class SigmoidLoss(Loss):
 
     SigLIP (https://arxiv.org/abs/2303.15343), Eq. 1 and algorithm 1, whose code takes the "mean".
     Departs from the authors' code in: an image may have several true texts, and an extra positive
-    costs its weight times as much. A true pair costs by itself, so a batch without any wrong pair
+    counts with its weight. True pairs have terms of their own, so a batch without any wrong pair
     has a loss too.
 
     Args:
@@ -156,7 +156,7 @@ class SigmoidLoss(Loss):
         grid = self.grid(scores)
         dtype = grid.scores.dtype
         scale, bias = self.log_scale.exp().to(dtype), self.bias.to(dtype)
-        out = grid.scores.isneginf()  # such a pair costs nothing; -inf * 0, a gradient, is NaN
+        out = grid.scores.isneginf()  # such a pair adds 0; a gradient of -inf * 0 would be NaN
         logits = grid.scores.masked_fill(out, 0) * scale + bias
         logits = logits.masked_fill(out, -torch.inf)
         cost = softplus(torch.where(grid.positive, -logits, logits)).sum()

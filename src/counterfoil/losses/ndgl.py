@@ -1,7 +1,7 @@
 """NDGL's losses: distil the teachers' similarity of all negatives into a student.
 
 Sources: the paper (Expanding the Scope of Negatives, AAAI 2025), Eq. 4 and 5. Its authors published
-no code. Both losses judge the inference matrix, whose `ScoreMatrix.guide` holds the teachers' mean
+no code. Both losses read the inference matrix, whose `ScoreMatrix.guide` holds the teachers' mean
 score; both divide scores and guide by `ScoreMatrix.scale` first, so that temperatures and margins
 are in units of a cosine. A triplet beside them is not: on CHAN, whose scores are ten times a
 cosine, the paper's weights then count about 8 times less beside it than on other models.
@@ -37,9 +37,9 @@ class GuidedScores(NamedTuple):
 
     student: Tensor  # (A, C) scores
     teacher: Tensor  # (A, C) targets
-    wrong: Tensor  # (A, C) bool, True for the negatives of an anchor
-    own: Tensor  # (A,) student's score of the anchor's positive
-    taught: Tensor  # (A,) target of the anchor's positive
+    negative: Tensor  # (A, C) bool, True for the negatives of an anchor
+    student_positive: Tensor  # (A,) score of the anchor's positive
+    teacher_positive: Tensor  # (A,) target of the anchor's positive
 
     def joined(self, student: Tensor, teacher: Tensor) -> GuidedScores:
         """Append (A, N) negatives, but for those of which the student's score is -inf."""
@@ -47,7 +47,7 @@ class GuidedScores(NamedTuple):
         return self._replace(
             student=torch.cat([self.student, student.masked_fill(none, 0)], 1),
             teacher=torch.cat([self.teacher, teacher], 1),
-            wrong=torch.cat([self.wrong, ~none], 1),
+            negative=torch.cat([self.negative, ~none], 1),
         )
 
 
@@ -68,7 +68,7 @@ def expand_copies(grid: ScoreMatrix) -> Tensor:
 
 
 def in_units(grid: ScoreMatrix, units: Units) -> ScoreMatrix:
-    """Return the score matrix with the scale that its scores are to be divided by."""
+    """Return the score matrix with the scale for these units."""
     return replace(grid, scale=1.0) if units == "score" else grid
 
 
@@ -81,19 +81,19 @@ def guided_directions(grid: ScoreMatrix, *, each_pair: bool) -> GuidedDirections
     """
     student, teacher = grid.scores / grid.scale, expand_copies(grid) / grid.scale
     unknown = teacher.isneginf() | student.isneginf()
-    wrong = ~(grid.positive | unknown)
+    negative = ~(grid.positive | unknown)
     student, teacher = student.masked_fill(unknown, 0), teacher.masked_fill(unknown, 0)
     if not each_pair:
         rows, columns = (student.new_zeros(n) for n in student.shape)
         return GuidedDirections(
-            GuidedScores(student, teacher, wrong, rows, rows),
-            GuidedScores(student.T, teacher.T, wrong.T, columns, columns),
+            GuidedScores(student, teacher, negative, rows, rows),
+            GuidedScores(student.T, teacher.T, negative.T, columns, columns),
         )
     image, text, score = positive_scores(grid)
-    own, taught = score / grid.scale, teacher[image, text]
+    positives = score / grid.scale, teacher[image, text]
     return GuidedDirections(
-        GuidedScores(student[image], teacher[image], wrong[image], own, taught),
-        GuidedScores(student.T[text], teacher.T[text], wrong.T[text], own, taught),
+        GuidedScores(student[image], teacher[image], negative[image], *positives),
+        GuidedScores(student.T[text], teacher.T[text], negative.T[text], *positives),
     )
 
 
@@ -102,8 +102,8 @@ def hardest_candidates(side: GuidedScores) -> tuple[Tensor, Tensor]:
 
     Of equal scores the first.
     """
-    own = side.student.detach().masked_fill(~side.wrong, -torch.inf).argmax(1)
-    return own, side.teacher.masked_fill(~side.wrong, -torch.inf).argmax(1)
+    student = side.student.detach().masked_fill(~side.negative, -torch.inf).argmax(1)
+    return student, side.teacher.masked_fill(~side.negative, -torch.inf).argmax(1)
 
 
 @torch.no_grad()
@@ -116,12 +116,14 @@ def guide_agreement(grid: ScoreMatrix) -> dict[str, Tensor]:
     direction: many of them hint at false negatives.
     """
     sides = guided_directions(grid, each_pair=True)
-    counted = torch.cat([side.wrong.any(1) for side in sides])
+    counted = torch.cat([side.negative.any(1) for side in sides])
     apart, above, distance = [], [], []
     for side in sides:
         own, taught = hardest_candidates(side)
         apart.append(own != taught)
-        above.append(side.teacher.masked_fill(~side.wrong, -torch.inf).amax(1) > side.taught)
+        above.append(
+            side.teacher.masked_fill(~side.negative, -torch.inf).amax(1) > side.teacher_positive
+        )
         distance.append(_divergence(side))
     return {
         "disagree": 100 * _mean(torch.cat(apart), counted),
@@ -144,8 +146,11 @@ def divergence(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
 
 
 def _divergence(side: GuidedScores) -> Tensor:
-    student, teacher = log_softmax(side.student, side.wrong), log_softmax(side.teacher, side.wrong)
-    return divergence(student, teacher, side.wrong)
+    student, teacher = (
+        log_softmax(side.student, side.negative),
+        log_softmax(side.teacher, side.negative),
+    )
+    return divergence(student, teacher, side.negative)
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
@@ -156,7 +161,6 @@ FormName = Literal["row_softmax", "flat_softmax", "bernoulli", "gaussian", "mse"
 Operand = Literal["margin", "similarity"]
 Emphasis = Literal["auto", "hard", "easy"]
 Direction = Literal["student_teacher", "teacher_student"]
-Over = Literal["mean", "sum"]
 
 
 Candidates = Literal["batch", "offline"]
@@ -189,7 +193,7 @@ class MarginDistillationLoss(Loss):
             the letter, "hard" turns the sign. "auto" is easy at tau 1, where both are nearly
             alike, and hard elsewhere.
         direction: which distribution comes first, as in ``KL(student || teacher)``.
-        include_positive: whether the positive stands among the candidates, with margin 0; then
+        include_positive: whether the positive is one of the candidates, with margin 0; then
             every true pair has a term of its own.
         over: "mean" or "sum" over an anchor's negatives, where form is none of the softmaxes.
         offline: whether mined pairs, with their guides, join the anchor's negatives of the batch;
@@ -218,7 +222,7 @@ class MarginDistillationLoss(Loss):
         emphasis: Emphasis = "auto",
         direction: Direction = "student_teacher",
         include_positive: bool = False,
-        over: Over = "mean",
+        over: Reduction = "mean",
         offline: bool = False,
         units: Units = "cosine",
         reduction: Reduction = "sum",
@@ -228,7 +232,7 @@ class MarginDistillationLoss(Loss):
         parse_literal(Operand, operand, "an operand")
         parse_literal(Emphasis, emphasis, "an emphasis")
         parse_literal(Direction, direction, "a direction")
-        parse_literal(Over, over, "a reduction over negatives")
+        parse_literal(Reduction, over, "a reduction over negatives")
         self.units = parse_literal(Units, units, "units")
         if not (tau > 0 and math.isfinite(tau)):
             raise ValueError(f"tau={tau} cannot be a temperature; use a number above 0, as in 1.0")
@@ -246,7 +250,7 @@ class MarginDistillationLoss(Loss):
 
     @property
     def reads_positive(self) -> bool:
-        """Whether the score of an anchor's positive changes the loss.
+        """True if the score of an anchor's positive changes the loss.
 
         It does not in a softmax over an anchor's negatives, where it is a common shift.
         """
@@ -264,14 +268,18 @@ class MarginDistillationLoss(Loss):
 
     def _sets(self, side: GuidedScores) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of the student and of the teachers, and the mask of those that count."""
-        student = self._logits(side.student, side.own)
-        teacher = self._logits(side.teacher, side.taught)
+        student = self._logits(side.student, side.student_positive)
+        teacher = self._logits(side.teacher, side.teacher_positive)
         if not self.include_positive:
-            return student, teacher, side.wrong
-        student = torch.cat([student, self._logits(side.own[:, None], side.own)], 1)
-        teacher = torch.cat([teacher, self._logits(side.taught[:, None], side.taught)], 1)
-        some = side.wrong.any(1, keepdim=True)  # a positive alone is no distribution to match
-        return student, teacher, torch.cat([side.wrong, some], 1)
+            return student, teacher, side.negative
+        student = torch.cat(
+            [student, self._logits(side.student_positive[:, None], side.student_positive)], 1
+        )
+        teacher = torch.cat(
+            [teacher, self._logits(side.teacher_positive[:, None], side.teacher_positive)], 1
+        )
+        some = side.negative.any(1, keepdim=True)  # a positive alone is no distribution to match
+        return student, teacher, torch.cat([side.negative, some], 1)
 
     def _logits(self, scores: Tensor, own: Tensor) -> Tensor:
         if self.operand == "similarity":
@@ -289,11 +297,11 @@ class MarginDistillationLoss(Loss):
         """(A,) distances in which every pair of numbers is a distribution of its own."""
         x, y = side.student, side.teacher
         if self.form != "mse" and self.operand == "margin":
-            x, y = side.own.unsqueeze(1) - x, side.taught.unsqueeze(1) - y
+            x, y = side.student_positive.unsqueeze(1) - x, side.teacher_positive.unsqueeze(1) - y
         x, y = x / self.tau, y / self.tau
         each = self._bernoulli(x, y) if self.form == "bernoulli" else (x - y).square() / 2
-        total = each.masked_fill(~side.wrong, 0).sum(1)
-        return total / side.wrong.sum(1).clamp(min=1) if self.over == "mean" else total
+        total = each.masked_fill(~side.negative, 0).sum(1)
+        return total / side.negative.sum(1).clamp(min=1) if self.over == "mean" else total
 
     def _bernoulli(self, x: Tensor, y: Tensor) -> Tensor:
         if self.direction == "teacher_student":
@@ -360,19 +368,20 @@ class HardNegativeRectificationLoss(Loss):
 
     def rectified(self, side: GuidedScores) -> Tensor:
         """Return (A,) hinges where student and teachers choose among the same negatives."""
-        own, taught = hardest_candidates(side)
-        at = torch.stack([own, taught], 1)
-        highest, wanted = side.student.gather(1, at).unbind(1)
-        hinge = (self.gamma - wanted + highest).clamp(min=0)
-        return hinge.masked_fill((own == taught) | ~side.wrong.any(1), 0)
+        student, teacher = hardest_candidates(side)
+        student_score, teacher_score = side.student.gather(
+            1, torch.stack([student, teacher], 1)
+        ).unbind(1)
+        hinge = (self.gamma - teacher_score + student_score).clamp(min=0)
+        return hinge.masked_fill((student == teacher) | ~side.negative.any(1), 0)
 
     def _offline(self, side: GuidedScores, mined: Tensor, guide: Tensor) -> Tensor:
         """(A,) hinges where the teachers choose among (A, N) mined pairs."""
         none = mined.isneginf()
         choice = guide.masked_fill(none, -torch.inf).argmax(1, keepdim=True)
-        wanted = mined.masked_fill(none, torch.inf).gather(1, choice).squeeze(1)
-        highest = side.student.masked_fill(~side.wrong, -torch.inf).amax(1)
-        return (self.gamma - wanted + highest).clamp(min=0)
+        teacher_score = mined.masked_fill(none, torch.inf).gather(1, choice).squeeze(1)
+        student_score = side.student.masked_fill(~side.negative, -torch.inf).amax(1)
+        return (self.gamma - teacher_score + student_score).clamp(min=0)
 
 
 def _with_mined(sides: GuidedDirections, scores: Scores, grid: ScoreMatrix) -> GuidedDirections:

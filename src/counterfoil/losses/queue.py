@@ -16,7 +16,7 @@ DIRECTIONS = ((Role.QUEUE_TEXT, Role.KEY_TEXT), (Role.QUEUE_IMAGE, Role.KEY_IMAG
 
 
 class SmoothHingeLoss(Loss):
-    """Base of both: a smooth hinge on all negatives, and a reward of true pairs."""
+    """Base of USER's losses: a smooth hinge on all negatives, and a reward of true pairs."""
 
     def __init__(
         self, *, sharpness: float = 90.0, bar: float = 0.5, reduction: Reduction = "mean"
@@ -68,7 +68,7 @@ class UTOLoss(SmoothHingeLoss):
 
 @final
 class MomentumQueueLoss(SmoothHingeLoss):
-    """The same against the keys that a `MomentumQueue` holds (USER).
+    """`UTOLoss` against the keys that a `MomentumQueue` holds (USER).
 
     With queries q of the trained encoder, momentum keys k+ of their partners and queued keys k:
 

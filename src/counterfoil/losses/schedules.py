@@ -1,4 +1,4 @@
-"""Schedules of losses: one after another, from a step on, or rising evenly."""
+"""Schedules of losses: a switch, a start, or a linear ramp at a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LossSchedule(Loss):
         self.needs_grid = losses[0].needs_grid
 
     def _check(self, scores: Scores) -> None:
-        """Check nothing: a loss that does not count yet needs nothing, the others check alone."""
+        """Check nothing: the parts check for themselves, once they count."""
 
 
 @final
@@ -46,7 +46,7 @@ class SwitchAfter(LossSchedule):
         steps: length of the warm-up.
 
     Raises:
-        ValueError: a negative number of steps, or losses that judge different score matrices.
+        ValueError: a negative number of steps, or losses that read different score matrices.
 
     >>> import torch
     >>> from counterfoil.losses import HardestTripletLoss, SumTripletLoss
@@ -61,8 +61,8 @@ class SwitchAfter(LossSchedule):
             raise ValueError(f"{steps} steps of warm-up were given; use 0 or more")
         if first.needs_grid != second.needs_grid:
             raise ValueError(
-                f"one term judges the grid {first.needs_grid!r} and the other "
-                f"{second.needs_grid!r}; a curriculum has one grid"
+                f"one loss reads the score matrix {first.needs_grid!r} and the other "
+                f"{second.needs_grid!r}; a schedule needs one for both"
             )
         super().__init__(first, second)
         self.first, self.second, self.steps = first, second, steps
@@ -74,10 +74,10 @@ class SwitchAfter(LossSchedule):
 
 @final
 class StartAt(LossSchedule):
-    """A loss that is 0 at first.
+    """A loss that counts from a step on, and is 0 before.
 
-    HREM (Fu et al., CVPR 2023) judges its enhanced embeddings only after the plain ones have been
-    trained for a while. Until then neither the loss nor its score matrix is computed.
+    HREM (Fu et al., CVPR 2023) adds the loss of its enhanced embeddings after the plain ones have
+    been trained for a while. Until then neither the loss nor its score matrix is computed.
 
     Args:
         term: the loss that counts from step `steps` on.
@@ -96,7 +96,7 @@ class StartAt(LossSchedule):
 
     def __init__(self, *, term: Loss, steps: int) -> None:
         if steps < 0:
-            raise ValueError(f"{steps} steps of silence were given; use 0 or more")
+            raise ValueError(f"a start at step {steps} was given; use 0 or more")
         super().__init__(term)
         self.term, self.begins = term, max(steps, term.begins)
         self.settled = self.begins
@@ -108,7 +108,7 @@ class StartAt(LossSchedule):
 
 @final
 class LinearRamp(LossSchedule):
-    """A loss that falls to 0 at a step and rises evenly from there, when a backbone is unfrozen.
+    """A loss with a linear warm-up from 0 at a given step, as when a backbone is unfrozen.
 
     The authors of VSE-infinity (https://arxiv.org/abs/2011.04305) train on raw images with the
     network frozen for an epoch, and multiply the loss by i / n at step i of the n steps of the
@@ -134,7 +134,7 @@ class LinearRamp(LossSchedule):
     def __init__(self, *, term: Loss, steps: int, start: int = 0) -> None:
         if steps < 1 or start < 0:
             raise ValueError(
-                f"a loss that rises over {steps} steps from step {start} on was asked for; use 1 "
+                f"a ramp of {steps} steps from step {start} was given; use 1 "
                 "step or more, and a start of 0 or more"
             )
         super().__init__(term)

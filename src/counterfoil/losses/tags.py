@@ -1,4 +1,4 @@
-"""Word losses of TAGS-DC: guess hidden words, detect wrong words, correct them."""
+"""Word losses of TAGS-DC: predict masked words, detect wrong words, correct them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class WordLoss(Loss):
 
     TAGS-DC (https://arxiv.org/abs/2111.03349): "masked" is masked language modelling, which yields
     the generator (Eq. 1), "doubt" is word detection (Eq. 8), "correct" word correction (Eq. 9).
-    The mean is over the number of words, whatever they weigh, as in the authors' code. An anchor
-    without words costs nothing. Where a task does not say which anchor its words belong to, all of
-    them weigh the same.
+    The mean divides by the number of words, not by the sum of their weights, as in the authors'
+    code. An anchor without words adds 0. Where a task does not give the anchors of its words, all
+    words have equal weight.
 
     Departs from the authors' code in: the logarithm of the softmax is not clamped, so that a word
     of which the model is confidently wrong still has a gradient.
@@ -65,7 +65,7 @@ class WordLoss(Loss):
         return self.reduce((total / count.clamp(min=1)).sum(), grid)
 
     def costs(self, words: WordTask) -> Tensor:
-        """Return (M,) weighted cross entropies; those of labels -1 mean nothing."""
+        """Return (M,) weighted cross entropies; arbitrary where the label is -1."""
         # -1 is no column to gather from: class 0 stands in, and `forward` masks the result
         labels, classes = words.labels.clamp(min=0), words.logits.shape[1]
         cost = -words.logits.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1)

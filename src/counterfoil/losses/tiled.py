@@ -40,7 +40,7 @@ def tiled_info_nce(
     CLIP (https://arxiv.org/abs/2103.00020), figure 3, with the departures of `InfoNCELoss`.
 
     Args:
-        images: (I, d) vectors; half precision is judged in float32.
+        images: (I, d) vectors; half precision is converted to float32.
         texts: (T, d) likewise.
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         temperature: scores are divided by it; gradients reach a tensor.

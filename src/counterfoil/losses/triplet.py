@@ -30,12 +30,12 @@ __all__ = [
 
 
 class TripletLoss(Loss):
-    """Base of losses that hold each true pair against wrong texts and against wrong images.
+    """Base of losses that compare each true pair with wrong texts and with wrong images.
 
     Args:
         margin: in units of a score.
         reduction: see `Loss`.
-        grid: name of the score matrix that it judges.
+        grid: name of the score matrix that it reads.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TripletLoss(Loss):
         return self.reduce(texts + images, grid)
 
     def directions(self, grid: ScoreMatrix) -> tuple[Tensor, Tensor]:
-        """Return the cost of wrong texts, and of wrong images."""
+        """Return the loss against wrong texts, and against wrong images."""
         true, wrong = positive_scores(grid), negative_scores(grid)
         return (
             self._cost(wrong, true.image, true.score),
@@ -59,7 +59,7 @@ class TripletLoss(Loss):
 
     @abstractmethod
     def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
-        """Return the scalar cost of one direction.
+        """Return the scalar loss of one direction.
 
         `wrong` are the (A, C) scores of the candidates of each anchor, -inf for true ones;
         `anchor` is the (P,) row in it of each true pair, `positive` the (P,) score of each.
@@ -131,14 +131,14 @@ class SemiHardTripletLoss(TripletLoss):
         harder = wrong >= positive.unsqueeze(1)
         below = wrong.masked_fill(harder, -torch.inf).amax(1)
         easiest = wrong.masked_fill(~harder, torch.inf).amin(1)
-        # without any negative `easiest` is +inf, and `below`, -inf, is right: it costs nothing
+        # without any negative `easiest` is +inf, and `below`, -inf, is right: its hinge is 0
         none_below = (below == -torch.inf) & harder.any(1)
         return hinge(torch.where(none_below, easiest, below), positive, self.margin).sum()
 
 
 @final
 class MeanTripletLoss(TripletLoss):
-    """Mean hinge over all negatives, or over those that come too near, in each direction.
+    """Mean hinge over all negatives, or over those within the margin, in each direction.
 
     The two forms that DivE (Kim et al., CVPR 2023) offers beside the hardest negative. Departs from
     the authors' code in: another caption of the same image is no negative, and images may have any
@@ -146,8 +146,8 @@ class MeanTripletLoss(TripletLoss):
 
     Args:
         margin: in units of a score.
-        semi_hard: average over negatives with a loss only, and let none cost more than the margin,
-            so that one above its positive pulls no harder than one beside it.
+        semi_hard: average over negatives with a loss only, and cap each hinge at the margin, so
+            that a negative above its positive has no larger hinge than one that equals it.
         reduction: "mean" is the authors' form, "sum" that times the number of anchor pairs.
 
     >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
@@ -182,7 +182,7 @@ class MarginRankingLoss(Loss):
     The ranking loss of UNITER (https://arxiv.org/abs/1909.11740) and, for the role "written",
     of TAGS (https://arxiv.org/abs/2111.03349), Eq. 7. Their code takes the mean over the batch.
     The mean is over the candidates that an anchor has, which are those with a score above -inf; an
-    anchor without any costs nothing.
+    anchor without any adds 0.
 
     Args:
         role: role of the candidates, by the value of a `Role`, as in "hard text".

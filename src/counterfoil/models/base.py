@@ -140,8 +140,8 @@ class PretrainedPart(Protocol):
     """A module built from a third-party library's configuration."""
 
     @property
-    def written(self) -> str:
-        """That configuration as JSON, as the constructor argument `config` takes it."""
+    def config_json(self) -> str:
+        """Configuration of the part as JSON, for the constructor argument `config`."""
         ...
 
 

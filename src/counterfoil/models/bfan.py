@@ -48,7 +48,7 @@ class BFAN(AttentionModel):
         normalise_images: bool = True,
         normalise_texts: bool = True,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

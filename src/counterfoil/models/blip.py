@@ -159,7 +159,7 @@ class BLIP(PairModel):
         mask: int | None = None,
         score: Score = "logit",
     ) -> None:
-        """Keyword arguments; the sizes are those of the public base model.
+        """Initialise the model; the default sizes are those of the public base model.
 
         Args:
             layers: of the text encoder.

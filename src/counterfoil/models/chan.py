@@ -84,7 +84,7 @@ class SelfAttention(nn.Module):
     def __init__(
         self, *, width: int, heads: int = 8, perceptron: bool = False, sees: Sight = "regions"
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             width: of the vectors.
@@ -200,7 +200,7 @@ class CHAN(AttentionModel):
         normalise_images: bool = True,
         normalise_texts: bool = True,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

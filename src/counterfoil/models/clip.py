@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import masked_ids, single_vector, unit_vectors
-from counterfoil.models.layers.pretrained import config_as_dict, config_of, load_hf_model
+from counterfoil.models.layers.pretrained import config_of, config_to_json, load_hf_model
 
 
 @final
@@ -30,7 +30,7 @@ class DualEncoder(LoRADualEncoder):
         lora: int = 0,
         apart: bool = False,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             name: folder or name of the model.
@@ -91,9 +91,9 @@ class DualEncoder(LoRADualEncoder):
         return unit_vectors(single_vector(_vector(body.get_text_features(input_ids=full))))
 
     @property
-    def written(self) -> str:
+    def config_json(self) -> str:
         """Its configuration as JSON, as the argument `config` takes it."""
-        return config_as_dict(self._config)
+        return config_to_json(self._config)
 
     @property
     def _config(self) -> Any:

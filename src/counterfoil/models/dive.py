@@ -77,7 +77,7 @@ class PooledParts(PartsTower):
     def __init__(
         self, *, tower: ImageTower | TextTower, pool: Pool = "max", apart: bool = False
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             tower: encoder of the items.
@@ -114,7 +114,7 @@ class WordsAndStates(PartsTower):
     """Word embeddings are the parts, the mean of a network's last states the whole (DivE)."""
 
     def __init__(self, *, gru: GRU, dropout: float = 0.1) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             gru: bidirectional network; its `dropout` applies to the embeddings.
@@ -265,7 +265,7 @@ class SlotAttention(nn.Module):
         positions: Positions = "none",
         released_padding: bool = False,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             width: width of a slot.
@@ -418,7 +418,7 @@ class DivE(RetrievalModel):
         diversity_of: Diversity = "slots",
         released_padding: bool = False,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

@@ -19,7 +19,7 @@ class EmbeddingModel(SingleVectorModel):
     """
 
     def __init__(self, *, normalise: bool = True) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             normalise: bring vectors to length 1, so that the score is a cosine.

@@ -109,7 +109,7 @@ class ESA(TwoTowerModel, SingleVectorModel):
         normalise_images: bool = True,
         normalise_texts: bool = True,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

@@ -28,7 +28,7 @@ class FrozenAdapters(SingleVectorModel):
     """
 
     def __init__(self, *, width: int, hidden: int = 512, dropout: float = 0.0) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             width: of the vectors.
@@ -83,7 +83,7 @@ class FrozenWithAdapters(SingleVectorModel):
     def __init__(
         self, *, body: RetrievalModel, width: int, hidden: int = 512, dropout: float = 0.0
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             body: the model, whose score is a cosine or an inner product.

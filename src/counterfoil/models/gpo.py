@@ -149,7 +149,7 @@ class GPO(TwoTowerModel, SingleVectorModel):
         normalise_images: bool = True,
         normalise_texts: bool = True,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

@@ -252,7 +252,7 @@ class BatchGraph(nn.Module):
         sigma: float = 1.0,
         temperature: float = 1.0,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             width: of the vectors.
@@ -371,7 +371,7 @@ class HREM(TwoTowerModel, SingleVectorModel):
         dropout: float = 0.1,
         residual: float = 0.8,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

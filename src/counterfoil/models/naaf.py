@@ -134,7 +134,7 @@ class NAAF(TwoTowerModel):
         alpha: float = 2.0,
         intra_lambda: float = 5.0,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

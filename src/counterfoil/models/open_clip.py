@@ -52,7 +52,7 @@ class OpenClipPlace:
 
     @property
     def fresh(self) -> bool:
-        """Whether no pretrained weights are named."""
+        """True if no pretrained weights are named."""
         return not self.tag and not self.model.startswith((HUB, FOLDER))
 
 
@@ -109,7 +109,7 @@ def open_clip_config(name: str) -> str:
         language = text.get("hf_model_name")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{name} has no configuration of open_clip: {error!r}") from error
-    config = json.loads(pretrained_layers.written_config(language)) if language else None
+    config = json.loads(pretrained_layers.read_config_json(language)) if language else None
     plain = {
         "model": model,
         "pictures": {"size": size, **pictures},
@@ -274,7 +274,7 @@ class OpenClipModel(LoRADualEncoder):
         lora: int = 0,
         apart: bool = False,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             name: ``open_clip:`` and an architecture, with ``/`` and a tag for its weights,
@@ -290,11 +290,11 @@ class OpenClipModel(LoRADualEncoder):
                 adapters.
         """
         super().__init__(lora, apart=apart)
-        self.written = config or open_clip_config(name)
-        plain = json.loads(self.written)
+        self.config_json = config or open_clip_config(name)
+        plain = json.loads(self.config_json)
         self.filler = int(plain["pad"] or 0)
-        self.length = 0 if plain["language"] else open_clip_text_length(self.written)
-        self.body = load_open_clip(name, pretrained=pretrained, config=self.written)
+        self.length = 0 if plain["language"] else open_clip_text_length(self.config_json)
+        self.body = load_open_clip(name, pretrained=pretrained, config=self.config_json)
         if lora:
             self.body = add_lora(self.body, lora, ATTENTION)
         for parameter, value in self.body.named_parameters():

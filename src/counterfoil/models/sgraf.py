@@ -53,7 +53,7 @@ class GlobalPool(nn.Module):
     """
 
     def __init__(self, *, width: int, regions: int | None = None, dropout: float = 0.4) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             width: of the tokens.
@@ -205,7 +205,7 @@ class SGRAF(TwoTowerModel):
         lambda_softmax: float = 9.0,
         dropout: float = 0.4,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

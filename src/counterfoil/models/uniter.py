@@ -239,7 +239,7 @@ class UNITER(JointModel):
         score: Score = "probability",
         spread: float = SPREAD,
     ) -> None:
-        """Keyword arguments; the sizes are those of UNITER-base.
+        """Initialise the model; the default sizes are those of UNITER-base.
 
         Args:
             layers: of the transformer; 24 in UNITER-large.

@@ -34,7 +34,7 @@ class EnhancedRegions(ImageTower):
         sharpness: float = 1.0,
         dropout: float = 0.4,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             tower: encoder of the enhanced features.

@@ -224,7 +224,7 @@ class ViLT(JointModel):
         weights: str | None = None,
         pretrained: bool = False,
     ) -> None:
-        """Keyword arguments; the sizes are those of the public weights.
+        """Initialise the model; the default sizes are those of the public weights.
 
         Args:
             layers: of the transformer.

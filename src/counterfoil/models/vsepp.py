@@ -51,7 +51,7 @@ class VSEPP(TwoTowerModel, SingleVectorModel):
         normalise_images: bool = True,
         normalise_texts: bool = True,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

@@ -129,7 +129,7 @@ class Captioner(nn.Module):
         dropout: float = 0.2,
         longest: int = 60,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             words: size of the vocabulary.
@@ -258,7 +258,7 @@ class VSRN(TwoTowerModel, SingleVectorModel):
         batch_norm: bool = False,
         bn_passes: Passes = "together",
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

@@ -87,7 +87,7 @@ class XDim(TwoTowerModel):
     """
 
     def __init__(self, *, image: ImageTower, text: TextTower) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             image: encoder of images.

@@ -91,7 +91,7 @@ def hardness(
 @final
 @dataclass(frozen=True, slots=True)
 class HubStatistics:
-    """How often each of C candidates is among the first k of a list.
+    """Statistics of how often each of C candidates is among the first k of a list (hubness).
 
     Attributes:
         first: k.

@@ -419,7 +419,7 @@ class FilterConfig:
 
     @property
     def needs_guide(self) -> bool:
-        """Whether a guide model has to score the pairs too."""
+        """True if a guide model has to score the pairs too."""
         return self.guided is not None
 
     @property

@@ -27,7 +27,7 @@ from counterfoil.scoring.pairs import RescoredPairs, score_index_pairs
 @final
 @dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-    """Where a judge draws the lines, as quantiles of the scores of true pairs.
+    """Thresholds of a judge, as quantiles of the scores of true pairs.
 
     A pair of a text with another image is compared with the true pair of the text: general captions
     score low with every image, their own among them. At quantile q it has to score at least as high

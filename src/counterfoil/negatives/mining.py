@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import digest, parse_literal
+from counterfoil.core.types import Precision
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.filters import (
@@ -33,8 +34,6 @@ from counterfoil.scoring.encode import EmbeddedDataset, ScoreTile, Side, device_
 from counterfoil.scoring.pairs import RescoredPairs
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import MEMORY, ScoreReducer, stream_scores
-
-Precision = Literal["fp32", "bf16"]
 
 
 @final

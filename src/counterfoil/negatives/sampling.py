@@ -136,7 +136,7 @@ _REDRAWS = 16  # of a pair of negatives that belong together, before the exact d
 @final
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How `OfflineNegativeSampler` draws from mined lists.
+    """Settings of `OfflineNegativeSampler`.
 
     Attributes:
         texts: draw from this many of the hardest texts of an image; 0 for the whole list.
@@ -387,7 +387,7 @@ Streams = Literal["one", "two"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class CandidateConfig:
-    """How many candidates an online miner gets for each anchor; none if both numbers are 0.
+    """Numbers of candidates that an online miner gets for each anchor; none if both are 0.
 
     UNITER and TAGS use 399 random texts and as many images.
 

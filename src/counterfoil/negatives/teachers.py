@@ -29,10 +29,10 @@ from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
 from counterfoil.scoring.embedding_store import (
-    BagPrecision,
     EmbeddingStore,
     EmbeddingWriter,
     ModelSource,
+    StoredPrecision,
 )
 from counterfoil.scoring.encode import (
     LoadRows,
@@ -67,6 +67,9 @@ class PairTargetSource(TargetSource, Protocol):
 # Likely false negatives of a batch.
 
 
+MarginKind = Literal["absolute", "relative"]
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class GuideMask:
@@ -88,12 +91,12 @@ class GuideMask:
     """
 
     margin: float | None = None
-    kind: Literal["absolute", "relative"] = "absolute"
+    kind: MarginKind = "absolute"
 
     def __post_init__(self) -> None:
         if self.margin is not None and not math.isfinite(self.margin):
             raise ValueError(f"margin={self.margin}: a finite number is needed, as in 0.0")
-        parse_literal(Literal["absolute", "relative"], self.kind, "a kind of margin")
+        parse_literal(MarginKind, self.kind, "a kind of margin")
 
     def limits(self, true: Tensor) -> Tensor:
         """Return the guide's score above which a pair is left out, for true pairs (B,)."""
@@ -116,7 +119,7 @@ class GuideMask:
 # Teachers' encodings of a data set on disk.
 
 
-Form = Literal["stored", "models"]
+TeacherForm = Literal["stored", "models"]
 
 
 @final
@@ -153,8 +156,8 @@ class TargetManifest(ArtifactManifest):
     """
 
     corpus: str
-    form: Form
-    precision: BagPrecision
+    form: TeacherForm
+    precision: StoredPrecision
     image_count: int = Field(ge=1)
     text_count: int = Field(ge=1)
     teachers: tuple[TeacherTargets, ...] = Field(min_length=1)
@@ -263,8 +266,8 @@ def write_targets(
     folder: Path,
     teachers: Sequence[TeacherModel],
     *,
-    form: Form = "stored",
-    precision: BagPrecision = "fp32",
+    form: TeacherForm = "stored",
+    precision: StoredPrecision = "fp32",
     stop: Callable[[], bool] = lambda: False,
 ) -> TargetManifest:
     """Encode a split with its teachers and store the result; a stopped run is resumed.
@@ -327,7 +330,7 @@ def _begin(partial: Path, manifest: TargetManifest) -> TargetManifest:
 
 
 def _store(
-    teacher: TeacherModel, folder: Path, precision: BagPrecision, stop: Callable[[], bool]
+    teacher: TeacherModel, folder: Path, precision: StoredPrecision, stop: Callable[[], bool]
 ) -> None:
     """Encode all images and texts, each batch written at once."""
     dataset = teacher.processor.dataset
@@ -336,7 +339,7 @@ def _store(
         ("texts", texts_in_batches, teacher.processor.texts, len(dataset.texts)),
     ):
         writer = EmbeddingWriter(folder / name, precision) if distributed.rank() == 0 else None
-        done = distributed.all_reduce_max(writer.written.batches if writer else 0)
+        done = distributed.all_reduce_max(writer.manifest.batches if writer else 0)
         for rows, part in encode(teacher.model, inputs, count, done=done):
             if writer:
                 writer.put(rows, part)
@@ -382,7 +385,7 @@ def _sample_rows(count: int) -> Tensor:
     return torch.linspace(0, count - 1, min(count, SAMPLE), dtype=torch.float64).long()
 
 
-Inputs = Literal["clean", "same"]
+TeacherInputs = Literal["clean", "same"]
 Weight = tuple[float, float]  # factor and offset of a teacher's scores
 
 
@@ -519,7 +522,12 @@ class FrozenTeacher(_ModelTeacher):
     """
 
     def __init__(
-        self, *, model: RetrievalModel, processor: ProcessedDataset, inputs: Inputs, weight: Weight
+        self,
+        *,
+        model: RetrievalModel,
+        processor: ProcessedDataset,
+        inputs: TeacherInputs,
+        weight: Weight,
     ) -> None:
         super().__init__(model, weight)
         self.processor, self.inputs = processor, inputs

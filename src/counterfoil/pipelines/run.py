@@ -107,7 +107,7 @@ def write_stage_record(context: RunContext, stage: Stage, now: Literal["running"
 
 
 def remove_leftovers(context: RunContext, stage: Stage) -> None:
-    """Remove files that a kill left half-written; the lock of the run says that nobody writes them.
+    """Remove files that a kill left half-written; the caller holds the lock of the run.
 
     A folder that was moved aside and never replaced is put back.
     """

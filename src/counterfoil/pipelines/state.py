@@ -105,7 +105,7 @@ class RunContext:
         return self.place(stage).with_suffix(".json")
 
     def late(self) -> bool:
-        """Whether the time is up."""
+        """Return True if the time is up."""
         return self.left() is not None and self.left() == 0.0
 
     def left(self) -> float | None:

@@ -237,7 +237,7 @@ def _compared(
 @final
 @dataclass(frozen=True, slots=True)
 class AblationVariant:
-    """How an ablation's round two differs from the method.
+    """An ablation of the method's second round.
 
     Attributes:
         about: in a few words.

@@ -116,7 +116,7 @@ TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
 @final
 @dataclass(frozen=True, slots=True)
 class TuningWay:
-    """How much of a pretrained model is trained, and for how long.
+    """A fine-tuning mode: trainable part, epochs and optimiser of a pretrained model.
 
     Attributes:
         about: in a few words.

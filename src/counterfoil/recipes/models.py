@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
-from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.processor import ImageForm, ProcessorConfig
 from counterfoil.losses.base import Loss, WeightedSum, weighted_sum
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
@@ -99,21 +99,19 @@ def members_note(name: str) -> str:
 
 # Configs of the models, for features or for pixels.
 
-Sees = Literal["features", "pixels"]
-
 
 def vsepp_config(
     *,
     width: int = 1024,
     word_width: int = 300,
-    sees: Sees = "features",
+    images: ImageForm = "features",
     image_pool: Pool = "mean",
     two_way: bool = False,
 ) -> Config[RetrievalModel]:
     """VSE++: pooled image vector, last state of a unidirectional GRU (both ways, mean pooled)."""
     return config(
         VSEPP,
-        image=_image(sees, width),
+        image=_image(images, width),
         text=_words(width, word_width=word_width, bidirectional=two_way),
         image_pool=image_pool,
         text_pool="mean+max" if two_way else "last",
@@ -126,12 +124,12 @@ def scan_config(
     aggregate: Literal["LogSumExp", "Mean"] = "LogSumExp",
     lambda_lse: float = 6.0,
     width: int = 1024,
-    sees: Sees = "features",
+    images: ImageForm = "features",
 ) -> Config[RetrievalModel]:
     """SCAN: the temperatures are the paper's, 9 where words attend and 4 where regions do."""
     return config(
         SCAN,
-        image=_image(sees, width),
+        image=_image(images, width),
         text=_words(width),
         direction=direction,
         aggregate=aggregate,
@@ -144,7 +142,7 @@ def vsrn_config(
     *,
     width: int = 2048,
     word_width: int = 300,
-    sees: Sees = "features",
+    images: ImageForm = "features",
     variant: Literal["f30k", "coco"] = "f30k",
 ) -> Config[RetrievalModel]:
     """VSRN as the authors train it.
@@ -162,7 +160,7 @@ def vsrn_config(
     )
     return config(
         VSRN,
-        image=_image(sees, width),
+        image=_image(images, width),
         text=_words(width, word_width=word_width, bidirectional=False),
         captioner=captioner,
         region_norm="channel",
@@ -175,8 +173,8 @@ def _words(width: int, **changes: Any) -> GRU:
     return lazy(GRU, words=from_data("words"), width=width, **changes)
 
 
-def _image(sees: Sees, width: int) -> ImageTower:
-    if sees == "pixels":
+def _image(images: ImageForm, width: int) -> ImageTower:
+    if images == "pixels":
         return lazy(PatchTower, size=from_data("size"), width=width)
     return lazy(Regions, features=from_data("features"), width=width)
 
@@ -191,7 +189,7 @@ LARGE = ("flickr30k", "coco")  # those of the papers
 @final
 @dataclass(frozen=True, kw_only=True)
 class DatasetProfile:
-    """How models read a data set, and their widths for it.
+    """Input format and model widths for a data set.
 
     Attributes:
         data: what is opened when the user names nothing.
@@ -208,11 +206,6 @@ class DatasetProfile:
     word_width: int = 300
     dropout: float = 0.0
     protocol: ProtocolName
-
-    @property
-    def sees(self) -> Sees:
-        """Features or pixels."""
-        return self.processor.images
 
 
 _BUTD = ProcessorConfig(images="features", min_count=4)
@@ -352,34 +345,35 @@ def model_config(
 ) -> Config[RetrievalModel]:
     """The model of a paper at the width of a data set, or of another profile."""
     profile = profile or PROFILES[dataset]
-    width, words, sees, large = profile.width, profile.word_width, profile.sees, dataset in LARGE
+    width, words, large = profile.width, profile.word_width, dataset in LARGE
+    images = profile.processor.images
     match PAPERS[name]:
         case "vsepp" if large:
-            model = vsepp_config(width=width, sees=sees)
+            model = vsepp_config(width=width, images=images)
         case "vsepp":
             model = vsepp_config(
-                width=width, word_width=words, sees=sees, image_pool="mean+max", two_way=True
+                width=width, word_width=words, images=images, image_pool="mean+max", two_way=True
             )
         case "scan" if name == "scan-i2t":
             lambda_lse = 20.0 if dataset == "coco" else 5.0
-            model = scan_config(direction="i2t", lambda_lse=lambda_lse, width=width, sees=sees)
+            model = scan_config(direction="i2t", lambda_lse=lambda_lse, width=width, images=images)
         case "scan" if name == "scan-t2i-avg":
-            model = scan_config(aggregate="Mean", width=width, sees=sees)
+            model = scan_config(aggregate="Mean", width=width, images=images)
         case "scan":
-            model = scan_config(width=width, sees=sees)
+            model = scan_config(width=width, images=images)
         case "bfan":
             focus: Rule = "prob" if name == "bfan-prob" else "equal"
-            model = config(BFAN, image=_image(sees, width), text=_words(width), focus=focus)
+            model = config(BFAN, image=_image(images, width), text=_words(width), focus=focus)
         case "naaf":  # one mined threshold a batch; the released code has one a caption
-            model = config(NAAF, image=_image(sees, width), text=_words(width))
+            model = config(NAAF, image=_image(images, width), text=_words(width))
         case "sgr" | "saf" as part:
             module: Module = "SGR" if part == "sgr" else "SAF"
             text = _words(width, dropout=0.4)
-            return config(SGRAF, image=_image(sees, width), text=text, module=module)
+            return config(SGRAF, image=_image(images, width), text=text, module=module)
         case _ if large:  # VSRN's published size: twice as wide as the other models
             model = vsrn_config(width=2 * width, variant="coco" if dataset == "coco" else "f30k")
         case _:
-            model = vsrn_config(width=width, word_width=words, sees=sees)
+            model = vsrn_config(width=width, word_width=words, images=images)
     if not profile.dropout:
         return model
     return model.replace(text=model.arguments["text"].replace(dropout=profile.dropout))

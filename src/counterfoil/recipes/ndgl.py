@@ -238,7 +238,7 @@ def mining_recipe(name: str, dataset: str) -> Recipe:
     trainings = [
         replace(quintuplet.stage("adapoffquin"), negatives=LISTS),
         replace(lseh, guide=SEMANTICS),
-        *([cfm] if PROFILES[dataset].sees == "features" else []),
+        *([cfm] if PROFILES[dataset].processor.images == "features" else []),
         student_stage("ndgl", setup),
         guided_stage("ndgl-adapoffquin", quintuplet, mined_mr, negatives=LISTS),
         guided_stage("ndgl-hnr-offline", setup, mined_hnr, negatives=LISTS),

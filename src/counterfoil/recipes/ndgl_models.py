@@ -252,7 +252,7 @@ def model_config(
             return config(GPO, image=_regions(preset, profile), text=_words(preset, profile))
         case "user":
             image = _regions(preset, profile, drop=0.0)
-            if profile.sees == "features":  # pixels have no features to enhance
+            if profile.processor.images == "features":  # pixels have no features to enhance
                 image = lazy(EnhancedRegions, tower=image, features=from_data("features"))
             return config(GPO, image=image, text=_words(preset, profile))
         case "xdim":
@@ -290,7 +290,7 @@ def processor_config(name: str, dataset: str) -> ProcessorConfig:
 def _dive(profile: DatasetProfile) -> Config[RetrievalModel]:
     """DivE; the parts of a text are its words' embeddings."""
     width = profile.width
-    if profile.sees == "pixels":
+    if profile.processor.images == "pixels":
         tower: ImageTower = lazy(PatchTower, size=from_data("size"), width=width)
     else:
         tower = lazy(
@@ -339,7 +339,7 @@ def _regions(
             mirror=0.5,
             cell_drop=DROP,
         )
-    if profile.sees == "pixels":
+    if profile.processor.images == "pixels":
         return lazy(PatchTower, size=from_data("size"), width=width)
     features = from_data("features")
     if mlp:

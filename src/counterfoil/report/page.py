@@ -30,7 +30,7 @@ THUMBNAIL_SIDE = 224  # pixels; shown at half that, for sharp screens
 @final
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a page was made and how to reproduce it."""
+    """Provenance of a page: versions, command and settings to reproduce it."""
 
     command: str  # that wrote the page
     seed: int | None = None

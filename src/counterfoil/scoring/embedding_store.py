@@ -38,10 +38,10 @@ from counterfoil.models.base import PretrainedPart, RetrievalModel
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.encode import images_in_batches, texts_in_batches
 
-BagPrecision = Literal["fp32", "fp16"]
+StoredPrecision = Literal["fp32", "fp16"]  # of embeddings on disk
 WRITTEN = "written.json"
-_DTYPES: Mapping[BagPrecision, str] = {"fp32": "<f4", "fp16": "<f2"}
-_TOKENS_FILE: Mapping[BagPrecision, str] = {"fp32": "tokens.f32", "fp16": "tokens.f16"}
+_DTYPES: Mapping[StoredPrecision, str] = {"fp32": "<f4", "fp16": "<f2"}
+_TOKENS_FILE: Mapping[StoredPrecision, str] = {"fp32": "tokens.f32", "fp16": "tokens.f16"}
 _SAVE_EVERY = 30.0  # seconds
 
 
@@ -55,7 +55,7 @@ class EmbeddingManifest(BaseModel):
     tokens: int = Field(default=0, ge=0)  # of all items
     gram: int = Field(default=0, ge=0)  # entries of all Gram matrices
     width: int = Field(default=0, ge=0)  # D; 0 before the first batch
-    precision: BagPrecision  # of the tokens
+    precision: StoredPrecision  # of the tokens
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every file."""
@@ -72,18 +72,18 @@ class EmbeddingManifest(BaseModel):
 class EmbeddingWriter:
     """Appends batches of embeddings to a folder; continues after the last saved batch."""
 
-    def __init__(self, folder: Path, precision: BagPrecision) -> None:
+    def __init__(self, folder: Path, precision: StoredPrecision) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         if (folder / WRITTEN).is_file():
-            self.written = read_embedding_manifest(folder)
+            self.manifest = read_embedding_manifest(folder)
         else:
-            self.written = EmbeddingManifest(precision=precision)
-        if self.written.precision != precision:
+            self.manifest = EmbeddingManifest(precision=precision)
+        if self.manifest.precision != precision:
             raise ValueError(
-                f"{folder} was begun in {self.written.precision}, not {precision}; delete it"
+                f"{folder} was begun in {self.manifest.precision}, not {precision}; delete it"
             )
-        sizes = {folder / name: size for name, size in self.written.sizes().items()}
+        sizes = {folder / name: size for name, size in self.manifest.sizes().items()}
         for path, size in sizes.items():
             if (path.stat().st_size if path.exists() else 0) < size:
                 raise ValueError(f"{path} is shorter than {folder / WRITTEN} says; delete {folder}")
@@ -98,10 +98,10 @@ class EmbeddingWriter:
         places = torch.arange(1, part.mask.shape[1] + 1)
         lengths = (part.mask * places).amax(1)
         stored = places <= lengths.unsqueeze(1)
-        dtype = _DTYPES[self.written.precision]
+        dtype = _DTYPES[self.manifest.precision]
         self._append("items.i64", torch.stack([rows, lengths], 1).numpy().astype("<i8"))
         self._append(
-            _TOKENS_FILE[self.written.precision],
+            _TOKENS_FILE[self.manifest.precision],
             part.tokens[stored].float().numpy().astype(dtype),
         )
         self._append("mask.u8", part.mask[stored].numpy().astype(np.uint8))
@@ -110,12 +110,12 @@ class EmbeddingWriter:
             square = stored.unsqueeze(2) & stored.unsqueeze(1)
             self._append("gram.f32", part.gram[square].float().numpy().astype("<f4"))
             squares = int(square.sum())
-        self.written = self.written.model_copy(
+        self.manifest = self.manifest.model_copy(
             update={
-                "batches": self.written.batches + 1,
-                "items": self.written.items + len(rows),
-                "tokens": self.written.tokens + int(lengths.sum()),
-                "gram": self.written.gram + squares,
+                "batches": self.manifest.batches + 1,
+                "items": self.manifest.items + len(rows),
+                "tokens": self.manifest.tokens + int(lengths.sum()),
+                "gram": self.manifest.gram + squares,
                 "width": part.tokens.shape[2],
             }
         )
@@ -127,7 +127,7 @@ class EmbeddingWriter:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        write_json(self.folder / WRITTEN, self.written.model_dump())
+        write_json(self.folder / WRITTEN, self.manifest.model_dump())
         self._saved = time.monotonic()
 
     def close(self) -> None:
@@ -145,20 +145,20 @@ class EmbeddingStore:
     """Embeddings of `count` items that an `EmbeddingWriter` wrote, mapped into memory."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.folder, self.written = folder, read_embedding_manifest(folder)
-        if self.written.items != count:
+        self.folder, self.manifest = folder, read_embedding_manifest(folder)
+        if self.manifest.items != count:
             raise ValueError(
-                f"{folder} holds {self.written.items:,} encodings, but {count:,} are needed; "
+                f"{folder} holds {self.manifest.items:,} encodings, but {count:,} are needed; "
                 "it was not finished, or is of other data: make it again"
             )
-        for name, size in self.written.sizes().items():
+        for name, size in self.manifest.sizes().items():
             actual = (folder / name).stat().st_size if (folder / name).is_file() else 0
             if actual != size:
                 raise ValueError(
                     f"{folder / name} has {actual:,} bytes, but {size:,} were written; it is "
                     "truncated or damaged: make it again"
                 )
-        w = self.written
+        w = self.manifest
         items = self._mapped("items.i64", "<i8", (w.items, 2))
         rows, lengths = torch.from_numpy(np.array(items)).unbind(1)
         if not torch.equal(rows.sort().values, torch.arange(count)):
@@ -181,8 +181,8 @@ class EmbeddingStore:
 
     @property
     def single(self) -> bool:
-        """Whether every item is one vector."""
-        return bool((self._length == 1).all()) and not self.written.gram
+        """True if every item is one vector."""
+        return bool((self._length == 1).all()) and not self.manifest.gram
 
     def vectors(self, rows: Tensor) -> Tensor:
         """(n, D) float32 vectors of (n,) rows, for items of one vector each."""
@@ -261,7 +261,7 @@ def _architecture(module: nn.Module) -> Iterator[str]:
             settings = _without_loading(config.to_diff_dict())
             yield f"{name} {json.dumps(settings, sort_keys=True, default=str)}"
         if isinstance(part, PretrainedPart):
-            settings = _without_configs(json.loads(part.written))
+            settings = _without_configs(json.loads(part.config_json))
             yield f"{name} {json.dumps(settings, sort_keys=True)}"
         leaf = next(part.children(), None) is None
         if leaf and next(part.parameters(), None) is None and not isinstance(part, nn.Dropout):
@@ -291,7 +291,7 @@ class ModelSource(BaseModel):
     identity: str = ""  # digest of all that its scores depend on; "" if it was not recorded
 
     def same(self, other: ModelSource) -> bool:
-        """Whether both are one model; by its weights where an identity was not recorded."""
+        """Return True if both are one model; by its weights where an identity was not recorded."""
         both = self.identity and other.identity
         return self.checkpoint == other.checkpoint and (not both or self.identity == other.identity)
 
@@ -365,7 +365,7 @@ def _cache_folder(model: RetrievalModel, processor: ProcessedDataset) -> Path:
 
 
 def _is_cached(folder: Path) -> bool:
-    """Whether the vectors exist undamaged, for every process."""
+    """Return True if the vectors exist undamaged, for every process."""
     exists = (folder / NOTE).is_file()
     valid = exists and _has_digests(folder)
     if exists and not valid:
@@ -375,7 +375,7 @@ def _is_cached(folder: Path) -> bool:
 
 @lru_cache(maxsize=64)
 def _has_digests(folder: Path) -> bool:
-    """Whether the files have the digests that were recorded."""
+    """Return True if the files have the digests that were recorded."""
     try:
         digests = read_json(folder / NOTE, "a note of vectors")
         return bool(digests == {kind: _digest(_path(folder, kind)) for kind in KINDS})
@@ -396,7 +396,7 @@ def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDa
             ("texts", texts_in_batches, processor.texts, len(dataset.texts)),
         ):
             writer = _open_writer(partial / kind) if distributed.rank() == 0 else None
-            done = distributed.all_reduce_max(writer.written.batches if writer else 0)
+            done = distributed.all_reduce_max(writer.manifest.batches if writer else 0)
             try:
                 for rows, part in encode(model, process, count, done=done):
                     if (vectors := part.tokens.shape[1]) != 1:
@@ -428,7 +428,7 @@ def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
     """Write the vectors in row order with their digests, and rename the partial folder."""
     for kind, count in zip(KINDS, counts):
         store = EmbeddingStore(partial / kind, count)
-        shape = count, store.written.width
+        shape = count, store.manifest.width
         out = new_array(_path(partial, kind), shape, np.float32)
         for rows in torch.split(torch.arange(count), _ROWS):
             out[rows.numpy()] = store.vectors(rows).numpy()

@@ -305,7 +305,7 @@ class TopK(ScoreReducer):
         self._floor[queries] = scores_of(best[:, 0])  # `best_columns` puts the least first
 
 
-Ties: TypeAlias = Literal["optimistic", "pessimistic", "row"]
+Tie: TypeAlias = Literal["row", "optimistic", "pessimistic"]
 
 
 @final
@@ -374,7 +374,7 @@ class Ranks(ScoreReducer):
             distributed.gather(count).sum(0) for count in (self._greater, self._tied, self._before)
         )
 
-    def ranks(self, ties: Ties = "row") -> Tensor:
+    def ranks(self, ties: Tie = "row") -> Tensor:
         """Return the (Q,) 0-based rank of each best true counterpart, -1 where there is none.
 
         Args:
@@ -384,7 +384,7 @@ class Ranks(ScoreReducer):
         Raises:
             ValueError: an unknown tie rule.
         """
-        parse_literal(Ties, ties, "a tie rule")
+        parse_literal(Tie, ties, "a tie rule")
         none = torch.zeros_like(self._tied)
         before = {"optimistic": none, "pessimistic": self._tied, "row": self._before}[ties]
         return (self._greater + before).masked_fill(self._row < 0, -1)

@@ -130,7 +130,7 @@ def text_entry(dataset: ImageTextDataset, row: int) -> IndexEntry:
 
 
 def _unchanged(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:
-    """Whether the index holds this image, and its file is where the entry says."""
+    """Return True if the index holds this image, and its file is where the entry says."""
     if entry.stamp and entry.stamp == file_stamp(dataset, row) and _same_file(dataset, row, entry):
         return True
     digest = image_digest(dataset, row)
@@ -141,6 +141,6 @@ def _unchanged(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:
 
 
 def _same_file(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:
-    """Whether an image is the file that the entry names."""
+    """Return True if an image is the file that the entry names."""
     pictures = dataset.pictures
     return isinstance(pictures, PictureFiles) and entry.place == str(pictures.paths[row].resolve())

@@ -172,7 +172,7 @@ class SearchIndex:
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """What turns scores into probabilities; None if `calibrate` was never called."""
+        """The fitted map from scores to probabilities; None if `calibrate` was never called."""
         return Calibration.read(self.folder)
 
     @property
@@ -459,7 +459,7 @@ class SearchIndex:
         """Remove image files in the index that no entry names.
 
         Deleted entries leave them, and so do killed, failed and refused additions. An index may
-        come from anybody: links are not followed, and files of other names are left alone.
+        be untrusted: links are not followed, and files of other names are left alone.
         """
         folder = self.folder / IMAGE_FOLDER
         if folder.is_symlink() or not folder.is_dir():

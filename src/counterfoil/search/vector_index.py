@@ -79,7 +79,7 @@ _MIN_DEAD = 64  # fewer dead rows never cause a merge
 @final
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What a vector stands for; its fields are the keys on disk.
+    """The image or text of a vector; its fields are the keys on disk.
 
     Attributes:
         id: the data set's own id of the image or text.
@@ -152,7 +152,7 @@ class IndexState(BaseModel):
 
 
 def is_index(folder: Path) -> bool:
-    """Whether a folder holds an index."""
+    """Return True if a folder holds an index."""
     return (folder / STATE_FILE).is_file()
 
 
@@ -281,7 +281,7 @@ class Collection:
         return self.numbers[rows], self.vectors(rows)
 
     def entry(self, row: int) -> IndexEntry:
-        """What a row stands for."""
+        """The entry of a row."""
         part = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self.parts[part].entries[row - int(self._starts[part])]
 

@@ -131,7 +131,7 @@ class PictureDecoder:
     def upload(
         self, content: bytes, transforms: Sequence[ImageTransform | None]
     ) -> list[Image.Image]:
-        """What each of some transforms needs of an uploaded picture, see `shrink`.
+        """Decode an uploaded picture and shrink it for each transform, see `shrink`.
 
         Where the transform is not known, that is the picture itself.
 
@@ -141,7 +141,7 @@ class PictureDecoder:
         return self._pictures(content, transforms, pixels=self._pixels)
 
     def open(self, path: Path, transform: ImageTransform | None) -> Image.Image:
-        """What a transform needs of a picture file.
+        """Decode a picture file and shrink it for a transform.
 
         Raises:
             PictureError: it cannot be read.
@@ -238,7 +238,7 @@ class _Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         return self._process.poll() is None
 
     def ask(

@@ -116,7 +116,7 @@ class RequestGuard:
 
 
 def _from_other_site(headers: Headers) -> bool:
-    """Whether a browser says that the page of another site makes the request.
+    """Return True if a browser says that the page of another site makes the request.
 
     A form or an image of any page can reach a server on loopback under its own name. Browsers say
     so in ``Sec-Fetch-Site``, older ones in ``Origin``; other programs send neither.

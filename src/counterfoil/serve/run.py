@@ -67,7 +67,7 @@ def serve(
         if lacks := describe_missing_heads(service.explainer):
             output(f"{lacks}; words are left out instead, and --explainer names another model")
         if not limits.local and limits.key is None:
-            output(f"anybody who reaches {limits.host} can search; --key-file asks for a key")
+            output(f"anyone who reaches {limits.host} can search; --key-file sets an API key")
         run(app, limits, listener)
 
 

@@ -43,7 +43,7 @@ class SearchQuery:
 
     @property
     def cross_modal(self) -> bool:
-        """Whether the results are of the other modality than the query."""
+        """True if the results are of the other modality than the query."""
         return isinstance(self.value, str) == (self.find == "images")
 
     @property
@@ -105,12 +105,12 @@ class SearchService:
 
     @property
     def sees_pictures(self) -> bool:
-        """Whether uploaded pictures can be queries."""
+        """True if uploaded pictures can be queries."""
         return self._search.model.reads_pixels
 
     @property
     def explains_pictures(self) -> bool:
-        """Whether captions can be checked against uploaded pictures."""
+        """True if captions can be checked against uploaded pictures."""
         return self.explainer.reads_pixels
 
     @property
@@ -126,13 +126,13 @@ class SearchService:
         return tuple(map(image_transform, models))
 
     def reranks(self, query: SearchQuery) -> bool:
-        """Whether the reranker orders the results: of other modality, and it can read the query."""
+        """Return True if the reranker orders the results of a query."""
         if self.reranker is None or not query.cross_modal:
             return False
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
     def has_probabilities(self, query: SearchQuery) -> bool:
-        """Whether the results are of the kind that a calibration is for."""
+        """Return True if the results are of the kind that a calibration is for."""
         return isinstance(query.value, str) and query.side == "image" and not self.reranks(query)
 
     def check_probability(self, least: float, query: SearchQuery) -> None:
@@ -204,7 +204,7 @@ class SearchService:
     def image_input(
         self, name: str, open_file: Callable[[Path], Image.Image] = open_picture
     ) -> ImageInput:
-        """What the explainer reads of an image of the index: its picture, or the id of features."""
+        """Explainer input of an image in the index: its picture, or the id of its features."""
         self.row(name)
         stored = name in self._dataset_rows and not self.explainer.reads_pixels
         return name if stored else self.picture(name, open_file)

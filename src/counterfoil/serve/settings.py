@@ -65,12 +65,12 @@ class ServerSettings:
 
     @property
     def local(self) -> bool:
-        """Whether the server listens on the loopback interface only."""
+        """True if the server listens on the loopback interface only."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is loopback.
+    """Return True if a host name or address is loopback.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
     [True, True, True, False, False]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.core.config import parse_choice, parse_literal, unknown_name
+from counterfoil.core.types import Precision
 
 # Learning rate schedules: factors that are pure functions of the step, so nothing is saved.
 
@@ -295,7 +296,6 @@ def _match_names(pattern: str, names: list[str], key: str) -> list[str]:
     return matches
 
 
-Precision = Literal["fp32", "bf16"]
 Tracker = Literal["tensorboard", "wandb"]
 _NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
 _ADDED_LATER = ("all_captions", "dev_images", "keep_last")  # left out of digests at their defaults
@@ -304,7 +304,7 @@ _ADDED_LATER = ("all_captions", "dev_images", "keep_last")  # left out of digest
 @final
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How to train.
+    """Settings of a training.
 
     Attributes:
         epochs: passes over the training captions.

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from counterfoil.core import distributed
 from counterfoil.core.config import digest
 from counterfoil.core.console import progress
-from counterfoil.core.types import ModalityBatch, Pairs, WordSlots
+from counterfoil.core.types import ModalityBatch, Pairs, Precision, WordSlots
 from counterfoil.data.batching import BatchSampler
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.pretraining import (
@@ -37,7 +37,7 @@ from counterfoil.negatives.generation.inputs import choose_spans, mask_spans, wi
 from counterfoil.training.batches import numbered_batches
 from counterfoil.training.callbacks import DevEvaluation, DevMetrics
 from counterfoil.training.checkpoint import CheckpointFolder, derive_seed
-from counterfoil.training.config import Precision, TrainConfig
+from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import StepMonitor, check_trackers
 from counterfoil.training.step import TrainableModule, autocast
 from counterfoil.training.trainer import TrainingLoop, TrainResult, sampler_of
@@ -66,7 +66,7 @@ RegionClasses = Callable[[Tensor], Tensor]
 @final
 @dataclass(frozen=True, kw_only=True)
 class PretrainTasks:
-    """How often each task is drawn, and how much is hidden.
+    """Frequencies of the pre-training tasks, and the shares of words and regions to mask.
 
     Attributes:
         mlm: weight of hidden words; only the ratio to the other tasks counts.

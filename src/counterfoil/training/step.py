@@ -35,6 +35,7 @@ from counterfoil.core.types import (
     ExtraPositives,
     ModalityBatch,
     Pairs,
+    Precision,
     Role,
     ScoreMatrix,
     Scores,
@@ -51,7 +52,7 @@ from counterfoil.negatives.online import (
 from counterfoil.negatives.teachers import GuideMask, PairTargetSource, TargetSource
 from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
 from counterfoil.training.checkpoint import derive_seed
-from counterfoil.training.config import Precision, TrainConfig, clip_gradients
+from counterfoil.training.config import TrainConfig, clip_gradients
 from counterfoil.training.logging import StepMonitor
 
 # The interface between a training loop and what it trains.

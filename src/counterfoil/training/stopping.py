@@ -37,11 +37,11 @@ class StopMonitor:
 
     @property
     def late(self) -> bool:
-        """Whether the minutes are over."""
+        """True if the minutes are over."""
         return self.minutes > 0 and time.monotonic() - self.began >= 60 * self.minutes
 
     def wanted(self) -> bool:
-        """Whether this process should stop, regardless of the other processes."""
+        """Return True if this process should stop, regardless of the other processes."""
         return self.signal_number is not None or self.late
 
     def decide(self) -> tuple[StopReason | None, bool]:

@@ -87,7 +87,7 @@ class TrainResult:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were made."""
+        """True if all steps were made."""
         return self.stop_reason == "finished"
 
 
@@ -136,12 +136,12 @@ class TrainingLoop(Generic[B]):
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the last step begun ends an epoch, or the training."""
+        """True if the last step begun ends an epoch, or the training."""
         return self.progress.step % self.per_epoch == 0 or self.progress.step == self.total
 
     @property
     def logs(self) -> bool:
-        """Whether the last step begun gets a line of metrics."""
+        """True if the last step begun gets a line of metrics."""
         return self.ends_epoch or self.progress.step % self.config.log_every == 0
 
     def run(self, path: Path, *, resume: bool) -> TrainResult:

@@ -12,7 +12,7 @@ import matcher_cases
 import vision_cases
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.layers import lora as lora_layers
-from counterfoil.models.layers.pretrained import written_config
+from counterfoil.models.layers.pretrained import read_config_json
 
 pytest.importorskip("peft")
 KINDS = ("clip", "siglip", "siglip2")
@@ -72,7 +72,7 @@ def test_merged_weights_score_the_same_in_a_plain_model(kind, folders):
     model.merge()
     assert model.lora == 0
     torch.testing.assert_close(grid(model), before, rtol=1e-4, atol=1e-5)
-    plain = DualEncoder(name="nowhere", pretrained=False, config=written_config(folders[kind]))
+    plain = DualEncoder(name="nowhere", pretrained=False, config=read_config_json(folders[kind]))
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(grid(plain.eval()), before, rtol=1e-4, atol=1e-5)
 

@@ -55,12 +55,12 @@ def test_only_a_frozen_model_is_still(folder):
 def test_a_written_configuration_is_enough(folder, tmp_path):
     moved = shutil.copytree(folder, tmp_path / "moved")
     first = HFVisionTower(name=str(moved), width=8)
-    assert "id2label" not in json.loads(first.written)
+    assert "id2label" not in json.loads(first.config_json)
     shutil.rmtree(moved)
-    again = HFVisionTower(name=str(moved), width=8, pretrained=False, config=first.written)
+    again = HFVisionTower(name=str(moved), width=8, pretrained=False, config=first.config_json)
     again.load_state_dict(first.state_dict())
     torch.testing.assert_close(again(pictures(32)).tokens, first.eval()(pictures(32)).tokens)
-    assert again.written == first.written
+    assert again.config_json == first.config_json
 
 
 def test_states_of_another_model_are_refused(folder):

@@ -19,7 +19,7 @@ from counterfoil.data.features import Array, FeatureArray
 
 
 def is_embeddings(folder: Path) -> bool:
-    """Whether a folder contains such vectors."""
+    """Return True if a folder contains such vectors."""
     return (folder / "images.npy").exists() or (folder / "texts.npy").exists()
 
 

@@ -55,7 +55,7 @@ class _ImageEntry:
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder contains a list of captions, or captions beside images."""
+    """Return True if a folder contains a list of captions, or captions beside images."""
     if any((folder / name).exists() for name in LISTS):
         return True
     return any(is_picture_name(f) and f.with_suffix(".txt").exists() for f in _files(folder))
@@ -269,7 +269,7 @@ _NO_CAPTIONS = (*_NOTES, "decisions")
 
 
 def is_image_folder(folder: Path) -> bool:
-    """Whether a folder contains images, and no file that could be captions."""
+    """Return True if a folder contains images, and no file that could be captions."""
     if not folder.is_dir():
         return False
     files = _files(folder)

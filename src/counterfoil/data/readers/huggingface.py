@@ -46,13 +46,13 @@ class DatasetPictures(Pictures):
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Whether a folder was written by ``save_to_disk``."""
+    """Return True if a folder was written by ``save_to_disk``."""
     several = (folder / "dataset_dict.json").exists()
     return several or all((folder / n).exists() for n in ("dataset_info.json", "state.json"))
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a path is a parquet file, or a folder with parquet files."""
+    """Return True if a path is a parquet file, or a folder with parquet files."""
     return path.suffix == ".parquet" if path.is_file() else any(path.glob("*.parquet"))
 
 

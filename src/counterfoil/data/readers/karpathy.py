@@ -66,7 +66,7 @@ def read_karpathy(
 
 
 def is_karpathy(path: Path) -> bool:
-    """Whether a file looks like one, by its name and first characters."""
+    """Return True if a file looks like one, by its name and first characters."""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:

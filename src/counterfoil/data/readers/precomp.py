@@ -66,7 +66,7 @@ class _StoredSplit:
 
 
 def is_precomp(folder: Path) -> bool:
-    """Whether a folder contains files of a split."""
+    """Return True if a folder contains files of a split."""
     return bool(_splits(folder))
 
 

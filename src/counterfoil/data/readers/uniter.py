@@ -268,7 +268,7 @@ class ImageDatabase(RegionRecords):
 
 
 def is_image_database(folder: Path) -> bool:
-    """Whether a folder is an ``img_db`` of UNITER, or one of its environments."""
+    """Return True if a folder is an ``img_db`` of UNITER, or one of its environments."""
     if (folder / "txt2img.json").exists() or not folder.is_dir():
         return False
     return (folder / "data.mdb").exists() or bool(_environments(folder))
@@ -329,7 +329,7 @@ class StoredCaption:
 
 
 def is_text_database(folder: Path) -> bool:
-    """Whether a folder is a ``txt_db`` of UNITER, or holds some."""
+    """Return True if a folder is a ``txt_db`` of UNITER, or holds some."""
     return bool(_text_databases(folder))
 
 
@@ -479,7 +479,7 @@ class DetectorTable(RegionRecords):
 
 
 def is_detector_table(path: Path) -> bool:
-    """Whether a path is a table of bottom-up attention, or a folder of them."""
+    """Return True if a path is a table of bottom-up attention, or a folder of them."""
     files = _tables(path)
     if not files:
         return False

@@ -56,7 +56,7 @@ class TarPictures(Pictures):
 
 
 def is_webdataset(path: Path) -> bool:
-    """Whether a path is a tar file, or a folder with tar files."""
+    """Return True if a path is a tar file, or a folder with tar files."""
     return path.suffix == ".tar" if path.is_file() else any(path.glob("*.tar"))
 
 

@@ -131,11 +131,11 @@ class Phrase:
 
     @property
     def is_plural(self) -> bool:
-        """Whether it stands for several things."""
+        """True if it denotes several things."""
         return (self.count or 1) > 1
 
     def fits(self, thing: Thing) -> bool:
-        """Whether the words other than the number are true of a thing."""
+        """Return True if the words other than the number are true of a thing."""
         pairs = zip((self.size, self.pattern, self.colour, self.shape), thing.look)
         return all(claimed in (None, actual) for claimed, actual in pairs)
 

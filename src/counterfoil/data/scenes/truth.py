@@ -53,13 +53,13 @@ from counterfoil.data.scenes.world import OPPOSITE, RELATIONS, Dice, Scene, Thin
 
 
 def is_true(caption: str, scene: Scene) -> bool | None:
-    """Whether a caption is true of a scene; None where the grammar does not cover it."""
+    """Return whether a caption is true of a scene; None where the grammar does not cover it."""
     parsed = parse(caption)
     return None if parsed is None else holds(parsed.form, scene)
 
 
 def holds(form: Form, scene: Scene) -> bool:
-    """Whether a claim is true of a scene."""
+    """Return True if a claim is true of a scene."""
     things = scene.things
     if len(form.phrases) > len(things):  # no thing is assigned to two phrases
         return False
@@ -313,7 +313,7 @@ def _swaps(parsed: Parse) -> Iterator[tuple[str, list[Edit]]]:
 
 
 def _same_frame(parsed: Parse, one: Span, other: Span) -> bool:
-    """Whether two spans can be exchanged: nouns of one number, or modifiers of one length."""
+    """Return True if two spans can be swapped: nouns of one number, or modifiers of one length."""
     if one.kind == "object":
         first, second = parsed.words[one.start], parsed.words[other.start]
         return SHAPE_OF[first][1] == SHAPE_OF[second][1]

@@ -125,7 +125,7 @@ class Scene:
 
 
 def relates(relation: str, one: Thing, other: Thing) -> bool:
-    """Whether one thing stands in a relation to another."""
+    """Return True if one thing stands in a relation to another."""
     match relation:
         case "left of":
             return other.x - one.x >= APART
@@ -141,7 +141,7 @@ def relates(relation: str, one: Thing, other: Thing) -> bool:
 
 
 def within(one: Thing, other: Thing, gap: int) -> bool:
-    """Whether at most `gap` lies between the rims of two things."""
+    """Return True if at most `gap` lies between the rims of two things."""
     reach = one.radius + other.radius + gap
     return (one.x - other.x) ** 2 + (one.y - other.y) ** 2 <= reach**2
 
@@ -248,7 +248,7 @@ def _somewhere(look: Thing, placed: list[Thing], dice: Dice) -> Thing:
 
 
 def _clear(thing: Thing, others: list[Thing]) -> bool:
-    """Whether a thing is inside the picture, overlaps no other, and has no ambiguous relation."""
+    """Return True if a thing is inside the picture and its relations to others are clear."""
     low, high = EDGE + thing.radius, 1000 - EDGE - thing.radius
     if not (low <= thing.x <= high and low <= thing.y <= high):
         return False

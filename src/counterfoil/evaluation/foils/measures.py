@@ -58,7 +58,7 @@ class FoilScore:
 
     @property
     def suspicious(self) -> bool:
-        """Whether even the lower end is far above chance, as no blind model's should be."""
+        """True if even the lower end is far above chance, as no blind model's should be."""
         return self.interval.low > self.chance + MARGIN
 
     def to_dict(self) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class ScoredCaptions:
 
 
 def choice_accuracy(scores: Tensor, *, name: str = "accuracy") -> ItemMeasure:
-    """Whether the caption in column 0 scores above all others.
+    """Share of items whose caption in column 0 scores above all others.
 
     `scores` (N, K) are those of the captions of each item, -inf where it has fewer.
     """

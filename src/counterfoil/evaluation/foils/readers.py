@@ -338,7 +338,7 @@ def _match(name: str, files: Sequence[Path]) -> Path | None:
 
 
 def _is_number(name: str) -> bool:
-    """Whether a name is a number alone, or a number after COCO's prefix."""
+    """Return True if a name is a number alone, or a number after COCO's prefix."""
     return re.fullmatch(r"(COCO_[a-z]+\d+_)?\d+", _stem(name)) is not None
 
 

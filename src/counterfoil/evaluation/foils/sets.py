@@ -133,7 +133,7 @@ def open_foil_set(
 
 
 def is_scenes(source: str) -> bool:
-    """Whether a source names rendered scenes."""
+    """Return True if a source names rendered scenes."""
     return source.partition(":")[0] == "scenes" and not Path(source).exists()
 
 

@@ -98,12 +98,12 @@ def config_of(name: str) -> Any:
         raise ValueError(_missing(name, error)) from error
 
 
-def written_config(name: str) -> str:
+def read_config_json(name: str) -> str:
     """Return the configuration of the model of this folder or name as JSON."""
-    return config_as_dict(config_of(name))
+    return config_to_json(config_of(name))
 
 
-def config_as_dict(config: Any) -> str:
+def config_to_json(config: Any) -> str:
     """Return a configuration as JSON, as the argument `config` of towers takes it."""
     return json.dumps(json.loads(config.to_json_string(use_diff=False)), sort_keys=True)
 
@@ -178,7 +178,7 @@ def _check_depth(config: Mapping[str, Any]) -> None:
 
 
 def _read_config(written: str) -> Any:
-    # a card may come from anybody: no code or kernel of a repository that it names is fetched
+    # a card may be untrusted: no code or kernel of a repository that it names is fetched
     plain = {k: v for k, v in json.loads(written).items() if k not in FETCHED}
     return import_transformers().AutoConfig.for_model(plain.pop("model_type"), **plain)
 
@@ -273,7 +273,7 @@ class BertTextTower(PretrainedTower, TextTower):
         mask: int | None = None,
         config: str | None = None,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             name: folder or name of the model.
@@ -316,9 +316,9 @@ class BertTextTower(PretrainedTower, TextTower):
         return Embeddings(self.dropout(self.fc(states)), items.mask)
 
     @property
-    def written(self) -> str:
+    def config_json(self) -> str:
         """Its configuration as JSON, as the argument `config` takes it."""
-        return config_as_dict(self.body.config)
+        return config_to_json(self.body.config)
 
     def word_table(self) -> nn.Module:
         """Return the embedding table of token ids."""
@@ -358,7 +358,7 @@ class HFVisionTower(StatesTower):
         grid: int = 0,
         config: str | None = None,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             name: folder or name of the model.
@@ -378,7 +378,7 @@ class HFVisionTower(StatesTower):
         if grid < 0:
             raise ValueError(f"grid={grid} is not possible; give 0 or more cells a side")
         model = load_hf_model(name, pretrained=pretrained, config=config)
-        self.written = config or _without_classes(written_config(name))
+        self.config_json = config or _without_classes(read_config_json(name))
         self.width, self.trained, self.side = width, trained, grid
         self.body: nn.Module = getattr(model, "vision_model", model)
         self.body.requires_grad_(trained)
@@ -463,7 +463,7 @@ class TimmTower(StatesTower):
     def __init__(
         self, *, name: str, width: int = 512, trained: bool = True, pretrained: bool = True
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             name: timm's name of the model, as in "resnet50" or "vit_base_patch16_224.augreg_in21k".
@@ -552,7 +552,7 @@ class TimmGridTower(PretrainedTower, ImageTower):
         mirror: float = 0.0,
         cell_drop: float = 0.0,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             name: timm's name of the network.

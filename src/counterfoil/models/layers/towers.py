@@ -173,7 +173,7 @@ class Regions(ImageTower):
     """One linear layer per region (VSE++, SCAN); a global feature is a single region."""
 
     def __init__(self, *, features: int, width: int = 1024, region_drop: float = 0.0) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             features: width of the input features.
@@ -222,7 +222,7 @@ class MLPRegions(ImageTower):
         stacked: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             features: width of the input features.
@@ -284,7 +284,7 @@ class GRU(WordTower):
         word_drop: float = 0.0,
         drop_ends: bool = True,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             words: size of the vocabulary.
@@ -386,7 +386,7 @@ class PatchTower(ImageTower):
         channels: int = 32,
         depth: int = 2,
     ) -> None:
-        """Keyword arguments.
+        """Initialise the module.
 
         Args:
             size: side of a picture in pixels; a multiple of `patch`.

@@ -28,7 +28,7 @@ _STAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
 def is_stage_name(name: str) -> bool:
-    """Whether a stage can have this name.
+    """Return True if a stage can have this name.
 
     Other names, which have ``/``, ``.`` or ``:``, are model folders or names that `load_model`
     opens; a folder beside the caller is ``./folder``.
@@ -64,7 +64,7 @@ class Stage(ABC):
 
     @property
     def lacks_inputs(self) -> bool:
-        """Whether the stage reads results of others and names none."""
+        """True if the stage reads results of others and names none."""
         return False
 
     @property

@@ -324,7 +324,7 @@ def _provenance(context: RunContext, stage: Compare) -> Provenance:
 
 
 def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
-    """What pretrained models have forgotten; None where the first one is not pretrained."""
+    """Results of pretrained models before and after; None where the first is not pretrained."""
     first = context.stage(stage.results[0], Evaluate)
     if first.using or not first.models or len(stage.results) < 2:
         return None

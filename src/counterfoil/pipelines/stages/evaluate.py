@@ -30,7 +30,6 @@ from counterfoil.evaluation.metrics import (
     Protocol,
     RankedQueries,
     RecallMetrics,
-    Tie,
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
 from counterfoil.evaluation.results import result_table, results
@@ -41,7 +40,7 @@ from counterfoil.pipelines.stages.base import LATER, Stage, models_content
 from counterfoil.pipelines.state import RunContext
 from counterfoil.report.tables import terminal_table
 from counterfoil.scoring.encode import EmbeddedDataset
-from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.reducers import Tie, TopK
 from counterfoil.scoring.stream import stream_scores
 
 TOP = 10  # items of every list that are saved

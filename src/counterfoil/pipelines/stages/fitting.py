@@ -153,7 +153,7 @@ def region_classes(train: ImageTextDataset) -> int:
 def _pretrained_config(model: RetrievalModel) -> str | None:
     """The configuration of the pretrained model inside, if there is one."""
     inside = (part for part in model.modules() if isinstance(part, PretrainedPart))
-    return next((part.written for part in inside), None)
+    return next((part.config_json for part in inside), None)
 
 
 def _load_start_weights(start: Model, model: RetrievalModel, stage: ModelStage) -> None:
@@ -192,7 +192,7 @@ def limit_minutes(plan: TrainConfig, left: float | None) -> TrainConfig:
 
 
 def is_finished(context: RunContext, stage: ModelStage) -> bool:
-    """Whether the model is saved although the run was killed before it could record that."""
+    """Return True if the model is saved although the run was killed before it could record that."""
     folder = context.place(stage.name) / MODEL
     if not (folder / CARD).is_file():
         return False

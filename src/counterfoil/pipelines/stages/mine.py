@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -15,6 +15,7 @@ from counterfoil.core.config import Config, parse_literal
 from counterfoil.core.console import info
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.tensors import read_tensors, write_tensors
+from counterfoil.core.types import Precision
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import PhraseParser
 from counterfoil.model import load_model
@@ -32,8 +33,6 @@ from counterfoil.scoring.encode import EmbeddedDataset
 
 BATCH, SAMPLES = 128, 4096  # of the hardness in the report
 HARDNESS = "hardness.safetensors"
-
-MinePrecision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class Mine(Stage):
     guides: tuple[str, ...] = field(default=(), metadata=LATER)
     proposing: tuple[str, ...] = field(default=(), metadata=LATER)
     proposals: int = field(default=4, metadata=LATER)
-    precision: MinePrecision = field(default="fp32", metadata=LATER)
+    precision: Precision = field(default="fp32", metadata=LATER)
     models: tuple[str, ...] = field(default=(), metadata=LATER)
     graph: Config[PhraseParser] | None = field(default=None, metadata=LATER)
 
@@ -77,7 +76,7 @@ class Mine(Stage):
             )
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
-        parse_literal(MinePrecision, self.precision, "a precision of mining")
+        parse_literal(Precision, self.precision, "a precision of mining")
         if self.precision != "fp32" and (self.proposing or self.filters.score_settings):
             raise ValueError(
                 f"precision={self.precision} goes with all pairs, and with filters of captions and "
@@ -162,7 +161,7 @@ def mining_request(
         guides=tuple(guides),
         proposing=tuple(proposing),
         proposals=proposals,
-        precision=cast(MinePrecision, precision),  # the stage checks it
+        precision=cast(Precision, precision),  # the stage checks it
     )
 
 

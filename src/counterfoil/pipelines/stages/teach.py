@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 import torch
 
@@ -28,6 +28,8 @@ from counterfoil.negatives.teachers import (
     TargetStore,
     Teacher,
     TeacherEnsemble,
+    TeacherForm,
+    TeacherInputs,
     TeacherModel,
     target_weighting,
     write_targets,
@@ -35,12 +37,9 @@ from counterfoil.negatives.teachers import (
 from counterfoil.pipelines.stages.base import LATER, Stage, models_content
 from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.state import RunContext, stop_watch
+from counterfoil.scoring.embedding_store import StoredPrecision
 
 EVERY = 1.0  # minutes between two checkpoints
-
-Form = Literal["stored", "models"]
-StorePrecision = Literal["fp32", "fp16"]
-Inputs = Literal["clean", "same"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +73,16 @@ class ComputeTargets(GuideStage):
     kind: ClassVar[str] = "teach"
     using: tuple[str, ...] = ()
     models: tuple[str, ...] = field(default=(), metadata=LATER)
-    form: Form = "stored"
-    precision: StorePrecision = "fp32"
-    inputs: Inputs = "clean"
+    form: TeacherForm = "stored"
+    precision: StoredPrecision = "fp32"
+    inputs: TeacherInputs = "clean"
     standardise: bool = False
 
     def __post_init__(self) -> None:
         for value, known, name in (
-            (self.form, Form, "a form of teachers"),
-            (self.precision, StorePrecision, "a precision of stored encodings"),
-            (self.inputs, Inputs, "what teachers see"),
+            (self.form, TeacherForm, "a form of teachers"),
+            (self.precision, StoredPrecision, "a precision of stored encodings"),
+            (self.inputs, TeacherInputs, "an input of teachers"),
         ):
             parse_literal(known, value, name)
         if self.inputs == "same" and self.form == "stored":

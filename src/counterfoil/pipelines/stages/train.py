@@ -134,7 +134,7 @@ class Train(ModelStage):
 
     @property
     def screens_lists(self) -> bool:
-        """Whether mined lists are offered to its proposer, and not drawn from."""
+        """True if mined lists are offered to its proposer, and not drawn from."""
         return bool(self.candidates.provides) and self.candidates.source == "mined"
 
     @property
@@ -380,7 +380,7 @@ def _proposers(stage: Train) -> tuple[Config[OnlineMiner], ...]:
 
 
 def _other_processor(context: RunContext, stage: Train) -> bool:
-    """Whether a stage and its filler see their inputs with different processors."""
+    """Return True if a stage and its filler see their inputs with different processors."""
     if stage.filler is None:
         return False
     filler, own = _processor(context, stage, stage.filler), _processor(context, stage, stage.start)
