@@ -896,7 +896,7 @@ indexed $clip :: search my-index 'a dog' --find pictures
 indexed $clip :: search my-index 'a dog' --as word => 'word' is not one of | picture
 indexed $clip :: search my-index nope.jpg => nope.jpg does not exist | no image of | has this id
 indexed $clip :: search my-index ' ' => caption 0 of 1 is empty
-indexed $clip :: search my-index 'a dog' --depth 9 => --depth says how much is re-ranked | --rerank
+indexed $clip :: search my-index 'a dog' --depth 9 => --depth is the number of re-ranked | --rerank
 indexed $clip :: search my-index 'a dog' --rerank $regions => reads stored features | --features
 indexed $clip :: search my-index 'a dog' --rerank $clip --depth 5
     => 10 results are wanted | only the first 5

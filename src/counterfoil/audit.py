@@ -1,7 +1,7 @@
 """Data set audit: leaks, duplicates, captions that do not match, false negatives, and a page.
 
-The page lets a person keep, drop, fix or confirm each finding and saves the choices as a
-corrections file (`counterfoil.data.corrections`), which every reader of the data honours.
+On the page a person keeps, drops, fixes or confirms each finding and saves the choices as a
+corrections file (`counterfoil.data.corrections`), which every reader of the data applies.
 """
 
 from __future__ import annotations

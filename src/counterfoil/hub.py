@@ -363,7 +363,7 @@ def interpolate(
     source: DataSource | None = None,
     other: DataSource | None = None,
 ) -> float:
-    """Save the interpolated weights that are best on dev, and print what all of them forget.
+    """Save the interpolated weights that are best on dev, and print how much each model forgets.
 
     Returns the share of the tuned weights, alpha; the saved card has the RSum on dev of each.
 

@@ -200,7 +200,7 @@ def _check_calls(spec: Config[Any], path: Path) -> None:
 
 
 def _check_sources(call: Config[Any], path: Path) -> None:
-    """Refuse a pretrained part that does not carry its configuration: it would ask the hub."""
+    """Refuse a pretrained part that does not carry its configuration: it would be downloaded."""
     known = inspect.signature(call.make).parameters
     if "pretrained" not in known:
         return
@@ -220,8 +220,8 @@ def _check_sources(call: Config[Any], path: Path) -> None:
 class _BoundedBuild(TorchFunctionMode):
     """Limits what a model may allocate while it is built, by the tensors of its weights file.
 
-    A card that asks for a million layers or a vocabulary of billions ends here before the memory
-    is touched; whether shapes fit is checked afterwards, when the weights are loaded.
+    A card with a million layers or a vocabulary of billions fails here, before memory is
+    allocated; shapes are checked afterwards, when the weights are loaded.
     """
 
     MAKERS = frozenset(
@@ -246,7 +246,7 @@ class _BoundedBuild(TorchFunctionMode):
         size = options.get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
         sides = [side for side in size if isinstance(side, int)]
         if self.calls < 0 or (func in self.MAKERS and math.prod(sides) > self.numbers):
-            raise ValueError(f"{self.path} asks for a much larger model than its weights are")
+            raise ValueError(f"{self.path} describes a much larger model than its weights are")
         return func(*args, **options)
 
 
@@ -291,7 +291,7 @@ def download_model(name: str, *, revision: str | None = None) -> Path | None:
     except LocalEntryNotFoundError as error:
         raise ValueError(
             f"{name} cannot be loaded as a Hugging Face model: it is no folder here, and the hub "
-            "cannot be asked; give a folder with config.json and weights, or go online"
+            "cannot be reached; give a folder with config.json and weights, or go online"
         ) from error
     except (OSError, EntryNotFoundError, HFValidationError):  # no model, or another library's
         return None

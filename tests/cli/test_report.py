@@ -134,7 +134,7 @@ def test_what_was_measured_otherwise_is_set_apart(tmp_path, reported):
     plain, page, shown = reported(*(tmp_path / name for name in "abc"))
     assert [part["name"] for part in plain["runs"]] == ["a/a", "c/c"]
     assert list(plain["apart"]) == ["b/b"]
-    assert "set apart, for they were measured on other data or otherwise: b/b" in shown
+    assert "not compared, as they were measured on other data or by another protocol: b/b" in shown
     assert "Measured otherwise" in page
 
 

@@ -453,5 +453,5 @@ def test_proposals_of_another_corpus_are_refused() -> None:
     far = HardNegativeLists(proposed.texts + texts, proposed.images)
     with pytest.raises(ValueError, match=f"text row .* was proposed, but there are {texts}; prop"):
         rerank_proposals(far, [given(torch.zeros(12, texts))], relation.text_to_image, **SIZES)
-    with pytest.raises(ValueError, match="no model is there to look at what was proposed"):
+    with pytest.raises(ValueError, match="no model is given to score the proposed pairs"):
         rerank_proposals(proposed, [], relation.text_to_image, **SIZES)

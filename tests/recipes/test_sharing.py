@@ -270,7 +270,7 @@ def test_where_nobody_can_be_asked_one_sentence_says_so(monkeypatch):
         raise LocalEntryNotFoundError("no net")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", nobody)
-    with pytest.raises(ValueError, match="no folder here, and the hub cannot be asked"):
+    with pytest.raises(ValueError, match="no folder here, and the hub cannot be reached"):
         model_module.download_model("nobody/nothing")
     assert model_module.download_model("bert-base-uncased") is None
     assert model_module.download_model("runs/deep/down") is None

@@ -115,7 +115,7 @@ def test_what_is_damaged_is_made_again(clip, processor, cache, encoded, capsys):
     path.write_bytes(whole)
     embedding_store._has_digests.cache_clear()  # as in another process
     again = taken(model_on_vectors(clip.model, processor))
-    assert "is damaged; what it held is encoded again" in " ".join(capsys.readouterr().err.split())
+    assert "is damaged; its items are encoded again" in " ".join(capsys.readouterr().err.split())
     assert encoded["texts"] == 2 * len(processor.dataset.texts)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     model_on_vectors(clip.model, processor)

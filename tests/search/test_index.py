@@ -141,7 +141,7 @@ def test_a_picture_from_a_fresh_process(place, tmp_path):
 
 def test_another_model_is_refused(place, tmp_path):
     for other in (place / "clip", recipes_cases.feature_model(tmp_path / "other")):
-        with pytest.raises(ValueError, match="cannot be compared; ask with the model of the"):
+        with pytest.raises(ValueError, match="cannot be compared; search with the model of the"):
             open_index(place / "index", model=other)
     open_index(place / "index", model=place / "mine")
 

@@ -28,7 +28,7 @@ def cache(
         float, typer.Option(min=0, help="Delete only what was written so many days ago.")
     ] = 0,
 ) -> None:
-    """List cached files and what they take, or delete them; they are made again when needed."""
+    """List cached files with their sizes, or delete them; they are made again when needed."""
     refuse_without(context, "clear", ("days",))
     from counterfoil.core.cache import KINDS, cached_files, remove_cached
     from counterfoil.core.console import output

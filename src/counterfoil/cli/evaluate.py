@@ -123,7 +123,7 @@ def evaluate(
 
 
 def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool) -> None:
-    """Refuse options that do not go together, or have no effect; extended: --eccv and its kin."""
+    """Refuse options that conflict or have no effect; `extended`: --eccv, --cxc or --foils."""
     if shortlist and not first:
         raise ValueError(
             "--depth and --full are about a shortlist, and no model makes one; name a model with "
@@ -142,7 +142,7 @@ def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool)
 
 
 def _compared(names: Sequence[str], *, ensemble: bool) -> dict[str, list[str]]:
-    """The models to compare, each a list of one or, for an ensemble, several, by short names.
+    """Models to compare, by short names; each is a list, of several for an ensemble.
 
     Raises:
         ValueError: a name is given twice.
@@ -261,7 +261,7 @@ def _show_comparison(
 
 
 def _open_attack(folder: Path, dataset: ImageTextDataset) -> CaptionAttack:
-    """A split with the foils that were written of it."""
+    """A split with the stored foils of its captions."""
     from counterfoil.evaluation.foils.attack import CaptionAttack
     from counterfoil.negatives.generation.store import GeneratedStore
 

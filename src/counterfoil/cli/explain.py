@@ -231,7 +231,7 @@ def explain_many(
         order = "greatest doubt" if by_doubt else "lowest score"
         protocol = f"{dataset.name}: {captions:,} captions; {order} first"
         if truncated:
-            protocol += f"; {truncated:,} too long for the model, judged as far as it reads"
+            protocol += f"; {truncated:,} too long for the model, explained up to its limit"
         summary = ""
         if best and best[0][2].doubts:
             summary = (

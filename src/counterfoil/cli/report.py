@@ -49,4 +49,4 @@ def report(
     analysis.publish(page)
     if apart := analysis.numbers["apart"]:
         names = ", ".join(apart)
-        output(f"set apart, for they were measured on other data or otherwise: {names}")
+        output(f"not compared, as they were measured on other data or by another protocol: {names}")

@@ -120,7 +120,7 @@ def search(
             hits = index.search(query, top, find=find, min_probability=min_probability)
         elif min_probability is not None:
             raise ValueError(
-                f"{query!r} is asked for as {kind}, and probabilities are those of images found by "
+                f"{query!r} is a query by {kind}, and probabilities are those of images found by "
                 "a caption; leave out --min-probability"
             )
         else:

@@ -1,6 +1,6 @@
 """Mine offline hard negatives: the hardest wrong counterparts over the whole data set.
 
-`mine_hard_negatives` is the front door: a model and a data set in, lists out. Below it work
+`mine_hard_negatives` takes a model and a data set and returns ranked lists. It is built on
 `mine_lists` (all pairs in float32), `mine_half_precision` (all pairs in bfloat16, few again in
 float32, the same lists) and `rerank_proposals` (an embedding model proposes, a slower one decides).
 """
@@ -161,7 +161,7 @@ def _open_models(models: Sequence[Model | str]) -> list[Model]:
 
 
 class StreamOptions(TypedDict, total=False):
-    """Options of the pass over all scores that may be left out.
+    """Optional settings of the pass over all scores.
 
     Attributes:
         memory: bytes, see `stream_scores`.
@@ -477,12 +477,12 @@ def mine_half_precision(
 ) -> tuple[HardNegativeLists, Certificate]:
     """Mine the lists of `mine_lists`, with the matrix in bfloat16 and few of its pairs in float32.
 
-    Every query keeps `slack` more than is wanted; these pairs are scored again in float32, and the
-    queries that are not certain then (see `Certificate`) are mined again. If the bound holds, the
-    lists are those of `mine_lists`, but for scores that differ by less than 1e-6, because pairs are
-    multiplied in another order. They are the same for any number of processes. Only scores whose
-    large products follow autocast gain, such as those of attention; plain cosines are in float32
-    either way.
+    Every query keeps `slack` more entries than its list; these pairs are scored again in float32,
+    and the queries that are not certain then (see `Certificate`) are mined again. If the bound
+    holds, the lists are those of `mine_lists`, but for scores that differ by less than 1e-6,
+    because pairs are multiplied in another order. They are the same for any number of processes.
+    Only scores whose large products follow autocast gain, such as those of attention; plain cosines
+    are in float32 either way.
 
     The bound is measured on the short lists, not proven for the other pairs. Only the bfloat16 pass
     is resumed where it was stopped; the later steps start anew.
@@ -584,9 +584,9 @@ def rerank_proposals(
 ) -> HardNegativeLists:
     """Choose the hardest of the negatives that another model has proposed.
 
-    An embedding model lists, with `mine_lists`, more than is wanted; a slow model (cross-attention,
-    a reranker) scores those pairs only. What was not proposed cannot be listed: with proposals as
-    long as the data set the lists are those of `mine_lists`, but for scores that differ by less
+    An embedding model proposes long lists, made with `mine_lists`; a slow model (cross-attention, a
+    reranker) scores those pairs only. A pair that was not proposed cannot be listed. With proposals
+    as long as the data set the lists are those of `mine_lists`, but for scores that differ by less
     than 1e-6, because pairs are multiplied in another order. They are the same for any number of
     processes.
 
@@ -625,7 +625,7 @@ def rerank_proposals(
 def _check_proposed(members: Sequence[EmbeddedDataset], texts: Tensor, images: Tensor) -> None:
     sizes = len(texts), len(images)
     if not members:
-        raise ValueError("no model is there to look at what was proposed; give at least one")
+        raise ValueError("no model is given to score the proposed pairs; give at least one")
     for member in members:
         encoded = len(member.images), len(member.texts)
         if sizes != encoded:

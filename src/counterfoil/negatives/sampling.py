@@ -41,7 +41,7 @@ class NegativeSampler(Protocol):
 
 @final
 class RoleSubset:
-    """A sampler restricted to the roles that a loss needs, so that nothing is encoded in vain.
+    """A sampler restricted to the roles that a loss needs, so that nothing unused is encoded.
 
     Raises:
         ValueError: the loss needs none of the sampler's roles.
@@ -74,7 +74,7 @@ class RandomNegativeSampler:
 
     >>> negatives = RandomNegativeSampler(relation=Relation(torch.tensor([0, 0, 1]), images=2))
     >>> pairs = negatives.draw(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
-    >>> pairs[Role.HARD_TEXT].text.flatten(), drawn[Role.HARD_IMAGE].image.flatten()
+    >>> pairs[Role.HARD_TEXT].text.flatten(), pairs[Role.HARD_IMAGE].image.flatten()
     (tensor([2, 2]), tensor([1, 1]))
     """
 
@@ -161,8 +161,8 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("texts", 0), ("images", 0), ("count", 1)):
-            if (given := getattr(self, name)) is not None and given < least:
-                raise ValueError(f"{name}={given}: at least {least} is needed")
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name}={value}: at least {least} is needed")
 
 
 @final
@@ -175,13 +175,13 @@ class OfflineNegativeSampler:
     companion and are not drawn.
 
     When the negative text describes the negative image, both derived pairs are true, and both
-    negatives are drawn again. With lists of some hundreds this is rare and a second draw settles
-    it; but an anchor whose lists are nearly all of one image could be drawn without end. So after
-    16 redraws the anchors that are left are drawn exactly: all pairs of their two lists that do not
-    belong together are written out, and one of them is taken. For independent ranks this changes
-    nothing but the time: redrawing until a pair is wrong is uniform over the wrong pairs, and so is
-    the exact draw. For tied ranks, whose few pairs may all be true, the exact draw is from untied
-    ones, too. That a wrong pair exists for every anchor is checked at the start.
+    negatives are drawn again. With lists of some hundreds this is rare and a second draw suffices;
+    but for an anchor whose lists are nearly all of one image redraws may never end. So after
+    16 redraws the remaining anchors are drawn exactly: all pairs of their two lists that do not
+    belong together are enumerated, and one of them is drawn. For independent ranks this changes
+    only the time: redrawing until a pair is wrong is uniform over the wrong pairs, and so is the
+    exact draw. For tied ranks, whose few pairs may all be true, the exact draw includes untied
+    pairs. The constructor checks that every anchor has a wrong pair.
 
     Attributes:
         lengths: of the given lists of texts and of images.
@@ -242,7 +242,7 @@ class OfflineNegativeSampler:
         return hard_text, self._images[texts, image_rank].long()
 
     def corresponds(self, hard_text: Tensor, hard_image: Tensor) -> Tensor:
-        """Return whether the text describes the image, which makes both derived pairs true."""
+        """Return True where the text describes the image, which makes both derived pairs true."""
         return self.relation.text_to_image[hard_text] == hard_image
 
     def _draw(self, anchor: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -306,7 +306,7 @@ def hardest_entries(
     def first(entries: Tensor, count: int, what: str) -> Tensor:
         if count > entries.shape[1]:
             raise ValueError(
-                f"{count} {what} were asked for, but the lists keep {entries.shape[1]}; ask for "
+                f"{count} {what} are wanted, but the lists hold {entries.shape[1]}; ask for "
                 "fewer or mine longer lists"
             )
         return entries[:, :count] if count else entries

@@ -150,7 +150,7 @@ class StreamCheckpoint:
             if file.refusal:
                 raise ValueError(file.refusal)
             if file.damage and distributed.rank() == 0:
-                warn(f"{file.damage}; what it held is scored again")
+                warn(f"{file.damage}; its tiles are scored again")
         self._old = [
             self._parts.path(file.number) for file in mine if file.number != distributed.rank()
         ]

@@ -369,7 +369,7 @@ def _is_cached(folder: Path) -> bool:
     exists = (folder / NOTE).is_file()
     valid = exists and _has_digests(folder)
     if exists and not valid:
-        warn(f"{folder} is damaged; what it held is encoded again")
+        warn(f"{folder} is damaged; its items are encoded again")
     return not distributed.all_reduce_max(int(not valid))
 
 

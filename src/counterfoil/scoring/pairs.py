@@ -1,4 +1,4 @@
-"""Scores of chosen pairs: of lists that another model has proposed, without the whole matrix."""
+"""Scores of listed pairs, such as another model's proposals, without the whole matrix."""
 
 from __future__ import annotations
 

@@ -462,7 +462,7 @@ class PairRanks(ScoreReducer):
 
 @final
 class TrueScores(ScoreReducer):
-    """The score of each text with the image it describes, as it stands in the matrix."""
+    """The score of each text with the image it describes."""
 
     scores: Tensor  # (T,) float32, -inf for a text of no image; filled by `merge`
 

@@ -1,8 +1,8 @@
 """Approximate nearest neighbours: the backend protocol, FAISS and Milvus.
 
 A backend only proposes candidates; the index then computes their scores itself, so that scores are
-the same with every backend. The exact backend is no backend at all: the collection compares a query
-with everything it holds.
+the same with every backend. Exact search needs no backend: the collection compares a query with all
+of its vectors.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class MilvusBackend:
 
 @contextmanager
 def _milvus_errors(address: str) -> Iterator[None]:
-    """Turn Milvus errors, which it also logs over a page, into one sentence."""
+    """Turn Milvus errors into one sentence, without its log of them."""
     import milvus_lite.server_manager  # noqa: F401 - creates its logger, which is silenced below
     from pymilvus.exceptions import MilvusException
 

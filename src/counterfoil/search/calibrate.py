@@ -1,4 +1,4 @@
-"""The probability that a result of a search matches its query, rather than being the least bad.
+"""Calibration: the probability that a search result matches its query.
 
 A query is compared with its own null distribution: its scores with the images of the index, without
 the highest per cent. A result has three features, all of which grow with its score:

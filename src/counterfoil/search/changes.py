@@ -23,7 +23,7 @@ _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file sy
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetChanges:
-    """Rows of a data set that have to be encoded, and rows of an index that they replace."""
+    """Rows of a data set to encode, and rows of an index that they replace."""
 
     images: list[int] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)
@@ -75,7 +75,7 @@ def compare_dataset(
         raise ValueError(
             f"{(image_conflicts or text_conflicts)[0]!r} of {dataset.name} is another {kind} that "
             f"{index.folder} holds under this id ({', '.join(numbers)}); give their ids a "
-            "--prefix, or let them take the place of the others with --exchange"
+            "--prefix, or replace the others with --exchange"
         )
     return changes
 

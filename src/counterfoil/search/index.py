@@ -476,13 +476,13 @@ class SearchIndex:
             raise ValueError(f"{self.folder} holds {self.description}; there are no {find} to find")
 
     def check_probability(self, least: float, find: SearchTarget) -> None:
-        """Raise a `ValueError` where results have no probability, or it is none."""
+        """Raise a `ValueError` for results without probabilities, or a number outside 0 to 1."""
         if not 0 <= least <= 1:
             raise ValueError(f"the lowest probability is {least}; give a number from 0 to 1")
         if find != "images" or self._reranker is not None:
             raise ValueError(
                 "probabilities are those of images found by a caption, without a re-ranker; leave "
-                "the lowest probability out, or search so"
+                "the lowest probability out, or search for images by a caption"
             )
         if len(self.vectors.images) < MIN_IMAGES:
             raise ValueError(
@@ -500,7 +500,7 @@ class SearchIndex:
         if model.identity() != self.vectors.state.identity:
             raise ValueError(
                 f"{self.folder} was made with {self.model_name}, and {model.name} is "
-                "another model or was trained on since: their vectors cannot be compared; ask "
+                "another model or was trained on since: their vectors cannot be compared; search "
                 "with the model of the index, or make an index with this one"
             )
 
@@ -682,8 +682,8 @@ def check_single_vectors(model: Model, images: Embeddings | None, texts: Embeddi
     for encoded in (images, texts):
         if encoded is not None and (encoded.tokens.shape[1] != 1 or encoded.gram is not None):
             raise ValueError(
-                f"{model.name} does not make one vector of an image or a caption, so that an index "
-                "cannot hold what it makes; make the index with a model that does, as vsepp or "
+                f"{model.name} does not make one vector of an image or a caption, and an index "
+                "holds one for each item; make the index with a model that does, as vsepp or "
                 "CLIP, and re-rank with this one: `counterfoil search INDEX QUERY --rerank "
                 f"{model.name}`"
             )

@@ -178,5 +178,7 @@ def open_reranker(
     if name:
         return Reranker(load_model(name), DEFAULT_DEPTH if depth is None else depth, dataset)
     if depth is not None:
-        raise ValueError("--depth says how much is re-ranked, and no model does; add --rerank")
+        raise ValueError(
+            "--depth is the number of re-ranked results, and no model re-ranks; add --rerank"
+        )
     return None

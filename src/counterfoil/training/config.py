@@ -271,7 +271,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place_of(self, module: nn.Module) -> Iterator[None]:
-        """Lend the model the average while the block runs."""
+        """Put the average into the model while the block runs."""
         now = {name: value.clone() for name, value in module.state_dict().items()}
         module.load_state_dict(self.shadow)
         try:

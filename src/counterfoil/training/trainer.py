@@ -1,7 +1,7 @@
 """Train a model: epochs of steps, the best epoch on dev kept, resumable at any step.
 
-`Trainer` is the front for users, `fit` the function with every setting that stages of a pipeline
-use, `TrainingLoop` the engine under both and under pre-training.
+`Trainer` is the public class, `fit` the function with all settings, which pipeline stages call, and
+`TrainingLoop` the loop that both share with pre-training.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ class TrainingLoop(Generic[B]):
     ) -> None:
         self.config, self.module, self.stream = config, module, stream
         self.checkpoints = checkpoints
-        # the logger comes after mining and dev evaluation, whose time is none of its steps'
+        # the logger runs after mining and dev evaluation, so that their time is not that of steps
         self.callbacks = [*callbacks, MetricsLogger(), CollapseWarning()]
         self.batches_per_epoch = len(stream.sampler)
         self.per_epoch = config.steps_per_epoch(self.batches_per_epoch)
         self.total = config.total(self.batches_per_epoch)
-        # before the optimiser and the average are built: both look at what moves
+        # before the optimiser and the average are built: both read which parameters are trained
         seed_everything(config.seed)
         config.optimiser.freeze_in(module)
         self.update = OptimizerStep(config, module)
@@ -179,7 +179,7 @@ class TrainingLoop(Generic[B]):
 
     @contextmanager
     def evaluation_model(self) -> Iterator[RetrievalModel]:
-        """Lend the model in evaluation mode, with averaged weights if there are any."""
+        """Yield the model in evaluation mode, with averaged weights if there are any."""
         self.module.eval()
         averaged = self.average.in_place_of(self.module.model) if self.average else nullcontext()
         with torch.no_grad(), averaged:
@@ -187,7 +187,7 @@ class TrainingLoop(Generic[B]):
         self.module.train()
 
     def evaluation_weights(self) -> Mapping[str, Tensor]:
-        """The weights that `evaluation_model` lends."""
+        """The weights of `evaluation_model`."""
         return self.average.shadow if self.average else self.module.model.state_dict()
 
     def _restore(self, *, resume: bool) -> None:
@@ -249,7 +249,7 @@ class TrainingLoop(Generic[B]):
 
     def _save_or_stop(self) -> bool:
         """Write a checkpoint when one is due; return whether training stops here."""
-        # processes agree on a stop by a collective, so several ask at logged steps only
+        # a stop is agreed on by a collective call, so several processes check at logged steps only
         if not self.logs and distributed.size() > 1:
             return False
         reason, due = self.stop.decide()
@@ -297,18 +297,18 @@ def fit(
     run: str = "",
     resume: bool = False,
 ) -> TrainResult:
-    """Train a model in place, with every setting there is; see `Trainer` for the short way.
+    """Train a model in place, with all settings; `Trainer` has a shorter interface.
 
     Every process of a group calls this with the same arguments. ``metrics.jsonl``, ``checkpoints/``
     and re-mined ``lists/`` are written to the folder. Negatives come from three places: `draws` are
     drawn before a batch is encoded; `candidates` are pairs that the online miner, `proposer`,
     screens with the present model; `refresh` lets the model mine `train` anew, after which `draw`
     says how its own lists are drawn from. `mask` leaves out negatives that the `guide` takes for
-    true pairs; `neighbours` join the captions of a batch as anchors; `partition` puts images into
-    one batch, where None shuffles. `evaluate` measures the model after each epoch, on every
-    process, and `plan.select` is one of its figures. `run` is a digest of what else the numbers
-    depend on: the recipe, the weights to begin from. With `resume` it continues from the last
-    checkpoint, if there is one; else earlier ones are removed.
+    true pairs; `neighbours` join the captions of a batch as anchors; `partition` chooses the images
+    of each batch, where None shuffles. `evaluate` measures the model after each epoch, on every
+    process, and `plan.select` is one of its figures. `run` is a digest of everything else that the
+    weights depend on, such as the recipe and the initial weights. With `resume` it continues from
+    the last checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
         ValueError: what the objective needs is not provided, or not early enough, a batch of the
@@ -408,7 +408,7 @@ def _remined_roles(
     return OfflineNegativeSampler.provides & objective.needs
 
 
-# The front: a Model in, a Model out.
+# The public class: takes a Model and returns a Model.
 
 
 class StoredNegatives(Protocol):
