@@ -67,7 +67,7 @@ def test_dropout_is_the_same_both_times(kind: str) -> None:
     one, other, made = step(kind, 0.5), step(kind, 0.5), batch()
     torch.manual_seed(1)
     whole = step_module._concatenate([one.encode(part) for part in step_module._pieces(made, 4)])
-    torch.stack(list(one.judge(made, whole).values())).sum().backward()
+    torch.stack(list(one.compute_losses(made, whole).values())).sum().backward()
     torch.manual_seed(1)
     cases.cached_backward(other, made, 4)
     near(cases.gradients(other), cases.gradients(one))

@@ -41,7 +41,7 @@ from counterfoil.training.remine import RemineConfig
         (ParameterGroup, {"match": "word.*", "begins": -1}, "begins=-1: give the epochs, from 0"),
         (RemineConfig, {"every": -1}, "every=-1"),
         (RemineConfig, {"texts": -2}, "texts=-2"),
-        (RemineConfig, {"filters": FilterConfig(guided=0.0)}, "a guide cannot judge lists that"),
+        (RemineConfig, {"filters": FilterConfig(guided=0.0)}, "a guide cannot filter lists that"),
         (PretrainTasks, {"mlm": -1.0}, "mlm=-1.0: a number from 0 on"),
         (PretrainTasks, {"words": 1.5}, "words=1.5: a number from 0 to 1"),
         (PretrainTasks, {"mlm": 0.0, "mrfr": 0.0, "mrckl": 0.0, "itm": 0.0}, "no task is left"),

@@ -289,5 +289,5 @@ def test_lists_that_are_gone(tmp_path: Path) -> None:
     while steps <= 2 * BATCHES:
         steps = train(tmp_path, replace(PLAN, minutes=1e-9), resume=True)[0].steps
     shutil.rmtree(tmp_path / "lists")
-    with pytest.raises(ValueError, match="is gone, the negatives that the training went on with"):
+    with pytest.raises(ValueError, match="is missing, the negatives of the interrupted training"):
         train(tmp_path, resume=True)

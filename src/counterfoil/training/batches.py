@@ -23,7 +23,7 @@ T = TypeVar("T")
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchStream:
-    """The batches of a training, each the same from the same seed wherever it begins."""
+    """The batches of a training; batch n depends on the seed and n alone, also after a resume."""
 
     processor: ProcessedDataset
     sampler: BatchSampler

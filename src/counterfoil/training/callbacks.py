@@ -112,7 +112,7 @@ class MetricsLogger(Callback):
 
 
 def check_finite_losses(losses: Mapping[str, float], step: int) -> None:
-    """Stop a training that broke down."""
+    """Raise a `ValueError` if a loss is not finite."""
     if bad := [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]:
         raise ValueError(
             f"training broke down by step {step}: {', '.join(bad)}; use a lower learning rate or "
@@ -163,7 +163,7 @@ class CollapseWarning(Callback):
         return (
             f"the loss has stayed at {loss:.4g} since step {progress.since}, which is what it is "
             f"when all scores are equal ({level:.4g}; 2 x batch x margin for a hinge on the "
-            "hardest negative): the model has stopped telling images and texts apart. Start again "
+            "hardest negative): the model no longer distinguishes images and texts. Start again "
             "with a lower learning rate or a warm-up of it, or with all negatives before the "
             "hardest one (SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), "
             "steps=...))"
@@ -174,8 +174,8 @@ class CollapseWarning(Callback):
 class DevEvaluation(Callback):
     """Evaluates the model after each epoch and saves the weights of the best one.
 
-    An epoch inside a warm-up of the loss is the best only until the first one behind it: its model
-    was trained by another loss than the one under test.
+    An epoch inside a warm-up of the loss is the best only until the first one after it: its model
+    was trained by another loss.
     """
 
     def __init__(self, evaluate: DevMetrics) -> None:

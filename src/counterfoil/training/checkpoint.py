@@ -143,7 +143,7 @@ class CheckpointFolder:
         return tensors
 
     def restore(self, moving: TrainState) -> TrainProgress | None:
-        """Take over the last checkpoint, generators included; None where there is none.
+        """Restore the last checkpoint, generators included; None where there is none.
 
         Raises:
             ValueError: it is damaged, or of another version, training or number of processes.
@@ -166,7 +166,9 @@ class CheckpointFolder:
         restore_random_states(with_prefix(tensors, "random"), about["python"])
         progress = TrainProgress(**about["progress"])
         progress.best = about["progress"]["best"] and BestEpoch(**about["progress"]["best"])
-        if distributed.rank() == 0:  # a kill may have come between a checkpoint and its tidying up
+        if (
+            distributed.rank() == 0
+        ):  # the process may have been killed before older checkpoints were removed
             self._remove_best_except(progress.best)
         return progress
 

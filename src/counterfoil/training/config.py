@@ -21,12 +21,12 @@ from counterfoil.core.types import Precision
 
 @dataclass(frozen=True, kw_only=True)
 class LRSchedule(ABC):
-    """A factor of the learning rate that depends on nothing but the step.
+    """A factor of the learning rate that depends on the step alone.
 
     Attributes:
         warmup: over how many steps the rate rises evenly to its full value; below 1 it is a share
             of all steps.
-        kind: which schedule it is, where it is written down as data.
+        kind: name of the schedule in JSON.
 
     Raises:
         ValueError: a negative warm-up.
@@ -132,14 +132,14 @@ class LinearLR(LRSchedule):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """Parameters that are treated apart.
+    """Parameters with settings of their own.
 
     Attributes:
         match: pattern of parameter names, as in ``text.bert.*``; those of the objective begin
             with ``objective.``.
         rate: multiplier of the learning rate.
         decay: weight decay of this group, or None for that of all.
-        begins: epochs, from 0, during which it does not move yet, nor costs a gradient.
+        begins: number of first epochs in which it is frozen, without gradients.
     """
 
     match: str
@@ -150,7 +150,8 @@ class ParameterGroup:
     def __post_init__(self) -> None:
         if self.begins < 0:
             raise ValueError(
-                f"begins={self.begins}: give the epochs, from 0, during which {self.match!r} stays"
+                f"begins={self.begins}: give the number of first epochs in which {self.match!r} is "
+                "frozen"
             )
 
 
@@ -169,8 +170,8 @@ class OptimizerConfig:
         betas: of the two running means.
         epsilon: added to the root of the second.
         clip: gradients are scaled down to this global norm; 0 leaves them.
-        groups: parameters that are treated apart.
-        freeze: patterns of parameters that do not move, as in heads that no term uses.
+        groups: parameters with settings of their own.
+        freeze: patterns of parameters that are not trained, as of heads that no loss uses.
 
     Raises:
         ValueError: a number out of range.
@@ -193,7 +194,7 @@ class OptimizerConfig:
             raise ValueError(f"clip={self.clip}, decay={self.decay}: neither may be below 0")
 
     def freeze_in(self, module: nn.Module) -> None:
-        """Stop the parameters of a step that are not to move; an error where there are none."""
+        """Freeze the parameters of a step that match `freeze`; an error where none are left."""
         named = dict(_named_parameters(module))
         for pattern in self.freeze:
             for name in _match_names(pattern, list(named), "freeze"):
@@ -202,7 +203,7 @@ class OptimizerConfig:
             raise ValueError(f"freeze={self.freeze} leaves no parameter to train")
 
     def build(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of a step's moving parameters; `set_rate` sets its learning rates."""
+        """The optimiser of a step's trainable parameters; `set_rate` sets its learning rates."""
         named = dict(_named_parameters(module))
         for group in self.groups:
             _match_names(group.match, list(named), "groups")
@@ -223,15 +224,15 @@ class OptimizerConfig:
         rule = torch.optim.Adam if self.rule == "adam" else torch.optim.AdamW
         return rule(settings, lr=self.rate, betas=self.betas, eps=self.epsilon)
 
-    def wake(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
-        """Let the groups move whose time has come after so many epochs, and no others."""
+    def unfreeze(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+        """Train the groups that begin by this epoch, and freeze those that begin later."""
         for group in optimiser.param_groups:
             if group["begins"]:
                 for parameter in group["params"]:
                     parameter.requires_grad_(epoch >= group["begins"])
 
     def _treatment(self, name: str, parameter: Tensor) -> tuple[float, float, int]:
-        """Multiplier of the rate, weight decay, and epochs before it moves."""
+        """Multiplier of the rate, weight decay, and number of frozen epochs."""
         decays = parameter.ndim > 1
         for group in self.groups:
             if fnmatchcase(name, group.match):
@@ -247,7 +248,7 @@ class OptimizerConfig:
 
 
 def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:
-    """Global norm of the gradients, after which they are scaled down to `limit` (0: left alone)."""
+    """Return the global norm of the gradients, and scale them down to `limit` (0: unchanged)."""
     norm: Tensor = nn.utils.clip_grad_norm_(parameters, limit if limit else torch.inf)
     return norm
 

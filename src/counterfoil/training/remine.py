@@ -42,7 +42,7 @@ TEXTS, IMAGES = 300, 60  # default list lengths: those of AOQ
 @final
 @dataclass(frozen=True, kw_only=True)
 class RemineConfig:
-    """Whether, and how often, the model in training mines the training split anew.
+    """Settings of re-mining the training split with the model in training.
 
     Attributes:
         every: epochs `every`, 2 * `every`, … counted from 0 begin with mining; 0 for none.
@@ -65,7 +65,7 @@ class RemineConfig:
                 raise ValueError(f"{name}={given}: it may not be below 0")
         if self.filters.needs_guide:
             raise ValueError(
-                "a guide cannot judge lists that are mined while training; leave guided out, or "
+                "a guide cannot filter lists that are mined while training; leave guided out, or "
                 "mine with it in a stage of its own"
             )
 
@@ -75,8 +75,9 @@ class Reminer(Callback):
     """Mines the training split at the beginning of epochs; batches then draw from the new lists.
 
     Stores are folders named after the run and the epoch they were mined at. All processes call
-    every method together; the first one writes. Till the first mining the stream's own lists are
-    drawn from, if there are any; of new lists only the roles that the objective needs are drawn.
+    every method together; the first one writes. Until the first mining, batches draw from the
+    stream's own lists, if there are any; of new lists only the roles that the objective needs are
+    drawn.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Reminer(Callback):
         place = self.folder / name
         if not (place / MANIFEST).is_file():
             raise ValueError(
-                f"{place} is gone, the negatives that the training went on with; train again in "
+                f"{place} is missing, the negatives of the interrupted training; train again in "
                 "another folder"
             )
         return self._sampler(self._open_store(place))
@@ -229,7 +230,7 @@ def check_remine(
             f"lists are to be mined every {plan.every} epochs, and no term of the objective needs "
             "them; choose another objective, or set refresh.every to 0"
         )
-    first = min(_silent_batches(cast("Loss", term)) for term in objective.terms.values())
+    first = min(_batches_without_lists(cast("Loss", term)) for term in objective.terms.values())
     if not listed and first < plan.every * batches:
         raise ValueError(
             f"the first lists are mined after {plan.every} epochs, at batch "
@@ -247,11 +248,13 @@ def check_remine(
             )
 
 
-def _silent_batches(term: Loss) -> float:
+def _batches_without_lists(term: Loss) -> float:
     """Return the number of first batches in which a loss needs no negatives from lists."""
     if not term.needs & OfflineNegativeSampler.provides:
         return float("inf")
     if not isinstance(term, SwitchAfter):
         return 0.0
-    first = _silent_batches(term.first)
-    return first if first < term.steps else max(float(term.steps), _silent_batches(term.second))
+    first = _batches_without_lists(term.first)
+    if first < term.steps:
+        return first
+    return max(float(term.steps), _batches_without_lists(term.second))

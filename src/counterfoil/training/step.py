@@ -1,13 +1,13 @@
 """One training step, as one module: encode, score the block, mine online, score pairs, losses.
 
-Where neither the loss nor the online miner looks at wrong pairs of the block, only its anchor
+Where neither the loss nor the online miner reads wrong pairs of the block, only its anchor
 pairs are scored. Where the whole training split is one batch, the loss is computed from the vectors
 in tiles, and no block exists.
 
 Several processes share the work and agree on the loss. Each encodes its share of the pools and
 scores its share of the block's rows and of the pairs; encodings and scores are gathered with their
-gradients, and every process judges the same scores. The mean of gradients over processes is then
-exactly the gradient of one process with the whole batch.
+gradients, and every process computes the losses of the same scores. The mean of gradients over
+processes is then exactly the gradient of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class BatchSource(Protocol[B_co]):
 
 
 class TrainableModule(nn.Module, ABC, Generic[B]):
-    """From a batch to named losses. This is what DistributedDataParallel wraps."""
+    """A module that maps a batch to named losses, for DistributedDataParallel to wrap."""
 
     model: RetrievalModel
     watch: StepMonitor  # records figures of logged steps
@@ -100,7 +100,7 @@ class TrainableModule(nn.Module, ABC, Generic[B]):
 
     @abstractmethod
     def level(self, batch: B) -> Tensor | None:
-        """The loss if all scores were equal; None where that says nothing."""
+        """The loss if all scores were equal; None where it is unknown or meaningless."""
 
 
 # The views of a batch of which each process has made a share.
@@ -163,7 +163,7 @@ OWN = "model_"  # begins the names of losses that are the model's own
 
 @final
 class TrainingStep(TrainableModule[Batch]):
-    """From a batch to named losses.
+    """A module that maps a batch to its weighted losses by name.
 
     Args:
         model: the model in training.
@@ -227,10 +227,10 @@ class TrainingStep(TrainableModule[Batch]):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Weighted losses by name, the model's own among them; their sum is minimised."""
-        return self.judge(batch, self.encode(batch))
+        return self.compute_losses(batch, self.encode(batch))
 
     def encode(self, batch: Batch) -> EncodedViews:
-        """This process's share of the batch, encoded."""
+        """Encode this process's share of the batch."""
         if not self.chunk:
             return self._encode(batch)
         # the tensors are given so that `checkpoint` keeps the random state of their device
@@ -251,12 +251,12 @@ class TrainingStep(TrainableModule[Batch]):
             views: EncodedViews = self.model(batch)
         return views
 
-    def judge(self, batch: Batch, share: EncodedViews) -> dict[str, Tensor]:
-        """Losses of the whole batch, from what `encode` made of this process's share of it."""
+    def compute_losses(self, batch: Batch, share: EncodedViews) -> dict[str, Tensor]:
+        """Losses of the whole batch; `share` is what `encode` returns on this process."""
         if self.tiled:
-            return self._judge_tiled(batch, gather_views(batch, share))
+            return self._tiled_losses(batch, gather_views(batch, share))
         with autocast(self.precision, batch.device):
-            views = self._related(batch, gather_views(batch, share))
+            views = self._with_batch_context(batch, gather_views(batch, share))
             grids = self._grids(batch, views)
             self._copies = {name: grid.repeats for name, grid in grids.items()}
             proposal = self._proposal(batch, views, grids[INFERENCE].scores)
@@ -267,7 +267,7 @@ class TrainingStep(TrainableModule[Batch]):
         self.watch.record(grids, losses, pairs)
         return {**losses, **_own_losses(views)}
 
-    def _judge_tiled(self, batch: Batch, views: EncodedViews) -> dict[str, Tensor]:
+    def _tiled_losses(self, batch: Batch, views: EncodedViews) -> dict[str, Tensor]:
         view = views.inference
         vectors = _vectors(batch, view.images.tokens[:, 0], view.texts.tokens[:, 0])
         losses = self.objective.tiled(vectors)
@@ -278,7 +278,8 @@ class TrainingStep(TrainableModule[Batch]):
     def level(self, batch: Batch) -> Tensor | None:
         """The loss if all scores were equal: 2·B·margin for a hinge on the hardest negative.
 
-        None where it cannot be told: of words, and of what is proposed before this batch is judged.
+        None where it is unknown: for word losses, and for proposed pairs before this batch's
+        losses.
         """
         if self.tiled:
             if self._flat is None:  # the same of every batch, which is the whole split
@@ -290,12 +291,12 @@ class TrainingStep(TrainableModule[Batch]):
         none = proposed if step == batch.step else {}
         if self.objective.needs - {*batch.pairs, *none} or self.objective.needs_words:
             return None
-        # run the objective itself on zeros: no formula per loss, and terms that are silent at this
-        # step, guides and margins count as they do in training
+        # run the objective itself on zeros: no formula per loss, and schedules, guides and margins
+        # count as they do in training
         flat = torch.zeros(batch.block, device=batch.device)
         grids = {}
         for name in self._wanted(batch):
-            copies = self._copies.get(name, 1)  # as many as the grid of the batch before had
+            copies = self._copies.get(name, 1)  # as in the previous batch
             zeros = flat.new_zeros(batch.block[0] * copies, batch.block[1] * copies)
             grids[name] = self._score_matrix(batch, zeros, name)
         pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
@@ -325,8 +326,8 @@ class TrainingStep(TrainableModule[Batch]):
     def _wanted(self, batch: Batch) -> frozenset[str]:
         return self.objective.grids_at(batch.step) | {INFERENCE}
 
-    def _related(self, batch: Batch, views: EncodedViews) -> EncodedViews:
-        """With what arises only where the whole batch is seen; drawn alike on every process."""
+    def _with_batch_context(self, batch: Batch, views: EncodedViews) -> EncodedViews:
+        """Add views that depend on the whole batch, with the same dropout on every process."""
         if not self.model.uses_batch_context:
             return views
         device = batch.device
@@ -335,7 +336,7 @@ class TrainingStep(TrainableModule[Batch]):
             return self.model.batch_forward(batch, views, self._wanted(batch))
 
     def _grids(self, batch: Batch, views: EncodedViews) -> dict[str, ScoreMatrix]:
-        """Scores of the anchor block, in the view for inference and in those that are judged."""
+        """Scores of the anchor block, in the view for inference and in those that losses read."""
         grids = {}
         for name in sorted(self._wanted(batch)):
             view = views.views[name]
@@ -385,7 +386,7 @@ class TrainingStep(TrainableModule[Batch]):
         return self.mask.margin is not None and not self.scores_anchors_only
 
     def _masked(self, batch: Batch, pairs: Mapping[Role, Tensor]) -> Mapping[Role, Tensor]:
-        """Scores by role, -inf where a person, judge or guide takes a drawn pair for a true one."""
+        """Scores by role, -inf at drawn pairs that corrections or the guide take for true."""
         if batch.exempt is not None:
             exempt = batch.exempt.negatives
             pairs = {
@@ -465,7 +466,7 @@ def _own_losses(views: EncodedViews) -> dict[str, Tensor]:
 def _append_items(
     pool: Embeddings, proposed: ModalityBatch | None, encode: Callable[[ModalityBatch], Embeddings]
 ) -> Embeddings:
-    """A pool with the proposed items behind it."""
+    """A pool with the proposed items appended."""
     if proposed is None:
         return pool
     new = encode(proposed.rows(shard_index(len(proposed), pool.tokens.device)))
@@ -478,7 +479,7 @@ def _check_needs(
     proposer: OnlineMiner | None,
     provides: frozenset[Role],
 ) -> None:
-    """Refuse an objective that needs what neither the model, the draws nor the miner provide."""
+    """Refuse an objective whose needs neither the model, the draws nor the miner provide."""
     proposed = proposer.provides if proposer else frozenset[Role]()
     words = proposer.provides_words if proposer else frozenset[str]()
     _check_provided("pairs in the role of", _names(objective.needs), _names(provides | proposed))
@@ -599,7 +600,7 @@ def _concatenate(parts: Sequence[EncodedViews]) -> EncodedViews:
 
 @final
 class OptimizerStep(Generic[B]):
-    """Moves the parameters of a training step once for each group of batches.
+    """Updates the parameters of a training step once for each group of batches.
 
     Attributes:
         optimiser: of the moving parameters.
@@ -612,7 +613,7 @@ class OptimizerStep(Generic[B]):
         self._parameters = [p for p in step.parameters() if p.requires_grad]
         distributed.broadcast_from_first(step.state_dict().values())
         self._parallel = None
-        if distributed.size() > 1:  # terms that begin later leave parameters unused till then
+        if distributed.size() > 1:  # losses that start later leave parameters unused until then
             warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
             self._parallel = DistributedDataParallel(step, find_unused_parameters=True)
         self._last_objective = torch.zeros(())
@@ -624,7 +625,7 @@ class OptimizerStep(Generic[B]):
         Gradients of the batches in the group are averaged; `factor` multiplies the learning rates;
         `epoch` counts whole epochs made before.
         """
-        self.plan.optimiser.wake(self.optimiser, epoch)
+        self.plan.optimiser.unfreeze(self.optimiser, epoch)
         self.optimiser.zero_grad()
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(group):
@@ -634,7 +635,7 @@ class OptimizerStep(Generic[B]):
         norm = clip_gradients(self._parameters, self.plan.optimiser.clip)
         self.rate = self.plan.optimiser.set_rate(self.optimiser, factor)
         self.optimiser.step()
-        # running statistics are each process's own
+        # running statistics differ between processes
         distributed.broadcast_from_first(self.step.buffers())
         own = [loss for name, loss in losses.items() if not name.startswith(OWN)]
         self._last_objective = torch.stack(own).sum()
