@@ -204,7 +204,9 @@ def _check_sources(call: Config[Any], path: Path) -> None:
     known = inspect.signature(call.make).parameters
     if "pretrained" not in known:
         return
-    arguments = {name: one.default for name, one in known.items()} | dict(call.arguments)
+    arguments = {name: parameter.default for name, parameter in known.items()} | dict(
+        call.arguments
+    )
     name = str(arguments.get("name", ""))
     if "config" in known and Path(name).is_dir():
         return  # a folder of this machine, which asks no hub

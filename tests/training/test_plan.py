@@ -38,7 +38,11 @@ from counterfoil.training.remine import RemineConfig
         (OptimizerConfig, {"rate": 0.0}, "rate=0.0: a learning rate is above 0"),
         (OptimizerConfig, {"clip": -1.0}, "clip=-1.0"),
         (OptimizerConfig, {"rule": "adamm"}, "'adamm' is not a rule.*did you mean 'adam"),
-        (ParameterGroup, {"match": "word.*", "begins": -1}, "begins=-1: give the epochs, from 0"),
+        (
+            ParameterGroup,
+            {"match": "word.*", "begins": -1},
+            "begins=-1: give the number of first epochs",
+        ),
         (RemineConfig, {"every": -1}, "every=-1"),
         (RemineConfig, {"texts": -2}, "texts=-2"),
         (RemineConfig, {"filters": FilterConfig(guided=0.0)}, "a guide cannot filter lists that"),

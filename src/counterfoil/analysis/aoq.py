@@ -522,8 +522,8 @@ def _example_table(pairs: Sequence[tuple[Example, Example]]) -> TableBlock:
     for name, side in zip(("captions of an image", "images of a caption"), zip(*pairs)):
         for kind in ("true", "online", "offline"):
             listed: list[Listed] = [example[kind] for example in side]
-            ranks = torch.tensor([float(place) for one in listed for place in one["places"]])
-            scores = torch.tensor([score for one in listed for score in one["scores"]])
+            ranks = torch.tensor([float(place) for items in listed for place in items["places"]])
+            scores = torch.tensor([score for items in listed for score in items["scores"]])
             medians = MISSING, MISSING
             if len(ranks):
                 score = format_number(scores.double().median().item(), ".3f")
@@ -559,7 +559,7 @@ def curves(folders: Sequence[Path]) -> Analysis:
     places = training_folders(folders)
     names = short_names(places)
     measured = [learning_curve(name, place / METRICS) for name, place in zip(names, places)]
-    empty = next((place for place, one in zip(places, measured) if not one.epochs), None)
+    empty = next((place for place, curve in zip(places, measured) if not curve.epochs), None)
     if empty is not None:
         raise ValueError(f"{empty / METRICS} holds no epoch; was the training stopped at once?")
     notes = [training_note(place) for place in places]
@@ -623,7 +623,7 @@ def _loss_names(written: Any) -> Iterator[str]:
 
 
 def _curves_headline(trainings: Sequence[LearningCurve], *, same_data: bool) -> str:
-    measured = [one for one in trainings if one.dev_rsum]
+    measured = [training for training in trainings if training.dev_rsum]
     if not measured:
         return f"Training loss of {len(trainings)} trainings; none was measured on dev."
     top = max(measured, key=lambda one: max(one.dev_rsum))
@@ -668,7 +668,7 @@ def pair_ranks(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> tup
         )
     texts, pictures = PairRanks(text_to_image), Ranks("text", len(text_to_image), text_to_image)
     stream_scores(members, [texts, pictures])
-    r_t, r_i = (one.ranks().cpu()[paired.cpu()] + 1 for one in (texts, pictures))
+    r_t, r_i = (reducer.ranks().cpu()[paired.cpu()] + 1 for reducer in (texts, pictures))
     return r_t, r_i
 
 
@@ -694,13 +694,13 @@ def cross_rank(models: Sequence[str], source: DataSource, *, split: str = "test"
     pairs = int((dataset.text_to_image >= 0).sum())
     ratio = pairs / max(1, len(dataset))
     ranks = {
-        one.name: cross_ranks(*pair_ranks(one.on(dataset), dataset.text_to_image), ratio)
-        for one in scorers
+        scorer.name: cross_ranks(*pair_ranks(scorer.on(dataset), dataset.text_to_image), ratio)
+        for scorer in scorers
     }
-    shares = {name: rank_shares(one) for name, one in ranks.items()}
+    shares = {name: rank_shares(model_ranks) for name, model_ranks in ranks.items()}
     rows = (
         *((name, *(f"{shares[s][place]:.1f}" for s in shares)) for place, name in enumerate(BINS)),
-        ("median rank", *(f"{one.median():,.0f}" for one in ranks.values())),
+        ("median rank", *(f"{model_ranks.median():,.0f}" for model_ranks in ranks.values())),
     )
     note = (
         f"Percent of {pairs:,} true pairs by max({ratio:.4g} · (r_i − 1) + 1, r_t): r_i is the "
@@ -719,7 +719,7 @@ def cross_rank(models: Sequence[str], source: DataSource, *, split: str = "test"
             "texts_per_image": ratio,
             "bins": list(BINS),
             "percent": shares,
-            "median": {name: float(one.median()) for name, one in ranks.items()},
+            "median": {name: float(model_ranks.median()) for name, model_ranks in ranks.items()},
         },
         figures=(share_bars(list(shares.items()), BINS, "cross"),),
         tables=(TableBlock("Shares of the true pairs", ("rank", *shares), rows, note),),

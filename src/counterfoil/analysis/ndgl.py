@@ -112,12 +112,15 @@ def margin_distributions(
     dataset, scorers = source.split(split), open_scorers(models)
     by_model = {s.name: margins(s.on(dataset), dataset.text_to_image) for s in scorers}
     samples = {
-        name: {side: NamedSample(name, one[~one.isnan()].numpy()) for side, one in both.items()}
+        name: {
+            side: NamedSample(name, margins[~margins.isnan()].numpy())
+            for side, margins in both.items()
+        }
         for name, both in by_model.items()
     }
     bins = histogram_bins([sample for both in samples.values() for sample in both.values()])
     numbers = {
-        name: {side: _margin_numbers(one, bins) for side, one in both.items()}
+        name: {side: _margin_numbers(margins, bins) for side, margins in both.items()}
         for name, both in by_model.items()
     }
     words = [
@@ -267,16 +270,18 @@ def quantiles(
         f"The hardest and the {top} hardest negatives: similarity to the query.",
         f"The {top} hardest negatives: similarity to the hardest of them.",
     )
-    numbers = [_similarity_numbers(one, to, level) for to, some in samples.items() for one in some]
+    numbers = [
+        _similarity_numbers(sample, to, level) for to, some in samples.items() for sample in some
+    ]
     rows = tuple(
         (
-            one["of"],
-            one["to"],
-            f"{one['count']:,}",
-            format_number(one["median"], ".3f"),
-            f"{one['percent_below']:.1f}\u00a0%",
+            figures["of"],
+            figures["to"],
+            f"{figures['count']:,}",
+            format_number(figures["median"], ".3f"),
+            f"{figures['percent_below']:.1f}\u00a0%",
         )
-        for one in numbers
+        for figures in numbers
     )
     note = (
         "To the query: scores over the unit of the model's score. To the hardest negative: cosines "
@@ -319,10 +324,10 @@ def _bag_note(*, bags: bool) -> str:
     return f" {MEAN_OF_BAGS[0].upper()}{MEAN_OF_BAGS[1:]}." if bags else ""
 
 
-def _similarity_numbers(one: NamedSample, to: str, level: float) -> dict[str, Any]:
-    values = torch.from_numpy(one.values).sort().values
+def _similarity_numbers(sample: NamedSample, to: str, level: float) -> dict[str, Any]:
+    values = torch.from_numpy(sample.values).sort().values
     return {
-        "of": one.name,
+        "of": sample.name,
         "to": to,
         "count": len(values),
         "median": values.median().item(),
@@ -491,11 +496,13 @@ def maps(
     Queries are captions of the split and ids of its images; without any, `count` images and as many
     captions are drawn. The maps themselves are deterministic.
     """
-    by: Projection | None = next((one for one in get_args(Projection) if one == method), None)
+    by: Projection | None = next(
+        (projection for projection in get_args(Projection) if projection == method), None
+    )
     if by is None:
         raise ValueError(unknown_name(method, list(get_args(Projection)), "a way to draw a map"))
     dataset = source.split(split)
-    rows = [find_query(one, dataset) for one in query] or _random_queries(dataset, count, seed)
+    rows = [find_query(text, dataset) for text in query] or _random_queries(dataset, count, seed)
     scorers = open_scorers([model])
     members = scorers[0].on(dataset)
     around = [
@@ -503,20 +510,24 @@ def maps(
         for side, row in rows
     ]
     sampling, bags = None if query else seed, holds_bags(members)
+    cosines = [(_MAP_SIDES[item.direction][0], item.cosines["among_wrong"]) for item in around]
     words = [
-        f"{_MAP_SIDES[one.direction][0]} {place}: {one.cosines['among_wrong']:.2f}"
-        for place, one in enumerate(around, 1)
-        if one.cosines["among_wrong"] is not None
+        f"{side} {place}: {cosine:.2f}"
+        for place, (side, cosine) in enumerate(cosines, 1)
+        if cosine is not None
     ]
     legend = "Letters and numbers are those beside the points; distances on a map are no scores."
     table = tuple(
         (
-            _query_name(dataset, one),
-            f"{len(one.true)}",
-            f"{len(one.wrong)}",
-            *(MISSING if x is None else format_number(x, ".3f") for x in one.cosines.values()),
+            _query_name(dataset, neighbours),
+            f"{len(neighbours.true)}",
+            f"{len(neighbours.wrong)}",
+            *(
+                MISSING if x is None else format_number(x, ".3f")
+                for x in neighbours.cosines.values()
+            ),
         )
-        for one in around
+        for neighbours in around
     )
     head = "query", "true", "wrong", "query to true", "query to wrong", "among wrong"
     note = f"Between the vectors, not on the map.{_bag_note(bags=bags)}"
@@ -524,17 +535,23 @@ def maps(
         title="Maps of embeddings",
         headline=f"Mean cosine of two of a query's nearest wrong counterparts: {', '.join(words)}.",
         protocol=f"{describe_protocol(dataset, scorers, seed=sampling)}; {_METHODS[by]}",
-        figures=tuple(_map_figure(one, dataset, place) for place, one in enumerate(around)),
+        figures=tuple(
+            _map_figure(neighbours, dataset, place) for place, neighbours in enumerate(around)
+        ),
         tables=(TableBlock("Mean cosines", head, table, note),),
         sections=(
-            CardSection("On the maps", legend, tuple(_map_card(one, dataset) for one in around)),
+            CardSection(
+                "On the maps",
+                legend,
+                tuple(_map_card(neighbours, dataset) for neighbours in around),
+            ),
         ),
         numbers={
             "models": [model],
             "method": by,
             "seed": sampling,
             "bags": bags,
-            "maps": [_map_numbers(one, dataset) for one in around],
+            "maps": [_map_numbers(neighbours, dataset) for neighbours in around],
         },
     )
 
@@ -573,55 +590,63 @@ def _random_queries(
     return [*(("i2t", row) for row in images.tolist()), *(("t2i", row) for row in texts.tolist())]
 
 
-def _query_name(dataset: ImageTextDataset, one: Neighbourhood) -> str:
-    return dataset.image_ids[one.row] if one.direction == "i2t" else dataset.texts[one.row]
+def _query_name(dataset: ImageTextDataset, neighbours: Neighbourhood) -> str:
+    return (
+        dataset.image_ids[neighbours.row]
+        if neighbours.direction == "i2t"
+        else dataset.texts[neighbours.row]
+    )
 
 
-def _map_figure(one: Neighbourhood, dataset: ImageTextDataset, place: int) -> Figure:
-    query, others = _MAP_SIDES[one.direction]
-    item = shown_caption if one.direction == "i2t" else shown_image
-    edge = 1 + len(one.true)
+def _map_figure(neighbours: Neighbourhood, dataset: ImageTextDataset, place: int) -> Figure:
+    query, others = _MAP_SIDES[neighbours.direction]
+    item = shown_caption if neighbours.direction == "i2t" else shown_image
+    edge = 1 + len(neighbours.true)
 
     def words(rows: Tensor) -> tuple[str, ...]:
         return tuple(item(dataset, row).text for row in rows.tolist())
 
-    points = one.points.numpy()
-    letters = tuple(chr(ord("a") + n) for n in range(min(len(one.true), 26)))
-    numbers = tuple(str(n + 1) for n in range(min(len(one.wrong), LABELLED)))
+    points = neighbours.points.numpy()
+    letters = tuple(chr(ord("a") + n) for n in range(min(len(neighbours.true), 26)))
+    numbers = tuple(str(n + 1) for n in range(min(len(neighbours.wrong), LABELLED)))
     return embedding_map(
         (
             MapPoints(f"query {query}", points[:1]),
-            MapPoints(f"true {others}", points[1:edge], letters, words(one.true[:26])),
-            MapPoints(f"wrong {others}", points[edge:], numbers, words(one.wrong[:LABELLED])),
+            MapPoints(f"true {others}", points[1:edge], letters, words(neighbours.true[:26])),
+            MapPoints(
+                f"wrong {others}", points[edge:], numbers, words(neighbours.wrong[:LABELLED])
+            ),
         ),
         f"map-{place}",
-        f"The {query} “{_query_name(dataset, one)}” and its nearest {others}.",
+        f"The {query} “{_query_name(dataset, neighbours)}” and its nearest {others}.",
     )
 
 
-def _map_card(one: Neighbourhood, dataset: ImageTextDataset) -> ExampleCard:
+def _map_card(neighbours: Neighbourhood, dataset: ImageTextDataset) -> ExampleCard:
     query, item = (
-        (shown_image, shown_caption) if one.direction == "i2t" else (shown_caption, shown_image)
+        (shown_image, shown_caption)
+        if neighbours.direction == "i2t"
+        else (shown_caption, shown_image)
     )
-    true = tuple(item(dataset, row, one.row) for row in one.true.tolist())
-    wrong = enumerate(one.wrong[:LABELLED].tolist())
-    nearest = tuple(item(dataset, row, one.row, place) for place, row in wrong)
+    true = tuple(item(dataset, row, neighbours.row) for row in neighbours.true.tolist())
+    wrong = enumerate(neighbours.wrong[:LABELLED].tolist())
+    nearest = tuple(item(dataset, row, neighbours.row, place) for place, row in wrong)
     columns = (
         CardColumn("True", "a, b, … in this order", true),
         CardColumn("Wrong", "the nearest", nearest),
     )
-    return ExampleCard(query(dataset, one.row), "", columns)
+    return ExampleCard(query(dataset, neighbours.row), "", columns)
 
 
-def _map_numbers(one: Neighbourhood, dataset: ImageTextDataset) -> dict[str, Any]:
-    names = dataset.text_ids if one.direction == "i2t" else dataset.image_ids
+def _map_numbers(neighbours: Neighbourhood, dataset: ImageTextDataset) -> dict[str, Any]:
+    names = dataset.text_ids if neighbours.direction == "i2t" else dataset.image_ids
     return {
-        "direction": one.direction,
-        "query": _query_name(dataset, one),
-        "true": [names[row] for row in one.true.tolist()],
-        "wrong": [names[row] for row in one.wrong.tolist()],
-        "points": [[round(x, 3) for x in point] for point in one.points.tolist()],
-        "cosines": one.cosines,
+        "direction": neighbours.direction,
+        "query": _query_name(dataset, neighbours),
+        "true": [names[row] for row in neighbours.true.tolist()],
+        "wrong": [names[row] for row in neighbours.wrong.tolist()],
+        "points": [[round(x, 3) for x in point] for point in neighbours.points.tolist()],
+        "cosines": neighbours.cosines,
     }
 
 
@@ -635,7 +660,7 @@ def student(folders: Sequence[Path]) -> Analysis:
     """
     evaluations = finished_evaluations(folders)
     students = list(_students(evaluations))
-    for run in dict.fromkeys(one.run for one in evaluations):
+    for run in dict.fromkeys(evaluation.run for evaluation in evaluations):
         if not any(taught.run == run for *_, taught in students):
             raise ValueError(
                 f"{run} has measured no student beside a teacher of its own; name runs of recipes "
@@ -644,22 +669,25 @@ def student(folders: Sequence[Path]) -> Analysis:
     points, rows, words, numbers = [], [], [], []
     for name, teachers, ensemble, taught in students:
         others = [*teachers, *([ensemble] if ensemble else [])]
-        against_other = [compare(one.report, taught.report)[-1] for one in others]  # of RSum
+        against_other = [
+            compare(evaluation.report, taught.report)[-1] for evaluation in others
+        ]  # of RSum
         series = [f"teacher {place}" for place in range(1, len(teachers) + 1)]
         series += ["ensemble of the teachers"] if ensemble else []
-        for label, one in zip((*series, "student"), (*others, taught)):
-            span = sums(one.report)[0]
-            points.append(ResultPoint(label, one.report.rsum, span.low, span.high, name))
+        for label, evaluation in zip((*series, "student"), (*others, taught)):
+            span = sums(evaluation.report)[0]
+            points.append(ResultPoint(label, evaluation.report.rsum, span.low, span.high, name))
         spans = [
-            f"{signed(one.interval.low)} to {signed(one.interval.high)}" for one in against_other
+            f"{signed(change.interval.low)} to {signed(change.interval.high)}"
+            for change in against_other
         ]
-        for one, change, span_words in zip(others, against_other, spans):
+        for evaluation, change, span_words in zip(others, against_other, spans):
             difference = f"{signed(change.difference)} ({span_words})"
-            rows.append((*_sum_cells(name, one), difference, chance(change.p)))
+            rows.append((*_sum_cells(name, evaluation), difference, chance(change.p)))
         rows.append((*_sum_cells(name, taught), "", ""))
         parts = [f"{name}: the student reaches RSum {taught.report.rsum:.1f}"]
         if teachers:
-            mean = sum(one.report.rsum for one in teachers) / len(teachers)
+            mean = sum(teacher.report.rsum for teacher in teachers) / len(teachers)
             parts.append(f"its teachers {mean:.1f} on average")
         if ensemble:
             parts.append(
@@ -670,12 +698,12 @@ def student(folders: Sequence[Path]) -> Analysis:
         numbers.append(
             {
                 "name": name,
-                "teachers": [_evaluation_numbers(one) for one in teachers],
+                "teachers": [_evaluation_numbers(teacher) for teacher in teachers],
                 "ensemble": _evaluation_numbers(ensemble) if ensemble else None,
                 "student": _evaluation_numbers(taught),
                 "differences": {
-                    " + ".join(one.models): change.to_dict()
-                    for one, change in zip(others, against_other)
+                    " + ".join(evaluation.models): change.to_dict()
+                    for evaluation, change in zip(others, against_other)
                 },
             }
         )
@@ -685,11 +713,15 @@ def student(folders: Sequence[Path]) -> Analysis:
         "two exchange their answers image by image (sign flips)."
     )
     head = "run", "model", "scored by", "RSum", "i2t", "t2i", "student − this", "p"
-    every = [one for _, some, ensemble, taught in students for one in (*some, ensemble, taught)]
+    every = [
+        evaluation
+        for _, some, ensemble, taught in students
+        for evaluation in (*some, ensemble, taught)
+    ]
     return Analysis(
         title="Students, teachers and their ensembles",
         headline=" ".join(words),
-        protocol=common_setting([one for one in every if one]),
+        protocol=common_setting([evaluation for evaluation in every if evaluation]),
         figures=(grouped_bars(points, "RSum", "student", "Models alone, together, and taught."),),
         tables=(TableBlock("Single models, ensembles and students", head, tuple(rows), note),),
         numbers={"students": numbers},
@@ -703,38 +735,38 @@ def _students(
 
     Yields its name, the teachers alone, their ensemble, and the student itself.
     """
-    for one in evaluations:
-        if not one.teachers:
+    for evaluation in evaluations:
+        if not evaluation.teachers:
             continue
-        same = [other for other in evaluations if other.run == one.run]
-        alone = [e for e in same if e.models in {(name,) for name in one.teachers}]
-        several = len(one.teachers) > 1
-        together = [e for e in same if several and sorted(e.models) == sorted(one.teachers)]
+        same = [other for other in evaluations if other.run == evaluation.run]
+        alone = [e for e in same if e.models in {(name,) for name in evaluation.teachers}]
+        several = len(evaluation.teachers) > 1
+        together = [e for e in same if several and sorted(e.models) == sorted(evaluation.teachers)]
         if alone or together:
             students = sum(bool(e.teachers) for e in same)
-            name = f"{one.run} {one.models[0]}" if students > 1 else one.run
-            yield name, alone, together[0] if together else None, one
+            name = f"{evaluation.run} {evaluation.models[0]}" if students > 1 else evaluation.run
+            yield name, alone, together[0] if together else None, evaluation
 
 
-def _sum_cells(group: str, one: FinishedEvaluation) -> tuple[str, ...]:
+def _sum_cells(group: str, evaluation: FinishedEvaluation) -> tuple[str, ...]:
     """Group, model, scorers, and RSum with its halves."""
-    span, report = sums(one.report)[0], one.report
+    span, report = sums(evaluation.report)[0], evaluation.report
     total = f"{report.rsum:.1f} ({span.low:.1f} to {span.high:.1f})"
     halves = f"{report.i2t.total:.1f}", f"{report.t2i.total:.1f}"
-    return group, " + ".join(one.models), one.describe(), total, *halves
+    return group, " + ".join(evaluation.models), evaluation.describe(), total, *halves
 
 
-def _evaluation_numbers(one: FinishedEvaluation) -> dict[str, Any]:
+def _evaluation_numbers(evaluation: FinishedEvaluation) -> dict[str, Any]:
     """JSON-ready form, with intervals of RSum and of its halves."""
-    total, i2t, t2i = sums(one.report)
+    total, i2t, t2i = sums(evaluation.report)
     return {
-        "run": one.run,
-        "models": list(one.models),
-        "teachers": list(one.teachers),
-        "seeds": list(one.seeds),
-        "batch": one.batch,
+        "run": evaluation.run,
+        "models": list(evaluation.models),
+        "teachers": list(evaluation.teachers),
+        "seeds": list(evaluation.seeds),
+        "batch": evaluation.batch,
         "intervals": {"rsum": total.to_dict(), "i2t": i2t.to_dict(), "t2i": t2i.to_dict()},
-        "result": one.report.to_dict(),
+        "result": evaluation.report.to_dict(),
     }
 
 
@@ -760,8 +792,8 @@ def against(quantity: str, folders: Sequence[Path]) -> Analysis:
     evaluations = finished_evaluations(folders)
     place = _by_teachers if quantity == "teachers" else _by_batch
     points = [
-        (f"{one.run} {series}" if len(folders) > 1 else series, at, one)
-        for series, at, one in place(evaluations)
+        (f"{evaluation.run} {series}" if len(folders) > 1 else series, at, evaluation)
+        for series, at, evaluation in place(evaluations)
     ]
     points.sort(key=lambda point: point[:2])
     if len({at for _, at, _ in points}) < 2:
@@ -772,22 +804,26 @@ def against(quantity: str, folders: Sequence[Path]) -> Analysis:
         )
     words = []
     for series in dict.fromkeys(series for series, *_ in points):
-        ends = [f"{one.report.rsum:.1f} at {at:,}" for own, at, one in points if own == series]
+        ends = [
+            f"{evaluation.report.rsum:.1f} at {at:,}"
+            for own, at, evaluation in points
+            if own == series
+        ]
         words.append(f"{series} {' and '.join(dict.fromkeys((ends[0], ends[-1])))}")
-    rows = tuple((f"{at:,}", *_sum_cells(series, one)) for series, at, one in points)
+    rows = tuple((f"{at:,}", *_sum_cells(series, evaluation)) for series, at, evaluation in points)
     head = label, "series", "model", "scored by", "RSum", "i2t", "t2i"
     note = "i2t and t2i are the two halves of RSum; their intervals are in the JSON."
     return Analysis(
         title=title,
         headline=f"RSum by {label}: {'; '.join(words)}.",
-        protocol=common_setting([one for *_, one in points]),
+        protocol=common_setting([evaluation for *_, evaluation in points]),
         figures=tuple(_series_figures(points, label, log=quantity == "batch")),
         tables=(TableBlock("Results", head, rows, note),),
         numbers={
             "against": quantity,
             "lines": [
-                {"series": series, "at": at, **_evaluation_numbers(one)}
-                for series, at, one in points
+                {"series": series, "at": at, **_evaluation_numbers(evaluation)}
+                for series, at, evaluation in points
             ],
         },
     )
@@ -797,21 +833,21 @@ def _by_teachers(
     evaluations: Sequence[FinishedEvaluation],
 ) -> Iterator[tuple[str, int, FinishedEvaluation]]:
     """Students by their teachers, and ensembles of those teachers; one model is one of 1."""
-    for one in evaluations:
-        if one.teachers:
-            yield _series(one.models[0]), len(one.teachers), one
+    for evaluation in evaluations:
+        if evaluation.teachers:
+            yield _series(evaluation.models[0]), len(evaluation.teachers), evaluation
             continue
-        taught = [set(other.teachers) for other in evaluations if other.run == one.run]
-        if any(set(one.models) <= teachers for teachers in taught):
-            yield "ensemble", len(one.models), one
+        taught = [set(other.teachers) for other in evaluations if other.run == evaluation.run]
+        if any(set(evaluation.models) <= teachers for teachers in taught):
+            yield "ensemble", len(evaluation.models), evaluation
 
 
 def _by_batch(
     evaluations: Sequence[FinishedEvaluation],
 ) -> Iterator[tuple[str, int, FinishedEvaluation]]:
-    for one in evaluations:
-        if len(one.models) == 1 and one.batch is not None:
-            yield _series(one.models[0]), one.batch, one
+    for evaluation in evaluations:
+        if len(evaluation.models) == 1 and evaluation.batch is not None:
+            yield _series(evaluation.models[0]), evaluation.batch, evaluation
 
 
 def _series(model: str) -> str:
@@ -824,8 +860,8 @@ def _series_figures(
     sides = ("RSum", "Both ways."), ("i2t", "Image to text."), ("t2i", "Text to image.")
     for number, (name, caption) in enumerate(sides):
         points = []
-        for series, at, one in placed:
-            report = one.report
+        for series, at, evaluation in placed:
+            report = evaluation.report
             value = (report.rsum, report.i2t.total, report.t2i.total)[number]
             span = sums(report)[number]
             points.append(ResultPoint(series, value, span.low, span.high, at=at))

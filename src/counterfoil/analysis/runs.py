@@ -126,7 +126,9 @@ def finished_evaluations(folders: Sequence[Path]) -> tuple[FinishedEvaluation, .
     """
     check_different(folders, "run")
     names = short_names(folders)
-    return tuple(one for name, folder in zip(names, folders) for one in _of_run(name, folder))
+    return tuple(
+        evaluation for name, folder in zip(names, folders) for evaluation in _of_run(name, folder)
+    )
 
 
 def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
@@ -136,11 +138,11 @@ def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
         ValueError: data or protocols differ.
     """
     settings: dict[tuple[str, str], FinishedEvaluation] = {}
-    for one in evaluations:
-        s = one.report.setting
+    for evaluation in evaluations:
+        s = evaluation.report.setting
         place = " ".join(part for part in (s.dataset, s.split) if part)
         words = f"{place}, {s.protocol.name}: {s.images:,} images, {s.texts:,} texts"
-        settings[words, one.dataset] = one
+        settings[words, evaluation.dataset] = evaluation
     if len(settings) > 1:
         (first, one), (second, other) = list(settings.items())[:2]
         what = "" if first[0] != second[0] else ", with other captions"
@@ -176,7 +178,7 @@ def _evaluation(
 ) -> FinishedEvaluation:
     models = (*stage.using, *stage.models)
     trained = [notes[name].stage for name in stage.using if name in notes]
-    plans = [one.plan for one in trained if one.plan is not None]
+    plans = [training.plan for training in trained if training.plan is not None]
     guide = trained[0].guide if len(trained) == len(models) == 1 else None
     teach = notes.get(guide or "")
     return FinishedEvaluation(
@@ -325,7 +327,9 @@ def difficulty_figures(
         return
 
     def by_step(key: str) -> list[tuple[str, Any, Any]]:
-        return [(one["training"], one["steps"], one[key]) for one in courses if one[key]]
+        return [
+            (course["training"], course["steps"], course[key]) for course in courses if course[key]
+        ]
 
     yield percentile_bands(by_step("percentiles"))
     yield step_curves(by_step("percent_above"), "above the original, %", "above")
@@ -380,16 +384,20 @@ def report(
             evaluations.
     """
     named = _named(folders, source)
-    same = [(name, one) for name, one in named if _comparable(one, named[0][1])]
-    others = [(name, one) for name, one in named if not _comparable(one, named[0][1])]
-    places = list(dict.fromkeys(place for _, one in named for place in one.trained))
+    same = [
+        (name, evaluation) for name, evaluation in named if _comparable(evaluation, named[0][1])
+    ]
+    others = [
+        (name, evaluation) for name, evaluation in named if not _comparable(evaluation, named[0][1])
+    ]
+    places = list(dict.fromkeys(place for _, evaluation in named for place in evaluation.trained))
     trained = dict(zip(short_names(places), places, strict=True))
     costs = [training_cost(name, place) for name, place in trained.items()]
     accuracies = foil_accuracies(foils)
     difficulties = [caption_difficulty(name, place) for name, place in trained.items()]
-    courses = [one for one in difficulties if one]
+    courses = [course for course in difficulties if course]
     cards, queries = _differing_queries(source, same) if source else ((), ())
-    runs = results({name: one.report for name, one in same})
+    runs = results({name: evaluation.report for name, evaluation in same})
     curves = [learning_curve(name, place / METRICS) for name, place in trained.items()]
     gaps = _gap_samples(named)
     figures = {
@@ -413,9 +421,9 @@ def report(
         ),
         numbers={
             "runs": [asdict(run) for run in runs],
-            "curves": [asdict(one) for one in curves],
-            "hardness": [one.gap_summary() for one in gaps],
-            "apart": {name: one.report.to_dict() for name, one in others},
+            "curves": [asdict(curve) for curve in curves],
+            "hardness": [gap.gap_summary() for gap in gaps],
+            "apart": {name: evaluation.report.to_dict() for name, evaluation in others},
             "cost": costs,
             "foils": accuracies,
             "written": courses,
@@ -435,11 +443,11 @@ def cascade_curve(folders: Sequence[Path]) -> Analysis:
     """
     curves: dict[str, ShortlistReport] = {}
     measured = []
-    for one in finished_evaluations(folders):
-        shortlists = one.evaluation.shortlists
+    for run in finished_evaluations(folders):
+        shortlists = run.evaluation.shortlists
         if shortlists and shortlists.curve:
-            measured.append(one)
-            curves[f"{one.run}: {one.name}" if len(folders) > 1 else one.name] = shortlists
+            measured.append(run)
+            curves[f"{run.run}: {run.name}" if len(folders) > 1 else run.name] = shortlists
     if not measured:
         raise ValueError(
             f"{', '.join(map(str, folders))} holds no evaluation on shortlists that are shorter "
@@ -455,19 +463,19 @@ def cascade_curve(folders: Sequence[Path]) -> Analysis:
         ),
         protocol=common_setting(measured),
         figures=(cascade_figure(curves),),
-        tables=tuple(cascade_table(name, one) for name, one in curves.items()),
+        tables=tuple(cascade_table(name, curve) for name, curve in curves.items()),
         numbers={
             "cascades": [
                 {
                     "name": name,
-                    "first": one.first.to_dict(),
-                    "full": one.full.to_dict() if one.full else None,
+                    "first": curve.first.to_dict(),
+                    "full": curve.full.to_dict() if curve.full else None,
                     "curve": [
                         {"depth": p.depth, "pairs": p.pairs, **p.report.to_dict()}
-                        for p in one.curve
+                        for p in curve.curve
                     ],
                 }
-                for name, one in curves.items()
+                for name, curve in curves.items()
             ]
         },
     )
@@ -494,7 +502,10 @@ def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluatio
             (name, _of_model(folder, dataset)) for name, folder in zip(short_names(models), models)
         ]
     counts = Counter(name for name, _ in named)
-    return [(name if counts[name] == 1 else f"{name} ({one.folder})", one) for name, one in named]
+    return [
+        (name if counts[name] == 1 else f"{name} ({evaluation.folder})", evaluation)
+        for name, evaluation in named
+    ]
 
 
 def _without_run(folder: Path) -> FinishedEvaluation | None:
@@ -525,7 +536,7 @@ def _single(
 ) -> FinishedEvaluation:
     """An evaluation that belongs to no run."""
     seed = evaluation.report.setting.seed
-    trained = tuple(Path(one) for one in models if (Path(one) / METRICS).is_file())
+    trained = tuple(Path(model) for model in models if (Path(model) / METRICS).is_file())
     name = " + ".join(models)
     seeds = () if seed is None else (seed,)
     return FinishedEvaluation(
@@ -536,21 +547,21 @@ def _single(
 def _of_runs(folders: Sequence[Path]) -> NamedEvaluations:
     """Evaluations of runs, and those in runs that were named themselves."""
     alone = {folder for folder in folders if (folder / NUMBERS).is_file()}
-    runs = list(dict.fromkeys(one.parent if one in alone else one for one in folders))
+    runs = list(dict.fromkeys(folder.parent if folder in alone else folder for folder in folders))
     of_run = {run: _in_order(run, finished_evaluations([run])) for run in runs}
     once = {
-        one.folder: one
+        evaluation.folder: evaluation
         for folder in folders
-        for one in of_run[folder.parent if folder in alone else folder]
-        if folder not in alone or one.folder == folder
+        for evaluation in of_run[folder.parent if folder in alone else folder]
+        if folder not in alone or evaluation.folder == folder
     }
     evaluations = list(once.values())  # an evaluation may be named beside its run
     names = dict(zip(runs, short_names(runs), strict=True))
     before = {run: "" if len(runs) == 1 else f"{name}/" for run, name in names.items()}
-    titles = [before[one.folder.parent] + one.name for one in evaluations]
+    titles = [before[evaluation.folder.parent] + evaluation.name for evaluation in evaluations]
     return [
-        (title if titles.count(title) == 1 else f"{title} ({one.folder.name})", one)
-        for title, one in zip(titles, evaluations, strict=True)
+        (title if titles.count(title) == 1 else f"{title} ({evaluation.folder.name})", evaluation)
+        for title, evaluation in zip(titles, evaluations, strict=True)
     ]
 
 
@@ -567,7 +578,7 @@ def _in_order(run: Path, evaluations: Sequence[FinishedEvaluation]) -> list[Fini
 def _protocol(same: NamedEvaluations) -> str:
     """In one sentence, with the seed if it is the same for all."""
     setting = same[0][1].report.setting
-    seeds = {one.report.setting.seed for _, one in same}
+    seeds = {evaluation.report.setting.seed for _, evaluation in same}
     return (setting if len(seeds) == 1 else replace(setting, seed=None)).line()
 
 
@@ -587,12 +598,12 @@ def _title(names: Sequence[str]) -> str:
 
 def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
     """Score gaps of the negatives of each run's mined lists."""
-    runs = list(dict.fromkeys(one.folder.parent for _, one in named))
+    runs = list(dict.fromkeys(evaluation.folder.parent for _, evaluation in named))
     places = [path.parent for run in runs for path in sorted(run.glob(f"*/{HARDNESS}"))]
     return tuple(
-        replace(one, name=f"{name}, {one.name.partition(':')[0]}")
+        replace(sample, name=f"{name}, {sample.name.partition(':')[0]}")
         for name, place in zip(short_names(places), places, strict=True)
-        for one in hardness_at(place, name)
+        for sample in hardness_at(place, name)
     )
 
 
@@ -604,15 +615,15 @@ def cost_table(costs: Sequence[Mapping[str, Any]]) -> TableBlock:
 
     rows = tuple(
         (
-            one["name"],
-            f"{one['steps']:,}",
-            f"{one['epochs']:g}",
-            number(one["minutes"], ".1f"),
-            number(one["memory_mb"] and one["memory_mb"] / 1024, ".2f"),
-            number(one["pairs_per_second"], ",.0f"),
-            number(one["mined_minutes"] or None, ".1f"),
+            cost["name"],
+            f"{cost['steps']:,}",
+            f"{cost['epochs']:g}",
+            number(cost["minutes"], ".1f"),
+            number(cost["memory_mb"] and cost["memory_mb"] / 1024, ".2f"),
+            number(cost["pairs_per_second"], ",.0f"),
+            number(cost["mined_minutes"] or None, ".1f"),
         )
-        for one in costs
+        for cost in costs
     )
     head = "training", "steps", "epochs", "minutes", "peak GB", "pairs a second", "mining, minutes"
     note = (
@@ -667,7 +678,8 @@ def foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
 
 def _apart_table(others: NamedEvaluations) -> TableBlock:
     rows = tuple(
-        (name, f"{one.report.rsum:.1f}", one.report.setting.line()) for name, one in others
+        (name, f"{evaluation.report.rsum:.1f}", evaluation.report.setting.line())
+        for name, evaluation in others
     )
     note = "Other data, another split or another protocol: these do not compare with those above."
     return TableBlock("Measured otherwise", ("run", "RSum", "how"), rows, note)

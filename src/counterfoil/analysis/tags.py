@@ -95,7 +95,7 @@ def open_stores(folders: Sequence[Path], source: DataSource) -> tuple[StoredCapt
     check_different(folders, "folder")
     names = short_names(folders)
     stores = tuple(_open_store(path, name, source) for path, name in zip(folders, names))
-    splits = {one.dataset.split_name: one.name for one in stores}
+    splits = {store.dataset.split_name: store.name for store in stores}
     if len(splits) > 1:
         listed = ", ".join(f"{name} for {split!r}" for split, name in splits.items())
         raise ValueError(f"captions of one split can be compared, but {listed} were written")
@@ -367,14 +367,17 @@ def triples(
         for scoring in (scorer, *scorers[len(models) :]):
             every += _scored_triples(scorer, scoring, dataset, rows, negatives)
     hard = [
-        triple_difficulty(one.positive, one.negative, one.images, level=level, seed=seed)
-        for one in every
+        triple_difficulty(
+            triple_set.positive, triple_set.negative, triple_set.images, level=level, seed=seed
+        )
+        for triple_set in every
     ]
     first = every[0]
     shown = ", ".join(
-        f"{above.value:.1f} % ({one.source})"
-        for one, (above, *_) in zip(every, hard)
-        if (one.scored_by, one.chosen_by) == (first.scored_by, first.chosen_by) and above.count
+        f"{above.value:.1f} % ({triple_set.source})"
+        for triple_set, (above, *_) in zip(every, hard)
+        if (triple_set.scored_by, triple_set.chosen_by) == (first.scored_by, first.chosen_by)
+        and above.count
     )
     return Analysis(
         title="Triples",
@@ -389,7 +392,7 @@ def triples(
         tables=(_triple_table(every, hard, level),),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
-            "triples": [_triple_numbers(one, gaps) for one, gaps in zip(every, hard)],
+            "triples": [_triple_numbers(triple_set, gaps) for triple_set, gaps in zip(every, hard)],
         },
     )
 
@@ -460,24 +463,26 @@ def _scored_triples(
         yield _Triples(source, chosen_by.name, judge.name, images, positive, negative, missing)
 
 
-def _triple_numbers(one: _Triples, gaps: tuple[Share, Share, Share]) -> dict[str, Any]:
+def _triple_numbers(triple_set: _Triples, gaps: tuple[Share, Share, Share]) -> dict[str, Any]:
     above, below, mean = gaps
     return {
-        "chosen_by": one.chosen_by,
-        "scored_by": one.scored_by,
-        "negatives": one.source,
-        "left_out": one.left_out,
+        "chosen_by": triple_set.chosen_by,
+        "scored_by": triple_set.scored_by,
+        "negatives": triple_set.source,
+        "left_out": triple_set.left_out,
         "percent_above": above.to_dict(),
         "percent_far_below": below.to_dict(),
         "mean_gap": mean.to_dict(),
-        "positive": one.positive.tolist(),
-        "negative": one.negative.tolist(),
+        "positive": triple_set.positive.tolist(),
+        "negative": triple_set.negative.tolist(),
     }
 
 
 def _triple_figures(every: Sequence[_Triples], level: float) -> Iterator[Figure]:
     """A scatter plot for every pair of a choosing and a scoring model."""
-    for number, pair in enumerate(dict.fromkeys((one.chosen_by, one.scored_by) for one in every)):
+    for number, pair in enumerate(
+        dict.fromkeys((triple_set.chosen_by, triple_set.scored_by) for triple_set in every)
+    ):
         own = [t for t in every if (t.chosen_by, t.scored_by) == pair and len(t.images)]
         if own:
             points = [(t.source, t.positive.numpy(), t.negative.numpy()) for t in own]
@@ -489,14 +494,14 @@ def _triple_table(
 ) -> TableBlock:
     rows = tuple(
         (
-            one.by,
-            one.source,
-            f"{len(one.images):,}",
+            triple_set.by,
+            triple_set.source,
+            f"{len(triple_set.images):,}",
             format_share(above),
             format_share(below),
             format_share(gap, "+.4f"),
         )
-        for one, (above, below, gap) in zip(every, hard)
+        for triple_set, (above, below, gap) in zip(every, hard)
     )
     head = "scored by", "negatives", "triples", "above, %", f"{level:g} below, %", "mean gap"
     note = (
@@ -550,7 +555,10 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
             for part in ends
         ]
         first, last = (
-            {key: one.to_dict() if isinstance(one, Share) else one for key, one in part.items()}
+            {
+                key: value.to_dict() if isinstance(value, Share) else value
+                for key, value in part.items()
+            }
             for part in ends
         )
         own = {"folder": str(place), "writer": note.writer, "seed": note.seed}
@@ -675,13 +683,15 @@ def discrimination(
     writing = [s for s in scorers if can_generate(s)] if not foils else []
     if writer is not None:
         known = {scorer.given: scorer for scorer in scorers}
-        known |= {one.given: one for one in open_scorers([w for w in writer if w not in known])}
+        known |= {
+            scorer.given: scorer for scorer in open_scorers([w for w in writer if w not in known])
+        }
         writing = [known[name] for name in writer]
-        for one in writing:
-            one.check_reads()
-    for one in writing:
-        generated = _generate(one, dataset, rows, mask_refill, keep, seed)
-        sources += _by_kind(f"by {one.name}", generated, dataset, rows)
+        for author in writing:
+            author.check_reads()
+    for author in writing:
+        generated = _generate(author, dataset, rows, mask_refill, keep, seed)
+        sources += _by_kind(f"by {author.name}", generated, dataset, rows)
     if rules:  # VSE-C's rules, with nouns of the training split
         nouns = frequent_nouns(source.split("train").texts)
         by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=keep, seed=seed)
@@ -698,7 +708,7 @@ def discrimination(
     matrix = _accuracy_matrix({**scoring, BLIND: blind}, sources, dataset, seed)
     words = []
     for line, accuracies in matrix.items():
-        every_pair = ((name, one["pairs"][0]) for name, one in accuracies.items())
+        every_pair = ((name, accuracy["pairs"][0]) for name, accuracy in accuracies.items())
         values = ", ".join(f"{name} {share.value:.1f} %" for name, share in every_pair if share)
         words.append(f"{line}: {values}")
     return Analysis(
@@ -715,7 +725,7 @@ def discrimination(
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
             "foils": {
-                line: {name: _accuracy_numbers(one) for name, one in accuracies.items()}
+                line: {name: _accuracy_numbers(accuracy) for name, accuracy in accuracies.items()}
                 for line, accuracies in matrix.items()
             },
         },
@@ -738,7 +748,7 @@ def random_captions(
     text_to_image, made_of, texts = dataset.text_to_image, [], []
     for row in rows.tolist():
         same = text_to_image == text_to_image[row]
-        own = {dataset.texts[one] for one in same.nonzero().squeeze(1).tolist()}
+        own = {dataset.texts[caption] for caption in same.nonzero().squeeze(1).tolist()}
         wrong = ((text_to_image >= 0) & ~same).nonzero().squeeze(1)
         order = wrong[torch.randperm(len(wrong), generator=rng)].tolist()
         sample = [other for other in order if dataset.texts[other] not in own][:count]
@@ -769,8 +779,8 @@ def _blind_control(
     source: DataSource, dataset: ImageTextDataset, foils: Sequence[SourceFoils]
 ) -> tuple[ScoreCaptions, str]:
     """A language model of training captions that are not evaluated, and its description."""
-    evaluated = {dataset.texts[row] for one in foils for row in one.rows.tolist()}
-    evaluated |= {text for one in foils for text in one.texts}
+    evaluated = {dataset.texts[row] for source_foils in foils for row in source_foils.rows.tolist()}
+    evaluated |= {text for source_foils in foils for text in source_foils.texts}
     train = source.split("train").texts
     unseen = [text for text in train if text not in evaluated]
     if not unseen:
@@ -790,18 +800,18 @@ def _accuracy_matrix(
     seed: int,
 ) -> dict[str, dict[str, Accuracies]]:
     """Accuracies by source, then by model."""
-    images = [dataset.text_to_image[one.rows] for one in foils]
-    texts = [dataset.texts[row] for one in foils for row in one.rows.tolist()]
-    texts += [text for one in foils for text in one.texts]
-    matrix: dict[str, dict[str, Accuracies]] = {one.source: {} for one in foils}
+    images = [dataset.text_to_image[source_foils.rows] for source_foils in foils]
+    texts = [dataset.texts[row] for source_foils in foils for row in source_foils.rows.tolist()]
+    texts += [text for source_foils in foils for text in source_foils.texts]
+    matrix: dict[str, dict[str, Accuracies]] = {source_foils.source: {} for source_foils in foils}
     for name, score in models.items():
         scores = score(torch.cat([*images, *images]), texts).view(2, -1)
-        parts = torch.split(scores, [len(one.rows) for one in foils], 1)
-        for one, image, (positive, negative) in zip(foils, images, parts, strict=True):
-            before = torch.cat([one.rows.new_full((1,), -1), one.rows[:-1]])
-            hardest = one.rows != before if one.ranked else None
-            matrix[one.source][name] = foil_accuracies(
-                image, one.rows, hardest, positive, negative, seed=seed
+        parts = torch.split(scores, [len(source_foils.rows) for source_foils in foils], 1)
+        for source_foils, image, (positive, negative) in zip(foils, images, parts, strict=True):
+            before = torch.cat([source_foils.rows.new_full((1,), -1), source_foils.rows[:-1]])
+            hardest = source_foils.rows != before if source_foils.ranked else None
+            matrix[source_foils.source][name] = foil_accuracies(
+                image, source_foils.rows, hardest, positive, negative, seed=seed
             )
     return matrix
 
@@ -811,8 +821,8 @@ def _accuracy_figures(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterato
         points = [
             share_point(name, share, group=line, baseline=guess)
             for line, models in matrix.items()
-            for name, one in models.items()
-            for share, guess in (one[kind],)
+            for name, accuracy in models.items()
+            for share, guess in (accuracy[kind],)
             if share
         ]
         if points:
@@ -825,10 +835,10 @@ def _accuracy_tables(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterator
     for kind, (title, note) in _ACCURACIES.items():
         rows = []
         for line, models in matrix.items():
-            cells = [one[kind] for one in models.values()]
+            cells = [accuracy[kind] for accuracy in models.values()]
             share, guess = cells[0]
             if share is not None:
-                values = (format_share(one) for one, _ in cells)
+                values = (format_share(value) for value, _ in cells)
                 rows.append((line, f"{share.count:,}", *values, f"{guess:.1f}"))
         if rows:
             head = "foils", "count", *next(iter(matrix.values())), "guessing"

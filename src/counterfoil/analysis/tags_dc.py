@@ -160,7 +160,9 @@ def _doubted(predictions: WordPredictions) -> Iterator[WordCounts]:
         ("tokens that were hidden", predictions.slots & predictions.counted),
     ):
         yield WordCounts("doubt", of, _correct(hit, among), _correct(same, among))
-    wrong, doubted = (_any_token(predictions, ~one & predictions.counted) for one in (same, trusts))
+    wrong, doubted = (
+        _any_token(predictions, ~correct & predictions.counted) for correct in (same, trusts)
+    )
     words = _any_token(predictions, predictions.counted)
     for of, among in (
         ("words", words),
@@ -170,9 +172,15 @@ def _doubted(predictions: WordPredictions) -> Iterator[WordCounts]:
         yield WordCounts("doubt", of, _correct(doubted == wrong, among), _correct(~wrong, among))
     sides = predictions.counted & ~same, predictions.counted & same
     # The mean of two accuracies: shares of two columns are averaged, not pooled.
-    correct, unchanged = (_columns([_correct(one, side) for side in sides]) for one in (hit, same))
+    correct, unchanged = (
+        _columns([_correct(correct_tokens, side) for side in sides])
+        for correct_tokens in (hit, same)
+    )
     yield WordCounts("doubt", "tokens, mean of wrong and right", correct, unchanged)
-    correct, unchanged = (Counted.where((one | ~predictions.counted).all(1)) for one in (hit, same))
+    correct, unchanged = (
+        Counted.where((correct_tokens | ~predictions.counted).all(1))
+        for correct_tokens in (hit, same)
+    )
     yield WordCounts("doubt", "captions, every word", correct, unchanged)
     some = (~trusts & predictions.counted).any(1)
     never = Counted.where(torch.zeros_like(some))
@@ -195,7 +203,7 @@ def _corrected(predictions: WordPredictions) -> Iterator[WordCounts]:
     ):
         yield WordCounts("correct", of, _correct(hit, among), _correct(same, among))
     wrong, missed = (
-        _any_token(predictions, one & predictions.counted) for one in (~same, ~same & ~hit)
+        _any_token(predictions, tokens & predictions.counted) for tokens in (~same, ~same & ~hit)
     )
     never = torch.zeros_like(wrong)
     yield WordCounts("correct", "wrong words", _correct(~missed, wrong), _correct(never, wrong))
@@ -215,8 +223,8 @@ def _correct(right: Tensor, among: Tensor) -> Counted:
 
 def _columns(columns: list[Counted]) -> Counted:
     return Counted(
-        torch.stack([one.gained for one in columns], 1),
-        torch.stack([one.possible for one in columns], 1),
+        torch.stack([column.gained for column in columns], 1),
+        torch.stack([column.possible for column in columns], 1),
     )
 
 
@@ -300,22 +308,22 @@ def words(
         seed=seed,
         figures=tuple(_word_figures(readings, read)),
         tables=tuple(
-            _word_table([one for one in readings if one.task == task], task)
+            _word_table([reading for reading in readings if reading.task == task], task)
             for task in _TITLES
-            if any(one.task == task for one in readings)
+            if any(reading.task == task for reading in readings)
         ),
         numbers={
             "model": model,
             "writer": writer or model,
             "readings": [
                 {
-                    "task": one.task,
-                    "of": one.of,
-                    "all": one.every.to_dict(),
-                    "hardest": one.hardest.to_dict(),
-                    "idle": one.idle if one.every.count else None,
+                    "task": reading.task,
+                    "of": reading.of,
+                    "all": reading.every.to_dict(),
+                    "hardest": reading.hardest.to_dict(),
+                    "idle": reading.idle if reading.every.count else None,
                 }
-                for one in readings
+                for reading in readings
             ],
         },
     )
@@ -331,7 +339,7 @@ def _check_same_tokens(model: Model, author: Model) -> None:
             "name a model with heads for words, such as one trained with tags-dc/uniter-scenes"
         )
         check_heads(matcher, {WordHead.DOUBT, WordHead.CORRECT}, f"{model.name}, a", instead)
-    ours, theirs = (one.processor.tokenizer for one in (model, author) if one.processor)
+    ours, theirs = (reader.processor.tokenizer for reader in (model, author) if reader.processor)
     assert ours is not None
     assert theirs is not None
     if ours.digest != theirs.digest:
@@ -377,14 +385,14 @@ def _read_words(
 def _readings(read: WordPredictions, images: Tensor, first: Tensor, seed: int) -> list[_Reading]:
     """All `word_counts`, each over all captions and over the hardest of each, rows `first`."""
     every, hardest = word_counts(read), word_counts(read.rows(first))
-    idle = shares([one.unchanged for one in every], images, scale=100, resamples=1)
+    idle = shares([counts.unchanged for counts in every], images, scale=100, resamples=1)
     sides = [
-        shares([one.correct for one in side], rows, scale=100, seed=seed)
+        shares([counts.correct for counts in side], rows, scale=100, seed=seed)
         for side, rows in ((every, images), (hardest, images[first]))
     ]
     return [
-        _Reading(one.task, one.of, over_all, over_hardest, lazy.value)
-        for one, lazy, over_all, over_hardest in zip(every, idle, *sides, strict=True)
+        _Reading(counts.task, counts.of, over_all, over_hardest, lazy.value)
+        for counts, lazy, over_all, over_hardest in zip(every, idle, *sides, strict=True)
     ]
 
 
@@ -395,10 +403,13 @@ def _word_figures(readings: Sequence[_Reading], read: WordPredictions) -> Iterat
         yield doubt_histograms(right, same[read.counted].numpy(), THRESHOLD)
     for task, title in _TITLES.items():
         points = [
-            share_point(series, share, group=one.of, baseline=one.idle)
-            for one in readings
-            for series, share in (("all", one.every), ("hardest of each caption", one.hardest))
-            if one.task == task
+            share_point(series, share, group=reading.of, baseline=reading.idle)
+            for reading in readings
+            for series, share in (
+                ("all", reading.every),
+                ("hardest of each caption", reading.hardest),
+            )
+            if reading.task == task
         ]
         if points:
             yield dot_plot(points, "right, %", task, f"{title}.", "nothing doubted")
@@ -411,8 +422,14 @@ def _word_table(readings: Sequence[_Reading], task: Task) -> TableBlock:
         return f"{share.value:.1f}", f"{share.interval.low:.1f} to {share.interval.high:.1f}"
 
     rows = tuple(
-        (one.of, f"{one.every.count:,}", *cells(one.every), *cells(one.hardest), f"{one.idle:.1f}")
-        for one in readings
+        (
+            reading.of,
+            f"{reading.every.count:,}",
+            *cells(reading.every),
+            *cells(reading.hardest),
+            f"{reading.idle:.1f}",
+        )
+        for reading in readings
     )
     head = "of", "count", "right, %", "95 %", "hardest, %", "95 %", "nothing doubted, %"
     note = (
@@ -425,7 +442,7 @@ def _word_table(readings: Sequence[_Reading], task: Task) -> TableBlock:
 
 
 def _words_headline(readings: Sequence[_Reading]) -> str:
-    shown = {(one.task, one.of): one.every for one in readings}
+    shown = {(reading.task, reading.of): reading.every for reading in readings}
     parts = []
     if ("doubt", "wrong tokens") in shown:
         wrong, right = (shown["doubt", f"{side} tokens"] for side in ("wrong", "right"))
@@ -479,9 +496,9 @@ def caption_fluency(
         some += f"words that {corrector} doubts with {DOUBT_THRESHOLD:g} or more corrected; "
     dataset = opened[0].dataset
     points = [
-        share_point(part, one.typical, group=name)
+        share_point(part, part_fluency.typical, group=name)
         for name, (parts, _) in lines.items()
-        for part, one in parts.items()
+        for part, part_fluency in parts.items()
     ]
     return Analysis(
         title="Fluency of written captions",
@@ -504,7 +521,7 @@ def caption_fluency(
                         part: parts[part].to_dict() if part in parts else None
                         for part in ("captions", "written", "corrected")
                     },
-                    "kinds": {kind: one.to_dict() for kind, one in kinds.items()},
+                    "kinds": {kind: part_fluency.to_dict() for kind, part_fluency in kinds.items()},
                 }
                 for name, (parts, kinds) in lines.items()
             ],
@@ -532,8 +549,11 @@ def _corrections(store: StoredCaptions, rows: Sequence[int], model: Model) -> li
         text_to_image=torch.tensor([store.images[row] for row in rows]),
         text_features=None,
     )
-    explained = (one for _, one in explain_dataset(model, written, ExplainConfig()))
-    return [one.corrected.text if one.corrected else one.caption for one in explained]
+    explained = (explanation for _, explanation in explain_dataset(model, written, ExplainConfig()))
+    return [
+        explanation.corrected.text if explanation.corrected else explanation.caption
+        for explanation in explained
+    ]
 
 
 def _causal(name: str) -> tuple[Speaks, str]:
@@ -608,10 +628,13 @@ def _fluency_table(
 ) -> TableBlock:
     rows = []
     for line, (parts, kinds) in lines.items():
-        for name, one in (*parts.items(), *kinds.items()):
-            values = (format_share(s, ",.1f") for s in (one.typical, one.mean, one.whole))
-            times = format_share(one.times, ".2f") if one.times else ""
-            rows.append((f"{line}: {name}", f"{one.captions:,}", *values, times))
+        for name, part_fluency in (*parts.items(), *kinds.items()):
+            values = (
+                format_share(s, ",.1f")
+                for s in (part_fluency.typical, part_fluency.mean, part_fluency.whole)
+            )
+            times = format_share(part_fluency.times, ".2f") if part_fluency.times else ""
+            rows.append((f"{line}: {name}", f"{part_fluency.captions:,}", *values, times))
     head = (
         "",
         "captions",
@@ -790,7 +813,7 @@ def cases(
             some.append(_case(stored, foils[at], image, explainer, scorers, threshold, scores))
         if some:
             groups.append(_CaseGroup(title, note, tuple(some)))
-    by = next(s.name for s in scorers if any(one is explainer for one in s.models))
+    by = next(s.name for s in scorers if any(model is explainer for model in s.models))
     parts = [
         f"{stored.dataset.name} {stored.dataset.split_name}; {stored.describe()}, {len(rows):,} "
         "of them scored",

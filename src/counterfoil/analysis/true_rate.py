@@ -240,12 +240,12 @@ class _TrueRate:
             "captions": len(self.judged.captions),
             "true": int(self.judged.true.sum()),
             **({"agreement": list(agreement)} if agreement else {}),
-            "filters": [one.to_dict() for one in self.filters],
+            "filters": [result.to_dict() for result in self.filters],
             "scores": [
                 {
                     "name": name,
                     "roc_auc": auc.to_dict(),
-                    "below": [one.to_dict() for one in below],
+                    "below": [share.to_dict() for share in below],
                 }
                 for name, (auc, below) in self.scores.items()
             ],
@@ -285,11 +285,13 @@ def true_rate(
         for stored in open_stores(stores, source)
     ]
     judged += [_by_crowd(crowd, source)] if crowd else []
-    rates = tuple(_true_rate(one, scorer, meanings, slack, examples, seed) for one in judged)
-    parts = [one.judged.description for one in rates]
+    rates = tuple(
+        _true_rate(captions, scorer, meanings, slack, examples, seed) for captions in judged
+    )
+    parts = [rate.judged.description for rate in rates]
     parts += [f"guide {scorer.name}: {scorer.describe()}, slack {slack:g}"] if scorer else []
     parts += [f"sentence encoder {encoder}, slack {slack:g}"] if encoder else []
-    if not any("wordnet" in result.name for one in rates for result in one.filters):
+    if not any("wordnet" in result.name for rate in rates for result in rate.filters):
         parts.append("wordnet is not asked, as nltk or its WordNet is not installed")
     return Analysis(
         title="True captions among written ones",
@@ -297,14 +299,14 @@ def true_rate(
         protocol="; ".join([*parts, f"seed {seed}"]),
         seed=seed,
         figures=tuple(_true_rate_figures(rates)),
-        tables=tuple(table for one in rates for table in _true_rate_tables(one)),
-        sections=tuple(section for one in rates for section in _survivors(one)),
+        tables=tuple(table for rate in rates for table in _true_rate_tables(rate)),
+        sections=tuple(section for rate in rates for section in _survivors(rate)),
         numbers={
             "seed": seed,
             "guide": guide,
             "encoder": encoder,
             "slack": slack,
-            "sets": [one.to_dict() for one in rates],
+            "sets": [rate.to_dict() for rate in rates],
         },
     )
 
@@ -452,11 +454,11 @@ def _by_crowd(path: Path, source: DataSource) -> JudgedCaptions:
     )
 
 
-def _true_rate_headline(one: _TrueRate) -> str:
-    first, paper, *_ = one.filters
-    false = {result.name: result.rates["false_rate"].value for result in one.filters}
-    words = f"{one.judged.name}: of {first.kept:,} captions {false[first.name]:.1f} % are false"
-    left = [result for result in one.filters[1:] if result.kept]
+def _true_rate_headline(rate: _TrueRate) -> str:
+    first, paper, *_ = rate.filters
+    false = {result.name: result.rates["false_rate"].value for result in rate.filters}
+    words = f"{rate.judged.name}: of {first.kept:,} captions {false[first.name]:.1f} % are false"
+    left = [result for result in rate.filters[1:] if result.kept]
     if not left:
         return f"{words}; no filter keeps any."
     best = max(left, key=lambda result: false[result.name])
@@ -470,7 +472,7 @@ def _true_rate_headline(one: _TrueRate) -> str:
     return f"{words}; {at_best}, which loses {lost.value:.1f} % of the false ones."
 
 
-def _true_rate_tables(one: _TrueRate) -> Iterator[TableBlock]:
+def _true_rate_tables(rate: _TrueRate) -> Iterator[TableBlock]:
     rates = "kept", "kept, %", "false of the kept, %", "true ones left out, %", "false ones lost, %"
     note = (
         "False of the kept: the true-negative rate. captions: left out when all new words occur in "
@@ -486,46 +488,46 @@ def _true_rate_tables(one: _TrueRate) -> Iterator[TableBlock]:
     def rows(results: Sequence[FilterResult]) -> tuple[tuple[str, ...], ...]:
         return tuple((r.name, f"{r.kept:,}", *map(format_share, r.rates.values())) for r in results)
 
-    yield TableBlock(f"{one.judged.name}: filters", ("", *rates), rows(one.filters), note)
-    for name, (auc, below) in one.scores.items():
+    yield TableBlock(f"{rate.judged.name}: filters", ("", *rates), rows(rate.filters), note)
+    for name, (auc, below) in rate.scores.items():
         pairs = (
             "Of a true and a false caption the true one scores higher in "
             f"{format_share(auc)} % of all pairs."
         )
-        title = f"{one.judged.name}: by {name}"
+        title = f"{rate.judged.name}: by {name}"
         yield TableBlock(title, ("highest left out, %", *rates), rows(below), pairs)
 
 
 def _true_rate_figures(rates: Sequence[_TrueRate]) -> Iterator[Figure]:
     label = "false of the kept, %"
     points = [
-        share_point(result.name, result.rates["false_rate"], group=one.judged.name)
-        for one in rates
-        for result in one.filters
+        share_point(result.name, result.rates["false_rate"], group=rate.judged.name)
+        for rate in rates
+        for result in rate.filters
         if result.kept
     ]
     yield grouped_bars(points, label, "filters", "What filters keep.")
-    for number, one in enumerate(rates):
+    for number, rate in enumerate(rates):
         lines: list[ResultPoint] = [
             share_point(name, below.rates["false_rate"], at=float(below.name))
-            for name, (_, each) in one.scores.items()
+            for name, (_, each) in rate.scores.items()
             for below in each
         ]
         if lines:
-            caption = f"{one.judged.name}: what is kept without the highest scores."
+            caption = f"{rate.judged.name}: what is kept without the highest scores."
             against, key = "highest scores left out, %", f"scores-{number}"
             yield result_curves(lines, label, against, key, caption, log=False, columns=1)
 
 
-def _survivors(one: _TrueRate) -> Iterator[CardSection]:
-    judged, shown, cards = one.judged, one.judged.dataset, []
-    for row in one.survivors:
+def _survivors(rate: _TrueRate) -> Iterator[CardSection]:
+    judged, shown, cards = rate.judged, rate.judged.dataset, []
+    for row in rate.survivors:
         old = int(judged.made_of[row])
         title = f"made of: {judged.dataset.texts[old]}" if old >= 0 else "true"
         column = CardColumn(title, "", (PageItem(judged.captions[row]),))
         cards.append(ExampleCard(shown_image(shown, int(judged.images[row])), "", (column,)))
     if cards:
-        note = f"Some of the true captions that the last filter keeps: {one.filters[-1].name}."
+        note = f"Some of the true captions that the last filter keeps: {rate.filters[-1].name}."
         yield CardSection(f"{judged.name}: true, and not found", note, tuple(cards))
 
 
@@ -563,17 +565,17 @@ def export_sheet(
     rng = torch.Generator().manual_seed(seed)
     used: set[int] = set()
     rows: list[tuple[str, str, str, str]] = []
-    for one in stores:
+    for store in stores:
         chosen = 0
-        for place in torch.randperm(len(one.foils), generator=rng).tolist():
-            foil, image = one.foils[place], one.images[place]
+        for place in torch.randperm(len(store.foils), generator=rng).tolist():
+            foil, image = store.foils[place], store.images[place]
             if chosen < count and image not in used:
                 used.add(image)
                 chosen += 1
                 rows.append((_sheet_item(foil), pictures.place(image), foil.foil, ""))
         if chosen < count:
             raise ValueError(
-                f"{one.name} has only {chosen:,} pictures left for {count:,} sentences, of which "
+                f"{store.name} has only {chosen:,} pictures left for {count:,} sentences, of which "
                 "each has a picture of its own; lower --count"
             )
     table = io.StringIO()
@@ -624,9 +626,9 @@ def _by_people(
         )
     agreement = tuple(_agreement(one, other, set(items)) for one, other in combinations(sheets, 2))
     kappas = "".join(
-        f"; {' and '.join(one['judges'])} on {one['items']:,}: Cohen's kappa {one['kappa']:.2f}"
-        for one in agreement
-        if one["kappa"] is not None
+        f"; {' and '.join(pair['judges'])} on {pair['items']:,}: Cohen's kappa {pair['kappa']:.2f}"
+        for pair in agreement
+        if pair["kappa"] is not None
     )
     judges = ", ".join(name for name, _ in sheets)
     count = len(truth) - truth.count(None)

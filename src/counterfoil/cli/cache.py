@@ -36,12 +36,14 @@ def cache(
 
     kinds = list(KINDS) if clear in (None, "all") else [str(clear)]
     caches = [cached_files(kind, days=days) for kind in kinds]
-    for one in caches:
+    for files in caches:
         if clear:
-            remove_cached(one)
-        number = f"{len(one.entries):,} {'entry' if len(one.entries) == 1 else 'entries'}"
-        age = f", the oldest {one.days:.0f} days old" if one.entries and not clear else ""
+            remove_cached(files)
+        number = f"{len(files.entries):,} {'entry' if len(files.entries) == 1 else 'entries'}"
+        age = f", the oldest {files.days:.0f} days old" if files.entries and not clear else ""
         verb = "deleted " if clear else ""
-        output(f"{one.kind} ({KINDS[one.kind]}): {verb}{number}, {one.size / 1e6:,.1f} MB{age}")
-    total = sum(one.size for one in caches) / 1e6
+        output(
+            f"{files.kind} ({KINDS[files.kind]}): {verb}{number}, {files.size / 1e6:,.1f} MB{age}"
+        )
+    total = sum(files.size for files in caches) / 1e6
     output(f"{cache_folder()}: {total:,.1f} MB{' freed' if clear else ''}")

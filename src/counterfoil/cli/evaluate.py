@@ -244,19 +244,22 @@ def _show_comparison(
     from counterfoil.evaluation.results import headline, result_table, results
     from counterfoil.report.tables import terminal_table
 
-    runs = results({name: one.retrieval.report for name, one in evaluations.items()})
-    settings = [one.retrieval.report.setting for one in evaluations.values()]
+    runs = results({name: evaluation.retrieval.report for name, evaluation in evaluations.items()})
+    settings = [evaluation.retrieval.report.setting for evaluation in evaluations.values()]
     same = len({setting.seed for setting in settings}) == 1
     setting = settings[0] if same else replace(settings[0], seed=None)
     console().print(terminal_table(result_table(runs), setting.line()))
     for run in runs[1:]:
         output(headline((runs[0], run)))
     if json is not None:
-        values = [{"models": one.models, **one.retrieval.to_dict()} for one in evaluations.values()]
+        values = [
+            {"models": evaluation.models, **evaluation.retrieval.to_dict()}
+            for evaluation in evaluations.values()
+        ]
         write_json(json, {"evaluations": values, "comparison": [asdict(run) for run in runs]})
     if folder is not None:
-        for name, one in evaluations.items():
-            one.retrieval.save(folder / name.replace("/", "-"), one.models)
+        for name, evaluation in evaluations.items():
+            evaluation.retrieval.save(folder / name.replace("/", "-"), evaluation.models)
         output(f"{folder}")
 
 

@@ -219,7 +219,9 @@ def explain_many(
             heapq.heappush(heap, one)
         else:
             heapq.heappushpop(heap, one)
-    best = [(suspicion, -row, one) for suspicion, row, one in sorted(heap, reverse=True)]
+    best = [
+        (suspicion, -row, explanation) for suspicion, row, explanation in sorted(heap, reverse=True)
+    ]
     if lines_file is not None:
         lines.sort(key=lambda line: -line[0])
         with atomic_write(lines_file) as temporary, temporary.open("wb") as stream:

@@ -61,7 +61,8 @@ def judge(
         return
     corrections = judged.corrections(dataset, config)
     lines = [
-        json.dumps(one.to_dict(), ensure_ascii=False) + "\n" for one in (*earlier, *corrections)
+        json.dumps(correction.to_dict(), ensure_ascii=False) + "\n"
+        for correction in (*earlier, *corrections)
     ]
     write_text(output, "".join(lines))
     promoted, dropped = int(judged.promoted(config).sum()), int(judged.dropped(config).sum())

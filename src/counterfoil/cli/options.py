@@ -172,8 +172,8 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
             types = get_type_hints(group, include_extras=True)
         parameters += [
             # Keyword-only parameters may have defaults in any order.
-            one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=types[one.name])
-            for one in options
+            option.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=types[option.name])
+            for option in options
         ]
 
     @functools.wraps(command)
@@ -183,7 +183,7 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 

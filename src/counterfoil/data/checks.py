@@ -310,8 +310,8 @@ def _warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]
         yield f"{counted(without, 'image')} without a caption"
     if report.orphans:
         yield f"{counted(report.orphans, 'caption')} describing no image"
-    across = [one for one in report.same_images if one.across]
-    within = [one for one in report.same_images if not one.across]
+    across = [group for group in report.same_images if group.across]
+    within = [group for group in report.same_images if not group.across]
     if across:
         yield f"{counted(len(across), 'image')} in more than one split, such as {across[0]}"
     if within:

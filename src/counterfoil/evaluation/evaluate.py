@@ -89,5 +89,5 @@ def evaluate(
     models = [model] if isinstance(model, Model) else list(model)
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
-    members = [one.embed(dataset) for one in models]
+    members = [member.embed(dataset) for member in models]
     return EvaluationResult(evaluate_protocol(members, dataset, chosen, tie=ties))

@@ -150,7 +150,7 @@ def cascade_figure(curves: Mapping[str, ShortlistReport]) -> Figure:
         for point in shortlists.curve:
             span = sums(point.report)[0]
             points.append(ResultPoint(name, point.report.rsum, span.low, span.high, at=point.depth))
-    alone = "; ".join(f"{name} {one.first.rsum:.1f}" for name, one in curves.items())
+    alone = "; ".join(f"{name} {curve.first.rsum:.1f}" for name, curve in curves.items())
     caption = f"RSum of a cascade by its depth; by the first model alone: {alone}."
     label = "pairs scored for a query"
     return result_curves(points, "RSum", label, "cascade", caption, log=True, columns=1)

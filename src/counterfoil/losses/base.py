@@ -296,7 +296,7 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         self.needs_guide = any(loss.needs_guide for loss in losses)
         self.needs_words = frozenset[str]().union(*(loss.needs_words for loss in losses))
         self.needs_grids = frozenset(loss.needs_grid for loss in losses)
-        self.needs_block = any(one.needs_block and one.needs_grid == INFERENCE for one in losses)
+        self.needs_block = any(loss.needs_block and loss.needs_grid == INFERENCE for loss in losses)
         self.needs_guided = frozenset[Role]().union(*(loss.needs_guided for loss in losses))
         self.uses_extra = any(loss.uses_extra for loss in losses)
 

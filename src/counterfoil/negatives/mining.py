@@ -157,7 +157,7 @@ def mine_hard_negatives(
 
 
 def _open_models(models: Sequence[Model | str]) -> list[Model]:
-    return [one if isinstance(one, Model) else load_model(one) for one in models]
+    return [model if isinstance(model, Model) else load_model(model) for model in models]
 
 
 class StreamOptions(TypedDict, total=False):
@@ -208,7 +208,9 @@ def mine_store(
     sources, guide_sources, proposers = (
         tuple(model.source() for model in some) for some in (models, guides, proposing)
     )
-    scorers = [[one.model_dump() for one in some] for some in (proposers or sources, guide_sources)]
+    scorers = [
+        [source.model_dump() for source in some] for some in (proposers or sources, guide_sources)
+    ]
     device = options.get("device")
     applied = NegativeFilters(
         filters, dataset, guides=[guide.embed(dataset) for guide in guides], device=device

@@ -167,7 +167,7 @@ class TargetManifest(ArtifactManifest):
 
         Means and deviations are not compared: they may differ in the last digits between machines.
         """
-        own, others = ([one.source for one in m.teachers] for m in (self, other))
+        own, others = ([teacher.source for teacher in m.teachers] for m in (self, other))
         return (
             (self.corpus, self.form, self.precision) == (other.corpus, other.form, other.precision)
             and len(own) == len(others)

@@ -86,7 +86,9 @@ class Recipe:
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
         for name, kind in stage.wants:
             if name not in known:
-                models = [one for one, made in known.items() if made in KINDS["train"]]
+                models = [
+                    stage_name for stage_name, made in known.items() if made in KINDS["train"]
+                ]
                 raise ValueError(
                     f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
                     + (_other_models(name, models) if name in stage.initial_models else "")

@@ -164,7 +164,10 @@ def demo_recipe() -> Recipe:
             alike,
             hardest,
             Mine(name="lists", using=("hardest",), texts=100, images=20),
-            *(Evaluate(name=f"test-{one.name}", using=(one.name,)) for one in (alike, hardest)),
+            *(
+                Evaluate(name=f"test-{training.name}", using=(training.name,))
+                for training in (alike, hardest)
+            ),
             Compare(
                 name="report",
                 results=("test-alike", "test-hardest"),

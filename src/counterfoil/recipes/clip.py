@@ -425,14 +425,18 @@ def fine_tune_recipe(
             "--images"
         )
     stages = _training_stages(name, model, tuple(teachers), lengths)
-    trained = [one.name for one in stages if isinstance(one, Train)]
-    tests = [Evaluate(name=f"test-{one}", using=(one,)) for one in trained if one not in TEACHERS]
+    trained = [stage.name for stage in stages if isinstance(stage, Train)]
+    tests = [
+        Evaluate(name=f"test-{stage_name}", using=(stage_name,))
+        for stage_name in trained
+        if stage_name not in TEACHERS
+    ]
     original = Evaluate(name="test-original", using=(), models=(model.name,))
     select = [Select(name="best", using=("online", "adaptive"))] if name == "aoq" else []
     report = Compare(
         name="report",
         results=(original.name, *(test.name for test in tests)),
-        negatives=next((one.name for one in stages if isinstance(one, Mine)), None),
+        negatives=next((stage.name for stage in stages if isinstance(stage, Mine)), None),
         selection="best" if select else None,
     )
     return Recipe(
@@ -463,8 +467,12 @@ def _training_stages(
             if model.written is None:
                 return lists, REWRITE, with_neighbours(tuned)
             return lists, replace(tuned, neighbours=lists.name)
-    own = [model.setup(TRIPLET, seed).stage(one) for one, seed in TEACHERS.items() if not teachers]
-    using = tuple(one.name for one in own)
+    own = [
+        model.setup(TRIPLET, seed).stage(teacher)
+        for teacher, seed in TEACHERS.items()
+        if not teachers
+    ]
+    using = tuple(stage.name for stage in own)
     targets = ComputeTargets(name=ndgl.TARGETS, using=using, models=teachers)
     student = ndgl.student_stage("student", model.setup(TRIPLET))
     return *own, targets, model.with_generated(student)

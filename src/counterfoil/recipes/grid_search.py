@@ -408,7 +408,9 @@ class _GridRun:
                 finished = self._run(job, job.recipe, resume=resume)
             except ValueError as error:
                 context = self._context(job, job.recipe)
-                states = {one.name: run.stage_state(context, one) for one in job.recipe.stages}
+                states = {
+                    stage.name: run.stage_state(context, stage) for stage in job.recipe.stages
+                }
                 broken = next(name for name, state in states.items() if state != "done")
                 self.failed[job.digests[broken]] = str(error)
                 output(f"{job.label}: {error}")
@@ -492,7 +494,7 @@ class _GridRun:
                 epoch, dev = float(card.provenance.get("best_epoch", 0)), dict(card.metrics)
                 one = {"seed": job.seed, "folder": job.folder, "epoch": epoch, "dev": dev}
                 trained.append(one)
-        figures = [one["dev"][jobs[0].compared.plan.select] for one in trained]
+        figures = [training["dev"][jobs[0].compared.plan.select] for training in trained]
         complete = len(figures) == len(jobs)
         axes = zip(self.search.axes, jobs[0].values)
         return {
@@ -570,8 +572,8 @@ def _point_table(
     """Points, the best first, and after them those that failed."""
     rows = []
     for rank, point in enumerate(ranked, 1):
-        epochs = ", ".join(f"{one['epoch']:g}" for one in point["trained"])
-        folders = ", ".join(Path(one["folder"]).name for one in point["trained"])
+        epochs = ", ".join(f"{training['epoch']:g}" for training in point["trained"])
+        folders = ", ".join(Path(training["folder"]).name for training in point["trained"])
         rows.append((str(rank), *_values(search, point), _mean_text(point), epochs, folders))
     failed = [(_values(search, p), p["failed"]) for p in results["points"] if p["failed"]]
     rows += [(MISSING, *values, "failed", MISSING, MISSING) for values, _ in failed]

@@ -416,8 +416,8 @@ def evaluation_stages(kind: str, name: str, dataset: str, test: str = "") -> tup
     """
     test, members = test or f"test-{kind}", ensemble_members(name)
     using: dict[str, tuple[str, ...]]
-    using = {one.stage(test): (one.stage(kind),) for one in members if one.part}
-    using[test] = tuple(one.stage(kind) for one in members)
+    using = {member.stage(test): (member.stage(kind),) for member in members if member.part}
+    using[test] = tuple(member.stage(kind) for member in members)
     stages = [
         Evaluate(name=each, using=models, protocol=PROFILES[dataset].protocol)
         for each, models in using.items()
@@ -430,7 +430,7 @@ def evaluation_stages(kind: str, name: str, dataset: str, test: str = "") -> tup
 def online_recipe(name: str, dataset: str) -> Recipe:
     """Train and evaluate."""
     members = ensemble_members(name)
-    trainings = (online_stage(one.model, dataset, member=one) for one in members)
+    trainings = (online_stage(member.model, dataset, member=member) for member in members)
     return Recipe(
         name=f"{name}-{dataset}",
         stages=(*trainings, *evaluation_stages("online", name, dataset, "test")),

@@ -77,7 +77,7 @@ def evaluations_of(
     On MS-COCO also over all 5,000 test images, "<test>-5k".
     """
     using: dict[str, tuple[str, ...]]
-    using = {f"test-{one}": (one,) for one in trainings}
+    using = {f"test-{training}": (training,) for training in trainings}
     using |= {f"test-ensemble-of-{len(names)}": names for names in ensembles}
     protocols = {"": PROFILES[dataset].protocol}
     if dataset == "coco":
@@ -111,7 +111,7 @@ def ndgl_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Reci
             f"the student of {len(saved)} saved model{plural}",
         )
     teachers = teacher_stages(name, dataset)
-    names = tuple(one.name for one in teachers)
+    names = tuple(teacher.name for teacher in teachers)
     report = Compare(
         name="report", results=("test-teacher-1", f"test-ensemble-of-{K}", "test-student")
     )
@@ -186,7 +186,7 @@ def readings_recipe(name: str, dataset: str) -> Recipe:
 def teachers_recipe(name: str, dataset: str) -> Recipe:
     """Table 3: one to five teachers."""
     teachers = teacher_stages(name, dataset, MOST_TEACHERS)
-    names = tuple(one.name for one in teachers)
+    names = tuple(teacher.name for teacher in teachers)
     setup = ModelSetting(name=name, dataset=dataset).setup()
     stages: list[Stage] = list(teachers)
     students = []
@@ -265,9 +265,9 @@ def _compared(
     """Trainings side by side, with the same two teachers for those that have any."""
     name, dataset = of
     teachers = teacher_stages(name, dataset)
-    targets = ComputeTargets(name=TARGETS, using=tuple(one.name for one in teachers))
+    targets = ComputeTargets(name=TARGETS, using=tuple(teacher.name for teacher in teachers))
     own = [stage.name for stage in first if isinstance(stage, Train)]
-    tests = evaluations_of([*own, *(one.name for one in trainings)], dataset)
+    tests = evaluations_of([*own, *(training.name for training in trainings)], dataset)
     stages = [*first, *teachers, targets, *trainings, *tests, comparison_stage(tests)]
     return _recipe(f"{kind}/", of, stages, about)
 

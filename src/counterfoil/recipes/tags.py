@@ -504,10 +504,10 @@ def tags_recipe(kind: str, name: str, dataset: str) -> Recipe:
         tags_stage(row.step, dataset, row.way, name=row.name, start=row.start, model=name)
         for row in rows
     ]
-    tests = evaluations_of([one.name for one in trainings], dataset)
+    tests = evaluations_of([training.name for training in trainings], dataset)
     stages: list[Stage] = [*pretraining_stages(dataset, name=name), *trainings, *tests]
     if len(trainings) > 1:
-        results = tuple(f"test-{one.name}" for one in trainings)
+        results = tuple(f"test-{training.name}" for training in trainings)
         stages.append(Compare(name="report", results=results))
     return Recipe(
         name=f"{kind}{name}-{dataset}",
@@ -539,7 +539,9 @@ def tags_own_recipe(name: str) -> Recipe:
         whole = stage.plan.batch * stage.plan.accumulate
         plan = replace(stage.plan, batch=OWN_AT_ONCE, accumulate=whole // OWN_AT_ONCE)
         trainings.append(replace(stage, plan=plan, start=stage.start if trainings else None))
-    tests = [Evaluate(name=f"test-{one.name}", using=(one.name,)) for one in trainings]
+    tests = [
+        Evaluate(name=f"test-{training.name}", using=(training.name,)) for training in trainings
+    ]
     stages: list[Stage] = [*trainings, *tests]
     if len(tests) > 1:
         stages.append(Compare(name="report", results=tuple(test.name for test in tests)))
@@ -632,7 +634,7 @@ def foils_with_ndgl(name: str, dataset: str) -> Recipe:
         _setting(name, dataset, seed).setup().stage(f"teacher-{seed}")
         for seed in range(1, ndgl.K + 1)
     )
-    targets = ComputeTargets(name=ndgl.TARGETS, using=tuple(one.name for one in teachers))
+    targets = ComputeTargets(name=ndgl.TARGETS, using=tuple(teacher.name for teacher in teachers))
     student = ndgl.student_stage("student", _setting(name, dataset).setup())
     return _other_recipe(
         "with-ndgl", name, dataset, (*teachers, targets), student, "NDGL and foils"
@@ -659,13 +661,13 @@ def cascade_recipe(name: str, dataset: str) -> Recipe:
     alone = evaluations_of([OWN], dataset)
     tests = [
         replace(
-            one,
-            name=one.name.replace(OWN, "cascade"),
+            stage,
+            name=stage.name.replace(OWN, "cascade"),
             using=(hard.name,),
             first=(OWN,),
             depth=RERANKED,
         )
-        for one in alone
+        for stage in alone
     ]
     stages = own, *pretraining_stages(dataset), hard, *alone, *tests
     return Recipe(
@@ -682,7 +684,7 @@ def _other_recipe(
     """The generator, stages before the training, this with and without foils, a report."""
     margin = MODELS[name].margin if name in MODELS else MARGIN
     trainings = training, with_generated(training, f"{training.name}-{FOILS}", margin=margin)
-    tests = evaluations_of([one.name for one in trainings], dataset)
+    tests = evaluations_of([training.name for training in trainings], dataset)
     stages = (
         *pretraining_stages(dataset),
         tags_stage(1, dataset),

@@ -579,7 +579,7 @@ class VectorIndex:
             Names of the parts without checksums, which prove nothing.
         """
         parts = [*self.images.parts, *self.texts.parts]
-        return [one.name for one in parts if not verify_part(self.folder, one.name, every=True)]
+        return [part.name for part in parts if not verify_part(self.folder, part.name, every=True)]
 
     def change(
         self,

@@ -75,7 +75,7 @@ class Batcher(Generic[Q, A]):
                 if len(self._queue) < self._at_once:
                     await asyncio.sleep(self._gather)
                 futures = list(islice(self._queue, self._at_once))
-                await self._answer_batch([(self._queue.pop(one), one) for one in futures])
+                await self._answer_batch([(self._queue.pop(future), future) for future in futures])
         finally:
             self._task = None
 

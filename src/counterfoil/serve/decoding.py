@@ -168,7 +168,10 @@ class PictureDecoder:
     ) -> list[Image.Image]:
         # two models often share a transform
         distinct = list(dict.fromkeys(transforms))
-        request = {"transforms": [one and asdict(one) for one in distinct], **more}
+        request = {
+            "transforms": [transform and asdict(transform) for transform in distinct],
+            **more,
+        }
         answer, body = self._ask(request, content)
         found, start = [], 0
         for width, height in answer["sizes"]:
@@ -328,8 +331,8 @@ def _answer(request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], by
     else:
         picture = decode_upload(content, request["pixels"])
     pictures = [_shrunk(picture, transform) for transform in request["transforms"]]
-    body = b"".join(one.tobytes() for one in pictures)
-    return {"sizes": [one.size for one in pictures]}, body
+    body = b"".join(picture.tobytes() for picture in pictures)
+    return {"sizes": [picture.size for picture in pictures]}, body
 
 
 def _shrunk(picture: Image.Image, settings: dict[str, Any] | None) -> Image.Image:

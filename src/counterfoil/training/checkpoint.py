@@ -46,9 +46,9 @@ def random_states() -> tuple[dict[str, Tensor], list[object]]:
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
     tensors = {
-        f"{rank}/{what}": one
+        f"{rank}/{what}": generator_state
         for what, state in states.items()
-        for rank, one in enumerate(distributed.gather(state.to(device)).cpu())
+        for rank, generator_state in enumerate(distributed.gather(state.to(device)).cpu())
     }
     return tensors, distributed.gather_objects(random.getstate())
 

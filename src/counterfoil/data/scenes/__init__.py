@@ -85,8 +85,8 @@ def scenes(
         raise ValueError(unknown_name(str(features), ["regions"], "a kind of features of scenes"))
     world = _distinct_scenes(seed, {"test": test, "dev": dev, "train": images - dev - test})
     rows = []
-    for one in world:
-        _, _, split, number = one.id.split("-")
+    for scene in world:
+        _, _, split, number = scene.id.split("-")
         rows.append(SPLITS.index(split) * _ROWS_PER_SPLIT + int(number))
     # Pixels depend on this name and the row alone.
     pictures = DrawnPictures(
@@ -94,11 +94,11 @@ def scenes(
     )
     return ImageTextDataset(
         name="scenes",
-        image_ids=[one.id for one in world],
-        text_ids=[f"{one.id}#{place}" for one in world for place in range(CAPTIONS)],
-        texts=[caption for one in world for caption in describe(one)],
+        image_ids=[scene.id for scene in world],
+        text_ids=[f"{scene.id}#{place}" for scene in world for place in range(CAPTIONS)],
+        texts=[caption for scene in world for caption in describe(scene)],
         text_to_image=torch.arange(len(world)).repeat_interleave(CAPTIONS),
-        splits=[one.id.split("-")[2] for one in world],
+        splits=[scene.id.split("-")[2] for scene in world],
         pictures=pictures,
         features=region_features(world) if features == "regions" else None,
     )
@@ -133,7 +133,7 @@ def _distinct_scenes(seed: int, counts: dict[str, int]) -> list[Scene]:
             if (key := meaning(candidate)) not in meanings:
                 meanings.add(key)
                 chosen[split].append(candidate)
-    return [one for split in SPLITS for one in chosen[split]]
+    return [scene for split in SPLITS for scene in chosen[split]]
 
 
 def _draw_row(seed: int, size: int, row: int) -> Image.Image:

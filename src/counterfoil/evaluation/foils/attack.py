@@ -119,7 +119,9 @@ class AttackReport:
                 kind: {
                     "foils": self.foils[kind],
                     **_numbers(report),
-                    "differences": [one.to_dict() for one in compare(self.before, report)[:5]],
+                    "differences": [
+                        difference.to_dict() for difference in compare(self.before, report)[:5]
+                    ],
                 }
                 for kind, report in self.after.items()
             },

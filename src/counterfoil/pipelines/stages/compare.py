@@ -140,7 +140,7 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         for name in stage.results
     }
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}
-    used = (name for one in stage.results for name in context.stage(one, Evaluate).using)
+    used = (name for result in stage.results for name in context.stage(result, Evaluate).using)
     trained, forgetting = dict.fromkeys(used), forgetting_table(context, stage)
     runs = results(reports)
     curves = [learning_curve(name, context.place(name) / "metrics.jsonl") for name in trained]
@@ -150,9 +150,9 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         scorer = " + ".join((*mining.using, *mining.models))
         gaps = hardness_at(context.place(mining.name), scorer)
     cascades = {
-        name: one.shortlists
-        for name, one in evaluations.items()
-        if one.shortlists and one.shortlists.curve
+        name: evaluation.shortlists
+        for name, evaluation in evaluations.items()
+        if evaluation.shortlists and evaluation.shortlists.curve
     }
     figures = {
         "Learning curves": learning_curves(curves),
@@ -172,7 +172,7 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
             result_table(runs),
             *((foils.table,) if foils else ()),
             *((forgetting,) if forgetting else ()),
-            *(cascade_table(name, one) for name, one in cascades.items()),
+            *(cascade_table(name, cascade) for name, cascade in cascades.items()),
         ),
         sections=(
             *((foils.cards,) if foils else ()),
@@ -196,8 +196,8 @@ def told_from_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
     dataset = context.split(first.split)
     foils = foils_of_scenes(dataset.subset(torch.arange(min(stage.foils, len(dataset)))), seed=0)
     scores = []
-    for one in (first, last):
-        models = [load_model(str(context.place(name))) for name in one.using]
+    for evaluation in (first, last):
+        models = [load_model(str(context.place(name))) for name in evaluation.using]
         scores.append(score_foils([model.embed(foils.dataset) for model in models], foils))
     changes = compare_foils(foils, scores[0], scores[1])
     every = changes[-1]
@@ -232,7 +232,7 @@ def told_from_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
 
 def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tensor]) -> CardSection:
     """Cards of items that the first model gets wrong and the last one right."""
-    before, after = (item_margins(foils, one) for one in scores)
+    before, after = (item_margins(foils, model_scores) for model_scores in scores)
     learnt = ((before <= 0) & (after > 0)).nonzero().squeeze(1)
     lost = int(((before > 0) & (after <= 0)).sum())
     order = learnt[(after - before)[learnt].argsort(descending=True, stable=True)]
@@ -245,8 +245,8 @@ def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tens
             continue
         images.add(item.images[0])
         columns = []
-        for title, one in zip(titles, scores, strict=True):
-            own = one[2 * row : 2 * row + 2].tolist()  # each item has one foil
+        for title, model_scores in zip(titles, scores, strict=True):
+            own = model_scores[2 * row : 2 * row + 2].tolist()  # each item has one foil
             ranked = sorted((0, 1), key=lambda at: (-own[at], -at))
             captions = tuple(
                 PageItem(foils.dataset.texts[item.texts[at]], None, place, at == 0, own[at])

@@ -300,11 +300,11 @@ def _shortlists(
     full = _report(plain["full"], tensors, path, "full_") if "full" in plain else None
     curve = tuple(
         CascadePoint(
-            int(one["depth"]),
-            int(one["pairs"]),
-            _report(one, tensors, path, f"top-{one['depth']}_"),
+            int(point["depth"]),
+            int(point["pairs"]),
+            _report(point, tensors, path, f"top-{point['depth']}_"),
         )
-        for one in plain.get("curve", ())
+        for point in plain.get("curve", ())
     )
     first = _report(plain["first"], tensors, path, "first_")
     return ShortlistReport((i2t, t2i), first, full, curve)
