@@ -184,12 +184,24 @@ def photos_of(split: str, *names: str) -> None:
     write_karpathy(Path("photos"), images)
 
 
-def photo_without_split() -> None:
+def changed_photos(change: Callable[[list[dict[str, object]]], object]) -> None:
     photos()
     path = Path("photos/dataset_toy.json")
     content = json.loads(path.read_text())
-    del content["images"][1]["split"]
+    change(content["images"])
     path.write_text(json.dumps(content))
+
+
+def photo_without_split() -> None:
+    changed_photos(lambda images: images[1].pop("split"))
+
+
+def split_in_a_list() -> None:
+    changed_photos(lambda images: images[1].update(split=["train"]))
+
+
+def dev_without_captions() -> None:
+    changed_photos(lambda images: [one.update(sentences=[], sentids=[]) for one in images[2::4]])
 
 
 def pictures(folder: str = "photos") -> None:
@@ -566,6 +578,8 @@ photos :: mkdir other :: $TRAIN --images other
     => holds none of the first 12 pictures | give the folder of the pictures
 photos :: cut photos/dataset_toy.json 40 :: $TRAIN => dataset_toy.json cannot be read
 photo_without_split :: $TRAIN => images[1].split
+split_in_a_list :: $TRAIN => images[1].split | string
+dev_without_captions :: $TRAIN => (dev) has 3 images and 0 texts
 photos_of train 0.png 0.png :: $TRAIN => '0.png' | twice
 photos :: run vsepp-flickr8k --data photos $SMALL --set test.protocol=whole
     => has no image features | counterfoil features

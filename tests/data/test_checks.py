@@ -127,6 +127,7 @@ def test_not_finite_features_are_found_in_every_block():
     [
         (small_corpus((1, 1), ["test", "dev"]), "there is no train split .*: test, dev"),
         (small_corpus((0, 1), ["train", "test"]), "no image of the train split has a caption"),
+        (small_corpus((1, 1, 0), ["train", "train", "dev"]), "no image of the dev split has a"),
         (replace(healthy(), features=None), "neither pictures nor features"),
     ],
 )

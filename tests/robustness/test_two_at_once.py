@@ -42,6 +42,25 @@ def test_the_lock_of_a_run_is_held_until_its_end(tmp_path, capsys):
     assert not folder.exists()
 
 
+def test_a_finished_run_needs_no_lock(tmp_path, capsys):
+    folder = tmp_path / "run"
+    words = ("run", "vsepp-scenes", "--smoke", "--data", "scenes:images=60", "--output", folder)
+    assert main([*map(str, words)]) == 0
+    files = sorted(folder.rglob("*"))
+    with write_lock(tmp_path / "other" / ".lock", folder), write_lock(folder / ".lock", folder):
+        assert main([*map(str, words)]) == 0
+    assert "online: kept" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == files
+
+
+def test_of_two_minings_the_second_hears_who_holds_the_folder(tmp_path, capsys):
+    lists = tmp_path / "lists"
+    (tmp_path / "lists.partial").mkdir()
+    with write_lock(tmp_path / ".lists.lock", lists):
+        assert main(["mine", "vectors", "--data", "scenes:images=60", "--output", str(lists)]) == 2
+    assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_of_two_runs_the_second_is_refused_and_the_first_ends_as_alone(tmp_path, capsys):
     alone, both = tmp_path / "alone", tmp_path / "both"

@@ -232,16 +232,17 @@ def resumable_work(
 
     started = time.monotonic()
     check_new_folder(folder)
-    if partial_folder(folder).exists() and not resume:
-        raise ValueError(
-            f"{partial_folder(folder)} holds a {work} that was stopped; add --resume to continue "
-            "it, or delete it"
-        )
     distributed.init()
-    distributed.barrier()  # no process starts to write before all have checked the folder
     lock = folder.with_name(f".{folder.name}.lock")
     try:
         with distributed.on_rank_0(write_lock(lock, folder)):
+            # under the lock: a folder that is being written is not one that was stopped
+            if partial_folder(folder).exists() and not resume:
+                raise ValueError(
+                    f"{partial_folder(folder)} holds a {work} that was stopped; add --resume to "
+                    "continue it, or delete it"
+                )
+            distributed.barrier()  # no process starts to write before all have checked the folder
             yield lambda: None if minutes is None else minutes - (time.monotonic() - started) / 60
     except RunStopped as stopped:
         info(f"stopped, {stopped}; add --resume to go on")
@@ -293,6 +294,16 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
         if os.environ.get("COUNTERFOIL_TRACEBACK"):
             raise
         return _refuse(str(error))
+    except RuntimeError as error:
+        from counterfoil.core import distributed
+
+        if not distributed.is_lost_process(error):
+            raise
+        _refuse(
+            "another process of this run ended first, and its message says why; start all "
+            "processes again, with --resume where the command has it"
+        )
+        code = STOPPED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # some versions of typer turn the interrupt into this

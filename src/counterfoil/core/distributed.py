@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, final
 
@@ -31,9 +31,27 @@ def size() -> int:
     return dist.get_world_size() if dist.is_initialized() and not _solo else 1
 
 
-def on_rank_0(context: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
-    """The context on rank 0, which writes for all processes; on the others an empty one."""
-    return nullcontext() if rank() else context
+@contextmanager
+def on_rank_0(context: AbstractContextManager[Any]) -> Iterator[None]:
+    """Enter a context on rank 0, which writes for all processes; where it fails, all fail.
+
+    Raises:
+        ValueError: rank 0 could not enter it, as a lock that another run holds.
+    """
+    with ExitStack() as stack:
+        refusal = ""
+        try:
+            if rank() == 0:
+                stack.enter_context(context)
+        except (ValueError, OSError) as error:
+            if size() == 1:
+                raise
+            refusal = str(error)
+        # without this the others would wait for rank 0 in their next collective
+        refusal = str(gather_objects(refusal)[0])
+        if refusal:
+            raise ValueError(refusal)
+        yield
 
 
 @contextmanager
@@ -58,6 +76,12 @@ def init() -> bool:
     if dist.get_backend() == "gloo":  # its threads abort a process that exits before them
         atexit.register(shutdown)
     return True
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether a collective failed because another process of the group ended."""
+    # gloo raises plain RuntimeErrors that name its source file
+    return dist.is_initialized() and (isinstance(error, dist.DistError) or "/gloo/" in str(error))
 
 
 def shutdown() -> None:

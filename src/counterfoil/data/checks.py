@@ -277,6 +277,9 @@ def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
         yield "no image of the train split has a caption"
     elif train.images < 2:
         yield "the train split has one image; a second one is needed as its negative"
+    for split in report.splits:
+        if split.name in ("dev", "test") and split.images and not split.texts:
+            yield f"no image of the {split.name} split has a caption"
     if dataset.pictures is None and dataset.features is None:
         yield "there are neither pictures nor features; give an image folder or features"
     if dataset.features is None:

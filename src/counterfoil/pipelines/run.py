@@ -219,9 +219,12 @@ def run_pipeline(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     distributed.init()
     dataset = source.open()
-    check_run_folder(folder)
     digests = stage_digests(recipe, data_contents(dataset))
     context = RunContext(recipe, dataset, folder, digests, deadline, shared or {})
+    missing = any(stage_state(context, stage) != "done" for stage in recipe.stages)
+    if not distributed.all_reduce_max(int(missing)):  # a finished run may be read-only
+        return _run_stages(context, resume=resume)
+    check_run_folder(folder)
     # rank 0 writes for all; of two commands on one folder the second is refused
     with distributed.on_rank_0(write_lock(folder / ".lock", folder)):
         return _run_stages(context, resume=resume)
