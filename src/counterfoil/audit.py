@@ -319,10 +319,10 @@ def _unreadable_images(dataset: ImageTextDataset) -> tuple[ImageTextDataset, Aud
     display = _Display(dataset, len(errors))
 
     def finding(row: int) -> Finding:
-        own, name = display.captions(row), dataset.image_ids[row]
-        caption = next(iter(own), "")
+        captions, name = display.captions(row), dataset.image_ids[row]
+        caption = next(iter(captions), "")
         item = ReviewItem(name, "", caption, IMAGE_ACTIONS, PageItem(name), errors[row])
-        return Finding((item,), own=own)
+        return Finding((item,), own=captions)
 
     note = "Pictures that are missing or damaged. Training on pictures needs all of them."
     section = display.section("unreadable", "Unreadable", note, list(errors), finding)
@@ -364,8 +364,10 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
         (True, "leaked", "Leaked images", leaked),
         (False, "repeated-images", "Near-duplicate images", repeated),
     ):
-        some = [rows for rows in groups if (len({dataset.splits[r] for r in rows}) > 1) == across]
-        yield display.section(kind, title, f"{note} {rule}", some, finding)
+        matching = [
+            rows for rows in groups if (len({dataset.splits[r] for r in rows}) > 1) == across
+        ]
+        yield display.section(kind, title, f"{note} {rule}", matching, finding)
 
 
 def _empty_captions(display: _Display) -> Iterator[AuditSection]:

@@ -344,13 +344,17 @@ def interpolate_models(original: Model, tuned: Model, alpha: float) -> Model:
             part.merge()
     if "lora" in spec.arguments and isinstance(model, SupportsLoRA):
         spec = spec.replace(lora=0)
-    own, other = model.state_dict(), before.state_dict()
-    if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in other.items()}:
+    tuned_state, original_state = model.state_dict(), before.state_dict()
+    states = tuned_state, original_state
+    tuned_shapes, shapes = ({name: t.shape for name, t in state.items()} for state in states)
+    if tuned_shapes != shapes:
         raise ValueError(
             f"{tuned.name} does not have the weights of {original.name}: one has to come from the "
             "other by training; name the model that its training began with"
         )
-    model.load_state_dict({name: _lerp(other[name], t, alpha) for name, t in own.items()})
+    model.load_state_dict(
+        {name: _lerp(original_state[name], t, alpha) for name, t in tuned_state.items()}
+    )
     return replace(tuned, model=model.eval(), name=f"alpha {alpha:g}", spec=spec)
 
 

@@ -71,14 +71,14 @@ def missed(count: Tensor, texts: int, batch: int) -> Tensor:
     `count` is (n,); a batch has `batch` of `texts` captions, B of T.
     """
     left, others = texts - 1, batch - 1
-    rest = (left - count.double()).clamp(min=0)
+    remaining = (left - count.double()).clamp(min=0)
     chance = (
-        torch.lgamma(rest + 1)
-        - torch.lgamma((rest - others).clamp(min=0) + 1)
+        torch.lgamma(remaining + 1)
+        - torch.lgamma((remaining - others).clamp(min=0) + 1)
         - torch.lgamma(torch.tensor(left + 1.0, dtype=torch.double))
         + torch.lgamma(torch.tensor(left - others + 1.0, dtype=torch.double))
     ).exp()
-    return chance.where(rest >= others, 0.0)
+    return chance.where(remaining >= others, 0.0)
 
 
 def chance_of_top(k: int, texts: int, batch: int, *, captions: float = 1) -> float:
@@ -161,10 +161,10 @@ def online_ranks(
 
 def mean_rank(ranks: Tensor) -> tuple[float, float]:
     """Mean of (S, D) ranks, and half of its 95 % interval over anchors."""
-    each = ranks.double().masked_fill(ranks == 0, torch.nan).nanmean(1)
-    each = each[each.isfinite()]
-    spread = each.std().item() if len(each) > 1 else float("nan")
-    return each.mean().item(), 1.96 * spread / len(each) ** 0.5
+    means = ranks.double().masked_fill(ranks == 0, torch.nan).nanmean(1)
+    means = means[means.isfinite()]
+    spread = means.std().item() if len(means) > 1 else float("nan")
+    return means.mean().item(), 1.96 * spread / len(means) ** 0.5
 
 
 def percent_among(ranks: Tensor, k: int) -> float:

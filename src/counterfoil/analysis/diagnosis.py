@@ -275,10 +275,10 @@ def _rank_table(side: DirectionDiagnosis, note: str = "") -> TableBlock:
     scored = side.gaps is not None
     rows = []
     for place, rank in enumerate(side.ranks):
-        whole = place > 0 and place == len(side.ranks) - 1
+        is_total = place > 0 and place == len(side.ranks) - 1
         span = f"{rank.first}" if rank.first == rank.last else f"{rank.first}–{rank.last}"
         gap = MISSING if rank.gap is None else format_number(rank.gap)
-        cells = ["all" if whole else span, f"{rank.pairs:,}", *([gap] if scored else [])]
+        cells = ["all" if is_total else span, f"{rank.pairs:,}", *([gap] if scored else [])]
         rows.append((*cells, *(_percent(share) for share in rank.suspected)))
     columns = ("rank", "pairs", *(["median gap"] if scored else []))
     heads = tuple(f"{estimate.name}, %" for estimate in side.estimates)

@@ -225,12 +225,12 @@ def negative_similarities(
     """
     images = len(members[0].images) if members else 0
     check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
-    both = _hardest_negatives(text_to_image, images, top)
-    stream_scores(members, both)
+    hardest = _hardest_negatives(text_to_image, images, top)
+    stream_scores(members, hardest)
     similarities = {}
     for what, direction, lists, embeddings in (
-        ("texts", "i2t", both[0], [m.texts for m in members]),
-        ("images", "t2i", both[1], [m.images for m in members]),
+        ("texts", "i2t", hardest[0], [m.texts for m in members]),
+        ("images", "t2i", hardest[1], [m.images for m in members]),
     ):
         rows, scores = lists.rows.long().cpu(), lists.scores.double().cpu() / score_unit(members)
         exists = rows >= 0
@@ -258,10 +258,10 @@ def quantiles(
     """
     dataset, scorers = source.split(split), open_scorers([model])
     members = scorers[0].on(dataset)
-    both = negative_similarities(members, dataset.text_to_image, top=top)
+    similarities = negative_similarities(members, dataset.text_to_image, top=top)
     bags = holds_bags(members)
     samples: dict[str, list[NamedSample]] = {"query": [], "hardest negative": []}
-    for what, (hardest, every, between) in both.items():
+    for what, (hardest, every, between) in similarities.items():
         samples["query"].append(NamedSample(f"{what}, hardest", hardest.numpy()))
         samples["query"].append(NamedSample(f"{what}, top {top}", every.numpy()))
         if len(between):
@@ -288,7 +288,8 @@ def quantiles(
         "of a query's hardest negative with its others, within one modality."
     )
     head = "negatives", "similarity to the", "how many", "median", f"below {level:g}"
-    (_, of_texts, among_texts), (_, of_images, among_images) = both["texts"], both["images"]
+    _, of_texts, among_texts = similarities["texts"]
+    _, of_images, among_images = similarities["images"]
     words = (
         f"Of the {top} hardest negatives {share_below(of_images, level):.0f} % of the images and "
         f"{share_below(of_texts, level):.0f} % of the texts score below {level:g}"
@@ -458,14 +459,14 @@ def neighbourhood(
             f"nothing is wrong for {_MAP_SIDES[direction][0]} row {row}; more than one image is "
             "needed"
         )
-    own = single_unit_vectors(query)
+    query_vectors = single_unit_vectors(query)
     around = single_unit_vectors([side.rows(torch.cat([true, wrong])) for side in others])
-    if own.shape[1] != around.shape[1]:
+    if query_vectors.shape[1] != around.shape[1]:
         raise ValueError(
-            f"images and texts of this model are vectors of {own.shape[1]} and "
+            f"images and texts of this model are vectors of {query_vectors.shape[1]} and "
             f"{around.shape[1]} numbers, which share no map; name a model that has one width"
         )
-    vectors = torch.cat([own, around])
+    vectors = torch.cat([query_vectors, around])
     points = tsne(vectors) if method == "tsne" else principal_components(vectors)
     cosines, edge = vectors @ vectors.T, 1 + len(true)
     among = cosines[edge:, edge:][~torch.eye(len(wrong), dtype=torch.bool)]
@@ -669,9 +670,8 @@ def student(folders: Sequence[Path]) -> Analysis:
     points, rows, words, numbers = [], [], [], []
     for name, teachers, ensemble, taught in students:
         others = [*teachers, *([ensemble] if ensemble else [])]
-        against_other = [
-            compare(evaluation.report, taught.report)[-1] for evaluation in others
-        ]  # of RSum
+        # the last comparison is that of RSum
+        against_other = [compare(other.report, taught.report)[-1] for other in others]
         series = [f"teacher {place}" for place in range(1, len(teachers) + 1)]
         series += ["ensemble of the teachers"] if ensemble else []
         for label, evaluation in zip((*series, "student"), (*others, taught)):

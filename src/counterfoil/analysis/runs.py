@@ -145,9 +145,9 @@ def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
         settings[words, evaluation.dataset] = evaluation
     if len(settings) > 1:
         (first, one), (second, other) = list(settings.items())[:2]
-        what = "" if first[0] != second[0] else ", with other captions"
+        reason = "" if first[0] != second[0] else ", with other captions"
         raise ValueError(
-            f"{one.run} was measured on {first[0]} and {other.run} on {second[0]}{what}; figures "
+            f"{one.run} was measured on {first[0]} and {other.run} on {second[0]}{reason}; figures "
             "of different data or protocols do not stand in one picture"
         )
     return (
@@ -704,9 +704,9 @@ def _differing_queries(
     for side, title in enumerate(("Image to text", "Text to image")):
         ranks = [measured.report.ranked[side] for measured in both.values()]
         better, worse = differ(ranks[0], ranks[1], SHOWN_QUERIES)
-        what = "images for a caption" if side else "captions for an image"
+        targets = "images for a caption" if side else "captions for an image"
         for name, rows in ((last, better), (first, worse)):
-            note = f"Where {name} ranks the best true one highest above the other; {what}."
+            note = f"Where {name} ranks the best true one highest above the other; {targets}."
             cards = tuple(_difference_card(dataset, both, side, row) for row in rows)
             if cards:
                 sections.append(CardSection(f"{title}: for {name}", note, cards))

@@ -255,8 +255,8 @@ class _Triples:
     @property
     def by(self) -> str:
         """The scoring model, and the choosing one if it is another."""
-        own = self.chosen_by == self.scored_by
-        return self.scored_by if own else f"{self.scored_by}, those of {self.chosen_by}"
+        self_scored = self.chosen_by == self.scored_by
+        return self.scored_by if self_scored else f"{self.scored_by}, those of {self.chosen_by}"
 
 
 def triple_difficulty(
@@ -280,9 +280,9 @@ def triple_difficulty(
 
 def all_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
     """(S, T) scores of some images, by their rows, with all texts."""
-    some = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
-    dense = DenseScores(len(images), len(some[0].texts))
-    stream_scores(some, [dense])
+    subsets = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
+    dense = DenseScores(len(images), len(subsets[0].texts))
+    stream_scores(subsets, [dense])
     return dense.scores.cpu()
 
 
@@ -456,8 +456,9 @@ def _scored_triples(
         available = torch.tensor([bool(text) for text in texts])
         anchors = rows[available]
         images = dataset.text_to_image[anchors]
-        both = [dataset.texts[row] for row in anchors.tolist()] + [text for text in texts if text]
-        scores = score_captions(judge, dataset, torch.cat([images, images]), both)
+        positives = [dataset.texts[row] for row in anchors.tolist()]
+        pairs = [*positives, *(text for text in texts if text)]
+        scores = score_captions(judge, dataset, torch.cat([images, images]), pairs)
         positive, negative = scores.view(2, -1)
         missing = int((~available).sum())
         yield _Triples(source, chosen_by.name, judge.name, images, positive, negative, missing)
@@ -483,10 +484,12 @@ def _triple_figures(every: Sequence[_Triples], level: float) -> Iterator[Figure]
     for number, pair in enumerate(
         dict.fromkeys((triple_set.chosen_by, triple_set.scored_by) for triple_set in every)
     ):
-        own = [t for t in every if (t.chosen_by, t.scored_by) == pair and len(t.images)]
-        if own:
-            points = [(t.source, t.positive.numpy(), t.negative.numpy()) for t in own]
-            yield score_scatter(points, level, f"triples-{number}", f"Scored by {own[0].by}.")
+        triple_sets = [t for t in every if (t.chosen_by, t.scored_by) == pair and len(t.images)]
+        if triple_sets:
+            points = [(t.source, t.positive.numpy(), t.negative.numpy()) for t in triple_sets]
+            yield score_scatter(
+                points, level, f"triples-{number}", f"Scored by {triple_sets[0].by}."
+            )
 
 
 def _triple_table(
@@ -561,8 +564,8 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
             }
             for part in ends
         )
-        own = {"folder": str(place), "writer": note.writer, "seed": note.seed}
-        numbers.append({**course, **own, "first": first, "last": last})
+        description = {"folder": str(place), "writer": note.writer, "seed": note.seed}
+        numbers.append({**course, **description, "first": first, "last": last})
     head = "training", "writer", "seed", "steps", "above, %", "score − the original's"
     explanation = (
         "The first and the last fifth of the logged steps. Neighbouring steps are alike, so these "
@@ -643,14 +646,14 @@ def foil_accuracies(
     counts = torch.bincount(place)
     missed = torch.zeros(len(counts), dtype=torch.long).index_add(0, place, (~right).long())
     image = torch.zeros(len(counts), dtype=torch.long).index_put((place,), images)
-    each = shares([Counted.where(right)], images, scale=100, seed=seed)[0]
+    accuracy = shares([Counted.where(right)], images, scale=100, seed=seed)[0]
     every = shares([Counted.where(missed == 0)], image, scale=100, seed=seed)[0]
     at_hardest = None
     if hardest is not None:
         counted = Counted.where(right, hardest)
         at_hardest = shares([counted], images, scale=100, seed=seed)[0]
     chance = 100 * (1 / (1 + counts.double())).mean().item()
-    return {"pairs": (each, 50.0), "hardest": (at_hardest, 50.0), "every": (every, chance)}
+    return {"pairs": (accuracy, 50.0), "hardest": (at_hardest, 50.0), "every": (every, chance)}
 
 
 def discrimination(
@@ -748,10 +751,10 @@ def random_captions(
     text_to_image, made_of, texts = dataset.text_to_image, [], []
     for row in rows.tolist():
         same = text_to_image == text_to_image[row]
-        own = {dataset.texts[caption] for caption in same.nonzero().squeeze(1).tolist()}
+        captions = {dataset.texts[caption] for caption in same.nonzero().squeeze(1).tolist()}
         wrong = ((text_to_image >= 0) & ~same).nonzero().squeeze(1)
         order = wrong[torch.randperm(len(wrong), generator=rng)].tolist()
-        sample = [other for other in order if dataset.texts[other] not in own][:count]
+        sample = [other for other in order if dataset.texts[other] not in captions][:count]
         made_of += [row] * len(sample)
         texts += [dataset.texts[other] for other in sample]
     if texts:
@@ -764,14 +767,14 @@ def _by_kind(
     """Foils of drawn captions; by kind of change if their writer did not score them."""
     number = {text: row for row, text in enumerate(dataset.text_ids)}
     wanted = set(rows.tolist())
-    own = [(number[foil.text], foil) for foil in foils if number[foil.text] in wanted]
-    own.sort(key=lambda pair: pair[0])  # stable: the hardest of each caption stays first
-    ranked = all("foil" in foil.scores for _, foil in own)
-    for kind in [""] if ranked else list(dict.fromkeys(foil.kind for _, foil in own)):
-        some = [(row, foil.foil) for row, foil in own if kind in ("", foil.kind)]
-        if some:
-            made_of = torch.tensor([row for row, _ in some])
-            texts = tuple(text for _, text in some)
+    wanted_foils = [(number[foil.text], foil) for foil in foils if number[foil.text] in wanted]
+    wanted_foils.sort(key=lambda pair: pair[0])  # stable: the hardest of each caption stays first
+    ranked = all("foil" in foil.scores for _, foil in wanted_foils)
+    for kind in [""] if ranked else list(dict.fromkeys(foil.kind for _, foil in wanted_foils)):
+        kind_foils = [(row, foil.foil) for row, foil in wanted_foils if kind in ("", foil.kind)]
+        if kind_foils:
+            made_of = torch.tensor([row for row, _ in kind_foils])
+            texts = tuple(text for _, text in kind_foils)
             yield SourceFoils(f"{name}, {kind}" if kind else name, made_of, texts, ranked)
 
 

@@ -108,11 +108,11 @@ class WordPredictions:
 
     def rows(self, index: Tensor) -> WordPredictions:
         """A subset of the captions."""
-        some = (
+        fields = (
             getattr(self, name) if getattr(self, name) is None else getattr(self, name)[index]
             for name in self.__slots__
         )
-        return WordPredictions(*some)
+        return WordPredictions(*fields)
 
 
 def concatenate(parts: Sequence[WordPredictions]) -> WordPredictions:
@@ -207,9 +207,9 @@ def _corrected(predictions: WordPredictions) -> Iterator[WordCounts]:
     )
     never = torch.zeros_like(wrong)
     yield WordCounts("correct", "wrong words", _correct(~missed, wrong), _correct(never, wrong))
-    whole = Counted.where((same | hit | ~predictions.counted).all(1))
+    corrected = Counted.where((same | hit | ~predictions.counted).all(1))
     unchanged = Counted.where((same | ~predictions.counted).all(1))
-    yield WordCounts("correct", "captions, only wrong words replaced", whole, unchanged)
+    yield WordCounts("correct", "captions, only wrong words replaced", corrected, unchanged)
     if predictions.right is not None:
         after = predictions.written.where(predictions.right > THRESHOLD, predictions.better)
         correct = Counted.where(((after == predictions.original) | ~predictions.counted).all(1))
@@ -491,9 +491,9 @@ def caption_fluency(
         store.name: _fluency_line(store, rows, better, speaks, seed)
         for store, rows, better in zip(opened, selected, corrected)
     }
-    some = f"the first {each} of each caption; " if each else ""
+    subset_note = f"the first {each} of each caption; " if each else ""
     if model:
-        some += f"words that {corrector} doubts with {DOUBT_THRESHOLD:g} or more corrected; "
+        subset_note += f"words that {corrector} doubts with {DOUBT_THRESHOLD:g} or more corrected; "
     dataset = opened[0].dataset
     points = [
         share_point(part, part_fluency.typical, group=name)
@@ -505,7 +505,7 @@ def caption_fluency(
         headline=" ".join(_fluency_headline(name, parts) for name, (parts, _) in lines.items()),
         protocol=(
             f"{dataset.name} {dataset.split_name}; {'; '.join(one.describe() for one in opened)}; "
-            f"{some}{description}; seed {seed}"
+            f"{subset_note}{description}; seed {seed}"
         ),
         seed=seed,
         figures=(grouped_bars(points, "perplexity", "fluency", "Lower is more fluent."),),

@@ -204,9 +204,9 @@ class JudgedCaptions:
         texts = meanings.vectors([self.dataset.texts[row] for row in described.tolist()])
         near = CaptionNearness(relation, described, texts)
         new = near.nearest(meanings.vectors(self.captions), self.images, self.made_of)
-        each = near.nearest(texts, relation.text_to_image[described], described)
+        nearest = near.nearest(texts, relation.text_to_image[described], described)
         own, caption = self._references()
-        return new, self._means(each[torch.searchsorted(described, own)], caption)
+        return new, self._means(nearest[torch.searchsorted(described, own)], caption)
 
     def _references(self) -> tuple[Tensor, Tensor]:
         """Rows of the captions compared with, and the row of the caption each belongs to."""
@@ -645,10 +645,10 @@ def _agreement(
     from sklearn.metrics import cohen_kappa_score
 
     (first, a), (second, b) = one, other
-    both = [i for i in sorted(items) if a.get(i) is not None and b.get(i) is not None]
-    pairs = [(bool(a[i]), bool(b[i])) for i in both]
+    common = [i for i in sorted(items) if a.get(i) is not None and b.get(i) is not None]
+    pairs = [(bool(a[i]), bool(b[i])) for i in common]
     kappa = None
     if len({answer for pair in pairs for answer in pair}) > 1:  # else undefined
         kappa = float(cohen_kappa_score([x for x, _ in pairs], [y for _, y in pairs]))
     raw = 100 * sum(x == y for x, y in pairs) / len(pairs) if pairs else None
-    return {"judges": [first, second], "items": len(both), "raw": raw, "kappa": kappa}
+    return {"judges": [first, second], "items": len(common), "raw": raw, "kappa": kappa}

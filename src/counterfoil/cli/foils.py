@@ -243,11 +243,13 @@ def _cards(
     minus = f"{margin:.3f}".replace("-", "−")
     title = f"{item.category or 'item'} · {item.id} · margin {minus}"
     for place, image in enumerate(item.images):
-        own = scores[place * many : (place + 1) * many]
+        item_scores = scores[place * many : (place + 1) * many]
         true = place if foils.task == "crossed" else 0
-        ranked = sorted(range(many), key=lambda at: (-own[at], at == true))
+        ranked = sorted(range(many), key=lambda at: (-item_scores[at], at == true))
         captions = tuple(
-            PageItem(dataset.texts[item.texts[at]], None, rank, at == true and item.true, own[at])
+            PageItem(
+                dataset.texts[item.texts[at]], None, rank, at == true and item.true, item_scores[at]
+            )
             for rank, at in enumerate(ranked, 1)
         )
         picture = thumbnail(dataset.pictures.open(image)) if dataset.pictures else None

@@ -268,5 +268,5 @@ def _image_label(hit: SearchHit) -> str:
 
 def _caption_label(hit: SearchHit) -> str:
     """The first caption, and how many more there are."""
-    more = f" (+{len(hit.captions) - 1})" if len(hit.captions) > 1 else ""
-    return f"{hit.captions[0]}{more}" if hit.captions else ""
+    count_note = f" (+{len(hit.captions) - 1})" if len(hit.captions) > 1 else ""
+    return f"{hit.captions[0]}{count_note}" if hit.captions else ""

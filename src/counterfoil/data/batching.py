@@ -62,8 +62,8 @@ def separate_texts(relation: Relation) -> Pairs | None:
     exempt = relation.exempt
     if exempt is None:
         return None
-    own, counts = relation.captions(exempt.image)
-    return Pairs(exempt.text.repeat_interleave(counts), own)
+    captions, counts = relation.captions(exempt.image)
+    return Pairs(exempt.text.repeat_interleave(counts), captions)
 
 
 def separate_images(relation: Relation) -> Pairs | None:
@@ -71,8 +71,8 @@ def separate_images(relation: Relation) -> Pairs | None:
     exempt = relation.exempt
     if exempt is None:
         return None
-    own = relation.text_to_image[exempt.text]
-    return Pairs(own[own >= 0], exempt.image[own >= 0])
+    images = relation.text_to_image[exempt.text]
+    return Pairs(images[images >= 0], exempt.image[images >= 0])
 
 
 def conflicts_of(clashes: Pairs | None) -> dict[int, set[int]]:
@@ -108,9 +108,9 @@ class ExtraPositivePartition:
 
     def __init__(self, relation: Relation) -> None:
         assert relation.besides is not None
-        own = relation.text_to_image[relation.besides.text]
-        described = (own >= 0) & (own != relation.besides.image)
-        self._pairs = torch.stack([own, relation.besides.image], 1)[described]
+        images = relation.text_to_image[relation.besides.text]
+        described = (images >= 0) & (images != relation.besides.image)
+        self._pairs = torch.stack([images, relation.besides.image], 1)[described]
 
     def partition(self, images: Tensor, batch: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return (C, 2) pairs of the (N,) different images, and the one that may remain."""
@@ -271,8 +271,8 @@ def _row_pool(anchors: Tensor, drawn: Sequence[Tensor]) -> tuple[Tensor, list[Te
 
 def shard_rows(rows: Tensor) -> Tensor:
     """This process's share of a pool; the last row is repeated if the rows do not divide evenly."""
-    mine = distributed.shard(len(rows))
-    return rows[torch.arange(mine.start, mine.stop).clamp(max=len(rows) - 1)]
+    share = distributed.shard(len(rows))
+    return rows[torch.arange(share.start, share.stop).clamp(max=len(rows) - 1)]
 
 
 def _offered(
@@ -281,22 +281,22 @@ def _offered(
     """Images and texts of the candidates of this process's share of the anchors, each once."""
     if not candidates:
         return None
-    mine = shard_rows(torch.arange(len(texts)))
-    images = [processor.dataset.relation.text_to_image[texts[mine]]]
-    images += [pair.image[mine].flatten() for pair in candidates.values()]
-    captions = [texts[mine], *(pair.text[mine].flatten() for pair in candidates.values())]
+    share = shard_rows(torch.arange(len(texts)))
+    images = [processor.dataset.relation.text_to_image[texts[share]]]
+    images += [pair.image[share].flatten() for pair in candidates.values()]
+    captions = [texts[share], *(pair.text[share].flatten() for pair in candidates.values())]
     image_rows, text_rows = torch.cat(images).unique(), torch.cat(captions).unique()  # type: ignore[no-untyped-call]
     return processor.images(image_rows[image_rows >= 0]), processor.texts(text_rows[text_rows >= 0])
 
 
 def _targets(processor: ProcessedDataset, texts: Tensor, row: Tensor, pool: int) -> Tensor | None:
     """(N, C, L) token ids of the anchor captions of each image in this process's share."""
-    mine = distributed.shard(pool)
-    count = mine.stop - mine.start
-    here = (row >= mine.start) & (row < mine.stop)
+    share = distributed.shard(pool)
+    count = share.stop - share.start
+    here = (row >= share.start) & (row < share.stop)
     if not bool(here.any()):
         return torch.full((count, 1, 1), -1)
-    items, place = processor.texts(texts[here]), row[here] - mine.start
+    items, place = processor.texts(texts[here]), row[here] - share.start
     if items.values.is_floating_point():
         return None
     # Number of earlier captions of the same image: the slot of each caption among its image's.

@@ -176,8 +176,8 @@ def related_nouns(word: str) -> frozenset[str]:
     >>> sorted(related_nouns("kittens"))
     ['animal', 'cat', 'feline', 'kitten', 'pet']
     """
-    own = lemma(word)
-    return frozenset({own}).union(*(group for group in lexicon().related_nouns if own in group))
+    form = lemma(word)
+    return frozenset({form}).union(*(group for group in lexicon().related_nouns if form in group))
 
 
 def wordnet_synonyms(word: str) -> frozenset[str]:

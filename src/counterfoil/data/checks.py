@@ -89,10 +89,12 @@ class DatasetReport:
             counts = (split.images, split.texts, split.without_text)
             splits.add_row(split.name, *(f"{count:,}" for count in counts))
         (shortest, median, longest), per_image = self.words, self.captions_per_image
-        each = ", ".join(f"{count} ({images:,} images)" for count, images in per_image[:8])
+        distribution = ", ".join(f"{count} ({images:,} images)" for count, images in per_image[:8])
         summary = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         summary.add_row("images as", self.images)
-        summary.add_row("captions per image", each + (", ..." if len(per_image) > 8 else ""))
+        summary.add_row(
+            "captions per image", distribution + (", ..." if len(per_image) > 8 else "")
+        )
         summary.add_row("words per caption", f"{shortest} to {longest}, median {median:g}")
         lines = [Text.assemble(("warning: ", "yellow"), line) for line in self.warnings]
         lines += [Text.assemble(("error: ", "bold red"), line) for line in self.errors]
@@ -209,8 +211,9 @@ def counted(number: int, noun: str) -> str:
 def _split_counts(dataset: ImageTextDataset) -> Iterator[SplitCounts]:
     counts = dataset.relation.counts
     for name in dataset.split_names:
-        own = counts[torch.tensor([split == name for split in dataset.splits], dtype=torch.bool)]
-        yield SplitCounts(name, len(own), int(own.sum()), int((own == 0).sum()))
+        in_split = torch.tensor([split == name for split in dataset.splits], dtype=torch.bool)
+        captions = counts[in_split]
+        yield SplitCounts(name, len(captions), int(captions.sum()), int((captions == 0).sum()))
 
 
 def _check_features(

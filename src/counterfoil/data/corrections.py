@@ -150,8 +150,8 @@ class _CorrectedDataset:
 
     def _check_unchanged(self, correction: Correction, image: int, text: int) -> None:
         """Refuse a correction whose ``was`` is neither the original text nor an earlier fix."""
-        own, _ = self.original.relation.captions(torch.tensor([image]))
-        rows = [text] if text >= 0 else own.tolist()
+        captions, _ = self.original.relation.captions(torch.tensor([image]))
+        rows = [text] if text >= 0 else captions.tolist()
         known = [texts[row] for row in rows for texts in (self.original.texts, self.texts)] or [""]
         if correction.was not in known:
             about = correction.caption or f"a caption of {correction.image}"

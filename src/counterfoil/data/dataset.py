@@ -340,8 +340,9 @@ class ImageTextDataset:
         image, text = torch.full((len(self),), -1), torch.full((len(self.texts),), -1)
         image[images], text[texts] = torch.arange(len(images)), torch.arange(len(texts))
         moved = Pairs(image[pairs.image], text[pairs.text])
-        both = (moved.image >= 0) & (moved.text >= 0)
-        return Pairs(moved.image[both], moved.text[both]) if bool(both.any()) else None, both
+        inside = (moved.image >= 0) & (moved.text >= 0)
+        pairs = Pairs(moved.image[inside], moved.text[inside]) if bool(inside.any()) else None
+        return pairs, inside
 
 
 # Data sets from the entries that readers collect.

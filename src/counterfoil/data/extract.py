@@ -234,8 +234,8 @@ class Detector:
             "features" (N, R, F); "boxes" (N, R, 4), x1, y1, x2, y2 as fractions of the image;
             "classes" (N, R, 1 + C), the first that there is no object.
         """
-        each = [self._image(values) for values in prepared]
-        return {name: torch.stack([image[name] for image in each]) for name in each[0]}
+        images = [self._image(values) for values in prepared]
+        return {name: torch.stack([image[name] for image in images]) for name in images[0]}
 
     def _image(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         out = self._model(**{name: value.to(self._device) for name, value in values.items()})
@@ -282,9 +282,9 @@ def class_probabilities(logits: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     if logits.shape[-1] > classes:
         likely = logits.softmax(-1).roll(1, -1)
         return likely, likely[:, 1:].amax(-1)
-    each = logits.sigmoid()
-    confidence = each.amax(-1)
-    shares = each * (confidence / each.sum(-1).clamp(min=1e-30)).unsqueeze(-1)
+    probabilities = logits.sigmoid()
+    confidence = probabilities.amax(-1)
+    shares = probabilities * (confidence / probabilities.sum(-1).clamp(min=1e-30)).unsqueeze(-1)
     return torch.cat([1 - confidence.unsqueeze(-1), shares], -1), confidence
 
 

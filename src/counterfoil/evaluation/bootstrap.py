@@ -289,9 +289,9 @@ def _metrics(report: EvaluationReport, counts: Tensor) -> Tensor:
 
 def _within(ranked: RankedQueries, counts: Tensor, fold: int) -> Tensor:
     """(b, 5) metrics of one direction in one fold."""
-    mine = ranked.counted & (ranked.folds == fold)
-    order = ranked.ranks[mine].argsort(stable=True)
-    ranks, images = ranked.ranks[mine][order], ranked.images[mine][order]
+    in_fold = ranked.counted & (ranked.folds == fold)
+    order = ranked.ranks[in_fold].argsort(stable=True)
+    ranks, images = ranked.ranks[in_fold][order], ranked.images[in_fold][order]
     table = torch.zeros(counts.shape[1], 5, dtype=torch.float64)
     table.index_add_(0, images, torch.cat([_values(ranks), torch.ones(len(ranks), 1)], 1).double())
     sums = counts @ table
@@ -322,13 +322,15 @@ def _shares(report: EvaluationReport) -> Tensor:
 
 
 def _query_shares(ranked: RankedQueries) -> Tensor:
-    mine = ranked.counted
-    folds = ranked.folds[mine]
+    counted = ranked.counted
+    folds = ranked.folds[counted]
     queries = folds.bincount()
     weights = 1 / queries[folds].double() / (queries > 0).sum()
     images = int(ranked.images.max()) + 1
     table = torch.zeros(images, 4, dtype=torch.float64)
-    return table.index_add_(0, ranked.images[mine], _values(ranked.ranks[mine]) * weights[:, None])
+    return table.index_add_(
+        0, ranked.images[counted], _values(ranked.ranks[counted]) * weights[:, None]
+    )
 
 
 def _flipped(changes: Tensor, flips: int, seed: int) -> Tensor:

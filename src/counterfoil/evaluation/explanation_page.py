@@ -133,8 +133,8 @@ def headline(explanation: Explanation, threshold: float) -> str:
     if not wrong:
         return f"Score {score}; no word is doubted."
     corrected = explanation.corrected
-    rest = f", corrected {corrected.score:.3f}" if corrected else ""
-    return f"Doubted: {', '.join(wrong)}. Score {score}{rest}."
+    correction = f", corrected {corrected.score:.3f}" if corrected else ""
+    return f"Doubted: {', '.join(wrong)}. Score {score}{correction}."
 
 
 def content_words(explanation: Explanation) -> list[ExplainedWord]:

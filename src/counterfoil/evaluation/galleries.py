@@ -133,8 +133,8 @@ def shown_image(
 
     The arguments are those of `shown_caption`, images and captions exchanged.
     """
-    own = (dataset.text_to_image == row).nonzero().flatten()
-    words = dataset.texts[int(own[0])] if len(own) else f"image {row}"
+    captions = (dataset.text_to_image == row).nonzero().flatten()
+    words = dataset.texts[int(captions[0])] if len(captions) else f"image {row}"
     picture = thumbnail(dataset.pictures.open(row)) if dataset.pictures else None
     return PageItem(words, picture, place + 1, is_positive(dataset, row, query), score)
 

@@ -292,6 +292,6 @@ class CausalLM:
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         mask = mask.to(self._device)
         logits = self._model(input_ids=values, attention_mask=mask).logits[:, :-1].float()
-        each = logits.log_softmax(2).gather(2, values[:, 1:, None]).squeeze(2).double()
-        logs: Tensor = each.where(mask[:, 1:].bool(), 0).sum(1)
+        log_probabilities = logits.log_softmax(2).gather(2, values[:, 1:, None]).squeeze(2).double()
+        logs: Tensor = log_probabilities.where(mask[:, 1:].bool(), 0).sum(1)
         return logs

@@ -350,8 +350,8 @@ def single_unit_vectors(encoded: Sequence[Embeddings]) -> Tensor:
     Args:
         encoded: embeddings of the same N items by each model; D is the sum of the widths.
     """
-    each = [_means(embeddings) for embeddings in encoded]
-    return torch.cat(each, 1) / math.sqrt(len(each))
+    means = [_means(embeddings) for embeddings in encoded]
+    return torch.cat(means, 1) / math.sqrt(len(means))
 
 
 def holds_bags(members: Sequence[EmbeddedDataset]) -> bool:

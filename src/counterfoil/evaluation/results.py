@@ -158,8 +158,8 @@ def cascade_figure(curves: Mapping[str, ShortlistReport]) -> Figure:
 
 def figure(metric: str, number: float) -> str:
     """Format a metric: medians as integers, all others with one decimal."""
-    whole = metric.endswith("median rank") and number == int(number)
-    return f"{number:.0f}" if whole else f"{number:,.1f}"
+    integral = metric.endswith("median rank") and number == int(number)
+    return f"{number:.0f}" if integral else f"{number:,.1f}"
 
 
 def signed(number: float, metric: str = "") -> str:

@@ -107,8 +107,8 @@ def replace_words(
         new_text += _separated(new_text, change.new)
         end = change.stop
         spans.append((len(new_text) - len(change.new), len(new_text)))
-    rest = text[end:]
-    return new_text + (_separated(new_text, rest) if spans else rest), tuple(spans)
+    tail = text[end:]
+    return new_text + (_separated(new_text, tail) if spans else tail), tuple(spans)
 
 
 def _with_articles(text: str, changes: Sequence[TextChange]) -> list[TextChange]:
@@ -201,9 +201,9 @@ class WordHeads:
             logits = _present(batch.correct).double().cpu()
             excluded = self._excluded(logits.shape[1])[word_starts[inside].long()]
             log_probs = logits.masked_fill(excluded, -torch.inf).log_softmax(1)
-            own = sentences.ids[slots.pair[inside], slots.place[inside]]
+            originals = sentences.ids[slots.pair[inside], slots.place[inside]]
             best = log_probs.topk(min(count, self.tokenizer.size), dim=1)
-            own_log_probs = log_probs.gather(1, own.unsqueeze(1)).squeeze(1)
+            own_log_probs = log_probs.gather(1, originals.unsqueeze(1)).squeeze(1)
             parts.append((best.indices, best.values, own_log_probs))
         return TokenCandidates(*(torch.cat(part) for part in zip(*parts, strict=True)))
 

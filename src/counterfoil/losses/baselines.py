@@ -257,14 +257,15 @@ class DebiasedContrastiveLoss(Loss):
 
     def _one_way(self, scores: Tensor, wrong: Tensor, true: PositiveScores) -> Tensor:
         """Loss of (P, C) scores against P positives; 0 for a row without negatives."""
-        some = wrong.any(1)  # such rows are dropped first: their logarithm of 0 has a NaN gradient
-        wrong = wrong[some]
-        logits, positive = scores[some] / self.temperature, true.score[some] / self.temperature
+        # rows without negatives are dropped first: their logarithm of 0 has a NaN gradient
+        rows = wrong.any(1)
+        wrong = wrong[rows]
+        logits, positive = scores[rows] / self.temperature, true.score[rows] / self.temperature
         hard = (logits * self.beta).masked_fill(~wrong, -torch.inf)
-        both = (logits * (1 + self.beta)).masked_fill(~wrong, -torch.inf)
+        weighted = (logits * (1 + self.beta)).masked_fill(~wrong, -torch.inf)
         count = wrong.sum(1).to(logits).log()
         # log of N * sum(w e) / sum(w) over the positive, with w = e to the power beta
-        excess = both.logsumexp(1) - hard.logsumexp(1) + count - positive
+        excess = weighted.logsumexp(1) - hard.logsumexp(1) + count - positive
         return softplus(self._corrected(excess, count, positive)).sum()
 
     def _corrected(self, excess: Tensor, count: Tensor, positive: Tensor) -> Tensor:
@@ -510,11 +511,11 @@ class PosteriorTripletLoss(Loss):
 def _merged(known: Tensor, new: Tensor) -> Tensor:
     """Merge count, mean and squared deviations with those of (N,) new values."""
     count, mean, squares = known
-    both = count + len(new)
+    total = count + len(new)
     shift = new.mean() - mean
     new_squares = (new - new.mean()).square().sum()
-    moved = mean + shift * len(new) / both
-    return torch.stack((both, moved, squares + new_squares + shift**2 * count * len(new) / both))
+    moved = mean + shift * len(new) / total
+    return torch.stack((total, moved, squares + new_squares + shift**2 * count * len(new) / total))
 
 
 @final

@@ -119,8 +119,8 @@ def guide_agreement(grid: ScoreMatrix) -> dict[str, Tensor]:
     counted = torch.cat([side.negative.any(1) for side in sides])
     apart, above, distance = [], [], []
     for side in sides:
-        own, taught = hardest_candidates(side)
-        apart.append(own != taught)
+        student, teacher = hardest_candidates(side)
+        apart.append(student != teacher)
         above.append(
             side.teacher.masked_fill(~side.negative, -torch.inf).amax(1) > side.teacher_positive
         )
@@ -278,8 +278,9 @@ class MarginDistillationLoss(Loss):
         teacher = torch.cat(
             [teacher, self._logits(side.teacher_positive[:, None], side.teacher_positive)], 1
         )
-        some = side.negative.any(1, keepdim=True)  # a positive alone is no distribution to match
-        return student, teacher, torch.cat([side.negative, some], 1)
+        # a positive alone is no distribution to match
+        has_negatives = side.negative.any(1, keepdim=True)
+        return student, teacher, torch.cat([side.negative, has_negatives], 1)
 
     def _logits(self, scores: Tensor, own: Tensor) -> Tensor:
         if self.operand == "similarity":
@@ -299,8 +300,8 @@ class MarginDistillationLoss(Loss):
         if self.form != "mse" and self.operand == "margin":
             x, y = side.student_positive.unsqueeze(1) - x, side.teacher_positive.unsqueeze(1) - y
         x, y = x / self.tau, y / self.tau
-        each = self._bernoulli(x, y) if self.form == "bernoulli" else (x - y).square() / 2
-        total = each.masked_fill(~side.negative, 0).sum(1)
+        distances = self._bernoulli(x, y) if self.form == "bernoulli" else (x - y).square() / 2
+        total = distances.masked_fill(~side.negative, 0).sum(1)
         return total / side.negative.sum(1).clamp(min=1) if self.over == "mean" else total
 
     def _bernoulli(self, x: Tensor, y: Tensor) -> Tensor:

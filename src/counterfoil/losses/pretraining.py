@@ -72,10 +72,10 @@ def transport_plan(
         rounds: of the proximal point method.
         inner: rescalings of words and of regions in each round (Sinkhorn iterations).
     """
-    both = words.unsqueeze(2) & regions.unsqueeze(1)
-    kernel = torch.exp(-cost / beta).masked_fill(~both, 0)
+    real = words.unsqueeze(2) & regions.unsqueeze(1)
+    kernel = torch.exp(-cost / beta).masked_fill(~real, 0)
     word_count, region_count = words.sum(1, keepdim=True), regions.sum(1, keepdim=True)
-    plan, by_word = both.to(cost.dtype), words.to(cost.dtype) / word_count
+    plan, by_word = real.to(cost.dtype), words.to(cost.dtype) / word_count
     for _ in range(rounds):
         step = kernel * plan
         for _ in range(inner):

@@ -127,8 +127,8 @@ class _WrongPairs(torch.autograd.Function):
                     hardest_so_far = sides[axis][part], ties[axis][part], places[axis][part]
                     _update_hardest(scores if axis == 0 else scores.T, start, *hardest_so_far)
                 else:
-                    some = scores.logsumexp(1 - axis)
-                    sides[axis][part] = torch.logaddexp(sides[axis][part], some)
+                    partial = scores.logsumexp(1 - axis)
+                    sides[axis][part] = torch.logaddexp(sides[axis][part], partial)
         ctx.save_for_backward(images, texts, own, *sides, *ties, *places)
         ctx.exempt, ctx.tile, ctx.hardest = exempt, tile, hardest
         return sides[0], sides[1]
@@ -176,9 +176,10 @@ def _wrong_pairs(
 
 def _update_hardest(scores: Tensor, start: int, best: Tensor, ties: Tensor, place: Tensor) -> None:
     """Update, in place, the maximum of each row, how often it was met, and where, by one tile."""
-    some = scores.amax(1)
-    hit = ((some >= best) & (some > -torch.inf)).nonzero().squeeze(1)  # few, after the first tiles
-    new, old = some[hit], best[hit]
+    hardest = scores.amax(1)
+    # few rows, after the first tiles
+    hit = ((hardest >= best) & (hardest > -torch.inf)).nonzero().squeeze(1)
+    new, old = hardest[hit], best[hit]
     met = scores[hit] == new.unsqueeze(1)
     count, better = met.sum(1), new > old
     ties[hit] = torch.where(better, count, ties[hit] + count)

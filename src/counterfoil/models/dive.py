@@ -174,11 +174,11 @@ def set_score_matrix(
     right, text = _elements(texts).transpose(0, 1), _where(texts.mask.T[None, None])
     rows = []
     for first in range(0, len(images), step):
-        some = images.rows(slice(first, first + step))
-        left = _elements(some).transpose(0, 1)
+        image_part = images.rows(slice(first, first + step))
+        left = _elements(image_part).transpose(0, 1)
         near = _near(kind, left.flatten(0, 1), right.flatten(0, 1))
         near = near.view(*left.shape[:2], *right.shape[:2])
-        image = _where(some.mask.T[:, :, None, None])
+        image = _where(image_part.mask.T[:, :, None, None])
         rows.append(_similarity(kind, near, image, text, alpha)[0, :, 0])
     return torch.cat(rows)
 

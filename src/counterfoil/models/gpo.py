@@ -102,13 +102,13 @@ class GeneralizedPooling(nn.Module):
 
 def sort_by_rank(bag: Embeddings) -> Tensor:
     """Sort each feature's values in descending order: (N, L, D) to (N, D, L), 0 at padding."""
-    whole = bool(bag.mask.all())
+    no_padding = bool(bag.mask.all())
     tokens = full_precision(bag.tokens)
-    if not whole:
+    if not no_padding:
         tokens = tokens.masked_fill(~bag.mask.unsqueeze(-1), -torch.inf)
     # sorting is several times as fast along the contiguous dimension
     values = tokens.mT.contiguous().sort(dim=-1, descending=True).values
-    if whole:
+    if no_padding:
         return values
     place = torch.arange(bag.mask.shape[1], device=values.device)
     return values.masked_fill((place >= bag.mask.sum(1, keepdim=True)).unsqueeze(1), 0)

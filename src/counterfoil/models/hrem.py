@@ -338,8 +338,8 @@ class BatchGraph(nn.Module):
 
     def _divergence(self, guide: Tensor, relevance: Tensor) -> Tensor:
         target, student = ((x / self.temperature).log_softmax(-1) for x in (guide, relevance))
-        each = (target.exp() * (target - student)).sum(-1)
-        return each.mean() * self.temperature**2
+        divergences = (target.exp() * (target - student)).sum(-1)
+        return divergences.mean() * self.temperature**2
 
 
 IMAGES, TEXTS, BOTH = "images enhanced", "texts enhanced", "both enhanced"

@@ -273,9 +273,11 @@ class SGRAF(TwoTowerModel):
                 words = packed.words[cut.words].reshape(cut.n, cut.length, width)
                 rows = []
                 for first in range(0, len(images), step):
-                    some = images.rows(slice(first, first + step))
-                    attended = attended_vectors(_without_pooled(some), words[:, 1:], self.head)
-                    nodes = self._nodes(some.tokens[:, :1], attended, words[None])
+                    image_part = images.rows(slice(first, first + step))
+                    attended = attended_vectors(
+                        _without_pooled(image_part), words[:, 1:], self.head
+                    )
+                    nodes = self._nodes(image_part.tokens[:, :1], attended, words[None])
                     scores, statistics = self._reduce(nodes, None, per_caption=by_batch)
                     rows.append(scores)
                     moments += [statistics] if statistics else []
@@ -291,8 +293,8 @@ class SGRAF(TwoTowerModel):
     def _nodes(self, image: Tensor, attended: Tensor, words: Tensor) -> Tensor:
         """Return the (I, n, 1 + L, S) similarity vectors, that of the pooled vectors first."""
         local = self.local((normalize(attended, dim=-1) - words[:, :, 1:]).square())
-        whole = self.whole((image - words[:, :, 0]).square()).unsqueeze(2)
-        return normalize(torch.cat([whole, local], 2), dim=-1)
+        similarity = self.whole((image - words[:, :, 0]).square()).unsqueeze(2)
+        return normalize(torch.cat([similarity, local], 2), dim=-1)
 
     def _reduce(
         self, nodes: Tensor, mask: Tensor | None, *, per_caption: bool

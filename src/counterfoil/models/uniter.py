@@ -395,8 +395,8 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
     for name in source:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
             parts = [source.get(name.replace("query", part)) for part in PROJECTIONS]
-            whole = torch.cat([part for part in parts if part is not None])
-            new[f"body.layers.{layer[1]}.enter.{name.rpartition('.')[2]}"] = whole
+            projections = torch.cat([part for part in parts if part is not None])
+            new[f"body.layers.{layer[1]}.enter.{name.rpartition('.')[2]}"] = projections
     if KINDS in source:
         new["text.kind"], new["image.kind"] = source[KINDS][:2]
     if VEIL in source:
@@ -443,5 +443,5 @@ def _rows(state: State, name: str, otherwise: int) -> int:
 
 def _plain(name: str) -> str:
     name = name.replace("gamma", "weight").replace("beta", "bias").removeprefix("module.")
-    rest = name.removeprefix("bert.")
-    return f"uniter.{rest}" if rest != name and rest.startswith(BERT) else rest
+    suffix = name.removeprefix("bert.")
+    return f"uniter.{suffix}" if suffix != name and suffix.startswith(BERT) else suffix

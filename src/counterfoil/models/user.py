@@ -56,11 +56,11 @@ class EnhancedRegions(ImageTower):
     def enhance(self, items: ModalityBatch) -> ModalityBatch:
         """Return the items with the pooled image added to each region."""
         bag = ensure_nonempty(Embeddings(items.values.to(self.pool.local.weight.dtype), items.mask))
-        whole = self.pool(bag).tokens[:, :1]
-        logits = self.sharpness * (bag.tokens * whole).sum(2)
+        pooled = self.pool(bag).tokens[:, :1]
+        logits = self.sharpness * (bag.tokens * pooled).sum(2)
         weights = logits.masked_fill(~bag.mask, float("-inf")).softmax(1)
         weights = weights / (weights.norm(dim=1, keepdim=True) + 1e-8)
-        return replace(items, values=bag.tokens + weights.unsqueeze(2) * whole)
+        return replace(items, values=bag.tokens + weights.unsqueeze(2) * pooled)
 
 
 NAMES = TensorNames(

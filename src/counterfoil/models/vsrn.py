@@ -195,14 +195,16 @@ class Captioner(nn.Module):
 
     def _read(self, regions: Embeddings) -> tuple[CaptionerMemory, Tensor]:
         """Return the memory that the decoder attends to, and its initial state."""
-        whole = bool(regions.mask.all())
+        no_padding = bool(regions.mask.all())
         tokens = self.dropout(self.fc(zero_padded(regions.tokens, regions.mask)))
         states = (
-            self.reader(tokens)[0] if whole else run_recurrent(self.reader, tokens, regions.mask)
+            self.reader(tokens)[0]
+            if no_padding
+            else run_recurrent(self.reader, tokens, regions.mask)
         )
         width = states.shape[-1]
         keys = linear(states, self.attend.weight[:, :width], self.attend.bias)
-        memory = CaptionerMemory(states, keys, None if whole else ~regions.mask)
+        memory = CaptionerMemory(states, keys, None if no_padding else ~regions.mask)
         return memory, pool_vectors("last", Embeddings(states, regions.mask))
 
     def _words(self, ids: Tensor) -> Tensor:
@@ -327,10 +329,10 @@ class VSRN(TwoTowerModel, SingleVectorModel):
 
     def read(self, regions: Embeddings) -> Embeddings:
         """Read regions, in the order they are stored, into one vector."""
-        whole = bool(regions.mask.all())
+        no_padding = bool(regions.mask.all())
         states = (
             self.reader(regions.tokens)[0]
-            if whole
+            if no_padding
             else run_recurrent(self.reader, regions.tokens, regions.mask)
         )
         vector = pool_vectors("last", Embeddings(states, regions.mask))

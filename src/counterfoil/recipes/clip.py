@@ -201,10 +201,10 @@ class FineTunedModel:
         terms = stage.objective.arguments["terms"]
         joined = "contrast" in terms
         below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
-        more = {} if joined else {"written": (1.0, below)}
+        extra_terms = {} if joined else {"written": (1.0, below)}
         return replace(
             stage,
-            objective=stage.objective.replace(terms={**terms, **more}),
+            objective=stage.objective.replace(terms={**terms, **extra_terms}),
             proposer=config(
                 GeneratedCaptions,
                 folder=self.written,
@@ -467,12 +467,12 @@ def _training_stages(
             if model.written is None:
                 return lists, REWRITE, with_neighbours(tuned)
             return lists, replace(tuned, neighbours=lists.name)
-    own = [
+    trainings = [
         model.setup(TRIPLET, seed).stage(teacher)
         for teacher, seed in TEACHERS.items()
         if not teachers
     ]
-    using = tuple(stage.name for stage in own)
+    using = tuple(stage.name for stage in trainings)
     targets = ComputeTargets(name=ndgl.TARGETS, using=using, models=teachers)
     student = ndgl.student_stage("student", model.setup(TRIPLET))
-    return *own, targets, model.with_generated(student)
+    return *trainings, targets, model.with_generated(student)

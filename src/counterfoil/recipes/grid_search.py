@@ -372,10 +372,10 @@ class _GridRun:
         run.check_run_folder(self.folder)
         if (self.folder / RESULTS).exists():
             saved = read_json(self.folder / RESULTS, "the results of a sweep")
-            own = self.search.recipe.name, self.search.compared, self.data
+            current = self.search.recipe.name, self.search.compared, self.data
             with parsing(self.folder / RESULTS, "the results of a sweep"):
-                theirs = saved["recipe"], saved["stage"], saved["data"]["digest"]
-            if own != theirs:
+                stored = saved["recipe"], saved["stage"], saved["data"]["digest"]
+            if current != stored:
                 raise ValueError(
                     f"{self.folder} holds a sweep of another recipe, training or data; choose "
                     "another --output"

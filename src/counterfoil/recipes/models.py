@@ -382,8 +382,8 @@ def model_config(
 def with_warmup(term: Loss, warmup: int, name: str = "triplet") -> Config[WeightedSum]:
     """A loss that follows some steps with the hinges of all negatives of the batch."""
     first = lazy(SumTripletLoss, margin=MARGIN)
-    whole = lazy(SwitchAfter, first=first, second=term, steps=warmup) if warmup else term
-    terms: dict[str, Loss] = {name: whole}
+    scheduled = lazy(SwitchAfter, first=first, second=term, steps=warmup) if warmup else term
+    terms: dict[str, Loss] = {name: scheduled}
     return weighted_sum(**terms)
 
 

@@ -392,8 +392,11 @@ def loss_terms(
     """
     preset = PRESETS[name]
     if preset.paper == "user":
-        own = instead or lazy(UTOLoss)
-        return {"batch": (IN_BATCH.get(dataset, 1.0), own), "queue": (1.0, lazy(MomentumQueueLoss))}
+        loss = instead or lazy(UTOLoss)
+        return {
+            "batch": (IN_BATCH.get(dataset, 1.0), loss),
+            "queue": (1.0, lazy(MomentumQueueLoss)),
+        }
     first: Loss
     if instead is None and preset.paper == "esa":
         first = lazy(

@@ -161,6 +161,6 @@ def known_models(like: str) -> list[str]:
     presets = ndgl_models.PRESETS
     known = [name for name in ndgl_models.MODELS if like in presets[name].datasets]
     modern = (*ndgl_models.MODERN, *ndgl_models.COMPARED)
-    own = [name for name in modern if like in presets[name].datasets]
+    names = [name for name in modern if like in presets[name].datasets]
     for_photos = (*tags.OWN_RECIPES, *NAMES) if like == "scenes" else ()
-    return [*models.SINGLES, *own, *(PREFIX + name for name in known), *for_photos]
+    return [*models.SINGLES, *names, *(PREFIX + name for name in known), *for_photos]

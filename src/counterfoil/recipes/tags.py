@@ -536,8 +536,8 @@ def tags_own_recipe(name: str) -> Recipe:
     trainings: list[Train] = []
     for step in OWN_RECIPES[name]:
         stage = tags_stage(step, "flickr8k", model="vilt-public")
-        whole = stage.plan.batch * stage.plan.accumulate
-        plan = replace(stage.plan, batch=OWN_AT_ONCE, accumulate=whole // OWN_AT_ONCE)
+        batch = stage.plan.batch * stage.plan.accumulate
+        plan = replace(stage.plan, batch=OWN_AT_ONCE, accumulate=batch // OWN_AT_ONCE)
         trainings.append(replace(stage, plan=plan, start=stage.start if trainings else None))
     tests = [
         Evaluate(name=f"test-{training.name}", using=(training.name,)) for training in trainings
@@ -608,13 +608,13 @@ def _setting(name: str, dataset: str, seed: int = 0) -> ModelSetting:
 
 def foils_with_own_loss(name: str, dataset: str) -> Recipe:
     """A model's own loss, alone and beside the hinge of generated captions."""
-    own = _setting(name, dataset).setup().stage(OWN)
-    return _other_recipe("hosts", name, dataset, (), own, "foils of TAGS")
+    training = _setting(name, dataset).setup().stage(OWN)
+    return _other_recipe("hosts", name, dataset, (), training, "foils of TAGS")
 
 
 def foils_with_aoq(name: str, dataset: str) -> Recipe:
     """AdapOffQuin on mined lists, alone and beside the hinge of generated captions."""
-    own = _setting(name, dataset).setup().stage(OWN)
+    training = _setting(name, dataset).setup().stage(OWN)
     texts, images = aoq.HARDEST[dataset]
     lists = Mine(name=ndgl.LISTS, using=(OWN,), texts=texts, images=images)
     if name == "gpo":
@@ -625,7 +625,7 @@ def foils_with_aoq(name: str, dataset: str) -> Recipe:
         loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
         adaptive = aoq.second_stage(member, dataset, loss)
     about = "AdapOffQuin and foils of TAGS"
-    return _other_recipe("with-aoq", name, dataset, (own, lists), adaptive, about)
+    return _other_recipe("with-aoq", name, dataset, (training, lists), adaptive, about)
 
 
 def foils_with_ndgl(name: str, dataset: str) -> Recipe:

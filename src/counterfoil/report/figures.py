@@ -253,12 +253,12 @@ def grouped_bars(points: Sequence[ResultPoint], label: str, key: str, caption: s
     canvas, axes = _canvas(WIDE)
     width = 0.8 / len(names)
     for number, name in enumerate(names):
-        own = [point for point in points if point.series == name]
+        series_points = [point for point in points if point.series == name]
         axes.bar(
-            [groups.index(p.group) - 0.4 + width * (number + 0.5) for p in own],
-            [p.value for p in own],
+            [groups.index(p.group) - 0.4 + width * (number + 0.5) for p in series_points],
+            [p.value for p in series_points],
             width * 0.92,
-            yerr=_spreads(own),
+            yerr=_spreads(series_points),
             ecolor=INK,
             alpha=0.6,
             color=series_colour(number),
@@ -294,16 +294,22 @@ def result_curves(
     names = list(dict.fromkeys(point.series for point in points))
     ticks = sorted({point.at for point in points})
     for number, name in enumerate(names):
-        own = [point for point in points if point.series == name]
+        series_points = [point for point in points if point.series == name]
         # Series are shifted a little so that their intervals do not hide each other.
         step = 0.02 * (number - (len(names) - 1) / 2)
         x = {at: at * 16**step if log else at + step * (ticks[-1] - ticks[0]) for at in ticks}
         means = {
-            at: float(np.mean([p.value for p in own if p.at == at]))
-            for at in sorted({point.at for point in own})
+            at: float(np.mean([p.value for p in series_points if p.at == at]))
+            for at in sorted({point.at for point in series_points})
         }
         axes.plot([x[at] for at in means], list(means.values()), **_line(number, name))
-        _errorbars(axes, [x[p.at] for p in own], [p.value for p in own], _spreads(own), number)
+        _errorbars(
+            axes,
+            [x[p.at] for p in series_points],
+            [p.value for p in series_points],
+            _spreads(series_points),
+            number,
+        )
     if log:
         axes.set_xscale("log", base=2)
     _ticks(axes, ticks)
@@ -322,12 +328,21 @@ def dot_plot(
     canvas, axes = _canvas((5.8, 1.1 + 0.36 * len(lines)))
     known = [point for point in points if not np.isnan(point.value)]
     for number, name in enumerate(names):
-        own = [point for point in known if point.series == name]
+        series_points = [point for point in known if point.series == name]
         shift = 0.22 * (number - (len(names) - 1) / 2)
-        at, colour = [lines.index(point.group) + shift for point in own], series_colour(number)
-        axes.hlines(at, [p.low for p in own], [p.high for p in own], color=colour, linewidth=1.6)
+        at, colour = (
+            [lines.index(point.group) + shift for point in series_points],
+            series_colour(number),
+        )
+        axes.hlines(
+            at,
+            [p.low for p in series_points],
+            [p.high for p in series_points],
+            color=colour,
+            linewidth=1.6,
+        )
         axes.plot(
-            [p.value for p in own],
+            [p.value for p in series_points],
             at,
             MARKERS[number % SERIES],
             color=colour,
@@ -402,8 +417,8 @@ def score_scatter(
     outside = "" if level < high - low else ", outside the frame"
     lines = f"Dotted: as high as the positive. Solid: {level:g} below it{outside}."
     most = max(len(positive) for _, positive, _ in sources)
-    some = (f"{MAX_POINTS:,} of {most:,} triples of a source are drawn.",)
-    caption_lines = (caption, lines, *(some if most > MAX_POINTS else ()))
+    note = (f"{MAX_POINTS:,} of {most:,} triples of a source are drawn.",)
+    caption_lines = (caption, lines, *(note if most > MAX_POINTS else ()))
     return Figure(svg(canvas, key), f"{caption} {words}.", caption_lines)
 
 

@@ -97,8 +97,8 @@ class StreamCheckpoint:
         self._done = torch.zeros(shape, dtype=torch.bool)
         if self.folder is None:
             return self._done.clone()
-        mine = [n for n in self._parts.numbers() if n % distributed.size() == distributed.rank()]
-        files = self._exchange([self._read(number) for number in mine])
+        numbers = [n for n in self._parts.numbers() if n % distributed.size() == distributed.rank()]
+        files = self._exchange([self._read(number) for number in numbers])
         all_done = self._done.clone()
         # Two files that share a tile are an old one and the newer one that replaced it, written
         # just before a kill. The newer one covers more tiles, so it comes first, and the old one is
@@ -131,8 +131,8 @@ class StreamCheckpoint:
             now = time.monotonic()
             stop = self.stop is not None and self.stop()
             due = self.folder is not None and now - saved >= self.every
-            mine = tiles, int(stop), int(due), int(1000 * (now - began))
-            left, stopped, late, spent = distributed.all_reduce_max_of(mine)
+            status = tiles, int(stop), int(due), int(1000 * (now - began))
+            left, stopped, late, spent = distributed.all_reduce_max_of(status)
             if not left:
                 return
             if stopped or late:

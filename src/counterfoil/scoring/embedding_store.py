@@ -292,8 +292,10 @@ class ModelSource(BaseModel):
 
     def same(self, other: ModelSource) -> bool:
         """Return True if both are one model; by its weights where an identity was not recorded."""
-        both = self.identity and other.identity
-        return self.checkpoint == other.checkpoint and (not both or self.identity == other.identity)
+        identified = self.identity and other.identity
+        return self.checkpoint == other.checkpoint and (
+            not identified or self.identity == other.identity
+        )
 
 
 # Cached vectors of a frozen model with one vector per item: a data set is encoded once.

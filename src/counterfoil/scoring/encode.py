@@ -42,10 +42,10 @@ def evaluation_mode(models: Iterable[nn.Module], *, gradients: bool = False) -> 
 
 def shard_index(count: int, device: torch.device) -> Tensor | slice:
     """Return this process's share of `count` rows; the last row is repeated to fill the share."""
-    mine = distributed.shard(count)
-    if mine.stop <= count:
-        return mine
-    return torch.arange(mine.start, mine.stop, device=device).clamp(max=count - 1)
+    share = distributed.shard(count)
+    if share.stop <= count:
+        return share
+    return torch.arange(share.start, share.stop, device=device).clamp(max=count - 1)
 
 
 def gather_shards(
@@ -148,8 +148,8 @@ def tile_shape(members: Sequence[EmbeddedDataset], device: torch.device) -> tupl
 
 def _even(count: int, most: int) -> int:
     tiles = max(1, -(-count // most))
-    each = -(-count // tiles)
-    return max(_STEP, -(-each // _STEP) * _STEP)
+    size = -(-count // tiles)
+    return max(_STEP, -(-size // _STEP) * _STEP)
 
 
 def cut_tiles(rows: Tensor, size: int) -> list[Tensor]:
@@ -328,9 +328,9 @@ def _in_batches(
     label = "texts encoded" if texts else "images encoded"
     with progress(label, count, sum(map(len, batches[:done]))) as advance:
         for start in range(done, len(batches), processes):
-            mine = batches[min(start + distributed.rank(), len(batches) - 1)]
+            rows_here = batches[min(start + distributed.rank(), len(batches) - 1)]
             with evaluation_mode([model]):
-                encoded = encoder(load(mine).to(device))
+                encoded = encoder(load(rows_here).to(device))
             for rows, part in zip(
                 batches[start : start + processes], _gather_encoded(encoded, len(batches[0]))
             ):
@@ -344,8 +344,10 @@ def _gather_encoded(encoded: Embeddings, batch: int) -> list[Embeddings]:
         return [encoded]
     sizes = distributed.gather(torch.tensor(encoded.tokens.shape[:2], device=encoded.tokens.device))
     encoded = encoded.padded(int(sizes[:, 1].max()))
-    more = batch - len(encoded)
-    gathered = encoded.map(lambda t: distributed.gather(pad(t, (0, 0) * (t.dim() - 1) + (0, more))))
+    missing = batch - len(encoded)
+    gathered = encoded.map(
+        lambda t: distributed.gather(pad(t, (0, 0) * (t.dim() - 1) + (0, missing)))
+    )
     return [
         gathered.map(lambda tensor, rank=rank: tensor[rank])  # type: ignore[misc]
         for rank in range(distributed.size())

@@ -61,8 +61,8 @@ def score_index_pairs(
     ):
         for part in parts[distributed.rank() :: distributed.size()]:
             left, right = images[part], texts[part]
-            each = [_score(member, left, right, where, grids) for member in members]
-            scores[part] = sum(each[1:], each[0]).cpu() / len(each)
+            member_scores = [_score(member, left, right, where, grids) for member in members]
+            scores[part] = sum(member_scores[1:], member_scores[0]).cpu() / len(member_scores)
             advance(len(left) * distributed.size())
     return _gather_scores(scores, images, texts)
 
@@ -80,8 +80,8 @@ def _by_image(images: Tensor) -> list[slice]:
 
 
 def _even(members: Sequence[EmbeddedDataset], pairs: int, device: torch.device) -> list[slice]:
-    each = max(m.images.tokens[0].numel() + m.texts.tokens[0].numel() for m in members)
-    size = max(1, _NUMBERS.get(device.type, _NUMBERS["cuda"]) // max(1, each))
+    numbers = max(m.images.tokens[0].numel() + m.texts.tokens[0].numel() for m in members)
+    size = max(1, _NUMBERS.get(device.type, _NUMBERS["cuda"]) // max(1, numbers))
     return [slice(start, min(start + size, pairs)) for start in range(0, pairs, size)]
 
 

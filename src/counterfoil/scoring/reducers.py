@@ -209,8 +209,8 @@ class TopK(ScoreReducer):
         width = min(self.k, self._room)
         assert state.shape == (self.queries, width)
         for rows in self._query_parts():
-            theirs = state[rows.to(state.device)].to(rows.device)
-            keys = sort_descending(torch.cat([self._keys[rows], theirs], 1))[:, :width]
+            saved_keys = state[rows.to(state.device)].to(rows.device)
+            keys = sort_descending(torch.cat([self._keys[rows], saved_keys], 1))[:, :width]
             lengths = (keys != NOTHING).sum(1)
             floor = scores_of(keys[:, -1]).clamp(min=LOWEST)
             self._keys[rows] = pad(keys, (0, self._room - width), value=NOTHING)

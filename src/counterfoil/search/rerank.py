@@ -117,8 +117,8 @@ class Reranker:
                 f"{self.model.name} scores images with captions and cannot compare one {kind} with "
                 "another; leave out --rerank"
             )
-        both = self._encode(query), self._encode(results)
-        images, texts = both if query.side == "image" else reversed(both)
+        sides = self._encode(query), self._encode(results)
+        images, texts = sides if query.side == "image" else reversed(sides)
         every = torch.arange(len(rows))[None]
         none = torch.empty(len(rows), 0, dtype=torch.long)
         lists = (every, none) if query.side == "image" else (none, every)

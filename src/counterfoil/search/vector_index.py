@@ -346,11 +346,11 @@ class Collection:
     def _rank_candidates(self, queries: Tensor, rows: Tensor, k: int) -> Tensor:
         """(Q, k) rank keys of the best candidates, best first."""
         keys = []
-        for query, own in zip(queries, rows):
-            own = torch.unique(own[own >= 0])
+        for query, candidates in zip(queries, rows):
+            candidates = torch.unique(candidates[candidates >= 0])
             # a sum per row, not a product: a score must not depend on the other candidates
-            scores = self._finite((self.vectors(own) * query).sum(1))
-            keys.append(sort_descending(rank_keys(scores, own).unsqueeze(0))[:, :k])
+            scores = self._finite((self.vectors(candidates) * query).sum(1))
+            keys.append(sort_descending(rank_keys(scores, candidates).unsqueeze(0))[:, :k])
         return torch.cat(keys)
 
     def _rank_all(self, queries: Tensor, k: int) -> Tensor:

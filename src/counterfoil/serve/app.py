@@ -383,8 +383,8 @@ def application(service: SearchService, settings: ServerSettings) -> FastAPI:
             ("/similar", server.similar, SIMILAR),
             ("/explain", server.explain, EXPLAIN),
         ):
-            more = body.openapi(method)
-            app.add_api_route(path, endpoint, methods=[method], openapi_extra=more)
+            description = body.openapi(method)
+            app.add_api_route(path, endpoint, methods=[method], openapi_extra=description)
     app.get("/picture", response_class=Response)(server.picture)
     app.get("/about")(server.about)
     app.get("/health", response_model_exclude_unset=True)(server.health)

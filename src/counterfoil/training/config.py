@@ -384,8 +384,8 @@ class TrainConfig:
 
     def total(self, batches: int) -> int:
         """Optimiser steps in the whole training."""
-        whole = self.epochs * self.steps_per_epoch(batches)
-        return min(whole, self.steps) if self.steps else whole
+        steps = self.epochs * self.steps_per_epoch(batches)
+        return min(steps, self.steps) if self.steps else steps
 
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""

@@ -248,13 +248,13 @@ def vector_figures(vectors: VectorScores, sample: int = 1000) -> dict[str, Tenso
 
     Texts come in random order, and few are looked at, so that it costs little beside the loss.
     """
-    own = vectors.text_to_image[:sample]
+    images = vectors.text_to_image[:sample]
     scores = full_precision(vectors.texts[:sample]) @ full_precision(vectors.images).T
-    text = torch.arange(len(own), device=own.device)
-    true = scores[text, own]
-    scores[text, own] = -torch.inf
+    text = torch.arange(len(images), device=images.device)
+    true = scores[text, images]
+    scores[text, images] = -torch.inf
     if vectors.exempt is not None:
-        there = vectors.exempt.text < len(own)
+        there = vectors.exempt.text < len(images)
         scores[vectors.exempt.text[there], vectors.exempt.image[there]] = -torch.inf
     hardest = scores.amax(1).nan_to_num(neginf=0)  # a text that is true of every image
     return {"true_score": true.mean(), "hardest_score": hardest.mean()}

@@ -190,7 +190,7 @@ class PretrainStream:
         here = here.clamp(max=len(texts) - 1)
         inputs = self.processor.images(images[here])
         masked, slots, labels = self._mask_texts(task, texts, rng)
-        mine = (slots.pair >= share.start) & (slots.pair < share.stop)
+        in_share = (slots.pair >= share.start) & (slots.pair < share.stop)
         hidden_regions = torch.zeros_like(inputs.mask)
         if task in REGION_TASKS:
             chance = torch.rand(len(texts), inputs.mask.shape[1], generator=rng)[here]
@@ -203,8 +203,8 @@ class PretrainStream:
             images=inputs,
             texts=masked.rows(here),
             real=real,
-            slots=WordSlots(slots.pair[mine] - share.start, slots.place[mine]),
-            labels=labels[mine],
+            slots=WordSlots(slots.pair[in_share] - share.start, slots.place[in_share]),
+            labels=labels[in_share],
             hidden_regions=hidden_regions,
             matching=matching[here],
             classes=classes(images[here]) if classes else None,

@@ -637,8 +637,8 @@ class OptimizerStep(Generic[B]):
         self.optimiser.step()
         # running statistics differ between processes
         distributed.broadcast_from_first(self.step.buffers())
-        own = [loss for name, loss in losses.items() if not name.startswith(OWN)]
-        self._last_objective = torch.stack(own).sum()
+        loss_terms = [loss for name, loss in losses.items() if not name.startswith(OWN)]
+        self._last_objective = torch.stack(loss_terms).sum()
         total = torch.stack(list(means.values())).sum()
         return {"loss": total, **means, "grad_norm": norm}
 

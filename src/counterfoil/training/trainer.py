@@ -607,8 +607,8 @@ def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
 
     def evaluate(trained: RetrievalModel) -> Mapping[str, float]:
         inside = any(part is trained for part in model.model.modules())
-        whole = model if inside else replace(model, model=trained)
-        report = evaluate_protocol([whole.embed(dataset)], dataset)
+        full_model = model if inside else replace(model, model=trained)
+        report = evaluate_protocol([full_model.embed(dataset)], dataset)
         return {
             "rsum": report.rsum,
             **{f"i2t_r{k}": recall for k, recall in zip((1, 5, 10), report.i2t.numbers)},

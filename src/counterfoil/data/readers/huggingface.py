@@ -122,12 +122,20 @@ def _rows(tables: Mapping[str, Any], source: str) -> Iterator[tuple[str, int, st
         key = next((n for n in _ID if n in table.column_names), None)
         wanted = [caption, *filter(None, [key, "split" if "split" in table.column_names else None])]
         for place, row in enumerate(table.select_columns(list(dict.fromkeys(wanted)))):
-            whole = len(tables) == 1 and canonical_split(split) in ("", "train", "all")
-            own = row.get("split") or ("" if whole else split)
-            if not isinstance(own, str):
-                raise ValueError(f"{source}, row {place}: the split is {own!r}; text is needed")
+            unsplit = len(tables) == 1 and canonical_split(split) in ("", "train", "all")
+            row_split = row.get("split") or ("" if unsplit else split)
+            if not isinstance(row_split, str):
+                raise ValueError(
+                    f"{source}, row {place}: the split is {row_split!r}; text is needed"
+                )
             label = f"{split or 'row'}/{place}" if key is None else str(row[key])
-            yield split, place, label, canonical_split(own), _captions(row[caption], source, place)
+            yield (
+                split,
+                place,
+                label,
+                canonical_split(row_split),
+                _captions(row[caption], source, place),
+            )
 
 
 def _column(table: Any, names: tuple[str, ...], source: str) -> str:

@@ -162,9 +162,9 @@ def _relation(
             f"{folder}: {split} has {images:,} images and {texts:,} captions, which do not divide; "
             f"write the image row of each caption into {split}_owner.txt, one number a line"
         )
-    each = texts // images
+    captions = texts // images
     names = _image_ids(ids, images, split, ids_file)
-    return list(range(0, stored, step)), [row // each for row in range(texts)], names
+    return list(range(0, stored, step)), [row // captions for row in range(texts)], names
 
 
 def _by_caption_ids(

@@ -184,9 +184,9 @@ def _links(groups: list[list[Thing]], wanted: int, dice: Dice) -> tuple[Link, ..
     for one, other in pairs:
         true = _relations(groups[one], groups[other])
         if len(chosen) < wanted and true:
-            both = [relation for relation in true if relation != "next to"][:2]
-            if len(both) == wanted == 2 and dice.chance(0.3):
-                return tuple(Link(relation, one, other) for relation in both)
+            relations = [relation for relation in true if relation != "next to"][:2]
+            if len(relations) == wanted == 2 and dice.chance(0.3):
+                return tuple(Link(relation, one, other) for relation in relations)
             chosen.append(Link(dice.usual(true), one, other))
     return tuple(chosen)
 

@@ -51,8 +51,8 @@ class Dice:
 
     def shuffled(self, choices: Sequence[T]) -> list[T]:
         """All choices in random order."""
-        rest = list(choices)
-        return [rest.pop(self.below(len(rest))) for _ in range(len(rest))]
+        remaining = list(choices)
+        return [remaining.pop(self.below(len(remaining))) for _ in range(len(remaining))]
 
 
 # Contents of a scene, and the exact meaning of relations.

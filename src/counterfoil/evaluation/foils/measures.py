@@ -81,8 +81,8 @@ class FoilReport:
         """The aggregates that the set's authors report, in one sentence."""
         parts = []
         for measure in dict.fromkeys(line.measure for line in self.lines):
-            own = [line for line in self.lines if line.own and line.measure == measure]
-            numbers = ", ".join(f"{line.of} {line.value:.1f} %" for line in own)
+            lines = [line for line in self.lines if line.own and line.measure == measure]
+            numbers = ", ".join(f"{line.of} {line.value:.1f} %" for line in lines)
             parts += [f"{measure}: {numbers}"] if numbers else []
         return f"{'; '.join(parts)}."
 
@@ -193,8 +193,8 @@ def compare_foils(
     gained = (*right, right[1] - right[0])
     counted = []
     for group in groups:
-        own = _group_columns(group, names)
-        counted += [Counted(part.unsqueeze(1) * own, own) for part in gained]
+        columns = _group_columns(group, names)
+        counted += [Counted(part.unsqueeze(1) * columns, columns) for part in gained]
     images = torch.tensor([item.images[0] for item in foils.items])
     percents = shares(counted, images, scale=100, seed=seed)
     parts = zip(groups, percents[::3], percents[1::3], percents[2::3], strict=True)
@@ -242,8 +242,8 @@ def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) ->
 
 def foil_pairs(foils: FoilSet) -> tuple[Tensor, Tensor]:
     """(P,) rows of images and of captions, item after item, image after image."""
-    both = [(image, text) for item in foils.items for image in item.images for text in item.texts]
-    rows = torch.tensor(both, dtype=torch.long).view(-1, 2)
+    pairs = [(image, text) for item in foils.items for image in item.images for text in item.texts]
+    rows = torch.tensor(pairs, dtype=torch.long).view(-1, 2)
     return rows[:, 0], rows[:, 1]
 
 
@@ -297,9 +297,9 @@ def winoground_scores(scores: Tensor) -> tuple[ItemMeasure, ItemMeasure, ItemMea
     Args:
         scores: (N, 2, 2) scores of each image with each caption; the diagonal is true.
     """
-    own = scores.diagonal(dim1=1, dim2=2)
-    text = (own > scores.flip(2).diagonal(dim1=1, dim2=2)).all(1)
-    image = (own > scores.flip(1).diagonal(dim1=1, dim2=2)).all(1)
+    diagonal = scores.diagonal(dim1=1, dim2=2)
+    text = (diagonal > scores.flip(2).diagonal(dim1=1, dim2=2)).all(1)
+    image = (diagonal > scores.flip(1).diagonal(dim1=1, dim2=2)).all(1)
     ones = torch.ones(len(scores), dtype=torch.double)
     return (
         ItemMeasure("text", text.double(), ones, ones / 4),
@@ -385,9 +385,9 @@ def item_margins(foils: FoilSet, scores: Tensor) -> Tensor:
     scores = scores.double()
     if foils.task == "crossed":
         block = scores.view(-1, 2, 2)
-        own = block.diagonal(dim1=1, dim2=2)
+        diagonal = block.diagonal(dim1=1, dim2=2)
         wrong = torch.stack([block[:, 0, 1], block[:, 1, 0]], 1)
-        return own.amin(1) - wrong.amax(1)
+        return diagonal.amin(1) - wrong.amax(1)
     if foils.task == "judged":
         sign = torch.tensor([1.0 if item.true else -1.0 for item in foils.items])
         return (scores - scores.median()) * sign
@@ -566,12 +566,12 @@ def _area_line(
 ) -> FoilScore | None:
     """Area under the ROC curve of a group; None where all captions are true, or all false."""
     in_group = torch.tensor([name in group.categories for name in names])
-    mine = in_group[judged.item]
-    scores, true = judged.scores[mine], judged.true[mine]
+    selected = in_group[judged.item]
+    scores, true = judged.scores[selected], judged.true[selected]
     if bool(true.all()) or not bool(true.any()):
         return None
     unique, place = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    rows = place[judged.item[mine]]
+    rows = place[judged.item[selected]]
     value = 100 * roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
     draws = image_draws(
         [torch.arange(len(unique))],

@@ -111,8 +111,8 @@ class GramMatrices:
 
     def zeros(self) -> GramMatrices:
         """Return zeros of the same shapes, to accumulate gradients in."""
-        both = (None if g is None else torch.zeros_like(g) for g in (self.regions, self.words))
-        return GramMatrices(*both)
+        zeros = (None if g is None else torch.zeros_like(g) for g in (self.regions, self.words))
+        return GramMatrices(*zeros)
 
 
 def _result_rows(head: AttentionHead, run: LengthRun) -> slice:

@@ -409,8 +409,8 @@ class PatchTower(ImageTower):
         halvings = patch.bit_length() - 1
         sizes = [3, *(channels * min(4, 2**k) for k in range(halvings))]
         stages = [_halve(a, b) for a, b in pairwise(sizes)]
-        rest = (ResidualBlock(channels=sizes[-1]) for _ in range(depth))
-        self.stem = nn.Sequential(*stages, *rest)
+        blocks = (ResidualBlock(channels=sizes[-1]) for _ in range(depth))
+        self.stem = nn.Sequential(*stages, *blocks)
         self.fc = nn.Linear(sizes[-1], width)
         self.place = nn.Parameter(torch.randn((size // patch) ** 2, width) * 0.02)
 

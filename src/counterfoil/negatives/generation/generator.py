@@ -181,8 +181,8 @@ class ModelGenerator:
         """Yield the generated captions of one caption, without captions of its image."""
         dataset, values = self.inputs.processor.dataset, items.texts.values
         caption = dataset.texts[row]
-        own, _ = dataset.relation.captions(torch.tensor([image]))
-        known = {normalise_for_comparison(dataset.texts[text]) for text in own.tolist()}
+        captions, _ = dataset.relation.captions(torch.tensor([image]))
+        known = {normalise_for_comparison(dataset.texts[text]) for text in captions.tolist()}
         rewritings = self.inputs.rewritings([row] * len(items), values)
         for number, rewriting in enumerate(rewritings):
             foil = rewriting.text
@@ -236,10 +236,10 @@ class ModelGenerator:
         allowed = self.candidate_filter.allowed(candidates)
         anchor, number = allowed.nonzero(as_tuple=True)
         # the originals first, then the captions that may be chosen
-        both = torch.cat([torch.arange(len(rows), device=anchor.device), anchor])
+        rows_of_both = torch.cat([torch.arange(len(rows), device=anchor.device), anchor])
         values = torch.cat([original, generated[anchor, number]])
-        texts = with_values(masked.texts.rows(both), values)
-        scores = score_in_parts(model, PairInputs(images, texts, image[both]))
+        texts = with_values(masked.texts.rows(rows_of_both), values)
+        scores = score_in_parts(model, PairInputs(images, texts, image[rows_of_both]))
         true, scores = scores[: len(rows)], scores[len(rows) :]
         best = self.candidate_filter.select(candidates, scores, allowed, self.keep)
         return GeneratedItems(

@@ -109,7 +109,7 @@ class CaptionNearness:
         """
         captions, counts = self.relation.captions(images)
         query = torch.arange(len(images)).repeat_interleave(counts)
-        own = self.vectors[torch.searchsorted(self.rows, captions)]
-        near = (vectors[query] * own).sum(1)
+        caption_vectors = self.vectors[torch.searchsorted(self.rows, captions)]
+        near = (vectors[query] * caption_vectors).sum(1)
         near = near.masked_fill(captions == besides[query], -torch.inf)
         return near.new_full((len(images),), -torch.inf).scatter_reduce(0, query, near, "amax")

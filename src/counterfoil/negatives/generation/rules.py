@@ -146,13 +146,13 @@ class RuleGenerator:
     def _other_nouns(self, word: str, forms: set[str], name: str) -> Iterator[str]:
         """Draw nouns for a noun that occur in no caption of the image."""
         if word not in self._replacements:
-            own, number = self._synonyms(lemma(word)), inflection(word) == "s"
+            synonyms, number = self._synonyms(lemma(word)), inflection(word) == "s"
             self._replacements[word] = tuple(
                 noun
                 for noun, form in self.nouns.items()
                 if word in self.nouns
                 and (inflection(noun) == "s") == number
-                and form not in own
+                and form not in synonyms
                 and lemma(word) not in self._synonyms(form)
             )
         nouns = self._replacements[word]

@@ -84,8 +84,8 @@ def read_in_parts(
     each = -(-count // distributed.size())
     rows = shard_index(count, inputs.image.device)
     owner = torch.div(slots.pair, each, rounding_mode="floor")  # the process of each slot
-    own = owner == rank
-    own_slots = WordSlots(slots.pair[own] - rank * each, slots.place[own])
+    slots_here = owner == rank
+    own_slots = WordSlots(slots.pair[slots_here] - rank * each, slots.place[slots_here])
     texts = model.encode_texts(inputs.texts.rows(rows))
     reading = model.read(inputs.images.rows(inputs.image[rows]), texts, want, own_slots)
     if distributed.size() == 1:

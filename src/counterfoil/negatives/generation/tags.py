@@ -192,8 +192,8 @@ def mask_token_of(inputs: GeneratorInputs, generator: RetrievalModel) -> int:
     """
     if inputs.mask is not None:
         return inputs.mask
-    own = word_embeddings_of(generator).mask_word
-    mask = inputs.tokenizer.mask if own is None else own
+    mask_word = word_embeddings_of(generator).mask_word
+    mask = inputs.tokenizer.mask if mask_word is None else mask_word
     if mask is None:
         raise ValueError(
             "neither the generator nor its tokenizer has a token that hides a word; give its id to "

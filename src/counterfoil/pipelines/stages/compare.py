@@ -306,11 +306,11 @@ def _galleries(
         return ()
     *others, (_, last) = evaluations.items()
     i2t, t2i = last.report.ranked
-    rest = [(name, other.report.ranked) for name, other in others]
+    rankings = [(name, other.report.ranked) for name, other in others]
     return galleries(
         dataset,
-        RankedLists(i2t, last.texts, last.text_scores, tuple((n, r[0]) for n, r in rest)),
-        RankedLists(t2i, last.images, last.image_scores, tuple((n, r[1]) for n, r in rest)),
+        RankedLists(i2t, last.texts, last.text_scores, tuple((n, r[0]) for n, r in rankings)),
+        RankedLists(t2i, last.images, last.image_scores, tuple((n, r[1]) for n, r in rankings)),
     )
 
 

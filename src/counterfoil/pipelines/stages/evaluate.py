@@ -187,16 +187,16 @@ class RetrievalEvaluation:
             )
         texts = TopK("image", len(dataset), min(TOP, len(dataset.texts)))
         images = TopK("text", len(dataset.texts), min(TOP, len(dataset)))
-        whole = protocol.folds == 1
+        single_fold = protocol.folds == 1
         report = evaluate_protocol(
             members,
             dataset,
             protocol,
             tie=tie,
             seed=seed,
-            also=(texts, images) if whole else (),
+            also=(texts, images) if single_fold else (),
         )
-        if not whole:  # ranks are within folds, the lists are not
+        if not single_fold:  # ranks are within folds, the lists are not
             stream_scores(members, [texts, images])
         return RetrievalEvaluation(
             report, texts.rows, texts.scores, images.rows, images.scores, dataset.fingerprint
