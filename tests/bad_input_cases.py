@@ -775,7 +775,7 @@ write stage.json '{"kind": "evaluate", "stage": {"name": "stage"}}' ::
 untested $run :: analyse student run --output page.html
     => holds no finished evaluation | name the folder of a run
 two_runs :: analyse student first second --output page.html
-    => figures of different data or protocols do not stand in one picture
+    => figures of different data or protocols cannot share a page
 analyse map $pixels --query 'a blue dog' $PAGE
     => 'a blue dog' is neither a caption nor an image id of scenes test | --query
 

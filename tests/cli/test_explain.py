@@ -145,7 +145,7 @@ def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
     )
     capsys.readouterr()
     for more, why in (
-        ((), "add --resume to go on"),
+        ((), "add --resume to continue"),
         (("--resume", "--threshold", 0.3), "begun otherwise: threshold is"),
         (("--resume", "--split", "test"), "begun otherwise: data is"),
     ):

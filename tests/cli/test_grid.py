@@ -47,5 +47,5 @@ def test_a_command_leaves_a_table_a_page_and_numbers(tmp_path: Path, monkeypatch
 def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, capsys) -> None:
     over = ("--over", "online.rate=1e-4,1e-3", "--set", "online.minutes=0.000001")
     assert recipes_cases.run("sweep", *TINY, *over, "--output", tmp_path / "runs") == 3
-    assert "add --resume to go on" in " ".join(capsys.readouterr().err.split())
+    assert "add --resume to continue" in " ".join(capsys.readouterr().err.split())
     assert len(list((tmp_path / "runs" / "points").iterdir())) == 1

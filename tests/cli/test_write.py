@@ -124,7 +124,7 @@ def test_stopped_and_gone_on_with(printed, model, tmp_path, monkeypatch, capsys)
     printed(*tags(model, tmp_path / "whole", "--split", "dev"))
     assert run(*tags(model, tmp_path / "w", "--split", "dev", "--minutes", 0.01)) in (0, 3)
     if not (tmp_path / "w").exists():
-        assert "add --resume to go on" in " ".join(capsys.readouterr().err.split())
+        assert "add --resume to continue" in " ".join(capsys.readouterr().err.split())
         assert run(*tags(model, tmp_path / "w", "--split", "dev", "--resume", "--seed", 1)) == 2
         assert "begun otherwise: seed is" in capsys.readouterr().err
         printed(*tags(model, tmp_path / "w", "--split", "dev", "--resume"))

@@ -72,7 +72,7 @@ def test_other_facts_are_refused(tmp_path):
     assert parts.begin({"seed": 1, "rules": ["a"]}, 6) == [5]
     with pytest.raises(ValueError, match=r"begun otherwise: rules is \['a'\] there and \[\] here"):
         parts.begin({"seed": 1, "rules": []}, 5)
-    with pytest.raises(ValueError, match="seed is 1 there and none here; go on with"):
+    with pytest.raises(ValueError, match="seed is 1 there and none here; continue with"):
         parts.begin({"rules": ["a"]}, 5)
     parts.remove()
     parts.remove()

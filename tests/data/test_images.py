@@ -440,5 +440,5 @@ def test_a_lens_of_before_keeps_its_squares(tmp_path):
 
 
 def test_a_divisor_that_does_not_go_with_the_size():
-    with pytest.raises(ValueError, match="divisor=32 does not go with size=16"):
+    with pytest.raises(ValueError, match="divisor=32 does not fit size=16"):
         PixelProcessor(16, divisor=32).from_images([noise(20, 20)])

@@ -93,7 +93,7 @@ def test_the_seed_decides_and_the_order_of_captions_does_not() -> None:
 
 def test_nouns_are_those_of_the_captions_that_are_given() -> None:
     assert frequent_nouns(["A dog.", "A dog and a cat."], at_least=1) == ("dog", "cat")
-    with pytest.raises(ValueError, match=r"1 nouns stand 2 times .* lower the frequency"):
+    with pytest.raises(ValueError, match=r"1 nouns occur 2 times .* lower the frequency"):
         frequent_nouns(["A dog.", "A dog and a cat."], at_least=2)
 
 

@@ -459,9 +459,9 @@ def test_a_plan_that_cannot_be(arguments: Any, words: str) -> None:
 def test_lists_that_are_too_short() -> None:
     relation = ragged()
     offer = CandidateConfig(texts=7, source="mined")
-    with pytest.raises(ValueError, match="7 texts are to be offered from the 6 hardest"):
+    with pytest.raises(ValueError, match="7 texts cannot be offered from the 6 hardest"):
         offer.draws(relation, mined(relation))
-    with pytest.raises(ValueError, match="7 texts are to be offered from the 2 hardest"):
+    with pytest.raises(ValueError, match="7 texts cannot be offered from the 2 hardest"):
         offer.draws(relation, mined(relation), SamplingConfig(texts=2))
 
 

@@ -96,7 +96,7 @@ def said(capsys) -> str:
 def test_out_of_time_and_gone_on_with(model, whole, tmp_path, slow, capsys):
     out = tmp_path / "lists"
     assert mine(model, out, "--minutes", "0.01") == 3
-    assert "stopped, out of time; add --resume to go on" in said(capsys)
+    assert "stopped, out of time; add --resume to continue" in said(capsys)
     assert mine(model, out, "--resume") == 0
     assert content(out) == whole
 
@@ -105,7 +105,7 @@ def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
     out = tmp_path / "lists"
     assert mine(model, out, "--minutes", "0.01") == 3
     assert mine(model, out, "--resume", "--texts", "19") == 2
-    assert "texts of an image is 20 there and 19 here; go on with" in said(capsys)
+    assert "texts of an image is 20 there and 19 here; continue with" in said(capsys)
     assert mine(model, out, "--resume", "--filter", "skip=1") == 2
     shown = said(capsys)
     assert "the 1 hardest of the rest here" in shown
@@ -208,7 +208,7 @@ def test_half_precision_lists_the_same_and_says_why(model, whole, tmp_path, caps
     assert mine(model, tmp_path / "c", "--precision", "bf17") == 2
     assert "did you mean 'bf16'?" in said(capsys)
     assert mine(model, tmp_path / "c", "--precision", "bf16", "--filter", "skip=1") == 2
-    assert "precision=bf16 goes with all pairs" in said(capsys)
+    assert "precision=bf16 works with all pairs" in said(capsys)
 
 
 def test_half_precision_goes_on_where_it_was_stopped(model, tmp_path, slow, capsys):

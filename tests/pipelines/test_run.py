@@ -210,7 +210,7 @@ def test_stopped_by_the_clock_and_gone_on_with(tmp_path, capsys):
     slow = ("--set", "*.save_minutes=0")
     codes = [aoq(folder, DATA, *slow, "--minutes", "0.01")]
     while codes[-1] == 3:
-        assert "add --resume to go on" in capsys.readouterr().err
+        assert "add --resume to continue" in capsys.readouterr().err
         codes.append(aoq(folder, DATA, *slow, "--minutes", "0.01", "--resume"))
         assert len(codes) < 40
     assert codes[-1] == 0

@@ -228,7 +228,7 @@ def test_a_stopped_search_needs_resume(tmp_path: Path, monkeypatch) -> None:
         with pytest.raises(KeyboardInterrupt):
             run(toy("adaptive.rate=1e-3"), source(), tmp_path)
     before = snapshot(tmp_path)
-    with pytest.raises(ValueError, match="add --resume to go on"):
+    with pytest.raises(ValueError, match="add --resume to continue"):
         run(toy("adaptive.rate=1e-3"), source(), tmp_path)
     assert snapshot(tmp_path) == before
     # its first point is stopped in a stage that another one finishes

@@ -268,7 +268,7 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
         ({"term": MarginRankingLoss(role="written")}, "no term of the objective needs them"),
         (
             {"refresh": RemineConfig(every=2, texts=5), "draw": SamplingConfig(texts=6)},
-            "6 texts are to be drawn from, but lists of 5 are to be mined; set refresh.texts to 6",
+            "6 texts would be drawn from, but lists of 5 are mined; set refresh.texts to 6",
         ),
         (
             {"refresh": RemineConfig(every=2, images=1), "draw": SamplingConfig(images=2)},

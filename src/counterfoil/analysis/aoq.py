@@ -47,7 +47,7 @@ from counterfoil.scoring.stream import stream_scores
 
 # -- Section 1: rank of a batch's hardest negative in the whole training set ----------------------
 # With 500K pairs and batches of 128 the paper has an expected rank of about 4000, and a chance of
-# about 2.2 % for one of the 100 hardest. Both follow from counting, whatever the model.
+# about 2.2 % for one of the 100 hardest. Both follow from counting, for any model.
 #
 # A batch has an anchor caption and B - 1 of the T - 1 others, drawn uniformly. Its hardest negative
 # text ranks below the k hardest if none of those k is drawn:
@@ -310,7 +310,7 @@ def _online_table(lines: Sequence[dict[str, Any]]) -> TableBlock:
     note = (
         f"Rank among all wrong {side.split()[0]} of the split, from 1; ± is a 95 % interval over "
         f"anchors. Hardest: the first {lines[0]['hardest']:,}. Gap: score of the negative minus "
-        "score of the anchor pair. Expected: by counting, whatever the model."
+        "score of the anchor pair. Expected: by counting, for any model."
     )
     head = "batch", "mean rank", "expected", "among the hardest", "expected share", "median gap"
     return TableBlock(f"Online negatives: {side}", head, rows, note)

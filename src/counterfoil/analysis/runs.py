@@ -148,7 +148,7 @@ def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
         reason = "" if first[0] != second[0] else ", with other captions"
         raise ValueError(
             f"{one.run} was measured on {first[0]} and {other.run} on {second[0]}{reason}; figures "
-            "of different data or protocols do not stand in one picture"
+            "of different data or protocols cannot share a page"
         )
     return (
         f"{next(iter(settings))[0]}; any hit; RSum is the sum of R@1, R@5 and R@10 both ways; "

@@ -109,7 +109,7 @@ class ExplainOutputs:
         from counterfoil.core.io import ensure_writable_file
 
         if self.resume and self.json is None:
-            raise ValueError("--resume goes on with what --json has begun; name that file")
+            raise ValueError("--resume continues the file that --json has begun; name that file")
         for path in (self.page, self.json):
             if path is not None:
                 ensure_writable_file(path)

@@ -245,7 +245,7 @@ def resumable_work(
             distributed.barrier()  # no process starts to write before all have checked the folder
             yield lambda: None if minutes is None else minutes - (time.monotonic() - started) / 60
     except RunStopped as stopped:
-        info(f"stopped, {stopped}; add --resume to go on")
+        info(f"stopped, {stopped}; add --resume to continue")
         raise typer.Exit(STOPPED) from None
 
 

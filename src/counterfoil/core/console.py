@@ -1,7 +1,7 @@
 """Messages and progress: the one module that prints.
 
 `info` and `warn` go to standard error, `output` to standard output; all of them and the progress
-bars speak on rank 0 only. Rich and torch are imported when something is printed, not before.
+bars are shown on rank 0 only. Rich and torch are imported when something is printed, not before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def output(text: str) -> None:
 
 @contextmanager
 def progress(description: str, total: int, completed: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show a bar with a rate and an ETA while the block runs; lend a function that advances it.
+    """Show a bar with a rate and an ETA while the block runs; yields a function that advances it.
 
     An earlier, stopped run may have `completed` some units.
     """

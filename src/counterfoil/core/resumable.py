@@ -43,8 +43,8 @@ def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
     name = next((n for n in names if before.get(n) != facts.get(n)), "facts")
     raise ValueError(
         f"{folder} was begun otherwise: {name} is {_short(before.get(name))} there and "
-        f"{_short(facts.get(name))} here; go on with the settings and data of then, name another "
-        "folder, or delete it"
+        f"{_short(facts.get(name))} here; continue with the settings and data of that run, name "
+        "another folder, or delete it"
     )
 
 

@@ -311,7 +311,7 @@ class ResizeKeepAspect:
     def __post_init__(self) -> None:
         if not 1 <= self.divisor <= self.size:
             raise ValueError(
-                f"divisor={self.divisor} does not go with size={self.size}; give a number from 1 "
+                f"divisor={self.divisor} does not fit size={self.size}; give a number from 1 "
                 "to the size, such as 32"
             )
 

@@ -632,8 +632,8 @@ class ExplanationCheckpoint:
             return
         if not resume:
             raise ValueError(
-                f"{self.parts.folder} holds explanations that were stopped; add --resume to go on "
-                "with them, or delete it"
+                f"{self.parts.folder} holds explanations that were stopped; add --resume to "
+                "continue them, or delete it"
             )
         stored = read_json(self._facts_file, "the facts of stored explanations")
         check_facts(self.parts.folder, stored, self._facts)

@@ -1,4 +1,4 @@
-"""BLIP for retrieval: a text encoder that looks at the image (Li et al., ICML 2022)."""
+"""BLIP for retrieval: a text encoder with cross-attention to the image (Li et al., ICML 2022)."""
 
 from __future__ import annotations
 

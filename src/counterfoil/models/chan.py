@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
     """Pre-norm self-attention, x + attention(norm(x)), with an MLP behind it if chosen.
 
     Departs from CHAN's code in: padding is not attended to, and a transformer's layer attends
-    within an image, not across the batch; `sees` brings both back.
+    within an image, not across the batch; `sees` restores both.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SelfAttention(nn.Module):
             heads: of the attention.
             perceptron: add an MLP of four times the width (QuickGELU).
             sees: "regions": the real vectors of the same item; "padding": its padding too;
-                "batch": what stands at the same place in all items.
+                "batch": the vectors at the same place in all items.
 
         Raises:
             ValueError: the heads do not divide the width.
@@ -174,7 +174,7 @@ RegionBlock = Literal["basic", "selfattention", "transformer"]
 class CHAN(AttentionModel):
     """Hard alignment: each word is matched with its most similar region, and these are pooled.
 
-    No affinity of padding is ever looked at: captions are packed, regions masked with -inf.
+    Affinities of padding are never read: captions are packed, regions masked with -inf.
 
     Departs from the authors' code in: padded regions are no keys of the self-attention, and the
     transformer attends within an image (`sees`); an affinity of -1 is an affinity, not padding;

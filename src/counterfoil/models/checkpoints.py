@@ -2,7 +2,7 @@
 
 All authors save a list of two state dicts, image encoder and text encoder, with the options beside
 it; AOQ saves VSRN's captioner as a third, and DivE one dict of both. Only tensors and plain values
-are ever read from a file. The key maps themselves stand in the files of the models.
+are ever read from a file. The key maps are in the files of the models.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class DualEncoder(LoRADualEncoder):
             name: folder or name of the model.
             pretrained: load its weights; else it starts from fresh ones.
             config: its configuration as JSON, for a model that starts from fresh weights; then
-                neither the folder nor the hub is asked.
+                neither the folder nor the hub is read.
             lora: rank of adapters on the attention projections, which alone are trained; 0 to
                 train everything.
             apart: keep adapters beside the weights in a finished model, which then needs peft; else

@@ -218,8 +218,8 @@ class UNITER(JointModel):
     heads doubt and correct are those of TAGS-DC (https://github.com/LibertFan/TAGS).
 
     Departs from the authors' code in: hidden keys are left out of the attention, not lowered by
-    10,000; an item that stands in several pairs of a batch has one dropout mask in the embedding
-    layers; the last layer is computed only where something is asked.
+    10,000; an item of several pairs of a batch has one dropout mask in the embedding layers; the
+    last layer is computed only for tokens that are read.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class UNITER(JointModel):
             mask: id of the token that hides a word, 103 in bert-base-cased; where None there is
                 one more embedding for it, behind the vocabulary.
             outputs: its heads: "rank" one score, "match" two logits, no and yes; "fill" hidden
-                words, "doubt" whether a token is right, "correct" what ought to stand there;
+                words, "doubt" whether a token is right, "correct" which word belongs there;
                 "regress" features and "classify" classes of regions. What is not named is not
                 there.
             score: "probability", the sigmoid of the rank, or of what "match" finds where there is

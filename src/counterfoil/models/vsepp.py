@@ -60,7 +60,7 @@ class VSEPP(TwoTowerModel, SingleVectorModel):
             text_pool: pooling of word vectors.
             measure: "cosine" (a plain product when not normalised), or "order":
                 -||max(0, text - image)||.
-            absolute: take absolute values of the vectors, as order embeddings want.
+            absolute: take absolute values of the vectors, as order embeddings need.
             normalise_images: scale image vectors to length 1.
             normalise_texts: scale text vectors to length 1.
         """

@@ -317,7 +317,7 @@ def hardest_entries(
 
 
 def images_for_texts(texts: int, relation: Relation) -> int:
-    """Return the number of images that goes with a number of texts.
+    """Return the number of images for a number of texts.
 
     AOQ keeps h texts and h / 5 images of data with five captions an image; here h is divided by the
     mean number of captions of a described image. At least 1, at most all images.
@@ -465,7 +465,7 @@ class ListedCandidates:
         for count, rows, what in ((offer.texts, texts, "texts"), (offer.images, images, "images")):
             if count > rows.shape[1]:
                 raise ValueError(
-                    f"{count} {what} are to be offered from the {rows.shape[1]} hardest; offer "
+                    f"{count} {what} cannot be offered from the {rows.shape[1]} hardest; offer "
                     "fewer, draw from further down, or mine longer lists"
                 )
         self.relation, self.offer, self.provides = relation, offer, offer.provides

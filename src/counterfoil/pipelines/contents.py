@@ -1,4 +1,4 @@
-"""Digest of a data set's content, wherever it is stored."""
+"""Digest of a data set's content, independent of its location."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _without_replaced(before: Recipe, after: Recipe) -> Recipe:
         return after
     once_read = {name for stage in before.stages for name in stage.reads}
     stages: list[Stage] = []
-    for stage in reversed(after.stages):  # readers stand behind what they read
+    for stage in reversed(after.stages):  # stages come after those that they read
         is_read = any(stage.name in later.reads for later in stages)
         if is_read or stage.kind not in STAGE_KINDS["train"] or stage.name not in once_read:
             stages.append(stage)

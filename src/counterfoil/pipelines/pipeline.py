@@ -1,6 +1,6 @@
 """A recipe: a tuple of named stages; each reads the results of earlier ones and writes its own.
 
-A recipe is data: `counterfoil.pipelines.run` runs it. The stages stand in
+A recipe is data: `counterfoil.pipelines.run` runs it. The stages are in
 `counterfoil.pipelines.stages` and can be imported from here too, so that a recipe needs one import.
 """
 
@@ -52,7 +52,7 @@ class Recipe:
 
     Attributes:
         name: as in "aoq/vsepp-flickr8k".
-        stages: each reads only what stands before it.
+        stages: each reads only results of earlier ones.
         data: data set that is opened when the user names none, see
             `counterfoil.data.readers.load_dataset`.
         about: one sentence.

@@ -108,7 +108,7 @@ class Scorer:
                 )
 
     def describe(self) -> str:
-        """Say whether this is a single model, and the training seeds if they are known."""
+        """Number of models and their training seeds, in words."""
         known = [model.card.provenance.get("seed") for model in self.models if model.card]
         seeds = " and ".join(dict.fromkeys(str(seed) for seed in known if seed is not None))
         count = len(self.models)

@@ -48,7 +48,7 @@ def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
             )
         case "running" if not resume:
             raise ValueError(
-                f"{place} holds a run that was stopped; add --resume to go on with it, or choose "
+                f"{place} holds a run that was stopped; add --resume to continue it, or choose "
                 "another --output"
             )
 
@@ -205,7 +205,7 @@ def run_pipeline(
         recipe: the recipe.
         source: the data.
         folder: of the results.
-        resume: go on with a stage that was stopped; without it such a stage is refused.
+        resume: continue a stage that was stopped; without it such a stage is refused.
         minutes: stop after this long, with a checkpoint.
         shared: folders of stages that other runs have finished, by digest.
 
@@ -242,7 +242,7 @@ def _run_stages(context: RunContext, *, resume: bool) -> bool:
         try:
             _run_stage(context, stage, made, resume=resume)
         except RunStopped as stopped:
-            info(f"{stage.name}: stopped, {stopped}; add --resume to go on")
+            info(f"{stage.name}: stopped, {stopped}; add --resume to continue")
             return False
     return True
 

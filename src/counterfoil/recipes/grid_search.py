@@ -644,7 +644,7 @@ def find_grid(name: str, over: Sequence[str] = (), stage: str = "") -> GridSearc
         return GridSearch(name=recipe.name, recipe=recipe, axes=axes, stage=stage)
     if over or stage:
         raise ValueError(
-            f"{name} says what is varied and compared; --over and --stage go with a recipe"
+            f"{name} sets what is varied and compared; --over and --stage need a recipe"
         )
     grids = named_grids()
     return grids[parse_choice(grids, name, "a sweep")]

@@ -1,7 +1,7 @@
 """Figures as inline SVG, drawn by matplotlib, that take colours and fonts from the page.
 
 Every function returns a `Figure` with a description in words for readers who do not see it. A
-`key` is unique on its page, a `caption` says what is drawn. Colours are drawn as stand-ins (`INK`,
+`key` is unique on its page, a `caption` describes it. Colours are drawn as stand-ins (`INK`,
 `FAINT`, `series_colour`) that `svg` replaces by CSS variables, so that one drawing fits the light
 and the dark page.
 """

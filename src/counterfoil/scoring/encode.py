@@ -175,7 +175,7 @@ def take_rows(encoded: Embeddings, rows: Tensor, size: int, device: torch.device
     """Copy rows to the device, the last one repeated until there are `size`.
 
     A full block of consecutive rows is a view, not a copy. Padding keeps the shape of every
-    product the same, so that equal items have equal scores wherever they stand.
+    product the same, so that equal items have equal scores at any row.
     """
     last = int(rows[-1])
     if len(rows) < size:

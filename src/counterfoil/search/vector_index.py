@@ -67,7 +67,7 @@ _SAMPLED = 16  # blocks of a file that are read when an index is opened
 
 # Every matrix product has the shape (_QUERIES, D) x (D, _ROWS), padded with zeros: BLAS picks its
 # kernel, and with it the order of summation, by the shape. So equal vectors get equal scores
-# wherever they lie, and a query the same scores alone as among others.
+# in any part, and a query the same scores alone as among others.
 _QUERIES = 16
 _ROWS = 4096
 _CANDIDATES_PER_RESULT = 10

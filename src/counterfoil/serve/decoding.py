@@ -157,7 +157,7 @@ class PictureDecoder:
         return self._ask({"path": str(path), "thumbnail": True}, b"")[1]
 
     def close(self) -> None:
-        """Kill the processes, whatever they decode."""
+        """Kill the processes, even those that decode."""
         with self._lock:
             self._closed = True
         self._end()

@@ -327,7 +327,7 @@ class TrainConfig:
         minutes: stop after so many minutes with a checkpoint to resume from; 0 for no limit.
         save_minutes: between two checkpoints; one is written after each epoch in any case.
         dev_images: measure on so many images of dev, drawn once for all trainings; 0 for all.
-        keep_last: keep the last epoch, whatever its dev figures, as comparisons of methods need.
+        keep_last: keep the last epoch instead of the best on dev, as comparisons of methods need.
         select: the dev figure, higher is better, by which the best epoch is kept. An epoch inside a
             warm-up of the loss is kept only until one behind it has ended.
         log_every: optimiser steps between two lines of metrics.

@@ -392,7 +392,7 @@ def pretrain(
     on.
 
     Raises:
-        ValueError: the model or the plan does not go with pre-training, no task is left, a tracker
+        ValueError: the model or the plan does not fit pre-training, no task is left, a tracker
             is not installed, the loss is not finite, or the checkpoint is damaged or belongs to
             another training.
     """

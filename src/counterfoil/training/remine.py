@@ -227,7 +227,7 @@ def check_remine(
     """
     if not objective.needs & OfflineNegativeSampler.provides:
         raise ValueError(
-            f"lists are to be mined every {plan.every} epochs, and no term of the objective needs "
+            f"lists would be mined every {plan.every} epochs, and no term of the objective needs "
             "them; choose another objective, or set refresh.every to 0"
         )
     first = min(_batches_without_lists(cast("Loss", term)) for term in objective.terms.values())
@@ -243,7 +243,7 @@ def check_remine(
     ):
         if 0 < kept < wanted:
             raise ValueError(
-                f"{wanted} {what} are to be drawn from, but lists of {kept} are to be mined; set "
+                f"{wanted} {what} would be drawn from, but lists of {kept} are mined; set "
                 f"refresh.{what} to {wanted} or more, or draw.{what} to {kept} or fewer"
             )
 

@@ -151,7 +151,7 @@ def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> 
 def freeze_unused(module: nn.Module, output: Tensor) -> None:
     """Freeze the parameters of a model that the output does not depend on.
 
-    A pretrained model brings heads that a tower never reads; distributed training must not wait
+    A pretrained model has heads that a tower never reads; distributed training must not wait
     for their gradients.
     """
     trained = [p for p in module.parameters() if p.requires_grad]

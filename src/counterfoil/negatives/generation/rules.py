@@ -176,7 +176,7 @@ def frequent_nouns(captions: Iterable[str], *, at_least: int | None = None) -> t
     nouns = noun_vocabulary(parsed, at_least=least)
     if len(nouns) < 2:
         raise ValueError(
-            f"{len(nouns)} nouns stand {least} times or more in the {len(parsed):,} training "
+            f"{len(nouns)} nouns occur {least} times or more in the {len(parsed):,} training "
             "captions, and one can only be replaced by another; lower the frequency"
         )
     return nouns

@@ -183,7 +183,7 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
 
 
 class _FoilBlocks(NamedTuple):
-    """Captions told from foils by the first and the last model of a report."""
+    """Accuracy on foils of the first and the last model of a report."""
 
     sentence: str
     table: TableBlock
@@ -191,7 +191,7 @@ class _FoilBlocks(NamedTuple):
 
 
 def told_from_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
-    """The accuracies by kind of foil with paired intervals, and examples that were learnt."""
+    """Accuracies by kind of foil with paired intervals, and examples that were learnt."""
     first, *_, last = (context.stage(name, Evaluate) for name in stage.results)
     dataset = context.split(first.split)
     foils = foils_of_scenes(dataset.subset(torch.arange(min(stage.foils, len(dataset)))), seed=0)
@@ -367,7 +367,7 @@ def forgetting_sentence(where: str, original: str, run: RunResult) -> str:
         return f"{where}: {run.name} has forgotten: {difference}."
     if span.low > 0:
         return f"{where}: {run.name} has forgotten nothing on the whole: {difference}."
-    return f"{where}: whether {run.name} has forgotten anything cannot be told: {difference}."
+    return f"{where}: it is open whether {run.name} has forgotten anything: {difference}."
 
 
 def _format_change(change: Comparison) -> str:

@@ -254,9 +254,7 @@ def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDatase
     """
     dataset, many = context.dev, stage.plan.dev_images
     if dataset is None:
-        warn(
-            f"{context.dataset.name} has no dev split: the last epoch is kept, whatever it is worth"
-        )
+        warn(f"{context.dataset.name} has no dev split: the last epoch is kept")
         return None
     if not 0 < many < len(dataset):
         return dataset

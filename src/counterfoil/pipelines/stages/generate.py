@@ -178,7 +178,7 @@ class Generate(CaptionStage):
         outputs = context.stage(self.using, ModelStage).model.arguments.get("outputs")
         if outputs is not None and "fill" not in outputs:
             raise ValueError(
-                f"{self.name!r} lets {self.using!r} write, whose model has no head 'fill' for "
+                f"{self.name!r} generates with {self.using!r}, whose model has no head 'fill' for "
                 f"hidden words; add it to outputs={outputs!r}"
             )
 
@@ -202,7 +202,7 @@ def generate_captions(
     find: Callable[[str], str] = str,
     left: Callable[[], float | None] = lambda: None,
 ) -> GeneratedStore:
-    """Generate foils of a split and store them; go on with a generation that was stopped.
+    """Generate foils of a split and store them; continues a generation that was stopped.
 
     Args:
         stage: the model and the settings.

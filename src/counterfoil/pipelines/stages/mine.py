@@ -79,8 +79,8 @@ class Mine(Stage):
         parse_literal(Precision, self.precision, "a precision of mining")
         if self.precision != "fp32" and (self.proposing or self.filters.score_settings):
             raise ValueError(
-                f"precision={self.precision} goes with all pairs, and with filters of captions and "
-                "pictures alone; leave out the others and what proposes, or mine in fp32"
+                f"precision={self.precision} works with all pairs, and with filters of captions "
+                "and pictures alone; leave out the others and what proposes, or mine in fp32"
             )
         if self.proposing and self.filters.score_settings:
             raise ValueError(
@@ -173,7 +173,7 @@ def run_mining(
     find: Callable[[str], str] = str,
     left: Callable[[], float | None] = lambda: None,
 ) -> tuple[NegativeStore, list[EmbeddedDataset]]:
-    """List the hardest negatives of a split and save them; go on with a mining that was stopped.
+    """List the hardest negatives of a split and save them; continues a mining that was stopped.
 
     Args:
         stage: the settings.
