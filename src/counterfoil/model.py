@@ -517,7 +517,7 @@ def is_open_clip(name: str) -> bool:
 
 def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor:
     """A processor that caches outputs of a frozen image tower on disk, if the model has one."""
-    towers = [part for part in model.modules() if isinstance(part, FrozenTower) and part.still]
+    towers = [part for part in model.modules() if isinstance(part, FrozenTower) and part.cache_key]
     if (
         len(towers) != 1
         or not isinstance(processor.image_processor, PixelProcessor)
@@ -531,7 +531,7 @@ def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor
         with torch.inference_mode():
             return tower.states(images.to(distributed.device())).cpu()
 
-    key = f"{model_digest(tower.body)} {tower.still}"
+    key = f"{model_digest(tower.body)} {tower.cache_key}"
     return Processor(
         CachedFeatureProcessor(processor.image_processor, states, key), processor.tokenizer
     )

@@ -715,7 +715,7 @@ def discrimination(
         values = ", ".join(f"{name} {share.value:.1f} %" for name, share in every_pair if share)
         words.append(f"{line}: {values}")
     return Analysis(
-        title="Captions and foils told apart",
+        title="Discrimination of captions and foils",
         headline=f"Captions above a foil. {'; '.join(words)}.",
         protocol=(
             f"{dataset.name} {dataset.split_name}: a caption each of {len(rows):,} images; models "
@@ -830,7 +830,7 @@ def _accuracy_figures(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterato
         ]
         if points:
             caption = f"{title[0].upper()}{title[1:]}. {note}"
-            label = f"told apart, {title}, %"
+            label = f"accuracy, {title}, %"
             yield dot_plot(points, label, f"duels-{number}", caption, "guessing")
 
 

@@ -164,7 +164,7 @@ class FrozenTower(Protocol):
     body: nn.Module  # the backbone
 
     @property
-    def still(self) -> str | None:
+    def cache_key(self) -> str | None:
         """Cache key of the outputs, beside the backbone's weights; None if these are trained."""
         ...
 

@@ -35,8 +35,8 @@ def test_what_is_trained(trained):
     tower(images).tokens.sum().backward()
     assert tower.fc.weight.grad is not None
     assert (tower.body.conv.weight.grad is not None) == trained
-    assert (tower.still is None) == trained
-    assert trained or tower.name in tower.still  # weights tell no strides
+    assert (tower.cache_key is None) == trained
+    assert trained or tower.name in tower.cache_key  # weights tell no strides
     torch.testing.assert_close(tower.body.norm.running_mean, before)
     assert not tower.body.training
 

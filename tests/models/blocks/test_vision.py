@@ -48,8 +48,8 @@ def test_maps_are_averaged_to_cells_row_by_row(folder):
 
 
 def test_only_a_frozen_model_is_still(folder):
-    assert HFVisionTower(name=folder).still != HFVisionTower(name=folder, grid=2).still
-    assert HFVisionTower(name=folder, trained=True).still is None
+    assert HFVisionTower(name=folder).cache_key != HFVisionTower(name=folder, grid=2).cache_key
+    assert HFVisionTower(name=folder, trained=True).cache_key is None
 
 
 def test_a_written_configuration_is_enough(folder, tmp_path):

@@ -388,7 +388,7 @@ class HFVisionTower(StatesTower):
         self.fc = projection(states.shape[-1], width)
 
     @property
-    def still(self) -> str | None:
+    def cache_key(self) -> str | None:
         """Cache key of `states`; None if the model is trained."""
         return None if self.trained else f"grid {self.side}"
 
@@ -485,7 +485,7 @@ class TimmTower(StatesTower):
         self.train()
 
     @property
-    def still(self) -> str | None:
+    def cache_key(self) -> str | None:
         """Cache key of `states`; None if the model is trained.
 
         It names the model, as weights alone do not determine strides and padding.

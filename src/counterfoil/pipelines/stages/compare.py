@@ -160,7 +160,7 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         "Recall against cost": (cascade_figure(cascades),) if cascades else (),
     }
     verdict = selection_sentence(context.place(stage.selection)) if stage.selection else ""
-    foils = told_from_foils(context, stage) if stage.foils else None
+    foils = compare_on_foils(context, stage) if stage.foils else None
     return Page(
         title=f"{context.recipe.name}: {' and '.join(evaluations)}",
         headline=" ".join(
@@ -190,7 +190,7 @@ class _FoilBlocks(NamedTuple):
     cards: CardSection
 
 
-def told_from_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
+def compare_on_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
     """Accuracies by kind of foil with paired intervals, and examples that were learnt."""
     first, *_, last = (context.stage(name, Evaluate) for name in stage.results)
     dataset = context.split(first.split)
@@ -218,7 +218,7 @@ def told_from_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
         "50. In brackets: 95 % interval of the difference, images drawn anew with all their "
         "captions."
     )
-    title = "Captions told from foils"
+    title = "Captions against foils"
     table = TableBlock(
         title, ("Changed", "items", first.title, last.title, "difference"), rows, note
     )
@@ -260,7 +260,7 @@ def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tens
         f"{len(learnt):,} of {len(foils):,} foils are above their caption by {titles[0]} and below "
         f"it by {titles[1]}; {lost:,} the other way round. The largest gains of different images."
     )
-    return CardSection("Captions told from foils, before and after", note, tuple(cards))
+    return CardSection("Captions against foils, before and after", note, tuple(cards))
 
 
 def learning_curve(name: str, path: Path) -> LearningCurve:
