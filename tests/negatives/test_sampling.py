@@ -325,8 +325,8 @@ SQUARE = Relation(torch.tensor([0, 1, 2]), images=3)
 @pytest.mark.parametrize(
     ("texts", "images", "plan", "words"),
     [
-        ([[1], [2], [0]], [[2], [0], [1]], {"texts": 2}, "2 texts of an image were asked for"),
-        ([[1], [2], [0]], [[2], [0], [1]], {"images": 9}, "9 images of a text were asked for"),
+        ([[1], [2], [0]], [[2], [0], [1]], {"texts": 2}, "2 texts of an image are wanted"),
+        ([[1], [2], [0]], [[2], [0], [1]], {"images": 9}, "9 images of a text are wanted"),
         ([[1], [2]], [[2], [0], [1]], {}, "of 2 images and 3 texts, but the corpus has 3 and 3"),
         ([[0], [2], [0]], [[2], [0], [1]], {}, "hold 1 pairs that are true"),
         ([[1], [2], [0]], [[2], [1], [1]], {}, "hold 1 pairs that are true"),
