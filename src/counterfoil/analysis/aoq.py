@@ -70,13 +70,13 @@ def missed(count: Tensor, texts: int, batch: int) -> Tensor:
 
     `count` is (n,); a batch has `batch` of `texts` captions, B of T.
     """
-    left, others = texts - 1, batch - 1
-    remaining = (left - count.double()).clamp(min=0)
+    wrong_texts, others = texts - 1, batch - 1
+    remaining = (wrong_texts - count.double()).clamp(min=0)
     chance = (
         torch.lgamma(remaining + 1)
         - torch.lgamma((remaining - others).clamp(min=0) + 1)
-        - torch.lgamma(torch.tensor(left + 1.0, dtype=torch.double))
-        + torch.lgamma(torch.tensor(left - others + 1.0, dtype=torch.double))
+        - torch.lgamma(torch.tensor(wrong_texts + 1.0, dtype=torch.double))
+        + torch.lgamma(torch.tensor(wrong_texts - others + 1.0, dtype=torch.double))
     ).exp()
     return chance.where(remaining >= others, 0.0)
 
@@ -212,12 +212,12 @@ def _draw_batches(others: Tensor, size: int, count: int, rng: torch.Generator) -
 
 
 def _hardest(
-    place: Tensor, gaps: Tensor, drawn: Tensor, sizes: Sequence[int]
+    place: Tensor, gaps: Tensor, negatives: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """(N, D) best place in the head of each size, and the gap there."""
-    best, at = place[drawn].cummin(1)  # column n: the best of the first n + 1, for all sizes
+    best, at = place[negatives].cummin(1)  # column n: the best of the first n + 1, for all sizes
     heads = torch.tensor(sizes) - 2  # a batch of B has B - 1 draws besides the anchor
-    best, gap = best[:, heads].T, gaps[drawn].gather(1, at)[:, heads].T
+    best, gap = best[:, heads].T, gaps[negatives].gather(1, at)[:, heads].T
     none = best > len(place)
     return best.masked_fill(none, 0), gap.masked_fill(none, torch.nan)
 

@@ -228,7 +228,7 @@ def negative_similarities(
     hardest = _hardest_negatives(text_to_image, images, top)
     stream_scores(members, hardest)
     similarities = {}
-    for what, direction, lists, embeddings in (
+    for modality, direction, lists, embeddings in (
         ("texts", "i2t", hardest[0], [m.texts for m in members]),
         ("images", "t2i", hardest[1], [m.images for m in members]),
     ):
@@ -244,7 +244,7 @@ def negative_similarities(
             negatives = vectors[part.clamp(min=0)]  # (q, K, D)
             cosines = (negatives[:, 1:] @ negatives[:, 0].unsqueeze(2)).squeeze(2)
             between.append(cosines[real[:, 1:]].double())
-        similarities[what] = scores[exists[:, 0], 0], scores[exists], torch.cat(between)
+        similarities[modality] = scores[exists[:, 0], 0], scores[exists], torch.cat(between)
     return similarities
 
 
@@ -261,11 +261,11 @@ def quantiles(
     similarities = negative_similarities(members, dataset.text_to_image, top=top)
     bags = holds_bags(members)
     samples: dict[str, list[NamedSample]] = {"query": [], "hardest negative": []}
-    for what, (hardest, every, between) in similarities.items():
-        samples["query"].append(NamedSample(f"{what}, hardest", hardest.numpy()))
-        samples["query"].append(NamedSample(f"{what}, top {top}", every.numpy()))
+    for modality, (hardest, every, between) in similarities.items():
+        samples["query"].append(NamedSample(f"{modality}, hardest", hardest.numpy()))
+        samples["query"].append(NamedSample(f"{modality}, top {top}", every.numpy()))
         if len(between):
-            samples["hardest negative"].append(NamedSample(what, between.numpy()))
+            samples["hardest negative"].append(NamedSample(modality, between.numpy()))
     captions = (
         f"The hardest and the {top} hardest negatives: similarity to the query.",
         f"The {top} hardest negatives: similarity to the hardest of them.",
@@ -662,19 +662,19 @@ def student(folders: Sequence[Path]) -> Analysis:
     evaluations = finished_evaluations(folders)
     students = list(_students(evaluations))
     for run in dict.fromkeys(evaluation.run for evaluation in evaluations):
-        if not any(taught.run == run for *_, taught in students):
+        if not any(student_evaluation.run == run for *_, student_evaluation in students):
             raise ValueError(
                 f"{run} has measured no student beside a teacher of its own; name runs of recipes "
                 "such as ndgl/gpo-scenes"
             )
     points, rows, words, numbers = [], [], [], []
-    for name, teachers, ensemble, taught in students:
+    for name, teachers, ensemble, student_evaluation in students:
         others = [*teachers, *([ensemble] if ensemble else [])]
         # the last comparison is that of RSum
-        against_other = [compare(other.report, taught.report)[-1] for other in others]
+        against_other = [compare(other.report, student_evaluation.report)[-1] for other in others]
         series = [f"teacher {place}" for place in range(1, len(teachers) + 1)]
         series += ["ensemble of the teachers"] if ensemble else []
-        for label, evaluation in zip((*series, "student"), (*others, taught)):
+        for label, evaluation in zip((*series, "student"), (*others, student_evaluation)):
             span = sums(evaluation.report)[0]
             points.append(ResultPoint(label, evaluation.report.rsum, span.low, span.high, name))
         spans = [
@@ -684,8 +684,8 @@ def student(folders: Sequence[Path]) -> Analysis:
         for evaluation, change, span_words in zip(others, against_other, spans):
             difference = f"{signed(change.difference)} ({span_words})"
             rows.append((*_sum_cells(name, evaluation), difference, chance(change.p)))
-        rows.append((*_sum_cells(name, taught), "", ""))
-        parts = [f"{name}: the student reaches RSum {taught.report.rsum:.1f}"]
+        rows.append((*_sum_cells(name, student_evaluation), "", ""))
+        parts = [f"{name}: the student reaches RSum {student_evaluation.report.rsum:.1f}"]
         if teachers:
             mean = sum(teacher.report.rsum for teacher in teachers) / len(teachers)
             parts.append(f"its teachers {mean:.1f} on average")
@@ -700,7 +700,7 @@ def student(folders: Sequence[Path]) -> Analysis:
                 "name": name,
                 "teachers": [_evaluation_numbers(teacher) for teacher in teachers],
                 "ensemble": _evaluation_numbers(ensemble) if ensemble else None,
-                "student": _evaluation_numbers(taught),
+                "student": _evaluation_numbers(student_evaluation),
                 "differences": {
                     " + ".join(evaluation.models): change.to_dict()
                     for evaluation, change in zip(others, against_other)
@@ -715,8 +715,8 @@ def student(folders: Sequence[Path]) -> Analysis:
     head = "run", "model", "scored by", "RSum", "i2t", "t2i", "student − this", "p"
     every = [
         evaluation
-        for _, some, ensemble, taught in students
-        for evaluation in (*some, ensemble, taught)
+        for _, some, ensemble, student_evaluation in students
+        for evaluation in (*some, ensemble, student_evaluation)
     ]
     return Analysis(
         title="Students, teachers and their ensembles",
@@ -837,8 +837,8 @@ def _by_teachers(
         if evaluation.teachers:
             yield _series(evaluation.models[0]), len(evaluation.teachers), evaluation
             continue
-        taught = [set(other.teachers) for other in evaluations if other.run == evaluation.run]
-        if any(set(evaluation.models) <= teachers for teachers in taught):
+        teacher_sets = [set(other.teachers) for other in evaluations if other.run == evaluation.run]
+        if any(set(evaluation.models) <= teachers for teachers in teacher_sets):
             yield "ensemble", len(evaluation.models), evaluation
 
 

@@ -172,16 +172,14 @@ def train(
         raise typer.Exit(STOPPED)
 
 
-def _batch(given: str) -> int:
+def _batch(text: str) -> int:
     """The batch of a plan, in which 0 stands for all.
 
     Raises:
         ValueError: neither a number from 1 nor "all".
     """
-    if given == "all":
+    if text == "all":
         return 0
-    if not given.isdecimal() or int(given) < 1:
-        raise ValueError(
-            f"--batch-size is {given!r}; give a number of captions, at least 1, or all"
-        )
-    return int(given)
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--batch-size is {text!r}; give a number of captions, at least 1, or all")
+    return int(text)

@@ -132,11 +132,11 @@ def digest(plain: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def unknown_name(given: str, known: list[str], what: str) -> str:
+def unknown_name(name: str, known: list[str], noun: str) -> str:
     """Error message for an unknown name: suggests the nearest known one and lists all."""
-    near = difflib.get_close_matches(given, known, 1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
-    return f"{given!r} is not {what}; {hint}: {', '.join(sorted(known)) or 'none'}."
+    return f"{name!r} is not {noun}; {hint}: {', '.join(sorted(known)) or 'none'}."
 
 
 def config_from_dict(plain: object, *, allow: tuple[str, ...] = ("counterfoil",)) -> Config[Any]:
@@ -222,25 +222,25 @@ def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
             f"{', '.join(one for one in allow if one != 'counterfoil') or 'nothing'}"
         )
     try:
-        made = getattr(importlib.import_module(module), name)
+        target = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(missing) from error
-    if not callable(made):
+    if not callable(target):
         raise ValueError(missing)
-    return cast("Callable[..., Any]", made)
+    return cast("Callable[..., Any]", target)
 
 
-def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
+def parse_choice(choices: Iterable[str], text: object, noun: str) -> str:
     """Return the text if it is one of the choices; else the error names the nearest one.
 
-    `what` is what it should be, as in "a tie rule".
+    `noun` names the choices in the message, as in "a tie rule".
     """
     known = list(choices)
     if text not in known:
-        raise ValueError(unknown_name(str(text), known, what))
+        raise ValueError(unknown_name(str(text), known, noun))
     return str(text)
 
 
-def parse_literal(kind: Any, text: object, what: str) -> Any:
+def parse_literal(kind: Any, text: object, noun: str) -> Any:
     """Return the text if it is a value of a `Literal` type, as `parse_choice` does."""
-    return parse_choice(get_args(kind), text, what)
+    return parse_choice(get_args(kind), text, noun)

@@ -31,7 +31,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         save_file(owned, temporary, {_KEY: json.dumps(facts)})
 
 
-def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(path: Path, noun: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file of `write_tensors`: the tensors, on the CPU, and the metadata.
 
     Raises:
@@ -44,11 +44,11 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, An
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         facts = parse_json(text, "its metadata")
     except FileNotFoundError:
-        raise ValueError(f"{path} does not exist; {what} is needed there") from None
+        raise ValueError(f"{path} does not exist; {noun} is needed there") from None
     except (OSError, SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} is damaged and cannot be read as {what}: {error}") from error
+        raise ValueError(f"{path} is damaged and cannot be read as {noun}: {error}") from error
     if not isinstance(facts, dict) or "about" not in facts:
-        raise ValueError(f"{path} is a safetensors file, but not {what} of counterfoil")
+        raise ValueError(f"{path} is a safetensors file, but not {noun} of counterfoil")
     if facts.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {facts.get('format')}, and this version of counterfoil reads "

@@ -250,7 +250,7 @@ class BatchSampler:
 Positives = Literal["id", "diagonal"]
 
 
-def _row_pool(anchors: Tensor, drawn: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _row_pool(anchors: Tensor, candidates: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Data set rows in order of first use, so that nothing is encoded twice.
 
     Returns:
@@ -259,7 +259,7 @@ def _row_pool(anchors: Tensor, drawn: Sequence[Tensor]) -> tuple[Tensor, list[Te
     rows = anchors.tolist()
     place = {row: at for at, row in reversed(list(enumerate(rows)))}  # the first of equal rows
     places = []
-    for part in drawn:
+    for part in candidates:
         flat = part.flatten().tolist()
         for row in flat:
             if row not in place:

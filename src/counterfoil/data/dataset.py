@@ -430,10 +430,10 @@ def _fraction(name: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def _check_unique(ids: Sequence[str], what: str, where: str) -> None:
+def _check_unique(ids: Sequence[str], noun: str, where: str) -> None:
     if len(set(ids)) < len(ids):
         twice = next(name for name, count in Counter(ids).items() if count > 1)
-        raise ValueError(f"{where}: {what} id {twice!r} occurs twice; every {what} has its own id")
+        raise ValueError(f"{where}: {noun} id {twice!r} occurs twice; every {noun} has its own id")
 
 
 def _check_encodable(strings: Sequence[str], where: str) -> None:

@@ -139,9 +139,9 @@ def too_many_scans(picture: Image.Image) -> bool:
     # segments are skipped by their length, as they hold thumbnails, and what follows the picture
     # is not read: cameras append films
     scans, start = 0, 0
-    while (found := _MARKER.search(content, start)) is not None and found[1] != b"\xd9":
-        scans += found[1] == b"\xda"
-        start = found.end() + int.from_bytes(content[found.end() : found.end() + 2], "big")
+    while (marker := _MARKER.search(content, start)) is not None and marker[1] != b"\xd9":
+        scans += marker[1] == b"\xda"
+        start = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2], "big")
     return scans > MOST_SCANS
 
 
@@ -435,9 +435,9 @@ def image_fingerprint(pictures: Pictures, row: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def pixel_cache_path(pictures: Pictures, key: str, what: str = "pixels") -> Path:
+def pixel_cache_path(pictures: Pictures, key: str, kind: str = "pixels") -> Path:
     """Cache file of data computed from images; its name depends on the images and on `key`."""
     digest = hashlib.sha256(key.encode())
     for row in range(len(pictures)):
         digest.update(image_fingerprint(pictures, row).encode())
-    return cache_folder() / what / f"{digest.hexdigest()[:24]}.npy"
+    return cache_folder() / kind / f"{digest.hexdigest()[:24]}.npy"

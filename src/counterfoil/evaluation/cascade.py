@@ -99,8 +99,8 @@ class ShortlistReport:
         ceiling = f"{depth}; ceiling of any R@K: i2t {i2t:.1f}, t2i {t2i:.1f}"
         if self.full is None:
             return f"{ceiling}; the full ranking was not made"
-        lost = self.full.rsum - reached.rsum
-        return f"{ceiling}; RSum lost against the full ranking: {lost:.1f}"
+        loss = self.full.rsum - reached.rsum
+        return f"{ceiling}; RSum lost against the full ranking: {loss:.1f}"
 
 
 @final

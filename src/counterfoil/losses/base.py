@@ -347,12 +347,12 @@ def zero_loss(scores: Scores) -> Tensor:
     return next(iter(scores.grids.values())).scores.new_zeros(())
 
 
-def step_generator(scores: Scores, what: str) -> torch.Generator:
+def step_generator(scores: Scores, purpose: str) -> torch.Generator:
     """Return a generator for the random choices of a loss at this step.
 
-    It depends on the record's seed and on `what` alone, so every process makes the same choices.
+    It depends on the record's seed and on `purpose` alone, so every process makes the same choices.
     """
-    name = f"{scores.seed}/{what}".encode()
+    name = f"{scores.seed}/{purpose}".encode()
     return torch.Generator().manual_seed(int.from_bytes(sha256(name).digest()[:7], "big"))
 
 

@@ -458,7 +458,7 @@ class PosteriorTripletLoss(Loss):
         return self.reduce(texts + images, grid)
 
     def _one_way(
-        self, wrong: Tensor, positive: Tensor, grid: ScoreMatrix, scores: Scores, what: str
+        self, wrong: Tensor, positive: Tensor, grid: ScoreMatrix, scores: Scores, purpose: str
     ) -> Tensor:
         """Loss of (P, C) candidates, -inf where none, against (P,) positives."""
         positive = positive.unsqueeze(1)
@@ -467,7 +467,7 @@ class PosteriorTripletLoss(Loss):
         if self.choice == "expected":
             return (costs * weights / weights.sum(1, keepdim=True).clamp(min=1e-30)).sum()
         noise = torch.empty(weights.shape).exponential_(
-            generator=step_generator(scores, f"posterior {what}")
+            generator=step_generator(scores, f"posterior {purpose}")
         )
         # exponential race: the argmax of w / Exp(1) is w's row sampled with probability w / sum(w)
         place = (weights / noise.to(weights)).argmax(1, keepdim=True)

@@ -43,11 +43,11 @@ class EmbeddingModel(SingleVectorModel):
             )
         return super().score_matrix(images, texts)
 
-    def _vectors(self, items: ModalityBatch, what: str) -> Embeddings:
+    def _vectors(self, items: ModalityBatch, noun: str) -> Embeddings:
         if items.values.dim() != 3 or items.values.shape[1] != 1:
             raise ValueError(
-                f"{what} vectors have shape {tuple(items.values.shape)}; "
-                f"one vector per {what} is needed, (N, 1, D)"
+                f"{noun} vectors have shape {tuple(items.values.shape)}; "
+                f"one vector per {noun} is needed, (N, 1, D)"
             )
         values = items.values[:, 0]
         bag = single_vector(values if values.is_floating_point() else values.float())

@@ -62,12 +62,12 @@ class FrozenAdapters(SingleVectorModel):
         """Adapt encoded texts."""
         return unit_vectors(single_vector(_residual(self.text, texts)))
 
-    def _vectors(self, items: ModalityBatch, what: str) -> Tensor:
+    def _vectors(self, items: ModalityBatch, noun: str) -> Tensor:
         shape = tuple(items.values.shape)
         if len(shape) != 3 or shape[1:] != (1, self.width):
             raise ValueError(
-                f"{what} vectors of shape {shape} do not fit a head that reads "
-                f"({what}s, 1, {self.width}); use the vectors that it was trained on"
+                f"{noun} vectors of shape {shape} do not fit a head that reads "
+                f"({noun}s, 1, {self.width}); use the vectors that it was trained on"
             )
         return items.values[:, 0]
 

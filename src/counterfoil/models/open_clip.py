@@ -63,12 +63,12 @@ def open_clip_place(name: str) -> OpenClipPlace:
         name: an architecture, one with a tag, ``hf-hub:USER/MODEL``, or a folder; ``open_clip:``
             before it may be left out.
     """
-    given, library = name.removeprefix(PREFIX), open_clip_library()
-    if given.startswith(HUB):
-        return OpenClipPlace(given)
-    if (Path(given) / CONFIG).is_file():
-        return OpenClipPlace(f"{FOLDER}{given}")
-    model, _, tag = given.partition("/")
+    path, library = name.removeprefix(PREFIX), open_clip_library()
+    if path.startswith(HUB):
+        return OpenClipPlace(path)
+    if (Path(path) / CONFIG).is_file():
+        return OpenClipPlace(f"{FOLDER}{path}")
+    model, _, tag = path.partition("/")
     if model not in (known := list(library.list_models())):
         near = difflib.get_close_matches(model, known, 5, cutoff=0.3)
         raise ValueError(

@@ -378,10 +378,12 @@ def _on_cpu(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> Hard
     """Return rows and scores as lists on the CPU, with scores in float16; finite ones stay so."""
     largest = torch.finfo(torch.half).max
     rows, scores = [], []
-    for some, given in (texts, images):
-        finite = given.clamp(-largest, largest).half()
-        rows.append(some.cpu())
-        scores.append(torch.where(given.isinf(), given.half(), finite).cpu().contiguous())
+    for list_rows, list_scores in (texts, images):
+        finite = list_scores.clamp(-largest, largest).half()
+        rows.append(list_rows.cpu())
+        scores.append(
+            torch.where(list_scores.isinf(), list_scores.half(), finite).cpu().contiguous()
+        )
     return HardNegativeLists(*rows, *scores)
 
 
@@ -635,9 +637,9 @@ def _check_proposed(members: Sequence[EmbeddedDataset], texts: Tensor, images: T
                 f"the proposals are for {sizes[0]} images and {sizes[1]} texts, but {encoded[0]} "
                 f"and {encoded[1]} were encoded; propose from the same split"
             )
-    for what, rows, count in (("text", texts, sizes[1]), ("image", images, sizes[0])):
+    for modality, rows, count in (("text", texts, sizes[1]), ("image", images, sizes[0])):
         if rows.numel() and int(rows.max()) >= count:
             raise ValueError(
-                f"{what} row {int(rows.max())} was proposed, but there are {count}; propose from "
-                "the same split"
+                f"{modality} row {int(rows.max())} was proposed, but there are {count}; propose "
+                "from the same split"
             )

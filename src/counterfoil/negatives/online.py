@@ -139,9 +139,9 @@ class TopScoringMiner(OnlineMiner):
     anchors_only = True
 
     def __init__(self, *, keep: int = 31, at_once: int = 512) -> None:
-        for name, given in (("keep", keep), ("at_once", at_once)):
-            if given < 1:
-                raise ValueError(f"{name}={given}: at least 1 is needed")
+        for name, value in (("keep", keep), ("at_once", at_once)):
+            if value < 1:
+                raise ValueError(f"{name}={value}: at least 1 is needed")
         self.keep, self.at_once = keep, at_once
 
     def propose(

@@ -303,10 +303,10 @@ def hardest_entries(
     """
     lists.check(relation)
 
-    def first(entries: Tensor, count: int, what: str) -> Tensor:
+    def first(entries: Tensor, count: int, noun: str) -> Tensor:
         if count > entries.shape[1]:
             raise ValueError(
-                f"{count} {what} are wanted, but the lists hold {entries.shape[1]}; ask for "
+                f"{count} {noun} are wanted, but the lists hold {entries.shape[1]}; ask for "
                 "fewer or mine longer lists"
             )
         return entries[:, :count] if count else entries
@@ -462,10 +462,10 @@ class ListedCandidates:
         plan: SamplingConfig | None = None,
     ) -> None:
         texts, images = hardest_entries(lists, relation, plan or SamplingConfig())
-        for count, rows, what in ((offer.texts, texts, "texts"), (offer.images, images, "images")):
+        for count, rows, noun in ((offer.texts, texts, "texts"), (offer.images, images, "images")):
             if count > rows.shape[1]:
                 raise ValueError(
-                    f"{count} {what} cannot be offered from the {rows.shape[1]} hardest; offer "
+                    f"{count} {noun} cannot be offered from the {rows.shape[1]} hardest; offer "
                     "fewer, draw from further down, or mine longer lists"
                 )
         self.relation, self.offer, self.provides = relation, offer, offer.provides

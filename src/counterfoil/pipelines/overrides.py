@@ -120,12 +120,12 @@ def _literal(text: str) -> Any:
         return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
-def _unknown_key(given: str, known: list[str], what: str) -> str:
+def _unknown_key(name: str, known: list[str], noun: str) -> str:
     """Error message for an unknown key: names its alias, else the nearest known key."""
-    alias = ALIASES.get(given)
+    alias = ALIASES.get(name)
     if alias not in known:
-        return unknown_name(given, known, what)
-    return f"{given!r} is not {what}; did you mean {alias!r}? Known: {', '.join(known)}."
+        return unknown_name(name, known, noun)
+    return f"{name!r} is not {noun}; did you mean {alias!r}? Known: {', '.join(known)}."
 
 
 def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:

@@ -87,7 +87,9 @@ class Recipe:
         for name, kind in stage.wants:
             if name not in known:
                 models = [
-                    stage_name for stage_name, made in known.items() if made in KINDS["train"]
+                    stage_name
+                    for stage_name, stage_kind in known.items()
+                    if stage_kind in KINDS["train"]
                 ]
                 raise ValueError(
                     f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"

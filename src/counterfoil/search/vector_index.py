@@ -605,12 +605,12 @@ class VectorIndex:
             try:
                 for side, (collection, new, rows) in changes.items():
                     name = f"{before.writes:06d}-{side}"
-                    update[side], gone = collection.stage(new, rows, name=name, half=before.half)
-                    if collection.backend is not None and len(gone):
-                        deleted.append((collection.backend, gone))
+                    update[side], dead = collection.stage(new, rows, name=name, half=before.half)
+                    if collection.backend is not None and len(dead):
+                        deleted.append((collection.backend, dead))
                 write_state(self.folder, before.model_copy(update=update))
-                for backend, gone in deleted:
-                    backend.delete(gone)
+                for backend, dead in deleted:
+                    backend.delete(dead)
             except BaseException:
                 self.close()  # ANN backends may be ahead of the committed state
                 raise

@@ -173,12 +173,12 @@ class PictureDecoder:
             **more,
         }
         answer, body = self._ask(request, content)
-        found, start = [], 0
+        images, start = [], 0
         for width, height in answer["sizes"]:
             stop = start + 3 * width * height
-            found.append(Image.frombytes("RGB", (width, height), body[start:stop]))
+            images.append(Image.frombytes("RGB", (width, height), body[start:stop]))
             start = stop
-        return [found[distinct.index(transform)] for transform in transforms]
+        return [images[distinct.index(transform)] for transform in transforms]
 
     def _ask(self, request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
         process = self._take()

@@ -21,12 +21,12 @@ from counterfoil.core import distributed
 from counterfoil.core.tensors import read_tensors, with_prefix, write_tensors
 
 
-def derive_seed(seed: int, what: str, number: int) -> int:
+def derive_seed(seed: int, purpose: str, number: int) -> int:
     """Return a seed for one purpose at one step.
 
     Draws depend on the step alone, not on the draws before it, so a resumed run repeats them.
     """
-    name = f"{seed}/{what}/{number}".encode()
+    name = f"{seed}/{purpose}/{number}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
 
 
@@ -46,8 +46,8 @@ def random_states() -> tuple[dict[str, Tensor], list[object]]:
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
     tensors = {
-        f"{rank}/{what}": generator_state
-        for what, state in states.items()
+        f"{rank}/{device_type}": generator_state
+        for device_type, state in states.items()
         for rank, generator_state in enumerate(distributed.gather(state.to(device)).cpu())
     }
     return tensors, distributed.gather_objects(random.getstate())

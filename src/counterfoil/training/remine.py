@@ -61,8 +61,8 @@ class RemineConfig:
 
     def __post_init__(self) -> None:
         for name in ("every", "texts", "images"):
-            if (given := getattr(self, name)) < 0:
-                raise ValueError(f"{name}={given}: it may not be below 0")
+            if (value := getattr(self, name)) < 0:
+                raise ValueError(f"{name}={value}: it may not be below 0")
         if self.filters.needs_guide:
             raise ValueError(
                 "a guide cannot filter lists that are mined while training; leave guided out, or "
@@ -237,14 +237,14 @@ def check_remine(
             f"{plan.every * batches}, and the objective needs them from batch {first:.0f} on; name "
             "the mining stage of the first ones with negatives, or let the term begin later"
         )
-    for what, kept, wanted in (
+    for key, kept, wanted in (
         ("texts", plan.texts or (0 if listed else TEXTS), draw.texts),
         ("images", plan.images or (0 if listed else IMAGES), draw.images or 0),
     ):
         if 0 < kept < wanted:
             raise ValueError(
-                f"{wanted} {what} would be drawn from, but lists of {kept} are mined; set "
-                f"refresh.{what} to {wanted} or more, or draw.{what} to {kept} or fewer"
+                f"{wanted} {key} would be drawn from, but lists of {kept} are mined; set "
+                f"refresh.{key} to {wanted} or more, or draw.{key} to {kept} or fewer"
             )
 
 

@@ -79,8 +79,8 @@ def load_dataset(
     return dataset
 
 
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 def _with_features(dataset: ImageTextDataset, table: Path) -> ImageTextDataset:

@@ -25,7 +25,9 @@ def is_embeddings(folder: Path) -> bool:
 
 def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDataset:
     """Read vectors as a data set."""
-    images, texts = (_read_vectors(folder / f"{what}.npy", what) for what in ("images", "texts"))
+    images, texts = (
+        _read_vectors(folder / f"{modality}.npy", modality) for modality in ("images", "texts")
+    )
     return ImageTextDataset(
         name=name or folder.resolve().name,
         image_ids=_image_ids(folder, len(images)),
@@ -38,10 +40,10 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
     )
 
 
-def _read_vectors(path: Path, what: str) -> Array:
-    array = read_array(path, f"vectors of {what}")
+def _read_vectors(path: Path, noun: str) -> Array:
+    array = read_array(path, f"vectors of {noun}")
     if array.ndim not in (2, 3) or not len(array):
-        raise ValueError(f"{path} has shape {array.shape}; ({what}, width) is needed")
+        raise ValueError(f"{path} has shape {array.shape}; ({noun}, width) is needed")
     return np.asarray(array, np.float32) if array.dtype == np.float64 else array
 
 

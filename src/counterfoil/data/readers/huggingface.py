@@ -147,11 +147,11 @@ def _column(table: Any, names: tuple[str, ...], source: str) -> str:
     )
 
 
-def _captions(given: Any, source: str, place: int) -> list[str]:
-    values = given if isinstance(given, list) else [given]
-    texts = [value.get("raw") if isinstance(value, dict) else value for value in values]
+def _captions(value: Any, source: str, place: int) -> list[str]:
+    items = value if isinstance(value, list) else [value]
+    texts = [item.get("raw") if isinstance(item, dict) else item for item in items]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(
-            f"{source}, row {place}: the caption is {given!r}; text or a list of texts is needed"
+            f"{source}, row {place}: the caption is {value!r}; text or a list of texts is needed"
         )
     return [str(text) for text in texts]

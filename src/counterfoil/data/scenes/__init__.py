@@ -75,7 +75,7 @@ def scenes(
     Raises:
         ValueError: nothing is left for training, a number is negative, or the features are unknown.
     """
-    dev, test = (images // 6 if given is None else given for given in (dev, test))
+    dev, test = (images // 6 if count is None else count for count in (dev, test))
     if min(dev, test, seed) < 0 or size < 1 or dev + test >= images:
         raise ValueError(
             f"there cannot be {images} scenes with {dev} for dev and {test} for test, seed {seed} "

@@ -488,10 +488,10 @@ def build_seeded(spec: Config[Head]) -> Head:
         return spec.build()
 
 
-def match_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:
+def match_state(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> State:
     """Return the given weights for the heads that a model has; missing heads stay as they are."""
-    for name in {*own, *given}:
-        if not name.startswith(FREE) and (name in own) != (name in given):
+    for name in {*own, *weights}:
+        if not name.startswith(FREE) and (name in own) != (name in weights):
             lacks = "is not in the weights given" if name in own else "is not in this model"
             raise ValueError(f"weights of another model cannot be taken over: {name!r} {lacks}")
-    return {name: given.get(name, value) for name, value in own.items()}
+    return {name: weights.get(name, value) for name, value in own.items()}

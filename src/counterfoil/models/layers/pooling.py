@@ -227,7 +227,7 @@ def unit_vectors(bag: Embeddings) -> Embeddings:
     return Embeddings(normalize(bag.tokens, dim=-1), bag.mask)
 
 
-def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Refuse an argument that is not one of the allowed words."""
-    if given not in allowed:
-        raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(allowed)}")
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(allowed)}")

@@ -432,9 +432,9 @@ def _input_size(body: nn.Module) -> int:
 PREFIX = "timm:"  # of names of models that this library builds from towers of timm
 
 
-def timm_library(what: str = "this") -> Any:
-    """Import timm, which is optional; `what` is its user, for the error message."""
-    return optional_import("timm", f'{what} needs timm: pip install "counterfoil[vision]"')
+def timm_library(user: str = "this") -> Any:
+    """Import timm, which is optional; `user` is named in the error message."""
+    return optional_import("timm", f'{user} needs timm: pip install "counterfoil[vision]"')
 
 
 def timm_network(name: str, *, pretrained: bool) -> nn.Module:

@@ -165,10 +165,10 @@ def at_least_one(numbers: Mapping[str, int]) -> None:
             raise ValueError(f"{name}={number} is not possible; it must be at least 1")
 
 
-def check_heads(model: RetrievalModel, heads: set[WordHead], what: str, instead: str) -> None:
+def check_heads(model: RetrievalModel, heads: set[WordHead], noun: str, instead: str) -> None:
     """Check that a model has the required word heads.
 
-    `what` names the model, as in "the filler", and `instead` advises if it has no heads at all.
+    `noun` names the model, as in "the filler", and `instead` advises if it has no heads at all.
 
     Raises:
         ValueError: a head is missing.
@@ -176,10 +176,10 @@ def check_heads(model: RetrievalModel, heads: set[WordHead], what: str, instead:
     if not heads:
         return
     if not isinstance(model, WordHeadModel):
-        raise ValueError(f"{what} {type(model).__name__} does not read words; {instead}")
+        raise ValueError(f"{noun} {type(model).__name__} does not read words; {instead}")
     if missing := sorted(head.value for head in heads - model.wants):
         raise ValueError(
-            f"{what} {type(model).__name__} has no heads for {', '.join(missing)}; it has "
+            f"{noun} {type(model).__name__} has no heads for {', '.join(missing)}; it has "
             f"{', '.join(sorted(head.value for head in model.wants))}: name them in its outputs"
         )
 

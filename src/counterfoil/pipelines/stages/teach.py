@@ -196,7 +196,7 @@ def _teachers(context: RunContext, stage: ComputeTargets, scale: float) -> Itera
                 model=model.model, processor=processor, inputs=stage.inputs, weight=weight
             )
         return
-    vectors = [n for n, taught in enumerate(store.manifest.teachers) if taught.plain]
+    vectors = [n for n, teacher in enumerate(store.manifest.teachers) if teacher.plain]
     if vectors:
         stores = [store.encodings[n] for n in vectors]
         yield StoredVectors(stores=stores, weights=[weights[n] for n in vectors])
