@@ -1,4 +1,4 @@
-"""Label corrections: a JSON-lines file that every reader of a data set honours, and crowd votes.
+"""Label corrections: a JSON-lines file that every reader of a data set applies, and crowd votes.
 
 One correction per line, in ``corrections.jsonl`` (or ``decisions.jsonl``) beside the data:
 

@@ -4,7 +4,7 @@ The hardest negatives are the first to be true. A model, at best one that reads 
 together, scores every mined pair and every caption with its own image. A pair that scores well
 above the true pair of its text is *promoted* to an extra positive; another one that scores as high
 as the true pair is *dropped*, so that it is neither a negative nor a positive. The verdicts are
-corrections (`counterfoil.data.corrections`), for people to review and for every training to honour.
+corrections (`counterfoil.data.corrections`), for people to review and for training to apply.
 """
 
 from __future__ import annotations
