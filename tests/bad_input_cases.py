@@ -437,7 +437,7 @@ sweep aoq/vsepp-scenes --over *.seed=1,2 --draw 3 => the grid has 2
 sweep aoq/vsepp-scenes --over *.batch=8,9 --seeds 0,one => --seeds 0,one
 sweep aoq/vsepp-scenes --data $SCENES --over online.minutes=1,2 => train the same 'adaptive'
 sweep sweeps/tags-scene => did you mean 'sweeps/tags-scenes'
-sweep sweeps/tags-scenes --over a.b=1 => go with a recipe
+sweep sweeps/tags-scenes --over a.b=1 => need a recipe
 run mine.py => mine.py does not exist | sets `recipe`
 write rules $SCENES --output w --kind nuon => 'nuon' | did you mean 'noun'
 write rules $SCENES --output w --synonyms net => 'net' | list, wordnet

@@ -162,7 +162,7 @@ def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
 
 def test_nothing_is_gone_on_with_where_no_lines_go(words, capsys):
     assert run("explain", words, "--data", cases.SCENES, "--resume") == 2
-    assert "--resume goes on with what --json has begun" in capsys.readouterr().err
+    assert "--resume continues the file that --json has begun" in capsys.readouterr().err
 
 
 def test_commands_of_the_page_run(words, tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ def test_what_is_no_picture_is_refused_before_a_model_is_opened(tmp_path):
 @pytest.mark.parametrize(
     ("places", "told"),
     [
-        (ExplainOutputs(resume=True), "--resume goes on with what --json has begun"),
+        (ExplainOutputs(resume=True), "--resume continues the file that --json has begun"),
         (ExplainOutputs(page="."), "folder"),
         (ExplainOutputs(json="."), "folder"),
     ],

@@ -93,7 +93,7 @@ def test_it_is_another_training_but_not_where_it_is_off():
         (("adaptive.refresh.filters.guided=0.1",), "a guide cannot filter lists"),
         (("adaptive.refresh.every=1", "adaptive.negatives=none"), "needs them from batch"),
         (("online.refresh.every=1",), "no term of the objective needs"),
-        (("adaptive.refresh.texts=5", "adaptive.draw.texts=9"), "lists of 5 are to be mined"),
+        (("adaptive.refresh.texts=5", "adaptive.draw.texts=9"), "lists of 5 are mined"),
     ],
 )
 def test_refused_before_anything_is_done(settings, message, tmp_path, capsys):

@@ -272,7 +272,7 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
         ),
         (
             {"refresh": RemineConfig(every=2, images=1), "draw": SamplingConfig(images=2)},
-            "2 images are to",
+            "2 images would be",
         ),
     ],
 )
