@@ -693,7 +693,7 @@ class Model:
         return self._single_vectors(self._encode_texts(texts))
 
     def _encode_images(self, images: ImageInput | Sequence[ImageInput]) -> Embeddings:
-        """Unlike in `encode`, a string is a path."""
+        """Encode images; unlike in `encode`, a string is a path."""
         listed = _as_list(images)
         return self.encode([Path(item) if isinstance(item, str) else item for item in listed])
 

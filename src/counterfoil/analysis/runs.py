@@ -111,7 +111,7 @@ class FinishedEvaluation:
         return self.evaluation.dataset
 
     def describe(self) -> str:
-        """Say whether a single model or an ensemble scored, and the seeds."""
+        """Kind of the scoring model, single or ensemble, and its seeds, in words."""
         count = len(self.models)
         kind = "single" if count == 1 else f"ensemble of {count}"
         seeds = " and ".join(map(str, self.seeds))

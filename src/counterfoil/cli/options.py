@@ -141,7 +141,7 @@ class DataOptions:
 @final
 @dataclass(frozen=True)
 class DataArgument:
-    """As `DataOptions`, with the data as an argument that must be given."""
+    """`DataOptions` whose data set is a required argument."""
 
     data: DataName
     features: Features = None

@@ -65,7 +65,7 @@ class Config(Generic[T_co]):
         return self.make(**_map(self.arguments, _build))
 
     def replace(self, **changes: Any) -> Config[T_co]:
-        """The same call with some arguments changed.
+        """Return the call with some arguments changed.
 
         Raises:
             ValueError: the call has no such argument; the nearest one is named.
@@ -79,7 +79,7 @@ class Config(Generic[T_co]):
         return Config(self.make, {**self.arguments, **changes})
 
     def fill(self, values: Mapping[str, Any]) -> Config[T_co]:
-        """The same call with its placeholders filled in; names without a value stay."""
+        """Return the call with its placeholders filled in; names without a value stay."""
         return Config(self.make, _map(self.arguments, partial(_fill, values)))
 
     def to_dict(self) -> dict[str, Any]:

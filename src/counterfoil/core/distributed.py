@@ -56,7 +56,7 @@ def on_rank_0(context: AbstractContextManager[Any]) -> Iterator[None]:
 
 @contextmanager
 def solo() -> Iterator[None]:
-    """Let this process act as the only one, for work that it does not share."""
+    """Run the block as a single process, for work that is not shared."""
     global _solo
     before, _solo = _solo, True
     try:

@@ -31,7 +31,7 @@ Precision: TypeAlias = Literal["fp32", "bf16"]  # of computations: bf16 stands f
 
 @final
 class Role(Enum):
-    """Why a pair is scored: losses declare the roles they need, samplers those they provide."""
+    """Role of a scored pair: losses declare the roles they need, samplers those they provide."""
 
     HARD_TEXT = "hard text"  # (anchor image, negative text)
     HARD_IMAGE = "hard image"  # (negative image, anchor text)
@@ -87,11 +87,11 @@ class ModalityBatch:
         return self.map(lambda tensor: _select(tensor, index))
 
     def to(self, device: torch.device | str) -> ModalityBatch:
-        """The same items on another device."""
+        """Move the items to another device."""
         return self.map(lambda tensor: _move(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ModalityBatch:
-        """The same with every tensor changed."""
+        """Apply a function to every tensor."""
         tensors = self.ids, self.values, self.mask, self.boxes, self.targets, self.words
         changed = (None if tensor is None else change(tensor) for tensor in tensors)
         return ModalityBatch(*changed)  # type: ignore[arg-type]
@@ -120,16 +120,16 @@ class Embeddings:
         return self.map(lambda tensor: _select(tensor, index))
 
     def to(self, device: torch.device | str) -> Embeddings:
-        """The same items on another device."""
+        """Move the items to another device."""
         return self.map(lambda tensor: _move(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Embeddings:
-        """The same with every tensor changed."""
+        """Apply a function to every tensor."""
         gram = None if self.gram is None else change(self.gram)
         return Embeddings(change(self.tokens), change(self.mask), gram)
 
     def padded(self, length: int) -> Embeddings:
-        """The same items, padded to at least `length` vectors."""
+        """Pad the items to at least `length` vectors."""
         missing = length - self.tokens.shape[1]
         if missing <= 0:
             return self
@@ -163,11 +163,11 @@ class Pairs:
         return self.image.shape
 
     def flatten(self) -> Pairs:
-        """The same pairs, one-dimensional."""
+        """Flatten both tensors."""
         return Pairs(self.image.flatten(), self.text.flatten())
 
     def to(self, device: torch.device | str) -> Pairs:
-        """The same pairs on another device."""
+        """Move the pairs to another device."""
         return Pairs(self.image.to(device), self.text.to(device))
 
 
@@ -187,7 +187,7 @@ class ExemptPairs:
     negatives: Mapping[Role, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> ExemptPairs:
-        """The same on another device."""
+        """Move the tensors to another device."""
         negatives = {role: pairs.to(device) for role, pairs in self.negatives.items()}
         return ExemptPairs(self.block.to(device), self.weight.to(device), negatives)
 
@@ -240,7 +240,7 @@ class Batch:
         return self.anchors.image.device
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device; the data set rows stay where they are."""
+        """Move the batch to another device; the data set rows stay where they are."""
         return replace(
             self,
             images=self.images.to(device),

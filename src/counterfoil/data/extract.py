@@ -184,7 +184,7 @@ def _placed(values: Tensor, device: torch.device | str) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the bars and reports that transformers prints when it loads a model."""
+    """Silence the bars and reports that transformers prints when it loads a model."""
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

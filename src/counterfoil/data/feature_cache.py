@@ -51,7 +51,7 @@ class CachedFeatureProcessor(ImageProcessor):
 
     @property
     def transform(self) -> ImageTransform:
-        """Of the pixels."""
+        """Transform of the pixels."""
         return self.pixels.transform
 
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:

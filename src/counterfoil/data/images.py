@@ -247,7 +247,7 @@ class ResizeCrop:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of every array."""
+        """Shape of every array."""
         return 3, self.size, self.size
 
     @property

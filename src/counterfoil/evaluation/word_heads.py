@@ -148,7 +148,7 @@ class ImageSentences:
         return ImageSentences(self.ids[rows], self.mask[rows], self.image[rows])
 
     def with_ids(self, ids: Tensor) -> ImageSentences:
-        """The same pairs with other tokens."""
+        """Return the pairs with other tokens."""
         return replace(self, ids=ids)
 
 

@@ -59,7 +59,7 @@ class HardAssignment:
 
     @property
     def _axis(self) -> int:
-        """Of the context in a block."""
+        """Axis of the context in a block."""
         return 3 if self.direction == "t2i" else 1
 
     def _real(self, block: AttentionBlock) -> Tensor:

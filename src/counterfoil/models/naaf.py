@@ -171,7 +171,7 @@ class NAAF(TwoTowerModel):
     def batch_forward(
         self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
     ) -> EncodedViews:
-        """Take the thresholds mined from the last batch into use, and mine this one."""
+        """Use the thresholds mined from the last batch, and mine new ones from this batch."""
         self.thresholds.copy_(self.mined)
         anchors = anchors_of(batch, views.inference)
         self.mined.copy_(self._mine(anchors.images, anchors.texts, batch.positive))

@@ -201,7 +201,7 @@ def mined_batches_recipe(name: str, dataset: str) -> Recipe:
     """A single model trained on with its own loss, on random batches and on those of its lists.
 
     Batches are those of B3 (https://arxiv.org/abs/2505.11293), see
-    `counterfoil.negatives.batch_mining`. Both go on from round one: from scratch, the hardest
+    `counterfoil.negatives.batch_mining`. Both continue from round one: from scratch, the hardest
     negative of such batches makes VSE++ collapse.
     """
     online, lists = self_mined(EnsembleMember(name), dataset)

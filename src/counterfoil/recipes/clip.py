@@ -277,7 +277,7 @@ def train_recipe(
 
 
 def mining_reasons(recipe: Recipe, dataset: ImageTextDataset) -> tuple[str, ...]:
-    """Why a recipe's lists are as long as they are, and whether they are expected to help."""
+    """Reasons for the lengths of a recipe's lists, and whether they are expected to help."""
     trained = [s for s in recipe.stages if isinstance(s, Train) and s.negatives]
     if not trained:
         return ()

@@ -482,7 +482,7 @@ class _GridRun:
         )
 
     def _failure(self, job: GridJob) -> str:
-        """Why a point will not be trained; empty if it may be."""
+        """Reason not to train a point; empty if there is none."""
         return next((self.failed[d] for d in job.needed if d in self.failed), "")
 
     def _point(self, jobs: Sequence[GridJob]) -> dict[str, Any]:

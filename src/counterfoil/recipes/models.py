@@ -440,7 +440,7 @@ def online_recipe(name: str, dataset: str) -> Recipe:
 
 
 def own_recipe(name: str, *, pixels: bool) -> Recipe:
-    """The same on a user's own data: pixels where there are no features."""
+    """Train and evaluate on a user's own data: pixels where there are no features."""
     like = "scenes" if pixels else "flickr8k"
     return Recipe(
         name=f"{name}-own",

@@ -81,7 +81,7 @@ def compare_dataset(
 
 
 def with_id_prefix(dataset: ImageTextDataset, prefix: str) -> ImageTextDataset:
-    """The same data set with a prefix before every id."""
+    """Return the data set with a prefix before every id."""
     images, texts = ([prefix + i for i in ids] for ids in (dataset.image_ids, dataset.text_ids))
     return replace(dataset, image_ids=images, text_ids=texts)
 

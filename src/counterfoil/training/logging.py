@@ -279,7 +279,7 @@ def guide_figures(
 
 
 def describe_figures(figures: Mapping[str, float]) -> str:
-    """The same in a few words, for a line of progress; "" where nothing was seen."""
+    """Summary of the figures for a line of progress; "" without figures."""
     if DISAGREE not in figures:
         return ""
     shares = " ".join(

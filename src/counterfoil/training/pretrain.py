@@ -112,7 +112,7 @@ class PretrainTasks:
         return replace(self, **dict.fromkeys(CLASS_TASKS, 0.0))
 
     def only(self, wanted: Task) -> PretrainTasks:
-        """The same with one task alone."""
+        """Keep one task alone."""
         return replace(self, **{str(task): float(task == wanted) for task in TASKS})
 
     def draw(self, seed: int) -> Task:
@@ -139,7 +139,7 @@ class PretrainBatch:
     classes: Tensor | None = None  # (P, R, C) class probabilities, for tasks that predict them
 
     def to(self, device: torch.device | str) -> PretrainBatch:
-        """The same batch on another device; the data set rows stay where they are."""
+        """Move the batch to another device; the data set rows stay where they are."""
         return replace(
             self,
             images=self.images.to(device),
@@ -301,7 +301,7 @@ def task_outputs(
 
 @final
 class PretrainStep(TrainableModule[PretrainBatch]):
-    """From pairs with hidden words or regions to named losses.
+    """A module that maps pairs with masked words or regions to named losses.
 
     Each process encodes its share of the pairs; a loss is the mean over the hidden items of all
     processes, so that gradients are those of one process with the whole batch. With "bf16" it

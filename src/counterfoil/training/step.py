@@ -67,7 +67,7 @@ class BatchLike(Protocol):
         ...
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on another device."""
+        """Move the batch to another device."""
         ...
 
 

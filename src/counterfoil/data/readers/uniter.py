@@ -387,7 +387,7 @@ def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
 
 
 def read_tree_phrases(folder: Path) -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """By id, the text of each caption with a scene graph of TAGS, and the phrases of the graph."""
+    """Captions with scene graphs of TAGS by id: their text and the phrases of the graph."""
     kinds = {"node": "object", "attribute": "attribute", "relation": "relation"}
     graphs = {
         caption.id: (

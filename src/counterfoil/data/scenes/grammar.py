@@ -154,7 +154,7 @@ class Link:
     object: int  # place of the phrase they stand in the relation to
 
     def turned(self) -> Link:
-        """The same claim with subject and object exchanged."""
+        """The claim with subject and object exchanged."""
         return Link(OPPOSITE[self.relation], self.object, self.subject)
 
 

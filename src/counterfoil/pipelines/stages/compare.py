@@ -355,7 +355,7 @@ def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
 
 
 def forgetting_sentence(where: str, original: str, run: RunResult) -> str:
-    """Say whether a run is worse than the model that it began with, by RSum."""
+    """Compare a run with its initial model by RSum, in one sentence."""
     change = run.against[RSUM]
     span, fallen = change.interval, change.difference < 0
     difference = (
