@@ -85,19 +85,19 @@ def test_no_slots_give_no_words(kind):
 def test_no_parameter_is_there_for_nothing(kind, outputs):
     host = model(kind, outputs)
     slots = WordSlots(torch.tensor([1]), torch.tensor([1]))
-    reading = host.read(*encoded(host), host.wants, slots)
-    found = [getattr(reading, want.value) for want in host.wants]
+    reading = host.read(*encoded(host), host.word_heads, slots)
+    found = [getattr(reading, want.value) for want in host.word_heads]
     torch.stack([value.square().sum() for value in found]).sum().backward()
     assert [name for name, p in host.named_parameters() if p.grad is None] == []
     assert isinstance(host, WordHeadModel)
-    assert (host.says.fill is None) == (WordHead.FILL not in host.wants)
+    assert (host.says.fill is None) == (WordHead.FILL not in host.word_heads)
 
 
 @both
 def test_heads_that_are_not_there_are_asked_for_in_vain(kind):
     host = model(kind, ("rank",))
     pools = encoded(host)
-    assert host.wants == {WordHead.SCORE}
+    assert host.word_heads == {WordHead.SCORE}
     with pytest.raises(ValueError, match="no head 'doubt'; build it with that among its outputs"):
         host.read(*pools, frozenset({WordHead.DOUBT}))
     with pytest.raises(ValueError, match="no head 'match'"):

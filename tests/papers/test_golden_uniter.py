@@ -242,7 +242,7 @@ def test_heads_of_tags_begin_as_theirs_do():
 @golden_vectors.needs("tags")
 def test_tags_is_read_with_all_its_heads():
     host, golden = uniter_cases.build("tags"), golden_scores.load("tags")
-    assert {WordHead.DOUBT, WordHead.CORRECT, WordHead.FILL} < host.wants
+    assert {WordHead.DOUBT, WordHead.CORRECT, WordHead.FILL} < host.word_heads
     back = uniter_cases.authors_state(host.state_dict())
     for name, value in golden_scores.checkpoint("tags").state.items():
         assert name == VEIL or torch.equal(back[name], value), name

@@ -46,7 +46,7 @@ def batcher(answer, worker, *, at_once: int = 4, waiting: int = 100) -> Batcher[
 async def begun(made: Batcher[int, int], doubled: Doubled, *queries: int) -> list[asyncio.Task]:
     """Ask, and return when the worker has begun and waits for the gate."""
     doubled.gate.clear()
-    tasks = [asyncio.create_task(made.ask(query)) for query in queries]
+    tasks = [asyncio.create_task(made.submit(query)) for query in queries]
     await asyncio.to_thread(doubled.begun.wait, 60)
     return tasks
 
@@ -54,9 +54,9 @@ async def begun(made: Batcher[int, int], doubled: Doubled, *queries: int) -> lis
 def test_answers_and_batch_sizes(doubled, worker):
     async def scene() -> list[int]:
         made = batcher(doubled, worker)
-        found = await asyncio.gather(*(made.ask(n) for n in range(20, 31)))
+        found = await asyncio.gather(*(made.submit(n) for n in range(20, 31)))
         assert (made.queries, made.batches) == (11, 3)
-        assert await made.ask(1) == 2  # it begins anew when all was answered
+        assert await made.submit(1) == 2  # it begins anew when all was answered
         return found
 
     assert asyncio.run(scene()) == [2 * n for n in range(20, 31)]
@@ -66,7 +66,7 @@ def test_answers_and_batch_sizes(doubled, worker):
 def test_failed_query_fails_alone(doubled, worker):
     async def scene() -> list[object]:
         made = batcher(doubled, worker)
-        return await asyncio.gather(*(made.ask(n) for n in (1, 13, 2)), return_exceptions=True)
+        return await asyncio.gather(*(made.submit(n) for n in (1, 13, 2)), return_exceptions=True)
 
     one, unlucky, two = asyncio.run(scene())
     assert (one, two) == (2, 4)
@@ -76,7 +76,7 @@ def test_failed_query_fails_alone(doubled, worker):
 def test_full_queue_gives_503(doubled, worker):
     async def scene() -> list[object]:
         made = batcher(doubled, worker, waiting=3)
-        return await asyncio.gather(*(made.ask(n) for n in range(5)), return_exceptions=True)
+        return await asyncio.gather(*(made.submit(n) for n in range(5)), return_exceptions=True)
 
     found = asyncio.run(scene())
     assert found[:3] == [0, 2, 4]
@@ -87,7 +87,7 @@ def test_cancelled_query_is_not_computed(doubled, worker):
     async def scene() -> list[int]:
         made = batcher(doubled, worker, at_once=1)
         (first,) = await begun(made, doubled, 1)
-        gone, last = asyncio.create_task(made.ask(2)), asyncio.create_task(made.ask(3))
+        gone, last = asyncio.create_task(made.submit(2)), asyncio.create_task(made.submit(3))
         await asyncio.sleep(0)
         gone.cancel()
         doubled.gate.set()
@@ -102,12 +102,12 @@ def test_cancelled_query_leaves_the_queue(doubled, worker):
         made = batcher(doubled, worker, at_once=1, waiting=1)
         (first,) = await begun(made, doubled, 1)
         for number in (2, 3, 4):
-            gone = asyncio.create_task(made.ask(number))
+            gone = asyncio.create_task(made.submit(number))
             await asyncio.sleep(0)
             gone.cancel()
             await asyncio.wait([gone])
             assert gone.cancelled()  # and was not refused with 503
-        last = asyncio.create_task(made.ask(5))
+        last = asyncio.create_task(made.submit(5))
         await asyncio.sleep(0)
         doubled.gate.set()
         return [await first, await last]

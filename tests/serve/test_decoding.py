@@ -148,7 +148,7 @@ def test_cpu_time_of_a_picture_is_limited():
     picture, process = slow_jpeg(85), decoding._Process(0, 2**32)
     request = {"bytes": len(picture), "pixels": 60_000_000, "transforms": []}
     with pytest.raises((OSError, ValueError)):
-        process.ask(request, picture, 1000)
+        process.send(request, picture, 1000)
     assert process._process.wait() == -signal.SIGXCPU
     process.kill()
 

@@ -40,7 +40,7 @@ def test_a_signal_asks_and_handlers_come_back(number: int) -> None:
     with watch_for_stop(0, 10) as watch:
         os.kill(os.getpid(), number)
         assert watch.decide() == ("signal", True)
-        watch.heed()
+        watch.mark_handled()
     assert signal.getsignal(number) == before
 
 
@@ -62,7 +62,7 @@ def test_a_second_interrupt_forces() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-        watch.heed()
+        watch.mark_handled()
 
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:

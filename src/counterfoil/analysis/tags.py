@@ -164,7 +164,7 @@ def can_generate(scorer: Scorer) -> bool:
     return (
         len(scorer.models) == 1
         and isinstance(model, WordHeadModel)
-        and WordHead.FILL in model.wants
+        and WordHead.FILL in model.word_heads
     )
 
 

@@ -333,7 +333,8 @@ def _check_same_tokens(model: Model, author: Model) -> None:
     """Refuse a model that cannot judge the words of the other."""
     matcher = model.model
     if not (
-        isinstance(matcher, WordHeadModel) and matcher.wants & {WordHead.DOUBT, WordHead.CORRECT}
+        isinstance(matcher, WordHeadModel)
+        and matcher.word_heads & {WordHead.DOUBT, WordHead.CORRECT}
     ):
         instead = (
             "name a model with heads for words, such as one trained with tags-dc/uniter-scenes"
@@ -361,7 +362,7 @@ def _read_words(
     device = texts.values.device
     counted = texts.mask & ~inputs.banned.to(device)[items.original]
     pair, place = counted.nonzero(as_tuple=True)
-    want = matcher.wants & {WordHead.DOUBT, WordHead.CORRECT}
+    want = matcher.word_heads & {WordHead.DOUBT, WordHead.CORRECT}
     with evaluation_mode([matcher]):
         images = matcher.encode_images(processor.images(text_to_image).to(device))
         shown = PairInputs(images, texts, image.to(device))
@@ -458,7 +459,7 @@ def _words_headline(readings: Sequence[_Reading]) -> str:
 _TABLE_3 = (  # by GPT-2
     "captions 51.13, TAGS-DC, written 87.63, TAGS-DC, corrected 70.87, VSE-C, rules 292.76"
 )
-Speaks: TypeAlias = Callable[[Sequence[str]], CaptionLogProbs]
+LanguageModel: TypeAlias = Callable[[Sequence[str]], CaptionLogProbs]
 
 
 def caption_fluency(
@@ -486,9 +487,9 @@ def caption_fluency(
     corrected = [
         _corrections(store, rows, model) if model else [] for store, rows in zip(opened, selected)
     ]
-    speaks, description = _causal(lm) if lm else _ngrams(opened, corrected, source)
+    language_model, description = _causal(lm) if lm else _ngrams(opened, corrected, source)
     lines = {
-        store.name: _fluency_line(store, rows, better, speaks, seed)
+        store.name: _fluency_line(store, rows, better, language_model, seed)
         for store, rows, better in zip(opened, selected, corrected)
     }
     subset_note = f"the first {each} of each caption; " if each else ""
@@ -556,7 +557,7 @@ def _corrections(store: StoredCaptions, rows: Sequence[int], model: Model) -> li
     ]
 
 
-def _causal(name: str) -> tuple[Speaks, str]:
+def _causal(name: str) -> tuple[LanguageModel, str]:
     model = CausalLM(name, distributed.device())
     begin = f"behind {model.begins}" if model.begins else "first tokens not counted"
     return model.log_probs, f"language model {name}, captions {begin}"
@@ -564,7 +565,7 @@ def _causal(name: str) -> tuple[Speaks, str]:
 
 def _ngrams(
     stores: Sequence[StoredCaptions], corrected: Sequence[Sequence[str]], source: DataSource
-) -> tuple[Speaks, str]:
+) -> tuple[LanguageModel, str]:
     """N-grams of training captions, none of a measured image or equal to a measured caption."""
     train = source.split("train")
     foils = [foil for store in stores for foil in store.foils]
@@ -595,7 +596,7 @@ def _fluency_line(
     store: StoredCaptions,
     rows: Sequence[int],
     corrected: Sequence[str],
-    speaks: Speaks,
+    language_model: LanguageModel,
     seed: int,
 ) -> tuple[dict[str, Fluency], dict[str, Fluency]]:
     """Perplexities of captions, of what was written of them, and of its corrections, if any.
@@ -606,14 +607,14 @@ def _fluency_line(
     foils = [store.foils[row] for row in rows]
     images = torch.tensor([store.images[row] for row in rows])
     texts = [*(foil.caption for foil in foils), *(foil.foil for foil in foils), *corrected]
-    spoken, every = speaks(texts), torch.arange(len(foils))
-    old, new = spoken.rows(every), spoken.rows(every + len(foils))
+    log_probs, every = language_model(texts), torch.arange(len(foils))
+    old, new = log_probs.rows(every), log_probs.rows(every + len(foils))
     parts = {
         "captions": fluency(old, images, seed=seed),
         "written": fluency(new, images, made_of=old, seed=seed),
     }
     if corrected:
-        better = spoken.rows(every + 2 * len(foils))
+        better = log_probs.rows(every + 2 * len(foils))
         parts["corrected"] = fluency(better, images, made_of=old, seed=seed)
     kinds = {}
     if len({foil.kind for foil in foils}) > 1:

@@ -442,7 +442,7 @@ class WordHeadModel(Protocol):
     """A model that computes all requested heads in one pass over aligned pairs."""
 
     @property
-    def wants(self) -> frozenset[WordHead]:
+    def word_heads(self) -> frozenset[WordHead]:
         """The heads it has."""
         ...
 

@@ -275,12 +275,12 @@ def explain_pairs(
 
 def has_doubt_head(model: RetrievalModel) -> bool:
     """Return True if a model predicts how likely a word is wrong."""
-    return isinstance(model, WordHeadModel) and WordHead.DOUBT in model.wants
+    return isinstance(model, WordHeadModel) and WordHead.DOUBT in model.word_heads
 
 
 def has_correction_head(model: RetrievalModel) -> bool:
     """Return True if a model predicts which word belongs in the place of another."""
-    return isinstance(model, WordHeadModel) and WordHead.CORRECT in model.wants
+    return isinstance(model, WordHeadModel) and WordHead.CORRECT in model.word_heads
 
 
 def describe_missing_heads(model: Model) -> str:

@@ -182,7 +182,7 @@ class AdaptiveQuintuplet(Loss):
         alpha: score difference that changes the weight by one.
         beta: weight when both negatives are equally hard.
         reference: whose score the online score is compared with: the "offline" negative's, or the
-            "positive" pair's, which is "w/o OfflineAdap" of Table 3 and wants another alpha and
+            "positive" pair's, which is "w/o OfflineAdap" of Table 3 and needs another alpha and
             beta.
         clamp: whether a weight stops at 0; the authors let it become negative.
         detach: whether the weight counts as a constant in the gradient, unlike Eq. 6.

@@ -545,8 +545,8 @@ class FrozenTeacher(_ModelTeacher):
             gather_parts(self.model.encode_texts(texts), counts[1]),
         )
 
-    def _items(self, look: LoadRows, rows: Tensor, batch: Batch) -> ModalityBatch:
-        return look(rows[shard_index(len(rows), rows.device)]).to(batch.device)
+    def _items(self, load: LoadRows, rows: Tensor, batch: Batch) -> ModalityBatch:
+        return load(rows[shard_index(len(rows), rows.device)]).to(batch.device)
 
 
 @final

@@ -84,7 +84,7 @@ class Recipe:
             raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
         if stage.lacks_inputs:
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
-        for name, kind in stage.wants:
+        for name, kind in stage.dependencies:
             if name not in known:
                 models = [
                     stage_name

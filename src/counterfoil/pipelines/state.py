@@ -64,7 +64,7 @@ def stop_watch(minutes: float | None, every: float) -> Iterator[StopMonitor]:
         try:
             yield watch
         except WorkStopped:
-            watch.heed()
+            watch.mark_handled()
             late = watch.late and watch.signal_number is None
             raise RunStopped("out of time" if late else "interrupted") from None
 

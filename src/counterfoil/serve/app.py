@@ -290,11 +290,11 @@ class SearchServer(Collector):
         least = options.min_probability if isinstance(options, SearchRequest) else None
         if least is not None:
             service.check_probability(least, query)
-        hits = await _unprocessable(self._searches.ask(query))
+        hits = await _unprocessable(self._searches.submit(query))
         if service.reranks(query):
             try:
                 second = query if again is None else replace(query, value=again)
-                hits = await self._reranks.ask((second, hits))
+                hits = await self._reranks.submit((second, hits))
                 reranker = service.reranker_name
             except ValueError as error:  # such as a missing picture; the message may name its path
                 _log.warning("not re-ranked: %r", str(error))
@@ -311,7 +311,7 @@ class SearchServer(Collector):
         else:
             with self._upload():
                 (image,) = await self._decode(query.picture, (image_transform(explainer),))
-        explanation = await _unprocessable(self._explanations.ask((image, query.caption)))
+        explanation = await _unprocessable(self._explanations.submit((image, query.caption)))
         return ExplanationResponse(
             **explanation.to_dict(),
             doubts=explanation.doubts,

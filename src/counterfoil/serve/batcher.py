@@ -52,7 +52,7 @@ class Batcher(Generic[Q, A]):
         self._task: asyncio.Task[None] | None = None
         self.batches = self.queries = 0
 
-    async def ask(self, query: Q) -> A:
+    async def submit(self, query: Q) -> A:
         """Queue a query and wait for its answer; cancellation removes it from the queue."""
         self.check_room()
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()

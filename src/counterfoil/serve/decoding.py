@@ -154,7 +154,7 @@ class PictureDecoder:
         Raises:
             PictureError: the file cannot be read.
         """
-        return self._ask({"path": str(path), "thumbnail": True}, b"")[1]
+        return self._send({"path": str(path), "thumbnail": True}, b"")[1]
 
     def close(self) -> None:
         """Kill the processes, even those that decode."""
@@ -172,7 +172,7 @@ class PictureDecoder:
             "transforms": [transform and asdict(transform) for transform in distinct],
             **more,
         }
-        answer, body = self._ask(request, content)
+        answer, body = self._send(request, content)
         images, start = [], 0
         for width, height in answer["sizes"]:
             stop = start + 3 * width * height
@@ -180,10 +180,10 @@ class PictureDecoder:
             start = stop
         return [images[distinct.index(transform)] for transform in transforms]
 
-    def _ask(self, request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
+    def _send(self, request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
         process = self._take()
         try:
-            answer, body = process.ask({**request, "bytes": len(content)}, content, self._seconds)
+            answer, body = process.send({**request, "bytes": len(content)}, content, self._seconds)
         except (OSError, ValueError):
             self._forget(process)
             if self._closed:
@@ -244,7 +244,7 @@ class _Process:
         """True if it has not ended."""
         return self._process.poll() is None
 
-    def ask(
+    def send(
         self, request: dict[str, Any], content: bytes, seconds: int
     ) -> tuple[dict[str, Any], bytes]:
         """Answer to a request.

@@ -389,5 +389,5 @@ class TrainConfig:
 
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""
-        silent = {name for name in _ADDED_LATER if not getattr(self, name)}
-        return {n: v for n, v in asdict(self).items() if n not in silent.union(_NO_INFLUENCE)}
+        at_default = {name for name in _ADDED_LATER if not getattr(self, name)}
+        return {n: v for n, v in asdict(self).items() if n not in at_default.union(_NO_INFLUENCE)}

@@ -200,7 +200,7 @@ class Reminer(Callback):
                 draws = self.mine(name, model, loop.stop.wanted)
         except WorkStopped:
             reason, _ = loop.stop.decide()
-            loop.stop.heed()
+            loop.stop.mark_handled()
             loop.stop_reason = reason or "signal"
             return
         self._draw_from(loop, name, draws)

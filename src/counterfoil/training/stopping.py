@@ -29,7 +29,7 @@ class StopMonitor:
         self.minutes, self.save_minutes = minutes, save_minutes
         self.began = self.last_save = time.monotonic()
         self.signal_number: int | None = None
-        self.heeded = False
+        self.handled = False
 
     def saved(self) -> None:
         """A checkpoint has been written."""
@@ -58,9 +58,9 @@ class StopMonitor:
             raise KeyboardInterrupt
         self.signal_number = number
 
-    def heed(self) -> None:
+    def mark_handled(self) -> None:
         """Note that the training stops because of the signal or the limit."""
-        self.heeded = True
+        self.handled = True
 
 
 @contextmanager
@@ -80,5 +80,5 @@ def watch_for_stop(minutes: float, save_minutes: float) -> Iterator[StopMonitor]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if watch.signal_number is not None and not watch.heeded:
+        if watch.signal_number is not None and not watch.handled:
             signal.raise_signal(watch.signal_number)

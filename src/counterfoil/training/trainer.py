@@ -257,7 +257,7 @@ class TrainingLoop(Generic[B]):
             self.save()
             self.stop.saved()
         if reason and self.progress.step < self.total:
-            self.stop.heed()
+            self.stop.mark_handled()
             self.stop_reason = reason
         return self.stop_reason != "finished"
 

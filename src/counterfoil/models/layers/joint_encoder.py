@@ -320,7 +320,7 @@ class JointModel(PairModel):
         return scores.view(len(images), len(texts))
 
     @property
-    def wants(self) -> frozenset[WordHead]:
+    def word_heads(self) -> frozenset[WordHead]:
         """The outputs that `read` can return."""
         heads = {
             WordHead.FILL: self.says.fill,

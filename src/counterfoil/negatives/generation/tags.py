@@ -177,10 +177,11 @@ def check_heads(model: RetrievalModel, heads: set[WordHead], noun: str, instead:
         return
     if not isinstance(model, WordHeadModel):
         raise ValueError(f"{noun} {type(model).__name__} does not read words; {instead}")
-    if missing := sorted(head.value for head in heads - model.wants):
+    if missing := sorted(head.value for head in heads - model.word_heads):
+        heads_of_model = ", ".join(sorted(head.value for head in model.word_heads))
         raise ValueError(
             f"{noun} {type(model).__name__} has no heads for {', '.join(missing)}; it has "
-            f"{', '.join(sorted(head.value for head in model.wants))}: name them in its outputs"
+            f"{heads_of_model}: name them in its outputs"
         )
 
 

@@ -48,14 +48,14 @@ class Stage(ABC):
     name: str
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         """Names of the stages whose results this one reads, each with the kind it must have."""
         return ()
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Names of the stages whose results this one reads."""
-        return tuple(name for name, _ in self.wants)
+        return tuple(name for name, _ in self.dependencies)
 
     @property
     def initial_models(self) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class Compare(Stage):
     foils: int = field(default=0, metadata=LATER)
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         mining = ((self.negatives, "mine"),) if self.negatives else ()
         selection = ((self.selection, "select"),) if self.selection else ()
         evaluations = ((name, "evaluate") for name in (*self.results, *self.others))
@@ -110,7 +110,7 @@ class Compare(Stage):
 
     @property
     def lacks_inputs(self) -> bool:
-        return not self.wants
+        return not self.dependencies
 
     def check(self, context: RunContext) -> None:
         """Refuse foils of other images than rendered scenes."""

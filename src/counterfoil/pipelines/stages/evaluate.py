@@ -84,7 +84,7 @@ class Evaluate(Stage):
         check_depth(self.depth)
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, "train") for name in (*self.using, *self.first))
 
     @property

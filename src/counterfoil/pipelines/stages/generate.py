@@ -168,7 +168,7 @@ class Generate(CaptionStage):
         return self.split
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, "train") for name in (self.using, self.guide) if name)
 
     def check(self, context: RunContext) -> None:

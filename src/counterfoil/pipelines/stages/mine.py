@@ -69,7 +69,7 @@ class Mine(Stage):
     graph: Config[PhraseParser] | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
-        if self.graph and (self.wants or self.models or self.filters != FilterConfig()):
+        if self.graph and (self.dependencies or self.models or self.filters != FilterConfig()):
             raise ValueError(
                 f"{self.name!r} lists negatives from a graph of captions, and names models or "
                 "filters too; leave these out, or the graph"
@@ -89,7 +89,7 @@ class Mine(Stage):
             )
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, "train") for name in (*self.using, *self.guides, *self.proposing))
 
     @property

@@ -82,7 +82,7 @@ class Pretrain(ModelStage):
             )
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, "train") for name in self.initial_models if is_stage_name(name))
 
     def check(self, context: RunContext) -> None:

@@ -41,7 +41,7 @@ class Select(Stage):
     using: tuple[str, ...]
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, "train") for name in self.using)
 
     @property

@@ -97,7 +97,7 @@ class ComputeTargets(GuideStage):
             )
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         return tuple((name, "train") for name in self.using)
 
     @property

@@ -138,7 +138,7 @@ class Train(ModelStage):
         return bool(self.candidates.provides) and self.candidates.source == "mined"
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         wanted = (
             (_stage_or_none(self.start), "train"),
             (_stage_or_none(self.negatives), "mine"),
