@@ -225,7 +225,7 @@ def full_value(case: str, what: str, bert: str) -> Tensor:
     }
     step = TrainingStep(host, WeightedSum(terms=terms))
     share = step.encode(batch)
-    loss = torch.stack(list(step.judge(batch, share).values())).sum()
+    loss = torch.stack(list(step.compute_losses(batch, share).values())).sum()
     match what.partition("/"):
         case "scores", _, _:
             return host.score_matrix(share.inference.images, share.inference.texts)

@@ -24,7 +24,7 @@ SECONDS = 3  # of a card; the largest took half an hour before sizes were bounde
 CALL = "is not something this file may call"
 UNKNOWN = "does not exist in this version"
 PART = "no part of a model"
-LARGE = "asks for a much larger model than its weights are"
+LARGE = "describes a much larger model than its weights are"
 ELSEWHERE = "asks for weights or a configuration from elsewhere"
 REPOSITORY = "somebody/repository"
 

@@ -200,7 +200,7 @@ def _refused(folder: str, of: str) -> str:
 def test_something_else_is_refused_by_every_process(tmp_path, size):
     assert swept(str(tmp_path), 1) is None
     for said in processes.run(_refused, size, str(tmp_path), "another test"):
-        assert "was begun otherwise: of is this test there and another test here; go on" in said
+        assert "was begun otherwise: of is this test there and another test here; continue" in said
     for said in processes.run(_refused, size, str(tmp_path), "this test"):
         assert "otherwise: tiles is 4 x 4 of 16 x 32 there and 1 x 1 of 16 x 16 here" in said
 
