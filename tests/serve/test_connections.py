@@ -45,13 +45,13 @@ def gate(monkeypatch) -> threading.Event:
 def queued(monkeypatch) -> list[object]:
     """The queries that reached a batcher."""
     queries: list[object] = []
-    ask = Batcher.ask
+    submit = Batcher.submit
 
     def recorded(batcher, query):
         queries.append(query)
-        return ask(batcher, query)
+        return submit(batcher, query)
 
-    monkeypatch.setattr(Batcher, "ask", recorded)
+    monkeypatch.setattr(Batcher, "submit", recorded)
     return queries
 
 
