@@ -1,4 +1,4 @@
-"""``counterfoil diagnose``."""
+"""``counterfoil diagnose``: hardness, hubness and likely false negatives of mined lists."""
 
 from __future__ import annotations
 

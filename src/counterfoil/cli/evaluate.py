@@ -1,4 +1,4 @@
-"""``counterfoil evaluate``."""
+"""``counterfoil evaluate``: recalls of models, ensembles and cascades on a split."""
 
 from __future__ import annotations
 

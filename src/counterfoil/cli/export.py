@@ -1,4 +1,4 @@
-"""``counterfoil export``."""
+"""``counterfoil export``: models and negatives in the formats of other tools."""
 
 from __future__ import annotations
 

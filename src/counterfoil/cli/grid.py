@@ -1,4 +1,4 @@
-"""``counterfoil sweep``."""
+"""``counterfoil sweep``: hyper-parameter search over a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``counterfoil interpolate``."""
+"""``counterfoil interpolate``: weights between a model and its fine-tuned form."""
 
 from __future__ import annotations
 

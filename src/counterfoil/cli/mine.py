@@ -1,4 +1,4 @@
-"""``counterfoil mine``."""
+"""``counterfoil mine``: hard negatives of a whole split."""
 
 from __future__ import annotations
 

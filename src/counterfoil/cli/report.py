@@ -1,4 +1,4 @@
-"""``counterfoil report``."""
+"""``counterfoil report``: a page that compares finished runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``counterfoil run``, ``plan`` and ``demo``: recipes."""
+"""``counterfoil run``, ``plan`` and ``demo``: run recipes and print their stages."""
 
 from __future__ import annotations
 

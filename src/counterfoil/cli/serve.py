@@ -1,4 +1,4 @@
-"""``counterfoil serve``."""
+"""``counterfoil serve``: search and explanations over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``counterfoil train``."""
+"""``counterfoil train``: train a model from scratch, or fine-tune a pretrained one."""
 
 from __future__ import annotations
 
