@@ -34,7 +34,7 @@ Where = Annotated[str, typer.Argument(help="Folder of an index; or model folder 
 Query = Annotated[
     str, typer.Argument(help="A caption, the path of an image, or an id of the index.")
 ]
-Top = Annotated[int, typer.Option(min=1, help="How many results.")]
+Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
 Page = Annotated[
     Path | None,
     typer.Option(

@@ -166,7 +166,7 @@ class BLIP(PairModel):
             width: of its tokens.
             heads: of its attentions.
             inner: width of its perceptrons.
-            vocabulary: how many token ids there are.
+            vocabulary: number of token ids.
             positions: longest text.
             epsilon: of its norms.
             image_layers: of the vision transformer.

@@ -246,7 +246,7 @@ class UNITER(JointModel):
             width: of its tokens; 1024 in UNITER-large.
             heads: of its attention; 16 in UNITER-large.
             inner: width of its perceptrons; 4096 in UNITER-large.
-            vocabulary: how many token ids there are.
+            vocabulary: number of token ids.
             positions: longest text.
             features: width of a region's features.
             classes: of regions, where they are classified.

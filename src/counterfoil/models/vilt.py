@@ -231,7 +231,7 @@ class ViLT(JointModel):
             width: of its tokens.
             heads: of its attention.
             inner: width of its perceptrons.
-            vocabulary: how many token ids there are.
+            vocabulary: number of token ids.
             positions: longest text.
             size: side in pixels of the square that the places of patches are learnt on; pictures
                 may be of any shape.

@@ -51,7 +51,7 @@ class Calibration:
         slopes: of z, surprise and score; none is negative, so that within a query a higher score
             never has a lower probability.
         offset: added.
-        captions: how many it was fitted to.
+        captions: number of captions that it was fitted to.
     """
 
     slopes: tuple[float, float, float]

@@ -110,10 +110,10 @@ class IndexUpdate:
     """The result of adding to an index or deleting from it.
 
     Attributes:
-        images: how many were added or deleted.
-        texts: how many were added or deleted.
+        images: number of images added or deleted.
+        texts: number of texts added or deleted.
         unchanged: images that the index held already.
-        replaced: how many of the added images replaced an entry with their id.
+        replaced: number of added images that replaced an entry with their id.
     """
 
     images: int
@@ -198,7 +198,7 @@ class SearchIndex:
 
         Args:
             caption: the query.
-            top_k: how many to find.
+            top_k: number of results.
             find: images or captions.
             min_probability: leaves out images less probable to match, possibly all; None for none.
 
@@ -265,7 +265,7 @@ class SearchIndex:
 
         Args:
             item_id: its id.
-            top_k: how many to find.
+            top_k: number of results.
             find: images or captions; by default the other modality.
 
         Raises:
@@ -285,7 +285,7 @@ class SearchIndex:
 
         Args:
             queries: all captions (str), or all images (PIL images or `Path`).
-            top_k: how many to find for each.
+            top_k: number of results for each.
             find: images or captions.
 
         Raises:
@@ -382,7 +382,7 @@ class SearchIndex:
         Args:
             vectors: of the queries.
             side: modality of the results.
-            count: how many to return.
+            count: number of results.
             exclude: the row that each query leaves out; () for none.
         """
         collection = self.vectors.collection(side)
@@ -599,7 +599,7 @@ def search_dataset(
         model: scores each pair.
         query: a caption (str), or a PIL image or `Path`.
         dataset: the data set.
-        top_k: how many to return.
+        top_k: number of results.
 
     Raises:
         ValueError: the model cannot encode the query, or the data set lacks images or captions.

@@ -51,7 +51,7 @@ class Reranker:
 
     Attributes:
         model: scores each pair of query and result.
-        depth: how many results it scores.
+        depth: number of results to score.
         dataset: the data set with the images' features, for a model that reads features.
 
     Raises:
@@ -104,7 +104,7 @@ class Reranker:
             query: one caption or one image.
             results: items of the other modality.
             rows: by which the results are named.
-            k: how many to return.
+            k: number of results.
 
         Raises:
             ValueError: both are of one modality, or an image cannot be encoded.

@@ -24,7 +24,7 @@ class LRSchedule(ABC):
     """A factor of the learning rate that depends on the step alone.
 
     Attributes:
-        warmup: over how many steps the rate rises evenly to its full value; below 1 it is a share
+        warmup: steps in which the rate rises linearly to its full value; below 1 it is a share
             of all steps.
         kind: name of the schedule in JSON.
 

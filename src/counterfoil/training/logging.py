@@ -99,7 +99,7 @@ class MetricWindow:
         return {name: total.item() for name, total in self._sums.items()}
 
     def counts(self) -> dict[str, int]:
-        """In how many steps each was measured, where not in all."""
+        """Number of steps of figures that not all steps have."""
         return {name: count for name, count in self._counts.items() if count < self.steps}
 
     def restore(

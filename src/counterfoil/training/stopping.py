@@ -21,8 +21,8 @@ class StopMonitor:
     """Watches the time limit and termination signals.
 
     Args:
-        minutes: after how many to stop; 0 for no limit.
-        save_minutes: between two checkpoints.
+        minutes: time limit; 0 for none.
+        save_minutes: minutes between two checkpoints.
     """
 
     def __init__(self, minutes: float, save_minutes: float) -> None:
