@@ -327,16 +327,16 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
     def _grid_name(self) -> str:
         if len(names := sorted(self.needs_grids)) > 1:
             raise ValueError(
-                f"the losses of this sum judge several score matrices, {', '.join(names)}; call "
+                f"the losses of this sum read several score matrices, {', '.join(names)}; call "
                 "it with a Scores record that holds each under its name"
             )
         return names[0]
 
 
 def weighted_sum(**terms: Loss | tuple[float, Loss]) -> Config[WeightedSum]:
-    """Write down a weighted sum: `weighted_sum(a=lazy(HardestTripletLoss), b=(0.1, lazy(...)))`.
+    """Configure a weighted sum: `weighted_sum(a=lazy(HardestTripletLoss), b=(0.1, lazy(...)))`.
 
-    A loss without a weight weighs 1.
+    The weight of a loss without one is 1.
     """
     weighted = {k: v if isinstance(v, tuple) else (1.0, v) for k, v in terms.items()}
     return config(WeightedSum, terms=weighted)

@@ -105,7 +105,7 @@ class MetricWindow:
     def restore(
         self, sums: Mapping[str, float], steps: int, counts: Mapping[str, int] | None = None
     ) -> None:
-        """Go on from saved sums."""
+        """Continue from saved sums."""
         self._counts = {name: (counts or {}).get(name, steps) for name in sums}
         self._sums = {name: torch.tensor(total) for name, total in sums.items()}
         self.steps = steps
