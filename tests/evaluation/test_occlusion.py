@@ -36,7 +36,7 @@ def images(seen, model):
 
 def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
     rows = torch.tensor([4, 0, 2])
-    monkeypatch.setattr("counterfoil.evaluation.explain.OCCLUSION_BATCH", 3)
+    monkeypatch.setattr("counterfoil.evaluation.exchanges.SCORE_BATCH", 3)
     found = explain_by_occlusion(model, seen.processor.process_texts, images, CAPTIONS, image=rows)
 
     def score(row, text):

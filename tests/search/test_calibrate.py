@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import normalize
 
 import recipes_cases
+from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.readers import load_dataset
+from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.model import load_model
 from counterfoil.search.calibrate import (
     CALIBRATION,
@@ -19,6 +22,7 @@ from counterfoil.search.calibrate import (
     labelled_hits,
 )
 from counterfoil.search.index import build_index, open_index
+from counterfoil.serve.service import SearchService
 
 
 def pairs(count: int, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -125,3 +129,38 @@ def test_command_line(index, capsys):
     assert 0 < json.loads(capsys.readouterr().out)["results"][0]["probability"] < 1
     assert recipes_cases.run(*ask) == 0
     assert "probability" in capsys.readouterr().out
+
+
+def test_exchanges_of_an_index_doubt_words(index, tmp_path, capsys):
+    data = "scenes:images=200"
+    assert recipes_cases.run("index", "--output", index, "--calibrate", data, "--words") == 0
+    assert "a word is doubted where another gains more than" in capsys.readouterr().out
+    picture = next((index / "pictures").glob("*.png"))
+    ask = ("explain", index / "model", picture, "a red circle", "--index", index)
+    assert (
+        recipes_cases.run(*ask, "--json", tmp_path / "e.json", "--output", tmp_path / "e.html") == 0
+    )
+    assert "scores better by more than" in capsys.readouterr().out
+    assert "Function words" in (tmp_path / "e.html").read_text()
+    words = json.loads((tmp_path / "e.json").read_text())["words"]
+    assert [word["doubt"] is None for word in words] == [True, False, False]
+    everything = ("explain", index / "model", "--data", data, "--index", index)
+    assert recipes_cases.run(*everything, "--json", tmp_path / "all.jsonl") == 0
+    assert "have a word whose doubt is 0.5 or more" in capsys.readouterr().out
+    with open_index(index) as opened:
+        service = SearchService(opened)
+        assert describe_missing_heads(service.explainer, service.exchanges) == ""
+        assert service.explain(Image.open(picture), "a red circle").doubts
+    other = recipes_cases.pixel_model(tmp_path / "other")
+    tensors, about = read_tensors(other / "model.safetensors", "a model")
+    changed = {name: 2 * one for name, one in tensors.items()}
+    write_tensors(other / "model.safetensors", changed, about)
+    assert recipes_cases.run("explain", other, *ask[2:]) == 2
+    assert "was calibrated with another model" in capsys.readouterr().err
+
+
+def test_exchanges_are_asked_of_a_calibrated_index(index, capsys):
+    ask = ("explain", index / "model", "x.png", "a red circle", "--index", index)
+    assert recipes_cases.run(*ask) == 2
+    assert "has no exchanges of words; make them with" in capsys.readouterr().err
+    assert recipes_cases.run("index", "--output", index, "--words") == 2

@@ -93,6 +93,41 @@ def test_drop_a_picture_and_find_similar_ones(opened, plain):
     clean(opened, plain)
 
 
+def test_a_query_has_an_address_and_the_back_button_returns_to_it(opened, plain):
+    def shown() -> list[str]:
+        until(opened, "document.querySelector('#told').textContent.includes('for')")
+        return opened.locator("#found img").evaluate_all("all => all.map(i => i.dataset.of)")
+
+    opened.goto(plain)
+    search(opened, "a red dog & cat")
+    first, address = shown(), opened.url
+    assert address == f"{plain}?text=a+red+dog+%26+cat"
+    search(opened, "a blue square")
+    second = shown()
+    opened.locator("#found button").first.click()
+    opened.click("#similar")
+    until(opened, "document.querySelector('#told').textContent.includes('is like')")
+    assert opened.url.startswith(f"{plain}?id=")
+    drop(opened, "new.png", "image/png", content(painted(5)))
+    until(opened, "document.querySelector('#told').textContent.includes('new.png')")
+    assert opened.url == plain  # a visitor's picture has no address
+    opened.go_back()
+    until(opened, "document.querySelector('#told').textContent.includes('is like')")
+    opened.go_back()
+    until(opened, "document.querySelector('#told').textContent.includes('blue')")
+    assert (opened.input_value("#text"), shown()) == ("a blue square", second)
+    opened.go_back()
+    until(opened, "document.querySelector('#told').textContent.includes('red dog')")
+    assert shown() == first
+    opened.go_back()  # to the page before any query
+    until(opened, "document.querySelectorAll('#found li').length === 0")
+    assert opened.input_value("#text") == ""
+    opened.goto(f"{address}&find=captions")
+    until(opened, "document.querySelector('#told').textContent.includes('red dog')")
+    assert opened.input_value("#text") == "a red dog & cat"
+    clean(opened, plain)
+
+
 @pytest.mark.parametrize(("probability", "told"), [(0.12, True), (0.8, False), (None, False)])
 def test_the_page_says_that_nothing_matches(opened, plain, probability, told):
     one = {"id": "a.png", "score": 0.1, "caption": "a dog", "image": "a.png"}

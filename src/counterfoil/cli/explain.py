@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, final
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.evaluation.exchanges import WordExchanges
     from counterfoil.evaluation.explain import ExplainConfig, Explanation
     from counterfoil.evaluation.explanation_page import ExplainedCard
     from counterfoil.model import Model
@@ -65,6 +66,12 @@ def explain(
     caption: Annotated[str | None, typer.Argument(help="Caption to explain.")] = None,
     split: Split = "test",
     threshold: Threshold = 0.5,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            help="Index calibrated with --words: doubts words that others in their place beat."
+        ),
+    ] = None,
     alternatives: Annotated[
         int, typer.Option(min=1, help="Corrections shown of each doubted word.")
     ] = 3,
@@ -79,10 +86,11 @@ def explain(
     """Find wrong words of a caption and correct them; or of all captions of a data set."""
     from counterfoil.evaluation.explain import ExplainConfig
 
+    exchanges = None if index is None else _exchanges(index)
     if image is not None:
         refuse(context, ("split", "top", "resume"), "with --data alone")
     refuse_without(context, "data", ("features", "images", "corrections", "split"))
-    config = ExplainConfig(threshold=threshold, corrections=alternatives)
+    config = ExplainConfig(threshold, alternatives, exchanges)
     source = data.source(default="")
     outputs = ExplainOutputs(page, json, resume)
     if image is None and data.data is not None:
@@ -93,6 +101,35 @@ def explain(
         )
     else:
         explain_one(model, image, caption, source if data.data else None, config, outputs)
+
+
+def _exchanges(index: Path) -> WordExchanges:
+    from counterfoil.evaluation.exchanges import WordExchanges
+
+    exchanges = WordExchanges.read(index)
+    if exchanges is None:
+        raise ValueError(
+            f"{index} has no exchanges of words; make them with `counterfoil index --output "
+            f"{index} --calibrate DATA --words`"
+        )
+    return exchanges
+
+
+def _open_model(name: str, config: ExplainConfig) -> Model:
+    """Open a model; refuse exchanges that were measured with another one."""
+    from counterfoil.evaluation.explain import has_doubt_head
+    from counterfoil.model import load_model
+
+    model = load_model(name)
+    if config.exchanges is not None:
+        if has_doubt_head(model.model):
+            raise ValueError(f"{name} has a head that doubts words; leave out --index")
+        if config.exchanges.model != model.identity():
+            raise ValueError(
+                f"the index of --index was calibrated with another model than {name}; name its "
+                "model, or an index of this one"
+            )
+    return model
 
 
 @final
@@ -130,7 +167,6 @@ def explain_one(
     from counterfoil.data.images import is_picture_name, open_picture
     from counterfoil.evaluation import explain as explaining
     from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
-    from counterfoil.model import load_model
 
     outputs.check()
     distributed.init()
@@ -144,7 +180,7 @@ def explain_one(
             f"{image!r} is no picture; give the path of one, or name with --data the data whose "
             "image it is"
         )
-    model = load_model(model_name)
+    model = _open_model(model_name, config)
     explanation = explaining.explain(
         model,
         image if dataset is not None or picture is None else picture,
@@ -152,15 +188,17 @@ def explain_one(
         dataset=dataset,
         threshold=config.threshold,
         corrections=config.corrections,
+        exchanges=config.exchanges,
     )
     if distributed.rank():
         return
     card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
-    _print_missing_heads(model)
+    _print_method(model, config)
     print_caption(card)
     if outputs.page is not None:
         title = headline(explanation, config.threshold)
-        _write_page(outputs.page, model, "A caption explained", title, [card])
+        method = _method(model, config)
+        _write_page(outputs.page, method, "A caption explained", title, [card])
     if outputs.json is not None:
         write_json(outputs.json, {"model": model_name, "image": image, **explanation.to_dict()})
         output(f"{outputs.json}")
@@ -182,22 +220,18 @@ def explain_many(
         explain_dataset,
         has_doubt_head,
     )
-    from counterfoil.model import load_model
 
     outputs.check()
     distributed.init()
     dataset = source.split(split)
-    model = load_model(model_name)
-    by_doubt = has_doubt_head(model.model)  # otherwise by score, the lowest first
+    model = _open_model(model_name, config)
+    by_doubt = (
+        has_doubt_head(model.model) or config.exchanges is not None
+    )  # otherwise by score, the lowest first
     lines_file = None if distributed.rank() else outputs.json
     checkpoint = None
     if lines_file is not None:
-        facts = {
-            "model": model.identity(),
-            "data": dataset.fingerprint,
-            "threshold": config.threshold,
-            "corrections": config.corrections,
-        }
+        facts = _facts(model, dataset, config)
         checkpoint = ExplanationCheckpoint(lines_file, facts, resume=outputs.resume)
     captions = doubted = truncated = 0
     lines: list[tuple[float, bytes]] = []  # suspicion, JSON
@@ -240,8 +274,23 @@ def explain_many(
                 f"{doubted:,} of {captions:,} captions ({100 * doubted / captions:.1f} %) have a "
                 f"word whose doubt is {config.threshold:g} or more."
             )
-        _show_ranking(model, dataset, best, (summary, protocol), config.threshold, outputs)
+        _show_ranking(model, dataset, best, (summary, protocol), config, outputs)
     return [explanation for _, _, explanation in best]
+
+
+def _facts(model: Model, dataset: ImageTextDataset, config: ExplainConfig) -> dict[str, object]:
+    """What stored explanations depend on."""
+    from counterfoil.core.config import digest
+
+    facts: dict[str, object] = {
+        "model": model.identity(),
+        "data": dataset.fingerprint,
+        "threshold": config.threshold,
+        "corrections": config.corrections,
+    }
+    if config.exchanges is not None:
+        facts["exchanges"] = digest(asdict(config.exchanges))
+    return facts
 
 
 def _show_ranking(
@@ -249,7 +298,7 @@ def _show_ranking(
     dataset: ImageTextDataset,
     best: Sequence[Ranked],
     sentences: tuple[str, str],
-    threshold: float,
+    config: ExplainConfig,
     outputs: ExplainOutputs,
 ) -> None:
     """Print the ranking, write the page, and name the files."""
@@ -261,15 +310,17 @@ def _show_ranking(
         image = int(dataset.text_to_image[row])
         picture = _open_picture(dataset, image) if outputs.page is not None else None
         shown = picture_of(dataset.image_ids[image], picture)
-        cards.append(ExplainedCard(shown, explanation, threshold, place))
-    _print_missing_heads(model)
+        cards.append(ExplainedCard(shown, explanation, config.threshold, place))
+    _print_method(model, config)
     print_ranking(cards)
     for sentence in filter(None, sentences):
         output(sentence)
     summary, protocol = sentences
     if outputs.page is not None:
         headline = summary or f"The {len(cards):,} captions that fit least."
-        _write_page(outputs.page, model, "Suspicious captions", headline, cards, protocol)
+        _write_page(
+            outputs.page, _method(model, config), "Suspicious captions", headline, cards, protocol
+        )
     if outputs.json is not None:
         output(f"{outputs.json}")
 
@@ -278,18 +329,31 @@ def _open_picture(dataset: ImageTextDataset, row: int) -> Image.Image | None:
     return dataset.pictures.open(row) if dataset.pictures else None
 
 
-def _print_missing_heads(model: Model) -> None:
+def _print_method(model: Model, config: ExplainConfig) -> None:
     from counterfoil.core.console import output
     from counterfoil.evaluation.explain import describe_missing_heads, has_doubt_head
 
-    if missing := describe_missing_heads(model):
+    if exchanges := config.exchanges:
+        output(
+            "a word is doubted where another in its place scores better by more than "
+            f"{exchanges.noise:.3f}, as in 5 % of {exchanges.words:,} words of true captions"
+        )
+    elif missing := describe_missing_heads(model):
         doubts = has_doubt_head(model.model)
         output(f"{missing}; {'nothing is corrected' if doubts else 'words are left out instead'}")
 
 
+def _method(model: Model, config: ExplainConfig) -> str:
+    """The model, and how it explains."""
+    from counterfoil.evaluation.explain import describe_missing_heads
+
+    lacking = describe_missing_heads(model, config.exchanges)
+    return "; ".join(filter(None, (model.name, lacking)))
+
+
 def _write_page(
     path: Path,
-    model: Model,
+    method: str,
     title: str,
     headline: str,
     cards: Sequence[ExplainedCard],
@@ -297,11 +361,10 @@ def _write_page(
 ) -> None:
     from counterfoil.core.console import output
     from counterfoil.core.io import write_text
-    from counterfoil.evaluation.explain import describe_missing_heads
     from counterfoil.evaluation.explanation_page import render_explanations
     from counterfoil.pipelines.state import current_provenance
 
-    protocol = "; ".join(filter(None, (model.name, data, describe_missing_heads(model))))
+    protocol = "; ".join(filter(None, (method, data)))
     page = render_explanations(
         cards, title=title, headline=headline, protocol=protocol, provenance=current_provenance()
     )

@@ -68,6 +68,14 @@ Calibrate = Annotated[
     ),
 ]
 
+CalibrateWords = Annotated[
+    bool,
+    typer.Option(
+        "--words",
+        help="Calibrate which words other words beat, too: `explain --index`, `serve` doubt words.",
+    ),
+]
+
 DATA_OPTIONS = (
     "features",
     "images",
@@ -117,9 +125,11 @@ def index(
     delete: Delete = None,
     strict: Strict = False,
     calibrate: Calibrate = None,
+    words: CalibrateWords = False,
     verify: Verify = False,
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""
+    refuse_without(context, "calibrate", ("words",))
     if model is None or data is None or delete:
         if model is not None or add:
             raise ValueError(
@@ -133,7 +143,7 @@ def index(
         if delete:
             _delete(folder, delete)
         if calibrate is not None:
-            _calibrate(folder, DataOptions(calibrate, features, images).source())
+            _calibrate(folder, DataOptions(calibrate, features, images).source(), words)
         if verify:
             _verify(folder)
         _describe(folder)
@@ -165,7 +175,7 @@ def index(
             opened_model, dataset, folder, backend=name, address=address or "", half=half
         ).close()
     if calibrate is not None:
-        _calibrate(folder, DataOptions(calibrate, features, images).source())
+        _calibrate(folder, DataOptions(calibrate, features, images).source(), words)
     _describe(folder)
 
 
@@ -191,13 +201,21 @@ def _delete(folder: Path, item_ids: list[str]) -> None:
         output(f"deleted {_counts(opened.delete(item_ids))}")
 
 
-def _calibrate(folder: Path, source: DataSource) -> None:
+def _calibrate(folder: Path, source: DataSource, words: bool) -> None:
     from counterfoil.core.console import output
     from counterfoil.search.index import open_index
 
     with open_index(folder) as opened:
-        fitted = opened.calibrate(source.split("dev"))
+        dev = source.split("dev")
+        fitted = opened.calibrate(dev)
         output(f"calibrated on {fitted.captions:,} captions of {source.data}, dev")
+        if words:
+            exchanges = opened.calibrate_words(dev, source.open().texts)
+            output(
+                f"a word is doubted where another gains more than {exchanges.noise:.3f}, as 5 % of "
+                f"{exchanges.words:,} words of true captions do; doubts are probabilities where "
+                f"{100 * exchanges.prior:.0f} % of the words are wrong"
+            )
 
 
 def _describe(folder: Path) -> None:

@@ -1,8 +1,9 @@
 """Word-level explanations: which words of a caption do not match the image, and corrections.
 
 A model with word heads (TAGS-DC) predicts how likely each word is wrong and which word belongs
-there. For any other model the change of the score when a word is left out is reported. That
-explains the score, not the word: where two words are wrong, leaving out either may change little.
+there. For any other model, `WordExchanges` doubt the words that others in their place score better
+than. Without them the change of the score when a word is left out is reported, which explains the
+score, not the word: where two words are wrong, leaving out either may change little.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import Processor
 from counterfoil.data.tokenizers import Tokenizer, pack_tokens, word_spans
+from counterfoil.evaluation.exchanges import (
+    Exchange,
+    WordExchanges,
+    best_exchanges,
+    score_captions,
+)
 from counterfoil.evaluation.word_heads import (
     ImageSentences,
     RankedReplacements,
@@ -50,7 +57,6 @@ if TYPE_CHECKING:
 
 DOUBT_THRESHOLD = 0.5  # TAGS-DC, section 4.4
 CAPTION_BATCH = 256  # captions explained together, and per part of a checkpoint
-OCCLUSION_BATCH = 256  # sentences scored together
 
 
 @final
@@ -59,7 +65,7 @@ class WordCorrection:
     """A word that may replace another."""
 
     text: str  # spelled for its place in the caption
-    chance: float  # probability, in 0..1
+    chance: float  # probability, in 0..1; of exchanges the doubt that this one alone would give
 
 
 @final
@@ -71,10 +77,11 @@ class ExplainedWord:
         text: the word.
         start: its first character in the caption.
         stop: the character after its last.
-        doubt: probability that it is wrong, in 0..1; None without a doubt head.
-        gain: score of the caption without the word, less its score; None with a doubt head.
+        doubt: how likely it is wrong, in 0..1; None without a doubt head and exchanges.
+        gain: score of the caption without the word, or with the best exchange of it, less its
+            score; None with a doubt head.
         kept: probability of the word itself under the correction head; None unless doubted.
-        corrections: other words, by falling probability.
+        corrections: other words, the most likely first.
     """
 
     text: str
@@ -137,6 +144,7 @@ class ExplainConfig:
 
     threshold: float = DOUBT_THRESHOLD  # doubt from which a word counts as wrong
     corrections: int = 3  # shown per doubted word
+    exchanges: WordExchanges | None = None  # for a model without a doubt head
 
 
 @overload
@@ -148,6 +156,7 @@ def explain(
     dataset: ImageTextDataset | None = None,
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
+    exchanges: WordExchanges | None = None,
 ) -> Explanation: ...
 @overload
 def explain(
@@ -158,6 +167,7 @@ def explain(
     dataset: ImageTextDataset | None = None,
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
+    exchanges: WordExchanges | None = None,
 ) -> list[Explanation]: ...
 def explain(
     model: Model,
@@ -167,6 +177,7 @@ def explain(
     dataset: ImageTextDataset | None = None,
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
+    exchanges: WordExchanges | None = None,
 ) -> Explanation | list[Explanation]:
     """Explain word by word how captions match an image.
 
@@ -177,6 +188,7 @@ def explain(
         dataset: holds the image.
         threshold: doubt from which a word counts as wrong.
         corrections: proposed for each doubted word, at most.
+        exchanges: of `fit_exchanges`, by which words of a model without a doubt head are doubted.
 
     Returns:
         An explanation, or a list of them for several captions.
@@ -194,7 +206,7 @@ def explain(
         images = _encode_images(model, processor, dataset, rows)
     else:
         images = model.encode([Path(image) if isinstance(image, str) else image])
-    config = ExplainConfig(threshold=threshold, corrections=corrections)
+    config = ExplainConfig(threshold=threshold, corrections=corrections, exchanges=exchanges)
     same_image = torch.zeros(len(captions), dtype=torch.long)
     explanations = explain_pairs(model, images, captions, same_image, config)
     for explanation in explanations:
@@ -250,7 +262,7 @@ def explain_dataset(
 def explain_pairs(
     model: Model, images: Embeddings, captions: Sequence[str], image: Tensor, config: ExplainConfig
 ) -> list[Explanation]:
-    """Explain N captions by word heads where the model has them, otherwise by occlusion.
+    """Explain N captions by word heads, otherwise by exchanges if there are, or by occlusion.
 
     `image` (N,) is the row of each caption's image.
     """
@@ -266,9 +278,14 @@ def explain_pairs(
             threshold=config.threshold,
             corrections=config.corrections,
         )
-    explanations = explain_by_occlusion(
-        model.model, processor.process_texts, images, captions, image=image
-    )
+    if config.exchanges is not None:
+        explanations = explain_by_exchange(
+            model.model, processor.process_texts, images, captions, image=image, config=config
+        )
+    else:
+        explanations = explain_by_occlusion(
+            model.model, processor.process_texts, images, captions, image=image
+        )
     ends = _truncations(processor.tokenizer, captions)
     return [replace(each, unread=end) for each, end in zip(explanations, ends, strict=True)]
 
@@ -283,8 +300,10 @@ def has_correction_head(model: RetrievalModel) -> bool:
     return isinstance(model, WordHeadModel) and WordHead.CORRECT in model.word_heads
 
 
-def describe_missing_heads(model: Model) -> str:
-    """The word heads that a model lacks, in a clause; "" where it has both."""
+def describe_missing_heads(model: Model, exchanges: WordExchanges | None = None) -> str:
+    """The word heads that a model lacks, in a clause; "" where it has both or needs none."""
+    if exchanges is not None and not has_doubt_head(model.model):
+        return ""
     heads = {"doubts": has_doubt_head, "corrects": has_correction_head}
     missing = [name for name, has_head in heads.items() if not has_head(model.model)]
     if not missing:
@@ -361,13 +380,7 @@ def explain_by_occlusion(
         for variant in (text, *(without_word(text, *word) for word in own))
     ]
     counts = torch.tensor([1 + len(own) for own in words], dtype=torch.long)
-    device = next(model.parameters()).device
-    variant_rows, scores = rows.repeat_interleave(counts), list[float]()
-    with evaluation_mode([model]):
-        for start in range(0, len(variants), OCCLUSION_BATCH):
-            part = slice(start, start + OCCLUSION_BATCH)
-            texts = model.encode_texts(read(variants[part]).to(device))
-            scores += model.score_pairs(images.rows(variant_rows[part]).to(device), texts).tolist()
+    scores = score_captions(model, read, images, variants, rows.repeat_interleave(counts))
     explanations, left = [], iter(scores)
     for text, own in zip(captions, words, strict=True):
         score, *reduced = islice(left, 1 + len(own))
@@ -378,6 +391,71 @@ def explain_by_occlusion(
         )
         explanations.append(Explanation(text, score, gains))
     return explanations
+
+
+def explain_by_exchange(
+    model: RetrievalModel,
+    read: Callable[[Sequence[str]], ModalityBatch],
+    images: Embeddings,
+    captions: Sequence[str],
+    *,
+    image: Tensor | None = None,
+    config: ExplainConfig,
+) -> list[Explanation]:
+    """Explain captions by exchanges of their words; for any model.
+
+    Words without candidates and function words have no doubt. The corrected caption is that of the
+    exchange that gains most, if its word is doubted.
+
+    Args are those of `explain_by_heads`; `read` tokenizes captions for the model, and the exchanges
+    are those of the configuration.
+
+    Raises:
+        ValueError: a score is not a number.
+    """
+    exchanges = config.exchanges
+    assert exchanges is not None
+    rows = torch.arange(len(captions)) if image is None else image.cpu()
+    results = best_exchanges(model, read, images, captions, rows, exchanges.similar)
+    explanations = []
+    for caption, (score, words) in zip(captions, results, strict=True):
+        _check_number(caption, score, *(best.gain for _, (best, *_) in words))
+        tried = {word.start: options for word, options in words}
+        explained = []
+        for start, stop in word_spans(caption):
+            word = ExplainedWord(caption[start:stop], start, stop)
+            if options := tried.get(start):
+                word = _exchanged_word(word, options, exchanges, config)
+            if is_word(word.text):
+                explained.append(word)
+        best = max((options[0] for _, options in words), key=lambda one: one.gain, default=None)
+        corrected = None
+        if best is not None and exchanges.doubt(best.gain) >= config.threshold:
+            corrected = CorrectedCaption(
+                best.variant.caption, score + best.gain, best.variant.spans
+            )
+        explanations.append(Explanation(caption, score, tuple(explained), corrected))
+    return explanations
+
+
+def _exchanged_word(
+    word: ExplainedWord,
+    options: Sequence[Exchange],
+    exchanges: WordExchanges,
+    config: ExplainConfig,
+) -> ExplainedWord:
+    doubts = [exchanges.doubt(option.gain) for option in options]
+    better = [
+        WordCorrection(option.variant.word, doubt)
+        for option, doubt in zip(options, doubts, strict=True)
+        if doubt >= config.threshold
+    ]
+    return replace(
+        word,
+        doubt=doubts[0],
+        gain=options[0].gain,
+        corrections=tuple(better[: config.corrections]),
+    )
 
 
 def without_word(text: str, start: int, stop: int) -> str:

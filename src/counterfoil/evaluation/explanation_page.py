@@ -24,6 +24,11 @@ GAIN_NOTE = (
     "left out. The content word that gains most has the deepest colour; function words have none. "
     "That explains the score; it is no probability that a word is wrong."
 )
+EXCHANGE_NOTE = (
+    "A word is doubted where another one in its place scores better by more than in 95 % of the "
+    "words of true captions. Words that count as wrong show how sure that is, and better words. "
+    "Function words, and words that captions rarely use, are not exchanged."
+)
 PICTURE_SIDE = 448  # pixels; displayed at half that
 
 
@@ -97,7 +102,7 @@ def render_explanations(
         "title": title,
         "headline": headline,
         "protocol": protocol,
-        "note": DOUBT_NOTE if not cards or cards[0].explanation.doubts else GAIN_NOTE,
+        "note": note(cards[0].explanation) if cards else DOUBT_NOTE,
         "measure": measure(cards[0].explanation) if cards else "",
         "cards": cards,
         "provenance": provenance,
@@ -108,6 +113,14 @@ def render_explanations(
 def picture_of(name: str, picture: Image.Image | None) -> PageItem:
     """An image by its name, with a thumbnail where there is a picture."""
     return PageItem(name, None if picture is None else thumbnail(picture, PICTURE_SIDE))
+
+
+def note(explanation: Explanation) -> str:
+    """How the words' numbers are made and read."""
+    if not explanation.doubts:
+        return GAIN_NOTE
+    exchanged = any(word.gain is not None for word in explanation.words)
+    return EXCHANGE_NOTE if exchanged else DOUBT_NOTE
 
 
 def measure(explanation: Explanation) -> str:

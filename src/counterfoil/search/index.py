@@ -53,6 +53,7 @@ from counterfoil.search.vector_index import (
 )
 
 if TYPE_CHECKING:
+    from counterfoil.evaluation.exchanges import WordExchanges
     from counterfoil.model import Model
 
 
@@ -211,6 +212,33 @@ class SearchIndex:
         hits = self.search_many([caption], top_k, find=find)[0]
         low = min_probability or 0
         return [hit for hit in hits if hit.probability is None or hit.probability >= low]
+
+    @cached_property
+    def exchanges(self) -> WordExchanges | None:
+        """Exchanges of words for explanations; None if `calibrate_words` was never called."""
+        from counterfoil.evaluation.exchanges import WordExchanges  # a search needs no grammar
+
+        return WordExchanges.read(self.folder)
+
+    def calibrate_words(
+        self, dataset: ImageTextDataset, vocabulary: Sequence[str] | None = None
+    ) -> WordExchanges:
+        """Measure how much exchanges of words gain in true captions, and write it into the index.
+
+        Args:
+            dataset: true captions with their images, which the model was not trained on.
+            vocabulary: captions whose words are exchanged; by default those of the data set.
+
+        Raises:
+            ValueError: as `fit_exchanges` does.
+        """
+        from counterfoil.evaluation.exchanges import fit_exchanges
+
+        exchanges = fit_exchanges(self.model, dataset, vocabulary=vocabulary)
+        if distributed.rank() == 0:
+            exchanges.write(self.folder)
+        self.__dict__["exchanges"] = exchanges
+        return exchanges
 
     def calibrate(self, dataset: ImageTextDataset) -> Calibration:
         """Fit the probability that a found image matches a caption, and write it into the index.

@@ -216,7 +216,7 @@ class SearchServer(Collector):
             model=service.name,
             reranker=service.reranker_name,
             explainer=explainer.name,
-            lacking=describe_missing_heads(explainer),
+            lacking=describe_missing_heads(explainer, service.exchanges),
         )
 
     async def health(self) -> Health:
@@ -317,7 +317,7 @@ class SearchServer(Collector):
             doubts=explanation.doubts,
             threshold=DOUBT_THRESHOLD,
             explainer=explainer.name,
-            lacking=describe_missing_heads(explainer),
+            lacking=describe_missing_heads(explainer, self._service.exchanges),
         )
 
     @contextmanager

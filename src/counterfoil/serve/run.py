@@ -64,7 +64,7 @@ def serve(
         if service.reranker is not None:
             name, depth = service.reranker.model.name, service.reranker.depth
             output(f"{name} puts the first {depth} results in order")
-        if lacks := describe_missing_heads(service.explainer):
+        if lacks := describe_missing_heads(service.explainer, service.exchanges):
             output(f"{lacks}; words are left out instead, and --explainer names another model")
         if not limits.local and limits.key is None:
             output(f"anyone who reaches {limits.host} can search; --key-file sets an API key")

@@ -84,6 +84,8 @@ class SearchService:
         model = explainer or index.model
         self.explainer = replace(model, name=_public_name(model, index.folder))
         text_processor(self.explainer)
+        # exchanges are measured for the model of the index alone
+        self.exchanges = index.exchanges if explainer is None else None
         self.reranker = reranker and _checked(reranker, index)
         self._rows = self._images.rows  # a property that reads the index
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
@@ -199,7 +201,7 @@ class SearchService:
     def explain(self, image: ImageInput, caption: str) -> Explanation:
         """Explanation of a caption of a picture, or of an image of the index."""
         dataset = self._dataset if isinstance(image, str) else None
-        return explain(self.explainer, image, caption, dataset=dataset)
+        return explain(self.explainer, image, caption, dataset=dataset, exchanges=self.exchanges)
 
     def image_input(
         self, name: str, open_file: Callable[[Path], Image.Image] = open_picture

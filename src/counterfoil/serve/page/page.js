@@ -145,6 +145,30 @@
     }
     return item;
   };
+  // the query stands in the address: it can be shared, and the back button returns to it
+  const remember = (query) => {
+    const words = new URLSearchParams(query);
+    if (kind() !== "images") words.set("find", kind());
+    const address = query ? `?${words}` : "";
+    if (address !== location.search) history.pushState(null, "", address || location.pathname);
+  };
+  const restore = () => {
+    const words = new URLSearchParams(location.search), text = words.get("text") || "", id = words.get("id");
+    if (find("why").open) find("why").close();
+    choose(words.get("find") === "captions" ? "captions" : "images");
+    find("text").value = text;
+    if (text) say(text);
+    else if (id) similar(id);
+    else {
+      latest += 1;
+      giveUp("search", "similar");
+      asked = {};
+      document.body.classList.remove("busy");
+      find("given").hidden = true;
+      for (const place of ["told", "wrong"]) find(place).textContent = "";
+      list([], kind());
+    }
+  };
   const shownPicture = () => (asked.file ? explains && { file: asked.file } : asked.id ? { id: asked.id } : null);
 
   const give = (file) => {
@@ -154,6 +178,7 @@
       return;
     }
     asked = { file };
+    remember(); // a picture of the visitor has no address
     find("given").hidden = false;
     if (find("given-picture").src.startsWith("blob:")) URL.revokeObjectURL(find("given-picture").src);
     find("given-picture").src = URL.createObjectURL(file);
@@ -162,11 +187,13 @@
   };
   const say = (text) => {
     asked = { text };
+    remember(asked);
     find("given").hidden = true;
     search("search", { text }, `“${text}”`);
   };
   const similar = (id) => {
     asked = { id };
+    remember(asked);
     find("given").hidden = true;
     search("similar", { id }, kind() === "captions" ? `the picture ${id}` : `what is like ${id}`);
   };
@@ -222,8 +249,11 @@
   const judged = (plain) => {
     return plain.words.map((word) => {
       if (plain.doubts) {
-        const doubted = word.doubt >= plain.threshold;
-        return { ...word, doubted, fits: !doubted, depth: doubted ? word.doubt : 1 - word.doubt / plain.threshold, number: percent(word.doubt) };
+        const known = word.doubt !== null, doubted = known && word.doubt >= plain.threshold;
+        // that no exchange beats a word does not say that it matches: only heads do
+        const fits = known && !doubted && word.gain === null;
+        const depth = doubted ? word.doubt : fits ? 1 - word.doubt / plain.threshold : 0;
+        return { ...word, doubted, fits, depth, number: known ? percent(word.doubt) : "" };
       }
       // a score that changes without a word does not say whether the word is wrong: no claim
       return { ...word, doubted: false, fits: false, depth: 0, number: word.gain === null ? "" : signed(word.gain) };
@@ -245,7 +275,9 @@
       at = word.stop;
     }
     said.append(signs.slice(at).join(""));
-    find("legend").textContent = plain.doubts
+    find("legend").textContent = words.some((word) => word.doubt !== null && word.gain !== null)
+      ? "Underlined words are doubted: another word in their place scores better by more than is usual in true captions."
+      : plain.doubts
       ? "Underlined words are doubted, with the probability that they are wrong; green ones match."
       : "The table says how the score changes without each word. That does not say which words match and which are wrong.";
     find("corrected").hidden = !plain.corrected;
@@ -335,5 +367,6 @@
       ? `Words are explained by leaving each out and scoring again: ${plain.lacking}.`
       : `Words are doubted and corrected by ${plain.explainer}.`;
   };
-  hello().catch(() => { find("wrong").textContent = "The server cannot be reached. Is it running?"; });
+  addEventListener("popstate", restore);
+  hello().then(() => { if (location.search) restore(); }).catch(() => { find("wrong").textContent = "The server cannot be reached. Is it running?"; });
 })();
