@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import recipes_cases
+from counterfoil.cli import main
 from counterfoil.core.io import NoRoom, atomic_write, check_room, new_array, write_array
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="limits of files are those of Unix")
@@ -47,6 +48,26 @@ def test_a_file_that_grows_too_large_is_a_sentence(tmp_path, small_files):
 def test_more_than_the_disk_has_is_refused(tmp_path):
     with pytest.raises(NoRoom, match=r"it takes 1000.0 TB, and .* free on its disk"):
         check_room(tmp_path / "x", 10**15)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "vsepp-scenes", "--smoke", "--data", "scenes:images=60"),
+        ("mine", "MODEL", "--data", "scenes:images=200", "--split", "all", "--texts", "500"),
+    ],
+    ids=["run", "mine"],
+)
+def test_long_work_is_refused_before_it_begins(words, tmp_path, monkeypatch, capsys):
+    model = tmp_path / "model"
+    recipes_cases.pixel_model(model)
+    monkeypatch.setattr("counterfoil.core.io._largest_file", lambda: 100_000)
+    words = [str(model) if word == "MODEL" else word for word in words]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 2
+    shown = capsys.readouterr().err
+    assert "cannot be written: it takes" in shown.splitlines()[-1]
+    assert "epoch 1" not in shown
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 
 def command(*words: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:

@@ -42,6 +42,20 @@ def test_the_lock_of_a_run_is_held_until_its_end(tmp_path, capsys):
     assert not folder.exists()
 
 
+def test_the_lock_of_a_sweep(tmp_path, capsys):
+    words = (
+        "sweep",
+        "vsepp-scenes",
+        "--over",
+        "online.rate=1e-3,1e-4",
+        "--data",
+        "scenes:images=60",
+    )
+    with write_lock(tmp_path / "x" / ".lock", tmp_path / "x"):
+        assert main([*words, "--output", str(tmp_path / "x")]) == 2
+    assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
+
+
 def test_a_finished_run_needs_no_lock(tmp_path, capsys):
     folder = tmp_path / "run"
     words = ("run", "vsepp-scenes", "--smoke", "--data", "scenes:images=60", "--output", folder)

@@ -22,7 +22,7 @@ import torch
 from counterfoil.core import distributed
 from counterfoil.core.config import parse_choice
 from counterfoil.core.console import console, output
-from counterfoil.core.io import parsing, read_json, write_json
+from counterfoil.core.io import parsing, read_json, write_json, write_lock
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import METRICS, without_models
 from counterfoil.model import MODEL, read_card
@@ -334,6 +334,13 @@ def run_grid(
     dataset = source.open()
     data = data_contents(dataset)
     grid = _GridRun(search, source, folder, grid_jobs(search, data), dataset, data, deadline)
+    run.check_run_folder(folder)
+    # of two searches in one folder the second is refused
+    with distributed.on_rank_0(write_lock(folder / ".lock", folder)):
+        return _run_grid(grid, resume=resume, test=test)
+
+
+def _run_grid(grid: _GridRun, *, resume: bool, test: bool) -> bool:
     grid.check(resume=resume, test=test)
     distributed.barrier()  # no process starts before all have checked the folder
     if not grid.train(resume=resume):
@@ -344,11 +351,11 @@ def run_grid(
             f"no point can be trained; of the first: {next(iter(grid.failed.values()))}"
         )
     if test:
-        tests = grid.test(_values(search, results["points"][results["ranked"][0]]))
+        tests = grid.test(_values(grid.search, results["points"][results["ranked"][0]]))
         if tests is None:
             return False
         results["tests"] = tests
-    _analysis(search, results).publish(folder / PAGE)
+    _analysis(grid.search, results).publish(grid.folder / PAGE)
     return True
 
 
@@ -369,7 +376,6 @@ class _GridRun:
 
     def check(self, *, resume: bool, test: bool) -> None:
         """Refuse a folder of another search, and any stage that cannot run, before the first."""
-        run.check_run_folder(self.folder)
         if (self.folder / RESULTS).exists():
             saved = read_json(self.folder / RESULTS, "the results of a sweep")
             current = self.search.recipe.name, self.search.compared, self.data

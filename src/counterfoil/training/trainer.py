@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from counterfoil.core import distributed
 from counterfoil.core.config import Config, digest
 from counterfoil.core.console import info, progress, warn
+from counterfoil.core.io import check_room
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Role
 from counterfoil.data.batching import BatchSampler, ImagePartition, Positives
@@ -355,6 +356,9 @@ def fit(
     checkpoints = CheckpointFolder(folder / "checkpoints", key)
     loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
     _warn_long_warmup(plan, loop.total)
+    trained = sum(value.nbytes for value in step.parameters() if value.requires_grad)
+    moments = 2 if plan.optimiser.rule.startswith("adam") else 0
+    check_room(folder / "checkpoints", (1 + moments) * trained)  # of a checkpoint, at least
     return loop.run(folder / "metrics.jsonl", resume=resume)
 
 

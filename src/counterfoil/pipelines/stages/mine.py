@@ -13,6 +13,7 @@ import torch
 from counterfoil.core import distributed
 from counterfoil.core.config import Config, parse_literal
 from counterfoil.core.console import info
+from counterfoil.core.io import check_room
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Precision
@@ -195,6 +196,8 @@ def run_mining(
         for names in (stage.using, stage.guides, stage.proposing)
     )
     using += map(load_model, stage.models)
+    listed = len(dataset) * stage.texts + len(dataset.texts) * stage.images
+    check_room(place, 8 * listed)  # a row and a score each
     with stop_watch(left(), EVERY / 60) as watch:
         store, members = mine_store(
             using,
