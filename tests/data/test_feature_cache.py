@@ -151,12 +151,12 @@ def test_a_large_data_set_makes_few_parts(cache, monkeypatch):
     assert len(list(cache.glob("*/*.npy"))) == 5
 
 
-@pytest.mark.parametrize("name", ["*.npy", "*.json"])
+@pytest.mark.parametrize("name", ["*.npy", "*[!s].json", "*.sums.json"])
 def test_what_is_damaged_is_looked_at_again(cache, name):
     model = Model()
     model.of(scenes(), [0])
     (path,) = cache.glob(f"*/{name}")
-    path.write_bytes(path.read_bytes()[:100])
+    path.write_bytes(path.read_bytes()[:100] if "sums" not in name else b"[1]")
     assert torch.equal(model.of(scenes(), range(40)), wanted(scenes(), range(40)))
     assert model.count == 80
 
@@ -164,7 +164,7 @@ def test_what_is_damaged_is_looked_at_again(cache, name):
 def test_names_and_states_of_other_kinds_are_looked_at_again(cache):
     model = Model()
     model.of(scenes(), [0])
-    (path,) = cache.glob("*/*.json")
+    (path,) = cache.glob("*/*[!s].json")
     for names, states in (([{}] * 40, None), (None, np.zeros((40, 3), np.float32))):
         if names:
             path.write_text(json.dumps(names))

@@ -43,7 +43,7 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, scored: bool) -> None:
         assert ours is None or (torch.equal(ours, theirs) and ours.dtype == theirs.dtype)
     files = {path.name for path in (tmp_path / "lists").iterdir()}
     scores = {"text_scores.npy", "image_scores.npy"} if scored else set()
-    assert files == {"manifest.json", "texts.npy", "images.npy"} | scores
+    assert files == {"manifest.json", "checksums.json", "texts.npy", "images.npy"} | scores
 
 
 def test_a_failed_save_leaves_the_older_store(
@@ -139,12 +139,23 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+def test_another_row_does_not_fit_the_checksums(tmp_path: Path) -> None:
+    made().save(tmp_path / "lists")
+    path = tmp_path / "lists" / "texts.npy"
+    array = np.load(path)
+    array[0, :2] = array[0, [1, 0]]
+    np.save(path, array)
+    with pytest.raises(ValueError, match=r"texts\.npy is damaged: its checksum does not fit; mine"):
+        NegativeStore.open(tmp_path / "lists", fingerprint=CORPUS)
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_store_is_refused_in_one_sentence(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "lists"
     made().save(folder)
     damage, words = BAD[kind]
     damage(folder)
+    (folder / "checksums.json").unlink()  # as stores of 0.1 have none
     with pytest.raises(ValueError, match=words) as caught:
         NegativeStore.open(folder, fingerprint=CORPUS)
     assert "\n" not in str(caught.value)

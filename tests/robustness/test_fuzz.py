@@ -39,11 +39,13 @@ from counterfoil.analysis.true_rate import _read_sheet
 from counterfoil.core.io import write_array, write_json
 from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FEATURES, FeaturesManifest, open_features
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.precomp import open_feature_table
 from counterfoil.data.tokenizers import read_vocabulary
 from counterfoil.data.word_vectors import word_vectors
+from counterfoil.evaluation.exchanges import WordExchanges
 from counterfoil.evaluation.explain import Explanation, ExplanationCheckpoint
 from counterfoil.evaluation.extended import _rated, read_extended
 from counterfoil.evaluation.foils.readers import detect_format, parse_entries, read_rows
@@ -469,6 +471,45 @@ def checkpoint(folder: Path) -> None:
     torch.save({"model": [state, state], "epoch": 3}, folder / "model.pth.tar")
 
 
+def there(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Refuse a file that is missing, as it may be."""
+
+    def reading(folder: Path) -> Any:
+        value = read(folder)
+        if value is None:
+            raise ValueError(f"{folder} has none")
+        return value
+
+    return reading
+
+
+def exchanges(folder: Path) -> None:
+    similar = {"red": ("blue", "green"), "dog": ("cat",)}
+    WordExchanges(similar, 0.25, 12.5, 0.125, 99, "a model").write(folder)
+
+
+def lists(folder: Path) -> None:
+    store = NegativeStore.open(WRITTEN_BY_0_1 / "negatives", fingerprint=train_fingerprint())
+    store.save(folder / "lists")
+
+
+def read_lists(folder: Path) -> Any:
+    opened = NegativeStore.open(folder / "lists", fingerprint=train_fingerprint()).lists
+    return opened.texts, opened.images, opened.text_scores, opened.image_scores
+
+
+def feature_folder(folder: Path) -> None:
+    values = np.random.default_rng(0).random((6, 3, 4), np.float32)
+    np.save(folder / "features.npy", values)
+    manifest = FeaturesManifest(ids=list("abcdef"), kind="float32", model="", settings={})
+    FEATURES.write_manifest(folder, manifest)
+
+
+def read_folder(folder: Path) -> Any:
+    table = open_features(folder)
+    return table.ids, table.features.take(torch.arange(6)).values
+
+
 def read_authors(folder: Path) -> Any:
     found = read_checkpoint(folder / "model.pth.tar")
     return sorted(found.state)
@@ -556,7 +597,10 @@ CASES = {
     "foils": Case(foils, read_foils, only=(".json", ".jsonl", ".csv", ".tsv")),
     "ground truth": Case(ground_truth, read_ground_truth, rounds=2),
     "phrases": Case(phrases, read_phrases, rounds=3),
-    "calibration": Case(calibration, Calibration.read, rounds=2),
+    "calibration": Case(calibration, there(Calibration.read), rounds=2, sealed=True),
+    "exchanges": Case(exchanges, there(WordExchanges.read), rounds=2, sealed=True),
+    "lists": Case(lists, read_lists, rounds=2, only=(".npy",), sealed=True),
+    "feature folder": Case(feature_folder, read_folder, rounds=2, only=(".npy",), sealed=True),
     "metrics": Case(metrics, read_log, rounds=3),
     "evaluation": Case(evaluation, read_evaluation, rounds=3),
     "stage": Case(stage, stage_records),

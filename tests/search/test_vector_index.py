@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterfoil.core import checksums
 from counterfoil.core.io import write_array, write_lock, write_text
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK
@@ -235,7 +236,7 @@ def test_a_changed_byte_is_noticed(tmp_path, end):
 
 
 def test_large_parts_are_sampled_when_opened_and_read_whole_when_verified(tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_index, "_BLOCK", 64)
+    monkeypatch.setattr(checksums, "BLOCK", 64)
     index = empty(tmp_path / "x")
     index.change(images=images(names(999), torch.randn(999, 8)))
     path = tmp_path / "x" / "000000-images.npy"

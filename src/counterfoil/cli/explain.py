@@ -117,18 +117,14 @@ def _exchanges(index: Path) -> WordExchanges:
 
 def _open_model(name: str, config: ExplainConfig) -> Model:
     """Open a model; refuse exchanges that were measured with another one."""
-    from counterfoil.evaluation.explain import has_doubt_head
     from counterfoil.model import load_model
 
     model = load_model(name)
-    if config.exchanges is not None:
-        if has_doubt_head(model.model):
-            raise ValueError(f"{name} has a head that doubts words; leave out --index")
-        if config.exchanges.model != model.identity():
-            raise ValueError(
-                f"the index of --index was calibrated with another model than {name}; name its "
-                "model, or an index of this one"
-            )
+    if config.exchanges is not None and config.exchanges.model != model.identity():
+        raise ValueError(
+            f"the index of --index was calibrated with another model than {name}; name its "
+            "model, or an index of this one"
+        )
     return model
 
 

@@ -21,8 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from counterfoil.core.checksums import checksums, fits
 from counterfoil.core.io import atomic_folder, read_array, read_json, write_array, write_json
 
+CHECKSUMS = "checksums.json"  # of the arrays
 MANIFEST = "manifest.json"
 KIND = "artifact"  # key of the manifest file that names the format; absent in files of 0.1
 
@@ -74,7 +76,9 @@ class ArtifactFormat(Generic[Model]):
                 raise RuntimeError(f"no manifest was written for {folder}")
 
     def write_manifest(self, folder: Path, manifest: Model) -> None:
-        """Write the manifest file; a folder with a manifest counts as written."""
+        """Write checksums of the arrays, and the manifest, which makes the folder complete."""
+        if sums := {path.name: [*checksums(path)] for path in sorted(folder.glob("*.npy"))}:
+            write_json(folder / CHECKSUMS, sums)
         write_json(folder / self.file, {KIND: self.name, **manifest.model_dump(mode="json")})
 
     def save(
@@ -139,9 +143,25 @@ class ArtifactFormat(Generic[Model]):
                 f"{path} holds {array.dtype} of shape {array.shape}, but its manifest promises "
                 f"{np.dtype(dtype)} of shape {shape}; {self.remedy}"
             )
+        self.check_sums(folder, name)
         if finite and not bool(np.isfinite(array).all()):
             raise ValueError(f"{path} holds NaN or infinite numbers; {self.remedy}")
         return array
+
+    def check_sums(self, folder: Path, *names: str) -> None:
+        """Compare arrays with their checksums; folders of earlier versions have none.
+
+        Raises:
+            ValueError: an array is damaged.
+        """
+        if not (folder / CHECKSUMS).is_file():
+            return
+        sums = read_json(folder / CHECKSUMS, "checksums")
+        for name in names:
+            if not isinstance(sums, dict) or not fits(folder / name, sums.get(name)):
+                raise ValueError(
+                    f"{folder / name} is damaged: its checksum does not fit; {self.remedy}"
+                )
 
     def _check_data(self, folder: Path, manifest: Model, fingerprint: str) -> None:
         made_from = getattr(manifest, "corpus")  # noqa: B009  (only some manifests have it)

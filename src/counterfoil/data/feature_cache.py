@@ -22,6 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil.core import distributed
+from counterfoil.core.checksums import SUMS, fits_sums, write_sums
 from counterfoil.core.io import cache_folder, read_array, read_json, write_array, write_json
 from counterfoil.core.resumable import work_through
 from counterfoil.core.types import ModalityBatch
@@ -109,19 +110,23 @@ def _half_if_finite(states: Tensor) -> Array:
 def _parts(folder: Path) -> Iterator[tuple[list[str], Array]]:
     """Names and states of every part; damaged ones are skipped and computed again."""
     for path in sorted(folder.glob("*.json")):
+        if path.name.endswith(SUMS):
+            continue
         try:
             names = read_json(path, "names of pictures")
             states = read_array(path.with_suffix(".npy"), "states of an image tower")
         except ValueError:
             continue
         whole = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        if whole and len(names) == len(states) and states.ndim == 3 and states.dtype.kind == "f":
+        fit = whole and len(names) == len(states) and fits_sums(path.with_suffix(".npy"))
+        if fit and states.ndim == 3 and states.dtype.kind == "f":
             yield names, states
 
 
 def _write(folder: Path, names: Sequence[str], states: Array) -> None:
     name = _name("".join(names))
     write_array(folder / f"{name}.npy", states)
+    write_sums(folder / f"{name}.npy")
     write_json(folder / f"{name}.json", list(names))  # written last: it makes the part complete
 
 

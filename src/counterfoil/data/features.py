@@ -293,6 +293,7 @@ def open_features(folder: Path) -> FeatureTable:
         for name, mapped in _PARTS.items()
         if (folder / f"{name}.npy").exists()
     }
+    FEATURES.check_sums(folder, "features.npy", *(f"{name}.npy" for name in parts))
     return FeatureTable(ids, FeatureArray.of(values, where=str(folder / "features.npy"), **parts))
 
 

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
+from counterfoil.core.checksums import fits_sums, write_sums
 from counterfoil.core.config import parse_literal
-from counterfoil.core.console import progress
+from counterfoil.core.console import progress, warn
 from counterfoil.core.io import atomic_write, cache_folder, new_array, read_array
 from counterfoil.core.optional import optional_import
 
@@ -403,6 +404,8 @@ def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
 
     path, shape = pixel_cache_path(pictures, transform.key), (len(pictures), *transform.shape)
     if distributed.rank() == 0 and not _holds_pixels(path, shape):
+        if path.exists():
+            warn(f"{path} is damaged; its pictures are decoded again")
         with (
             atomic_write(path) as temporary,
             progress("pictures decoded", len(pictures)) as advance,
@@ -413,6 +416,7 @@ def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
                 advance(1)
             out.flush()
             del out
+        write_sums(path)
     distributed.barrier()
     return read_array(path, "packed pictures")
 
@@ -422,7 +426,7 @@ def _holds_pixels(path: Path, shape: tuple[int, ...]) -> bool:
         stored = read_array(path, "packed pictures")
     except ValueError:
         return False
-    return stored.shape == shape and stored.dtype == np.uint8
+    return stored.shape == shape and stored.dtype == np.uint8 and fits_sums(path)
 
 
 def image_fingerprint(pictures: Pictures, row: int) -> str:

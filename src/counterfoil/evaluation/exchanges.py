@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.artifact import validated
+from counterfoil.core.config import digest
 from counterfoil.core.console import progress
 from counterfoil.core.io import read_json, write_json
 from counterfoil.core.types import Embeddings, ModalityBatch
@@ -88,7 +89,8 @@ class WordExchanges:
 
     def write(self, folder: Path) -> None:
         """Write it into an index."""
-        write_json(folder / EXCHANGES, {"format": _VERSION, **asdict(self)})
+        values = asdict(self)
+        write_json(folder / EXCHANGES, {"format": _VERSION, "checksum": digest(values), **values})
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -104,7 +106,11 @@ class WordExchanges:
         remedy = "make them again with `counterfoil index --output INDEX --calibrate DATA --words`"
         if not isinstance(content, dict) or content.pop("format", None) != _VERSION:
             raise ValueError(f"{path} holds no exchanges that this version reads; {remedy}")
-        return validated(cls, content, path, remedy)
+        checksum = content.pop("checksum", None)
+        exchanges = validated(cls, content, path, remedy)
+        if checksum != digest(asdict(exchanges)):
+            raise ValueError(f"{path} is damaged: its checksum does not fit; {remedy}")
+        return exchanges
 
 
 def similar_words(

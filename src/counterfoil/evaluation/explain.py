@@ -144,7 +144,7 @@ class ExplainConfig:
 
     threshold: float = DOUBT_THRESHOLD  # doubt from which a word counts as wrong
     corrections: int = 3  # shown per doubted word
-    exchanges: WordExchanges | None = None  # for a model without a doubt head
+    exchanges: WordExchanges | None = None  # in place of heads
 
 
 @overload
@@ -188,7 +188,7 @@ def explain(
         dataset: holds the image.
         threshold: doubt from which a word counts as wrong.
         corrections: proposed for each doubted word, at most.
-        exchanges: of `fit_exchanges`, by which words of a model without a doubt head are doubted.
+        exchanges: of `fit_exchanges`; words are doubted by them, not by heads.
 
     Returns:
         An explanation, or a list of them for several captions.
@@ -262,13 +262,13 @@ def explain_dataset(
 def explain_pairs(
     model: Model, images: Embeddings, captions: Sequence[str], image: Tensor, config: ExplainConfig
 ) -> list[Explanation]:
-    """Explain N captions by word heads, otherwise by exchanges if there are, or by occlusion.
+    """Explain N captions by exchanges if there are, else by word heads, or by occlusion.
 
     `image` (N,) is the row of each caption's image.
     """
     processor = text_processor(model)
     assert processor.tokenizer is not None
-    if has_doubt_head(model.model):
+    if config.exchanges is None and has_doubt_head(model.model):
         return explain_by_heads(
             model.model,
             processor.tokenizer,
@@ -302,7 +302,7 @@ def has_correction_head(model: RetrievalModel) -> bool:
 
 def describe_missing_heads(model: Model, exchanges: WordExchanges | None = None) -> str:
     """The word heads that a model lacks, in a clause; "" where it has both or needs none."""
-    if exchanges is not None and not has_doubt_head(model.model):
+    if exchanges is not None:
         return ""
     heads = {"doubts": has_doubt_head, "corrects": has_correction_head}
     missing = [name for name, has_head in heads.items() if not has_head(model.model)]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
+from counterfoil.core.checksums import fits_sums, write_sums
 from counterfoil.core.io import atomic_write
 from counterfoil.core.optional import optional_import
 
@@ -181,15 +182,18 @@ class FaissBackend:
     def _write(self, tag: str) -> str:
         with atomic_write(self._folder / f"{tag}.faiss") as temporary:
             self._faiss.write_index(self._index, str(temporary))
+        write_sums(self._folder / f"{tag}.faiss")
         return f"{tag}.faiss"
 
     def _read(self, path: Path) -> Any:
         if not path.is_file():
             raise ValueError(f"{path} does not exist; make the index again")
         try:
-            return self._faiss.read_index(str(path))
+            if fits_sums(path):
+                return self._faiss.read_index(str(path))
         except RuntimeError:
-            raise ValueError(f"{path} is damaged; make the index again") from None
+            pass
+        raise ValueError(f"{path} is damaged; make the index again")
 
 
 def _code_bytes(width: int) -> int:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from counterfoil.core.config import digest
 from counterfoil.core.io import read_json, write_json
 
 CALIBRATION = "calibration.json"  # within an index
@@ -74,7 +75,9 @@ class Calibration:
 
     def write(self, folder: Path) -> None:
         """Write the calibration into an index."""
-        write_json(folder / CALIBRATION, {"format": _VERSION, **asdict(self)})
+        values = asdict(self)
+        checksum = {"checksum": digest(values)}
+        write_json(folder / CALIBRATION, {"format": _VERSION, **values, **checksum})
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -96,7 +99,10 @@ class Calibration:
                 raise ValueError
             if not math.isfinite(offset) or captions < 1:
                 raise ValueError
-            return cls((z, surprise, score), offset, captions)
+            calibration = cls((z, surprise, score), offset, captions)
+            if content.get("checksum", "") not in ("", digest(asdict(calibration))):
+                raise ValueError
+            return calibration
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path} is no calibration that this version reads; delete it, or make it again "

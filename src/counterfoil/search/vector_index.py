@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self, final
 
@@ -29,6 +27,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil.core.artifact import validated
+from counterfoil.core.checksums import checksums, fits
 from counterfoil.core.io import (
     check_file,
     parse_json,
@@ -59,11 +58,9 @@ _SUMS = ".sums.json"
 _PART_FILES = (*_DATA_FILES, _SUMS)
 # the names of files that a change writes, and of their temporary ones: nothing else is removed
 _OWN_FILE = re.compile(
-    r"\d{6,}-(images|texts)(-joined)?\.(npy|numbers\.npy|jsonl|sums\.json|faiss)|"
+    r"\d{6,}-(images|texts)(-joined)?\.(npy|numbers\.npy|jsonl|sums\.json|faiss|faiss\.sums\.json)|"
     r"\.(index\.json|\d{6,}-(images|texts)).*\.part"
 )
-_BLOCK = 1 << 20  # bytes under one checksum
-_SAMPLED = 16  # blocks of a file that are read when an index is opened
 
 # Every matrix product has the shape (_QUERIES, D) x (D, _ROWS), padded with zeros: BLAS picks its
 # kernel, and with it the order of summation, by the shape. So equal vectors get equal scores
@@ -471,19 +468,8 @@ def _write_part(
     filled = ({key: value for key, value in asdict(entry).items() if value} for entry in entries)
     # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
     write_text(folder / f"{name}.jsonl", "".join(json.dumps(entry) + "\n" for entry in filled))
-    sums = {end: [*_checksums(folder / f"{name}{end}")] for end in _DATA_FILES}
+    sums = {end: [*checksums(folder / f"{name}{end}")] for end in _DATA_FILES}
     write_json(folder / f"{name}{_SUMS}", sums)
-
-
-def _checksums(path: Path, blocks: Sequence[int] | None = None) -> Iterator[int]:
-    """CRC-32 of the blocks of a file; all of them, or those at the given places."""
-    with path.open("rb") as file:
-        for place in count() if blocks is None else blocks:
-            file.seek(place * _BLOCK)
-            block = file.read(_BLOCK)
-            if not block and blocks is None:
-                return
-            yield zlib.crc32(block)
 
 
 def verify_part(folder: Path, name: str, *, every: bool) -> bool:
@@ -512,14 +498,7 @@ def verify_part(folder: Path, name: str, *, every: bool) -> bool:
             if every:
                 raise ValueError(f"{path} is missing; restore this file, or {AGAIN}")
             continue  # another process may have replaced the part; its reader says so
-        blocks = -(-path.stat().st_size // _BLOCK)
-        places = range(blocks)
-        if not every and blocks > _SAMPLED:
-            places = np.linspace(0, blocks - 1, _SAMPLED).astype(int).tolist()
-        fits = blocks == len(sums) and all(
-            value == sums[place] for place, value in zip(places, _checksums(path, places))
-        )
-        if not fits:
+        if not fits(path, sums, every=every):
             raise ValueError(
                 f"{path} is damaged: its checksum does not fit; restore this file, or {AGAIN}"
             )
