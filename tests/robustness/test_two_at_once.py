@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import recipes_cases
 from counterfoil.cli import main
 from counterfoil.core.io import InUse, atomic_folder, holding, write_lock
 
@@ -40,6 +41,15 @@ def test_the_lock_of_a_run_is_held_until_its_end(tmp_path, capsys):
         assert f"is being written by process {os.getpid()} on" in sentence
         assert [path.name for path in folder.iterdir()] == [".lock"]
     assert not folder.exists()
+
+
+def test_of_two_extractions_the_second_hears_who_holds_the_folder(tmp_path, capsys):
+    out, model = tmp_path / "features", recipes_cases.clip_like(tmp_path / "clip")
+    with write_lock(tmp_path / ".features.lock", out):
+        words = ("features", "scenes:images=12", str(out), "--model", str(model))
+        assert main([*words]) == 2
+    assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_the_lock_of_a_sweep(tmp_path, capsys):
