@@ -43,6 +43,22 @@ def check(
         raise typer.Exit(2)
 
 
+@app.command("convert", epilog=example("counterfoil data convert my-photos/ --output shards/"))
+@data_options
+def convert(
+    data: DataArgument,
+    output_folder: Annotated[Path, typer.Option("--output", help="New folder of the shards.")],
+    size: Annotated[int, typer.Option(min=1, help="Pictures of a shard.")] = 1000,
+) -> None:
+    """Write a data set with its captions and splits as WebDataset shards."""
+    from counterfoil.core.console import output
+    from counterfoil.data.readers.webdataset import write_webdataset
+
+    dataset = data.source().open()
+    shards = write_webdataset(dataset, output_folder, size=size)
+    output(f"{output_folder}: {len(dataset):,} pictures in {shards:,} shards")
+
+
 @features_app.command(
     rich_help_panel=CONVERSION,
     epilog=example(

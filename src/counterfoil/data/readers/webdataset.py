@@ -3,12 +3,14 @@
 A sample is ``KEY.jpg`` (or another format of images) with its caption in ``KEY.txt`` (a caption a
 line) or in ``KEY.json`` ("caption", "text" …, or a list of them). A shard belongs to the split that
 its name begins with, as in ``train-00003.tar``; without such names splits are by the hash of the
-key. Images stay in the shards and are decoded when opened.
+key. Images stay in the shards and are decoded when opened. `write_webdataset` writes such shards,
+with the id of the image as ``image_id`` in the JSON, which takes the place of the key.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,9 +20,9 @@ from typing import final
 from PIL import Image
 
 from counterfoil.core.console import progress, warn
-from counterfoil.core.io import check_file, parse_json
+from counterfoil.core.io import atomic_folder, check_file, ensure_absent, parse_json
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
-from counterfoil.data.images import ENDINGS, Pictures, decode_picture
+from counterfoil.data.images import ENDINGS, PictureFiles, Pictures, decode_picture
 from counterfoil.data.readers.folder import CAPTION, split_of_name
 
 LARGEST = 10_000_000  # bytes of a member with captions
@@ -34,6 +36,7 @@ class _Sample:
     image: tuple[str, int, int] | None = None  # name, first byte, number of bytes
     texts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # captions of the JSON, where there is no text
+    image_id: str = ""  # of the JSON
 
 
 @final
@@ -75,7 +78,8 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
                 texts = sample.texts or sample.notes
                 silent += sample.image is not None and not texts
                 if sample.image is not None and texts:
-                    entries.append(DatasetEntry(key, split_of_name(shard.stem), tuple(texts)))
+                    id_ = sample.image_id or key
+                    entries.append(DatasetEntry(id_, split_of_name(shard.stem), tuple(texts)))
                     images.append((shard, *sample.image))
             advance(1)
     if not entries:
@@ -91,6 +95,65 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
         where=str(path),
         pictures=TarPictures(images),
     )
+
+
+def write_webdataset(dataset: ImageTextDataset, folder: Path, *, size: int = 1000) -> int:
+    """Write a data set as shards, ``SPLIT-00000.tar`` and on; returns their number.
+
+    A sample is its picture, as the file is or as PNG, its captions in ``KEY.txt``, a line each, and
+    ``KEY.json`` with the id of the image. Extra positives and features are not written. The same
+    data give the same bytes.
+
+    Args:
+        dataset: with pictures.
+        folder: a new folder.
+        size: pictures of a shard.
+
+    Raises:
+        ValueError: there are no pictures, or the folder exists.
+    """
+    if dataset.pictures is None:
+        raise ValueError(f"{dataset.name} has no pictures to write; name their folder")
+    ensure_absent(folder, "a new folder with --output")
+    captions: list[list[str]] = [[] for _ in range(len(dataset))]
+    for text, row in zip(dataset.texts, dataset.text_to_image.tolist(), strict=True):
+        if row >= 0:
+            captions[row].append(" ".join(text.split()))
+    splits: dict[str, list[int]] = {}
+    for row, split in enumerate(dataset.splits):
+        splits.setdefault(split, []).append(row)
+    shards = [
+        (split, number, rows[at : at + size])
+        for split, rows in splits.items()
+        for number, at in enumerate(range(0, len(rows), size))
+    ]
+    with atomic_folder(folder) as temporary, progress("pictures written", len(dataset)) as advance:
+        for split, number, rows in shards:
+            with tarfile.open(temporary / f"{split}-{number:05}.tar", "w") as tar:
+                for row in rows:
+                    ending, picture = _encoded(dataset.pictures, row)
+                    texts = captions[row]
+                    note = {"image_id": dataset.image_ids[row], "caption": texts}
+                    for name, content in (
+                        (ending, picture),
+                        (".txt", "\n".join(texts).encode()),
+                        (".json", json.dumps(note, ensure_ascii=False).encode()),
+                    ):
+                        member = tarfile.TarInfo(f"{row:09}{name}")  # of no user and no time
+                        member.size = len(content)
+                        tar.addfile(member, io.BytesIO(content))
+                    advance(1)
+    return len(shards)
+
+
+def _encoded(pictures: Pictures, row: int) -> tuple[str, bytes]:
+    """Ending and bytes of a picture: those of its file, else PNG."""
+    if isinstance(pictures, PictureFiles):
+        path = pictures.paths[row]
+        return path.suffix.lower(), path.read_bytes()
+    content = io.BytesIO()
+    pictures.open(row).save(content, "PNG")
+    return ".png", content.getvalue()
 
 
 def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
@@ -127,7 +190,10 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, ending:
             if ending == ".txt":
                 sample.texts += [line for line in content.splitlines() if line.strip()]
             else:
-                sample.notes += _captions(parse_json(content, "it"))
+                plain = parse_json(content, "it")
+                sample.notes += _captions(plain)
+                if isinstance(plain, dict) and isinstance(plain.get("image_id"), str):
+                    sample.image_id = plain["image_id"]
         except ValueError as error:
             raise ValueError(f"{name} cannot be read: {error}") from None
 
