@@ -218,6 +218,8 @@ def best_exchanges(
         rows: (N,) row of the image of each.
         similar: candidates of each word.
     """
+    if not captions:
+        return []
     exchanged = [exchanged_captions(caption, similar) for caption in captions]
     texts, owners = list[str](), list[int]()
     for row, (caption, words) in enumerate(zip(captions, exchanged, strict=True)):
@@ -266,19 +268,15 @@ def fit_exchanges(
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero((dataset.text_to_image >= 0).numpy())
     chosen = torch.from_numpy(np.sort(rng.permutation(rows)[:captions]))
-    image_rows, image = dataset.text_to_image[chosen].unique(return_inverse=True)  # type: ignore[no-untyped-call]
     true = [dataset.texts[row] for row in chosen.tolist()]
     wrong = [_with_wrong_word(caption, similar, rng) for caption in true]
-    with evaluation_mode([model.model]):
-        device = next(model.model.parameters()).device
-        pictures = model.processor.image_processor.from_dataset(dataset, image_rows).to(device)
-        images = model.model.encode_images(pictures)
     read = model.processor.process_texts
     right_gains, wrong_gains = list[float](), list[float]()
     with progress("captions calibrated", len(true)) as advance:
         for start in range(0, len(true), CAPTION_BATCH):
             part = slice(start, start + CAPTION_BATCH)
-            owners = image[part]
+            image_rows, owners = dataset.text_to_image[chosen[part]].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            images = _encode_images(model, dataset, image_rows)
             results = best_exchanges(model.model, read, images, true[part], owners, similar)
             right_gains += [best.gain for _, words in results for _, (best, *_) in words]
             texts = [text for text, _ in wrong[part]]
@@ -295,6 +293,14 @@ def fit_exchanges(
     slope, offset = _logistic(right_gains, wrong_gains)
     prior = 1 / (1 + math.exp(min(700.0, offset + slope * noise)))
     return WordExchanges(similar, noise, slope, prior, len(right_gains), model.identity())
+
+
+def _encode_images(model: Model, dataset: ImageTextDataset, rows: Tensor) -> Embeddings:
+    assert model.processor is not None
+    with evaluation_mode([model.model]):
+        device = next(model.model.parameters()).device
+        pictures = model.processor.image_processor.from_dataset(dataset, rows).to(device)
+        return model.model.encode_images(pictures)
 
 
 def _with_wrong_word(
