@@ -356,10 +356,15 @@ def fit(
     checkpoints = CheckpointFolder(folder / "checkpoints", key)
     loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
     _warn_long_warmup(plan, loop.total)
+    _check_room(checkpoints.folder, plan, step)
+    return loop.run(folder / "metrics.jsonl", resume=resume)
+
+
+def _check_room(folder: Path, plan: TrainConfig, step: nn.Module) -> None:
+    """Refuse to train where the disk has no room for a checkpoint."""
     trained = sum(value.nbytes for value in step.parameters() if value.requires_grad)
     moments = 2 if plan.optimiser.rule.startswith("adam") else 0
-    check_room(folder / "checkpoints", (1 + moments) * trained)  # of a checkpoint, at least
-    return loop.run(folder / "metrics.jsonl", resume=resume)
+    check_room(folder, (1 + moments) * trained)  # at least
 
 
 def _warn_long_warmup(plan: TrainConfig, steps: int) -> None:
