@@ -75,7 +75,7 @@ class TrueShareLists(Mine):
     seed: int = 0
 
     @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
         """The mined lists."""
         return ((self.lists, "mine"),)
 
