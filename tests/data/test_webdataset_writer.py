@@ -48,6 +48,10 @@ def test_files_are_copied_as_they_are(tmp_path, capsys):
     assert main(words) == 2
     assert "shards exists" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "shards")
+    outside = replace(first, splits=["train", "../../outside"])
+    with pytest.raises(ValueError, match=r"split '../../outside', .* without slashes"):
+        write_webdataset(outside, tmp_path / "a" / "b" / "shards")
+    assert not (tmp_path / "a").exists()
     with pytest.raises(ValueError, match="has no pictures to write"):
         write_webdataset(replace(first, pictures=None), tmp_path / "shards")
     assert not (tmp_path / "shards").exists()

@@ -110,10 +110,16 @@ def write_webdataset(dataset: ImageTextDataset, folder: Path, *, size: int = 100
         size: pictures of a shard.
 
     Raises:
-        ValueError: there are no pictures, or the folder exists.
+        ValueError: there are no pictures, a split cannot name a file, or the folder exists.
     """
     if dataset.pictures is None:
         raise ValueError(f"{dataset.name} has no pictures to write; name their folder")
+    for split in dataset.split_names:
+        if Path(split).name != split:  # data may be untrusted: a split must not leave the folder
+            raise ValueError(
+                f"{dataset.name} has a split {split!r}, which cannot begin the name of a shard; "
+                "name splits without slashes"
+            )
     ensure_absent(folder, "a new folder with --output")
     captions: list[list[str]] = [[] for _ in range(len(dataset))]
     for text, row in zip(dataset.texts, dataset.text_to_image.tolist(), strict=True):
