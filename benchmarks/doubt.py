@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from benchmarks.experiments.summary import of_changes
 from counterfoil.core.types import Embeddings
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
@@ -27,13 +28,13 @@ from counterfoil.data.scenes.world import Scene
 from counterfoil.evaluation.exchanges import (
     FALSE_DOUBTS,
     best_exchanges,
+    encode_rows,
     exchanged_captions,
     similar_words,
 )
 from counterfoil.evaluation.explain import explain_by_heads, explain_by_occlusion, has_doubt_head
 from counterfoil.evaluation.word_heads import replace_words
 from counterfoil.model import Model, load_model
-from counterfoil.scoring.encode import evaluation_mode
 
 KINDS = ("colour", "object", "pattern", "size", "number", "relation", "swap")
 
@@ -84,14 +85,13 @@ def by_occlusion(
     explained = explain_by_occlusion(
         model.model, model.processor.process_texts, images, texts, image=rows
     )
-    return [
-        [
-            Word(word.start, word.gain or 0.0)
-            for word in one.words
-            if word.start in content(one.caption, similar)
-        ]
-        for one in explained
-    ]
+    results: Words = []
+    for one in explained:
+        starts = content(one.caption, similar)
+        results.append(
+            [Word(word.start, word.gain or 0.0) for word in one.words if word.start in starts]
+        )
+    return results
 
 
 def by_exchange(model: Model, images: Embeddings, cases: Sequence[Item], similar: Similar) -> Words:
@@ -167,12 +167,9 @@ def rows_of(model: Model, data: ImageTextDataset, count: int) -> dict[str, dict[
     similar, measured = similar_words(list(data["train"].texts)), {}
     sides = {}
     for name in ("dev", "test"):
-        part = data[name]
-        rows = torch.arange(len(part))
-        with evaluation_mode([model.model]):
-            pictures = model.processor.image_processor.from_dataset(part, rows)
-            images = model.model.encode_images(pictures)
-        sides[name] = (graphs(part), images, items(part, graphs(part), count))
+        part, scenes = data[name], graphs(data[name])
+        images = encode_rows(model, part, torch.arange(len(part)))
+        sides[name] = (scenes, images, items(part, scenes, count))
     for rule, words_of in rules.items():
         scenes, images, cases = sides["dev"]
         dev = words_of(model, images, [case for case in cases if not case.kind], similar)
@@ -201,23 +198,13 @@ def main() -> None:
         first, second = list(tables[0])[:2]
         for name in ("false doubts", "precision", "recall", "most doubted is wrong"):
             gains = [table[second][name] - table[first][name] for table in tables]
-            low, high = interval(gains)
-            mean = statistics.mean(gains)
-            print(f"{second} less {first}, {name}: {mean:+.1f} ({low:+.1f} to {high:+.1f})")
+            print(f"{second} less {first}, {name}: {of_changes(gains)}")
 
 
 def cell(values: Sequence[float], name: str) -> str:
     """Mean and deviation over models."""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{name} {statistics.mean(values):.1f}{spread}"
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's 95 % interval of the mean over models."""
-    from scipy.stats import t
-
-    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    return statistics.mean(values) - half, statistics.mean(values) + half
 
 
 if __name__ == "__main__":

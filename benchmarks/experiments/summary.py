@@ -94,8 +94,11 @@ def difference(
         for seed, entry in treated.items()
         if seed in base
     ]
-    if not changes:
-        return None
+    return of_changes(changes) if changes else None
+
+
+def of_changes(changes: Sequence[float]) -> Difference:
+    """Difference of values that are paired by seed, from the change of each pair."""
     mean, reach = sum(changes) / len(changes), math.inf
     if len(changes) > 1:
         from scipy.stats import t

@@ -361,7 +361,8 @@ def triples(
         foils: Iterable[GeneratedCaption] | None = stored
         if foils is None:
             author = scorer if writer is None else open_scorers([writer])[0]
-            foils = _captions_by(author, dataset, rows, mask_refill, keep, seed)
+            _check_generates(author)
+            foils = _generate(author, dataset, rows, mask_refill, keep, seed)
         rng = torch.Generator().manual_seed(seed + 1)
         negatives = _hardest_of_each_source(scorer, dataset, rows, foils, batch, rng)
         for scoring in (scorer, *scorers[len(models) :]):
@@ -397,21 +398,13 @@ def triples(
     )
 
 
-def _captions_by(
-    author: Scorer,
-    dataset: ImageTextDataset,
-    rows: Tensor,
-    mask_refill: MaskRefill,
-    keep: int,
-    seed: int,
-) -> Iterable[GeneratedCaption]:
-    """Generate captions with a model; refuse one that cannot."""
+def _check_generates(author: Scorer) -> None:
+    """Refuse a model that cannot generate captions."""
     if not can_generate(author):
         raise ValueError(
             f"{author.given} writes no captions; name one model with a head for hidden "
             "words with --writer, or captions that are written with --written"
         )
-    return _generate(author, dataset, rows, mask_refill, keep, seed)
 
 
 def _hardest_of_each_source(

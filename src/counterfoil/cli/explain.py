@@ -86,10 +86,10 @@ def explain(
     """Find wrong words of a caption and correct them; or of all captions of a data set."""
     from counterfoil.evaluation.explain import ExplainConfig
 
-    exchanges = None if index is None else _exchanges(index)
     if image is not None:
         refuse(context, ("split", "top", "resume"), "with --data alone")
     refuse_without(context, "data", ("features", "images", "corrections", "split"))
+    exchanges = None if index is None else _exchanges(index)
     config = ExplainConfig(threshold, alternatives, exchanges)
     source = data.source(default="")
     outputs = ExplainOutputs(page, json, resume)
@@ -275,7 +275,7 @@ def explain_many(
 
 
 def _facts(model: Model, dataset: ImageTextDataset, config: ExplainConfig) -> dict[str, object]:
-    """What stored explanations depend on."""
+    """Facts that stored explanations depend on."""
     from counterfoil.core.config import digest
 
     facts: dict[str, object] = {

@@ -206,11 +206,12 @@ def _calibrate(folder: Path, source: DataSource, words: bool) -> None:
     from counterfoil.search.index import open_index
 
     with open_index(folder) as opened:
-        dev = source.split("dev")
+        dataset = source.open()
+        dev = dataset.split("dev")
         fitted = opened.calibrate(dev)
         output(f"calibrated on {fitted.captions:,} captions of {source.data}, dev")
         if words:
-            exchanges = opened.calibrate_words(dev, source.open().texts)
+            exchanges = opened.calibrate_words(dev, dataset.texts)
             output(
                 f"a word is doubted where another gains more than {exchanges.noise:.3f}, as 5 % of "
                 f"{exchanges.words:,} words of true captions do; doubts are probabilities where "

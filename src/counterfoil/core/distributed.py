@@ -79,7 +79,7 @@ def init() -> bool:
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether a collective failed because another process of the group ended."""
+    """Return True if a collective failed because another process of the group ended."""
     # gloo raises plain RuntimeErrors that name its source file
     return dist.is_initialized() and (isinstance(error, dist.DistError) or "/gloo/" in str(error))
 

@@ -71,9 +71,14 @@ class CachedFeatureProcessor(ImageProcessor):
         """States of all images, after computing those that are not cached."""
         folder = cache_folder() / "states" / hashlib.sha256(self.key.encode()).hexdigest()[:24]
         names = [_name(image_fingerprint(pictures, row)) for row in range(len(pictures))]
-        self._compute_missing(folder, pictures, names)
+        known = list(_parts(folder))  # reads their checksums: once, if nothing is missing
+        missing = set(names).difference(*(own for own, _ in known))
+        rows = [row for row, name in enumerate(names) if name in missing]
+        self._compute(folder, pictures, names, rows)
+        if missing:
+            known = list(_parts(folder))
         needed, parts, stored, count = set(names), list[Array](), dict[str, int](), 0
-        for own, states in _parts(folder):
+        for own, states in known:
             if needed.isdisjoint(own):
                 continue
             parts.append(states)
@@ -82,10 +87,10 @@ class CachedFeatureProcessor(ImageProcessor):
         stack = RowStack(parts, np.result_type(*(states.dtype for states in parts)))
         return stack, np.array([stored[name] for name in names])
 
-    def _compute_missing(self, folder: Path, pictures: Pictures, names: Sequence[str]) -> None:
-        """Compute the missing parts; every process takes some."""
-        known = {name for own, _ in _parts(folder) for name in own}
-        missing = [row for row, name in enumerate(names) if name not in known]
+    def _compute(
+        self, folder: Path, pictures: Pictures, names: Sequence[str], missing: Sequence[int]
+    ) -> None:
+        """Compute the states of missing rows, in parts; every process takes some."""
         size = max(MIN_PART_SIZE, -(-len(missing) // MAX_PARTS))
         parts = [missing[first : first + size] for first in range(0, len(missing), size)]
 

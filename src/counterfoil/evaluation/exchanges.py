@@ -276,7 +276,7 @@ def fit_exchanges(
         for start in range(0, len(true), CAPTION_BATCH):
             part = slice(start, start + CAPTION_BATCH)
             image_rows, owners = dataset.text_to_image[chosen[part]].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-            images = _encode_images(model, dataset, image_rows)
+            images = encode_rows(model, dataset, image_rows)
             results = best_exchanges(model.model, read, images, true[part], owners, similar)
             right_gains += [best.gain for _, words in results for _, (best, *_) in words]
             texts = [text for text, _ in wrong[part]]
@@ -295,7 +295,8 @@ def fit_exchanges(
     return WordExchanges(similar, noise, slope, prior, len(right_gains), model.identity())
 
 
-def _encode_images(model: Model, dataset: ImageTextDataset, rows: Tensor) -> Embeddings:
+def encode_rows(model: Model, dataset: ImageTextDataset, rows: Tensor) -> Embeddings:
+    """Encode the images of some rows of a data set together."""
     assert model.processor is not None
     with evaluation_mode([model.model]):
         device = next(model.model.parameters()).device
@@ -306,7 +307,7 @@ def _encode_images(model: Model, dataset: ImageTextDataset, rows: Tensor) -> Emb
 def _with_wrong_word(
     caption: str, similar: Mapping[str, Sequence[str]], rng: np.random.Generator
 ) -> tuple[str, int]:
-    """A caption with a random exchange, and the start of the new word; -1 where there is none."""
+    """Exchange a random word of a caption; return it and the start of the new word, or -1."""
     variants = [one for _, variants in exchanged_captions(caption, similar) for one in variants]
     if not variants:
         return caption, -1

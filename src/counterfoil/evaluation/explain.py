@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final, overload
 import torch
 from torch import Tensor
 
-from counterfoil.core import distributed
 from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
 from counterfoil.core.io import check_file, read_json, write_json
@@ -32,6 +31,7 @@ from counterfoil.evaluation.exchanges import (
     Exchange,
     WordExchanges,
     best_exchanges,
+    encode_rows,
     score_captions,
 )
 from counterfoil.evaluation.word_heads import (
@@ -47,7 +47,6 @@ from counterfoil.evaluation.word_heads import (
     spell,
 )
 from counterfoil.models.base import RetrievalModel
-from counterfoil.scoring.encode import evaluation_mode
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -198,12 +197,12 @@ def explain(
             caption is empty or too long, or an output is not a number.
     """
     captions = [caption] if isinstance(caption, str) else list(caption)
-    processor = text_processor(model)
+    text_processor(model)  # refuses a model that reads no captions
     if not all(text.strip() for text in captions):
         raise ValueError("the caption is empty; describe the picture")
     if isinstance(image, str) and dataset is not None:
         rows = torch.tensor([find_image_row(dataset, image)])
-        images = _encode_images(model, processor, dataset, rows)
+        images = encode_rows(model, dataset, rows)
     else:
         images = model.encode([Path(image) if isinstance(image, str) else image])
     config = ExplainConfig(threshold=threshold, corrections=corrections, exchanges=exchanges)
@@ -232,7 +231,7 @@ def explain_dataset(
     Raises:
         ValueError: as `explain` does, but for long captions.
     """
-    processor = text_processor(model)
+    text_processor(model)  # refuses a model that reads no captions
     text_to_image = dataset.relation.text_to_image
     rows = (text_to_image >= 0).nonzero().squeeze(1)
     if not len(rows):
@@ -250,7 +249,7 @@ def explain_dataset(
             if explanations is None:
                 # each image of the part is encoded once
                 image_rows, image = text_to_image[part].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-                images = _encode_images(model, processor, dataset, image_rows)
+                images = encode_rows(model, dataset, image_rows)
                 captions = [dataset.texts[row] for row in part.tolist()]
                 explanations = explain_pairs(model, images, captions, image, config)
                 if checkpoint is not None:
@@ -268,7 +267,11 @@ def explain_pairs(
     """
     processor = text_processor(model)
     assert processor.tokenizer is not None
-    if config.exchanges is None and has_doubt_head(model.model):
+    if config.exchanges is not None:
+        explanations = explain_by_exchange(
+            model.model, processor.process_texts, images, captions, image=image, config=config
+        )
+    elif has_doubt_head(model.model):
         return explain_by_heads(
             model.model,
             processor.tokenizer,
@@ -277,10 +280,6 @@ def explain_pairs(
             image=image,
             threshold=config.threshold,
             corrections=config.corrections,
-        )
-    if config.exchanges is not None:
-        explanations = explain_by_exchange(
-            model.model, processor.process_texts, images, captions, image=image, config=config
         )
     else:
         explanations = explain_by_occlusion(
@@ -331,14 +330,6 @@ def find_image_row(dataset: ImageTextDataset, image_id: str) -> int:
             f"{unknown_name(image_id, list(dataset.image_ids[:5]), noun)[:-1]}, …; "
             f"{len(dataset):,} in all"
         ) from None
-
-
-def _encode_images(
-    model: Model, processor: Processor, dataset: ImageTextDataset, rows: Tensor
-) -> Embeddings:
-    with evaluation_mode([model.model]):
-        images = processor.image_processor.from_dataset(dataset, rows).to(distributed.device())
-        return model.model.encode_images(images)
 
 
 def _truncation(text: str, words: Sequence[WordSpan]) -> int | None:

@@ -116,7 +116,7 @@ def picture_of(name: str, picture: Image.Image | None) -> PageItem:
 
 
 def note(explanation: Explanation) -> str:
-    """How the words' numbers are made and read."""
+    """Explanation of the words' numbers, for the page."""
     if not explanation.doubts:
         return GAIN_NOTE
     exchanged = any(word.gain is not None for word in explanation.words)

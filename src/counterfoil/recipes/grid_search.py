@@ -488,7 +488,7 @@ class _GridRun:
         )
 
     def _failure(self, job: GridJob) -> str:
-        """Reason not to train a point; empty if there is none."""
+        """Return the reason why a point cannot be trained; "" if it can."""
         return next((self.failed[d] for d in job.needed if d in self.failed), "")
 
     def _point(self, jobs: Sequence[GridJob]) -> dict[str, Any]:

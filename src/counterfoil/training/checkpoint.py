@@ -143,7 +143,7 @@ class CheckpointFolder:
         return tensors
 
     def restore(self, moving: TrainState) -> TrainProgress | None:
-        """Restore the last checkpoint, generators included; None where there is none.
+        """Restore the last checkpoint, generators included; return None without one.
 
         Raises:
             ValueError: it is damaged, or of another version, training or number of processes.

@@ -296,7 +296,7 @@ def _other_relations(links: tuple[Link, ...], place: int, words: Words, dice: Di
 
 
 def _mirrored(words: Words, relation: str) -> Words:
-    """Wording of the opposite side, as "to the left of"; () if there is none."""
+    """Wording of the opposite side, as "to the left of"; () for words without a side."""
     side = {"left of": ("right", "left"), "right of": ("left", "right")}.get(relation)
     if side is None or side[0] not in words:
         return ()
