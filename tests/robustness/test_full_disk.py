@@ -70,17 +70,23 @@ def test_long_work_is_refused_before_it_begins(words, tmp_path, monkeypatch, cap
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 
-def command(*words: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    def limited() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+# The limit is set inside the new process: `preexec_fn` would run the fork handlers of libraries
+# that other tests have loaded here (gRPC's end in an abort).
+LIMITED = """
+import resource, runpy, sys
+limit = int(sys.argv.pop(1))
+if limit >= 0:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+runpy.run_module("counterfoil.cli", run_name="__main__", alter_sys=True)
+"""
 
+
+def command(*words: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "counterfoil.cli", *map(str, words)],
+        [sys.executable, "-c", LIMITED, str(-1 if limit is None else limit), *map(str, words)],
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=limited,
     )
 
 
