@@ -7,12 +7,8 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
-
-from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.config import Config
@@ -36,9 +32,7 @@ from counterfoil.model import (
     load_model,
     read_card,
     save_model,
-    starts_untrained,
 )
-from counterfoil.models.base import SupportsLoRA
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import read_config_json
@@ -47,6 +41,13 @@ from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
 from counterfoil.report.page import TableBlock
 from counterfoil.report.tables import terminal_table
+from counterfoil.training.interpolation import (
+    ALPHAS,
+    best_alpha,
+    interpolate_models,
+    rsum_by_alpha,
+    save_interpolated,
+)
 
 T = TypeVar("T")
 Evaluation = Mapping[str, Any]  # as `counterfoil evaluate --json` writes it
@@ -323,39 +324,7 @@ def _without_configs(value: Any) -> Any:
     return list(map(_without_configs, value)) if isinstance(value, list) else value
 
 
-# Interpolation between a model's weights before and after fine-tuning (WiSE-FT, arXiv:2109.01903).
-#
-# Fine-tuning on some photos forgets a part of what the model could do before; weights in between
-# often keep more of both. The same test and other data show how much is forgotten.
-
-
-ALPHAS = tuple(step / 10 for step in range(11))
-
-
-def interpolate_models(original: Model, tuned: Model, alpha: float) -> Model:
-    """A model with the weights (1 - alpha) original + alpha tuned; LoRA is merged first."""
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha} is not between the two; give 0 (original) to 1 (tuned)")
-    _check_pair(original, tuned)
-    assert tuned.spec is not None
-    spec, model, before = tuned.spec, deepcopy(tuned.model), deepcopy(original.model)
-    for part in (model, before):
-        if isinstance(part, SupportsLoRA) and part.lora:
-            part.merge()
-    if "lora" in spec.arguments and isinstance(model, SupportsLoRA):
-        spec = spec.replace(lora=0)
-    tuned_state, original_state = model.state_dict(), before.state_dict()
-    states = tuned_state, original_state
-    tuned_shapes, shapes = ({name: t.shape for name, t in state.items()} for state in states)
-    if tuned_shapes != shapes:
-        raise ValueError(
-            f"{tuned.name} does not have the weights of {original.name}: one has to come from the "
-            "other by training; name the model that its training began with"
-        )
-    model.load_state_dict(
-        {name: _lerp(original_state[name], t, alpha) for name, t in tuned_state.items()}
-    )
-    return replace(tuned, model=model.eval(), name=f"alpha {alpha:g}", spec=spec)
+# Interpolated weights, saved and compared with both ends.
 
 
 def interpolate(
@@ -390,14 +359,11 @@ def interpolate(
     first = interpolate_models(*models, candidates[0])  # refuses before anything is encoded
     sums: dict[float, float] = {}
     if len(candidates) > 1 and source is not None:
-        dev = source.split("dev")
-        for alpha in candidates:
-            embedded = interpolate_models(*models, alpha).embed(dev)
-            sums[alpha] = evaluate_protocol([embedded], dev).rsum
+        sums = rsum_by_alpha(*models, source.split("dev"), candidates)
         rows = tuple((f"{alpha:g}", f"{rsum:.1f}") for alpha, rsum in sums.items())
         note = "0 is the original, 1 the tuned model"
         console.print(terminal_table(TableBlock("RSum on dev", ("alpha", "RSum"), rows, note)))
-    alpha = max(sums, key=lambda alpha: (sums[alpha], -alpha)) if sums else candidates[0]
+    alpha = best_alpha(sums) if sums else candidates[0]
     model = first if alpha == candidates[0] else interpolate_models(*models, alpha)
     for data in (source, other):
         if data is not None:
@@ -407,20 +373,7 @@ def interpolate(
                 dataset.split("test") if "test" in dataset.split_names else dataset,
             )
     origin = {"original": original, "tuned": tuned, "alpha": alpha}
-    tried = {f"{alpha:g}": rsum for alpha, rsum in sums.items()}
-    assert model.spec is not None
-    assert model.processor is not None
-    assert model.card is not None
-    if distributed.rank() == 0:
-        save_model(
-            folder,
-            spec=model.spec,
-            model=model.model,
-            processor=model.processor,
-            provenance={**model.card.provenance, "interpolated": {**origin, "dev_rsum": tried}},
-            metrics={"rsum": max(sums.values())} if sums else {},
-        )
-    distributed.barrier()
+    save_interpolated(model, folder, origin, sums)
     output(f"alpha {alpha:g}: {folder}")
     return alpha
 
@@ -435,31 +388,3 @@ def _compare(models: Mapping[str, Model], dataset: ImageTextDataset) -> None:
         runs = results({first: reports[first], name: reports[name]})
         console.print(terminal_table(result_table(runs), reports[name].setting.line()))
         output(f"{dataset.name}: {headline(runs)}")
-
-
-def _check_pair(original: Model, tuned: Model) -> None:
-    """Refuse two models between whose weights there is nothing."""
-    if tuned.spec is None or tuned.processor is None or tuned.card is None:
-        raise ValueError(f"{tuned.name} is no saved model; name a model that training has saved")
-    if isinstance(tuned.model, FrozenWithAdapters):
-        raise ValueError(
-            f"{tuned.name} has frozen towers, whose weights are those of the original: there is "
-            "nothing in between; tune all of a model, or with lora"
-        )
-    if starts_untrained(original.name):
-        raise ValueError(
-            f"{original.name} begins with weights at random, so there is nothing between it and "
-            f"{tuned.name}; name a pretrained model that training began with"
-        )
-    processor = original.processor
-    if processor is None or processor.image_processor != tuned.processor.image_processor:
-        raise ValueError(
-            f"{tuned.name} preprocesses images in another way than {original.name}; name the model "
-            "that its training began with"
-        )
-
-
-def _lerp(before: Tensor, after: Tensor, alpha: float) -> Tensor:
-    if not after.is_floating_point():
-        return after
-    return before.to(after).lerp(after, alpha)

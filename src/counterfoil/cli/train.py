@@ -52,6 +52,20 @@ Other = Annotated[
     str | None,
     typer.Option(help="Other data, as --data: measure how much --model forgets there."),
 ]
+Distill = Annotated[
+    float | None,
+    typer.Option(
+        help="Weight of distillation towards the original --model, against forgetting; 1 is usual."
+    ),
+]
+Remedies = Annotated[
+    bool,
+    typer.Option(
+        "--remedies",
+        help="Compare remedies against forgetting: also average the weights with the original's "
+        "(WiSE-FT), and train once more with --distill, 1 by default.",
+    ),
+]
 Guide = Annotated[
     str | None,
     typer.Option(
@@ -115,6 +129,8 @@ def train(
     guide: Guide = None,
     guide_margin: GuideMargin = 0.0,
     other: Other = None,
+    distill: Distill = None,
+    remedies: Remedies = False,
     epochs: Epochs = None,
     rate: Rate = None,
     batch_size: BatchSize = None,
@@ -150,6 +166,8 @@ def train(
         guide=guide,
         guide_margin=guide_margin,
         negatives=negatives,
+        distill=distill,
+        remedies=remedies,
     )
     batch = None if batch_size is None else _batch(batch_size)
     everyday = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -310,6 +310,31 @@ class MarginDistillationLoss(Loss):
         # logsigmoid of both signs instead of log(p) and log(1 - p): exact where p is nearly 0 or 1
         p, q = x.sigmoid(), (-x).sigmoid()
         return p * (logsigmoid(x) - logsigmoid(y)) + q * (logsigmoid(-x) - logsigmoid(-y))
+
+
+def distillation_settings(
+    *, temperature: float = 0.01, reduction: Reduction = "mean"
+) -> dict[str, Any]:
+    """Arguments of the `MarginDistillationLoss` that keeps a model near its original.
+
+    The divergence KL(original || model) of the softmaxes of every row and every column of the
+    score matrix, at the temperature of CLIP's own training: the two contrastive terms of ZSCL
+    (Zheng et al., ICCV 2023, https://arxiv.org/abs/2303.06628). Departs from the authors' code in:
+    the pairs are those of the batch, not of a reference data set; other captions of an image are
+    left out of a row; weights are not averaged.
+
+    >>> scores = torch.tensor([[0.30, 0.20], [0.10, 0.25]])
+    >>> loss = MarginDistillationLoss(**distillation_settings())
+    >>> loss(scores, guide=scores).item()
+    0.0
+    """
+    return {
+        "operand": "similarity",
+        "include_positive": True,
+        "tau": temperature,
+        "direction": "teacher_student",
+        "reduction": reduction,
+    }
 
 
 @final

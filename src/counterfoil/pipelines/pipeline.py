@@ -16,6 +16,7 @@ from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name, recip
 from counterfoil.pipelines.stages.compare import Compare
 from counterfoil.pipelines.stages.evaluate import Evaluate, ProtocolName, evaluation_title
 from counterfoil.pipelines.stages.generate import Generate, RewriteByRule, RuleConfig
+from counterfoil.pipelines.stages.interpolate import Interpolate
 from counterfoil.pipelines.stages.mine import Mine
 from counterfoil.pipelines.stages.pretrain import Pretrain, pretrain_config
 from counterfoil.pipelines.stages.select import Select
@@ -28,6 +29,7 @@ __all__ = [
     "ComputeTargets",
     "Evaluate",
     "Generate",
+    "Interpolate",
     "Mine",
     "Pretrain",
     "ProtocolName",

@@ -26,6 +26,7 @@ from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
+from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.model import TimmPretrainedPair, pretrained_pair, starts_untrained
@@ -38,6 +39,7 @@ from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
     Evaluate,
+    Interpolate,
     Mine,
     Recipe,
     RewriteByRule,
@@ -53,6 +55,7 @@ from counterfoil.training.config import CosineLR, OptimizerConfig, ParameterGrou
 
 NEIGHBOURS = 3  # images of a caption
 TEXTS = 100  # of an image, for the hardness in the report alone
+DISTILL = 1.0  # weight of distillation beside the loss
 TEMPERATURE = 0.07  # of models that are trained from scratch
 REWRITE = RewriteByRule(name="written")
 
@@ -227,6 +230,8 @@ def train_recipe(
     guide: str | None = None,
     guide_margin: float = 0.0,
     negatives: Path | None = None,
+    distill: float | None = None,
+    remedies: bool = False,
 ) -> Recipe:
     """Build the recipe for the options of ``counterfoil train``.
 
@@ -242,6 +247,8 @@ def train_recipe(
         guide: saved model or name of the guide that leaves out likely false negatives.
         guide_margin: of its `GuideMask`.
         negatives: folder of mined lists of the training split, see `with_lists`.
+        distill: weight of distillation towards the original, see `with_distillation`.
+        remedies: compare the remedies against forgetting, see `with_remedies`.
 
     Raises:
         ValueError: no such model or loss, or options that do not go together.
@@ -249,20 +256,20 @@ def train_recipe(
     advice = advise_mining(*_train_size(dataset))
     lengths = advice.texts, advice.images
     if model is None:
-        if written or other or way != "full":
+        if written or other or way != "full" or distill is not None or remedies:
             raise ValueError(
-                "--tune, --written and --other are for a pretrained model that is trained further; "
-                "name it with --model, or leave them out"
+                "--tune, --written, --distill, --remedies and --other are for a pretrained model "
+                "that is trained further; name it with --model, or leave them out"
             )
         recipe = photos.own_data_recipe(
             name, pixels=dataset.features is None, teachers=teachers, lengths=lengths
         )
     else:
         folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
-        if other and starts_untrained(folder):
+        if (other or distill is not None or remedies) and starts_untrained(folder):
             raise ValueError(
-                f"--other tells what a pretrained model has forgotten, and {folder} begins with "
-                "weights at random; leave it out"
+                "--other, --distill and --remedies are about what a pretrained model forgets, and "
+                f"{folder} begins with weights at random; leave them out"
             )
         recipe = fine_tune_recipe(
             name,
@@ -273,6 +280,11 @@ def train_recipe(
         )
     recipe = with_lists(recipe, negatives) if negatives else recipe
     recipe = with_guide(recipe, guide, guide_margin) if guide else recipe
+    if model is not None and remedies:
+        weight = DISTILL if distill is None else distill
+        recipe = with_remedies(recipe, folder, weight, interpolated=way != "frozen")
+    elif model is not None and distill is not None:
+        recipe = with_distillation(recipe, folder, distill)
     return with_forgetting(recipe, other) if other else recipe
 
 
@@ -382,6 +394,77 @@ def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:
         for stage in recipe.stages
     ]
     return replace(recipe, stages=(ComputeTargets(name="guide", models=(model,)), *stages))
+
+
+def with_distillation(recipe: Recipe, original: str, weight: float) -> Recipe:
+    """A recipe whose trainings keep the scores of a batch near those of the original.
+
+    The original encodes the training split once. The loss, with this weight, is that of
+    `counterfoil.losses.ndgl.distillation_settings`.
+
+    Raises:
+        ValueError: a weight that is not above 0, or a training has a guide already.
+    """
+    stages = [
+        _distilled(stage, weight) if isinstance(stage, Train) else stage for stage in recipe.stages
+    ]
+    return replace(recipe, stages=(_targets_of(original), *stages))
+
+
+def with_remedies(
+    recipe: Recipe, original: str, weight: float, *, interpolated: bool = True
+) -> Recipe:
+    """A recipe that sets two remedies against forgetting beside its last training.
+
+    The training is repeated with distillation towards the original, and, where `interpolated`, its
+    weights are averaged with the original's (WiSE-FT). The report compares all four models.
+
+    Raises:
+        ValueError: see `with_distillation`.
+    """
+    *stages, report = recipe.stages
+    assert isinstance(report, Compare)
+    last = next(stage for stage in reversed(stages) if isinstance(stage, Train))
+    test = next(s for s in stages if isinstance(s, Evaluate) and s.using == (last.name,))
+    remedies: list[Stage] = [replace(_distilled(last, weight), name="distilled")]
+    if interpolated:
+        remedies.insert(0, Interpolate(name="wise-ft", original=original, tuned=last.name))
+    tests = [replace(test, name=f"test-{s.name}", using=(s.name,)) for s in remedies]
+    at, after = (stages.index(stage) + 1 for stage in (last, test))
+    return replace(
+        recipe,
+        stages=(
+            _targets_of(original),
+            *stages[:at],
+            *remedies,
+            *stages[at:after],
+            *tests,
+            *stages[after:],
+            replace(report, results=(*report.results, *(each.name for each in tests))),
+        ),
+        about=f"{recipe.about}; {' and '.join(s.name for s in remedies)} against forgetting",
+    )
+
+
+def _targets_of(original: str) -> ComputeTargets:
+    return ComputeTargets(name="original", models=(original,))
+
+
+def _distilled(stage: Train, weight: float) -> Train:
+    """The training with one more term, guided by the scores of the original."""
+    if weight <= 0:
+        raise ValueError(f"--distill is {weight}; give a weight above 0, as in 1")
+    if stage.guide:
+        raise ValueError(
+            f"{stage.name!r} has targets of {stage.guide!r} already, and a training has one guide; "
+            "leave --distill and --remedies out, or --guide; ndgl learns from the original where "
+            "--teacher names it"
+        )
+    terms = dict(stage.objective.arguments["terms"])
+    reduction = next(iter(terms.values()))[1].arguments.get("reduction", "sum")  # as its own
+    term: Loss = lazy(MarginDistillationLoss, **distillation_settings(reduction=reduction))
+    objective = stage.objective.replace(terms={**terms, "original": (weight, term)})
+    return replace(stage, objective=objective, guide="original")
 
 
 def with_forgetting(recipe: Recipe, data: str) -> Recipe:

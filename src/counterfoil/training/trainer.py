@@ -10,11 +10,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Generic, Protocol, final
+from typing import Generic, Protocol, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.model import CARD, MODEL, Model, SavedModelCard, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
@@ -44,7 +46,12 @@ from counterfoil.negatives.sampling import (
     check_candidates,
 )
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.negatives.teachers import GuideMask, TargetSource
+from counterfoil.negatives.teachers import (
+    FrozenTeacher,
+    GuideMask,
+    TargetSource,
+    TeacherEnsemble,
+)
 from counterfoil.training.batches import BatchStream, prefetch
 from counterfoil.training.callbacks import (
     Callback,
@@ -461,10 +468,13 @@ class Trainer:
             mutual negatives of these lists, for any loss. None shuffles.
         batch_mining: which neighbours of the lists share a batch.
         callbacks: hooks of the training loop.
+        distill: weight of a further loss that keeps the scores of a batch near those of the model
+            as it is given, see `counterfoil.losses.ndgl.distillation_settings`; 0 for none.
 
     Raises:
-        ValueError: the loss needs what is not given, the negatives belong to another data set, the
-            model cannot be trained or saved, or `output` holds another training.
+        ValueError: `distill` is below 0, the loss needs what is not given, the negatives belong to
+            another data set, the model cannot be trained or saved, or `output` holds another
+            training.
 
     >>> trainer = Trainer(model, loss=AdaptiveQuintuplet(), train=data["train"], dev=data["dev"],
     ...                   negatives=negatives, output="runs/a", epochs=5)  # doctest: +SKIP
@@ -490,6 +500,7 @@ class Trainer:
         mined_batches: Negatives | None = None,
         batch_mining: BatchMiningConfig = _BATCH_MINING,
         callbacks: Sequence[Callback] = (),
+        distill: float = 0.0,
     ) -> None:
         if model.processor is None or model.spec is None:
             raise ValueError(
@@ -503,6 +514,11 @@ class Trainer:
         self.lists = _open_lists(negatives, train)
         self.batch_lists, self.batch_mining = _open_lists(mined_batches, train), batch_mining
         _check_needs(self.objective, self.lists)
+        if distill < 0:
+            raise ValueError(f"distill={distill}: give a weight from 0, which leaves it out")
+        self.distilled = distill > 0
+        if self.distilled:
+            self.objective = _distilled(self.objective, distill)
         config = config or _default_config(model.model)
         rate = config.optimiser.rate if lr is None else lr
         self.config = replace(
@@ -513,7 +529,11 @@ class Trainer:
             optimiser=replace(config.optimiser, rate=rate),
         )
         if not self.config.batch:
-            data = {"negatives": self.lists, "mined_batches": self.batch_lists}
+            data = {
+                "negatives": self.lists,
+                "mined_batches": self.batch_lists,
+                "distill": distill or None,
+            }
             check_tiled(self.objective, model.model, **data)
         self.output, self.resume = Path(output), resume
         self.sampling, self.callbacks = sampling, tuple(callbacks)
@@ -546,14 +566,22 @@ class Trainer:
         partition = None
         if self.batch_lists:
             partition = NeighbourBatches(self.batch_lists, relation, self.batch_mining)
+        inputs, guide = self.model.process(self.train_set), None
+        if self.distilled:
+            original = deepcopy(trained)
+            teacher = FrozenTeacher(
+                model=original, processor=inputs, inputs="clean", weight=(1.0, 0.0)
+            )
+            guide = TeacherEnsemble(teachers=(teacher,))
         result = fit(
             self.config,
             trained,
             self.objective,
-            self.model.process(self.train_set),
+            inputs,
             folder=self.output,
             draws=sampler,
             partition=partition,
+            guide=guide,
             evaluate=dev_figures(self.model, self.dev) if self.dev else None,
             callbacks=self.callbacks,
             run=run,
@@ -700,6 +728,14 @@ def _check_needs(objective: WeightedSum, lists: HardNegativeLists | None) -> Non
             f"the loss {names} needs {', '.join(others)}, which a Trainer does not provide; train "
             "with a recipe that does (see `counterfoil recipe`)"
         )
+
+
+def _distilled(objective: WeightedSum, weight: float) -> WeightedSum:
+    """The loss with distillation towards the original beside it, reduced as its first term."""
+    terms = {n: (w, cast("Loss", objective.terms[n])) for n, w in objective.weights.items()}
+    first = next(iter(terms.values()))[1]
+    loss = MarginDistillationLoss(**distillation_settings(reduction=first.reduction))
+    return WeightedSum(terms={**terms, "original": (weight, loss)})
 
 
 def _default_config(model: RetrievalModel) -> TrainConfig:

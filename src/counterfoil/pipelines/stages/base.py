@@ -21,7 +21,7 @@ LATER = {"later": True}
 # Kinds of stages that may stand for one another where a stage is read.
 KINDS = {
     "guide": ("teach", "semantics"),
-    "train": ("train", "pretrain", "select"),
+    "train": ("train", "pretrain", "select", "interpolate"),
     "write": ("write", "rewrite"),
 }
 _STAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")

@@ -42,6 +42,7 @@ from counterfoil.model import load_model, starts_untrained
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
+from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.stages.mine import Mine, hardness_at
 from counterfoil.pipelines.stages.select import selection_sentence
 from counterfoil.pipelines.state import RunContext, current_provenance
@@ -69,13 +70,12 @@ FORGETTING_HEAD = (
     "Data, model",
     "R@1, image to text",
     "R@1, text to image",
-    "RSum before",
-    "after",
-    "Difference",
+    "RSum",
+    "Difference of RSum",
 )
 FORGETTING_NOTE = (
-    "Differences from the model as it was, with 95 % intervals (images drawn anew with all their "
-    "captions) and p of an exchange of answers image by image."
+    "The first row of each data set is the original. Differences from it, with 95 % intervals "
+    "(images drawn anew with all their captions) and p of an exchange of answers image by image."
 )
 
 
@@ -141,7 +141,8 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
     }
     reports = {name: evaluation.report for name, evaluation in evaluations.items()}
     used = (name for result in stage.results for name in context.stage(result, Evaluate).using)
-    trained, forgetting = dict.fromkeys(used), forgetting_table(context, stage)
+    trained = [n for n in dict.fromkeys(used) if isinstance(context.recipe.stage(n), ModelStage)]
+    forgetting = forgetting_table(context, stage)
     runs = results(reports)
     curves = [learning_curve(name, context.place(name) / "metrics.jsonl") for name in trained]
     gaps: tuple[NamedSample, ...] = ()
@@ -336,13 +337,12 @@ def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
     rows = [
         (
             f"{where}: {run.name}",
-            *(_format_change(run.against[METRICS.index(metric)]) for metric in RECALLS),
-            figure("RSum", runs[0].numbers[RSUM]),
+            *(_with_change(run, METRICS.index(metric)) for metric in RECALLS),
             figure("RSum", run.numbers[RSUM]),
-            _format_change(run.against[RSUM]),
+            _format_change(run.against[RSUM]) if run.against else "",
         )
         for where, runs in measured
-        for run in runs[1:]
+        for run in runs
     ]
     sentences = [
         forgetting_sentence(where, runs[0].name, run)
@@ -368,6 +368,12 @@ def forgetting_sentence(where: str, original: str, run: RunResult) -> str:
     if span.low > 0:
         return f"{where}: {run.name} has forgotten nothing on the whole: {difference}."
     return f"{where}: it is open whether {run.name} has forgotten anything: {difference}."
+
+
+def _with_change(run: RunResult, place: int) -> str:
+    """A metric of a run, with its difference from the original."""
+    number = figure(METRICS[place], run.numbers[place])
+    return f"{number}: {_format_change(run.against[place])}" if run.against else number
 
 
 def _format_change(change: Comparison) -> str:
