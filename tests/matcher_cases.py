@@ -18,6 +18,7 @@ from counterfoil.models.clip import DualEncoder
 from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.esa import ESA
+from counterfoil.models.filip import FILIP
 from counterfoil.models.frozen import FrozenAdapters, FrozenWithAdapters
 from counterfoil.models.gpo import GPO
 from counterfoil.models.hrem import HREM, BatchGraph
@@ -104,6 +105,10 @@ def _patches() -> PatchTower:
 
 def _scan(**options: object) -> Config[RetrievalModel]:
     return config(SCAN, image=_regions(), text=_gru(), **options)
+
+
+def _filip(image: ImageTower | None = None, **options: object) -> Config[RetrievalModel]:
+    return config(FILIP, image=image or _regions(), text=_gru(), **options)
 
 
 def _chan(**options: object) -> Config[RetrievalModel]:
@@ -233,6 +238,9 @@ CASES = (
     Case("vilt-logit", _vilt(score="logit", outputs=("rank", "correct")), images=shapes),
     Case("blip", _blip(), images=pixels),
     Case("blip-probability", _blip(score="probability", mask=3), images=pixels),
+    Case("filip", _filip()),
+    Case("filip-patches", _filip(image=_patches(), direction="i2t", mean=False), images=pixels),
+    Case("filip-t2i", _filip(direction="t2i", mean=False)),
     Case("vectors", config(EmbeddingModel), images=vectors, texts=vectors),
 )
 

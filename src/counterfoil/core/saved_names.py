@@ -34,6 +34,7 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Edited": "counterfoil.negatives.counterfactual:CounterfactualSampler",
     "EnhancedRegions": "counterfoil.models.user:EnhancedRegions",
     "External": "counterfoil.models.esa:ExternalAttention",
+    "FILIP": "counterfoil.models.filip:FILIP",
     "GPO": "counterfoil.models.gpo:GPO",
     "GRU": "counterfoil.models.layers.towers:GRU",
     "GeneralPool": "counterfoil.models.gpo:GeneralizedPooling",
