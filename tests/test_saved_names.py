@@ -26,6 +26,7 @@ UNWRITTEN = {
     "RetrievalModel",
     "SingleVectorModel",
     "TwoTowerModel",
+    "MaxSimModel",
     "LoRADualEncoder",
     "JointModel",
     "Loss",
