@@ -44,7 +44,7 @@ from counterfoil.data.processor import (
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models import open_clip
 from counterfoil.models.base import FrozenTower, RetrievalModel
-from counterfoil.models.clip import DualEncoder, max_text_length, vector_width
+from counterfoil.models.clip import DualEncoder, is_siglip2, max_text_length, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import (
@@ -491,6 +491,7 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
         frame=form.frame,
         texts=texts,
         longest=longest,
+        siglip2=make is DualEncoder and is_siglip2(config_of(name)),
     )
     return PretrainedPair(make, name, processor, width, config, untrained)
 

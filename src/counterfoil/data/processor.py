@@ -303,6 +303,7 @@ class ProcessorConfig:
         longest: captions are truncated to this many words or pieces.
         divisor: see `PixelProcessor`.
         frame: see `PixelProcessor`.
+        siglip2: see `WordPieceTokenizer`.
     """
 
     images: ImageForm = "features"
@@ -316,6 +317,7 @@ class ProcessorConfig:
     longest: int = 60
     divisor: int = field(default=0, metadata=LATER)
     frame: str = field(default="", metadata=LATER)
+    siglip2: bool = field(default=False, metadata=LATER)
 
     def fit(self, train: ImageTextDataset) -> Processor:
         """The processor for a training data set; the vocabulary comes from its captions alone.
@@ -344,7 +346,7 @@ class ProcessorConfig:
     def _pretrained_tokenizer(self) -> Tokenizer:
         if self.texts.startswith(OPEN_CLIP_PREFIX):
             return load_open_clip_tokenizer(self.texts)
-        return WordPieceTokenizer(self.texts, longest=self.longest)
+        return WordPieceTokenizer(self.texts, longest=self.longest, siglip2=self.siglip2)
 
     @property
     def _pixels(self) -> ImageProcessor:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import html
 import json
@@ -65,8 +66,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     ['A', '"', 'big', '"', 'dog', '.']
     """
     low = text.lower()
-    # Lower-casing may turn one character into two: `back` maps places in `low` to those in `text`.
-    back = [place for place, sign in enumerate(text) for _ in sign.lower()]
+    back = _places_before_lower(text)
     spans, at = [], 0
     for word in split_words(text):
         while low[at].isspace():
@@ -75,6 +75,11 @@ def word_spans(text: str) -> list[tuple[int, int]]:
         spans.append((back[at], back[stop - 1] + 1))
         at = stop
     return spans
+
+
+def _places_before_lower(text: str) -> list[int]:
+    """The place in a text of each character of its lower-cased form, which may be longer."""
+    return [place for place, sign in enumerate(text) for _ in sign.lower()]
 
 
 @final
@@ -200,11 +205,22 @@ class WordPieceTokenizer(Tokenizer):
     Args:
         name: name or folder.
         longest: captions are truncated to this many pieces.
+        siglip2: read captions as SigLIP 2 was trained: in lower case, without a first special
+            token, and with the end mark also where a caption is truncated, whatever the files of
+            the tokenizer say (https://arxiv.org/abs/2502.14786).
+
+    Raises:
+        ValueError: there is no such tokenizer, or SigLIP 2's has no end mark.
     """
 
-    def __init__(self, name: str, *, longest: int = 64) -> None:
-        self.name, self.longest = name, longest
+    def __init__(self, name: str, *, longest: int = 64, siglip2: bool = False) -> None:
+        self.name, self.longest, self.siglip2 = name, longest, siglip2
         self._pieces = _pretrained(name)
+        if siglip2 and self._pieces.eos_token_id is None:
+            raise ValueError(
+                f"the tokenizer {name!r} has no end mark, with which SigLIP 2 was trained; use the "
+                "tokenizer of its checkpoint"
+            )
         self.size = len(self._pieces)
         self.pad = int(self._pieces.pad_token_id or 0)
         self.mask = self._pieces.mask_token_id
@@ -217,28 +233,70 @@ class WordPieceTokenizer(Tokenizer):
         """The tokenizer of transformers."""
         return self._pieces
 
+    def exported(self) -> Any:
+        """A copy for transformers alone, which reads captions as this tokenizer does."""
+        pieces = copy.deepcopy(self._pieces)
+        if not self.siglip2:
+            return pieces
+        from tokenizers import normalizers, processors
+
+        backend = pieces.backend_tokenizer
+        own = [backend.normalizer] if backend.normalizer else []
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        end = pieces.eos_token
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", special_tokens=[(end, pieces.eos_token_id)]
+        )
+        return pieces
+
     def read(self, texts: Sequence[str]) -> TokenIds:
-        out = self._pieces(list(texts), truncation=True, max_length=self.longest)
+        out = self._cut(texts)
         ids = [list(row) for row in out["input_ids"]]
+        if self.siglip2:
+            end = self._pieces.eos_token_id
+            return TokenIds([[*row, end] for row in ids], [self._gemma_words(row) for row in ids])
         if not self.divides:
             return TokenIds(ids)
         words = ([-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids)))
         return TokenIds(ids, list(words))
 
+    def _gemma_words(self, ids: Sequence[int]) -> list[int]:
+        """Index of the word of each piece; its tokenizer takes a caption for one word."""
+        starts = [piece.startswith(GEMMA_BLANK) for piece in self.tokens(ids)]
+        return [*(sum(starts[1 : place + 1]) for place in range(len(ids))), -1]
+
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         if not self.divides:
             return super().spans(texts)
-        out = self._pieces(
-            list(texts), truncation=True, max_length=self.longest, return_offsets_mapping=True
+        rows = self._cut(texts, return_offsets_mapping=True)["offset_mapping"]
+        if not self.siglip2:
+            return [[(start, stop) for start, stop in row] for row in rows]
+        spans = []
+        for text, row in zip(texts, rows, strict=True):
+            back = _places_before_lower(text)
+            within = [(back[a], back[b - 1] + 1) if b > a else (0, 0) for a, b in row]
+            spans.append([*within, (0, 0)])
+        return spans
+
+    def _cut(self, texts: Sequence[str], **options: bool) -> Any:
+        """The output of the tokenizer; of SigLIP 2's without the end mark."""
+        if not self.siglip2:
+            return self._pieces(list(texts), truncation=True, max_length=self.longest, **options)
+        return self._pieces(
+            [text.lower() for text in texts],
+            truncation=True,
+            max_length=self.longest - 1,
+            add_special_tokens=False,
+            **options,
         )
-        return [[(start, stop) for start, stop in row] for row in out["offset_mapping"]]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return list(self._pieces.convert_ids_to_tokens(list(ids)))
 
     def save(self, folder: Path) -> None:
         self._pieces.save_pretrained(folder / "pieces")
-        write_json(folder / "tokenizer.json", {"kind": "pieces", "longest": self.longest})
+        settings = {"kind": "pieces", "longest": self.longest}
+        write_json(folder / "tokenizer.json", settings | self._form)
 
     @property
     def digest(self) -> str:
@@ -246,10 +304,16 @@ class WordPieceTokenizer(Tokenizer):
         rules = json.loads(backend.to_str()) if backend else self._pieces.get_vocab()
         for setting in ("truncation", "padding"):  # set by every call
             rules.pop(setting, None)
-        text = f"{self.longest} {self.pad} {json.dumps(rules, sort_keys=True)}"
+        text = f"{self.longest} {self.pad} {json.dumps({**rules, **self._form}, sort_keys=True)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def _form(self) -> dict[str, bool]:
+        """Settings that are at their defaults in files of earlier versions."""
+        return {"siglip2": True} if self.siglip2 else {}
 
+
+GEMMA_BLANK = "▁"  # begins the first piece of a word behind a blank
 LONGEST = 1_000_000  # words or pieces of a caption
 
 
@@ -262,7 +326,8 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         case {"kind": "words", "words": list(words)} if all(isinstance(w, str) for w in words):
             return WordTokenizer(words, longest=longest)
         case {"kind": "pieces"}:
-            return WordPieceTokenizer(str(folder / "pieces"), longest=longest)
+            siglip2 = content.get("siglip2", False) is True
+            return WordPieceTokenizer(str(folder / "pieces"), longest=longest, siglip2=siglip2)
         case {
             "kind": "open_clip",
             "clean": str(clean),

@@ -14,6 +14,7 @@ from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.clip import DualEncoder
 
+BICUBIC, BILINEAR = 3, 2  # PIL's numbers of the filters
 MODULES = {"clip": "CLIPModel", "siglip": "Transformer"}  # of sentence-transformers, by model type
 
 
@@ -26,7 +27,7 @@ def write_transformers(folder: Path, model: DualEncoder, processor: Processor) -
     merged.merge()
     body: Any = merged.body
     body.save_pretrained(folder)
-    tokenizer = copy.deepcopy(_tokenizer(processor).pretrained)
+    tokenizer = _tokenizer(processor).exported()
     tokenizer.model_max_length = _tokenizer(processor).longest
     if _model_type(model) == "siglip":  # it masks nothing
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
@@ -122,7 +123,7 @@ def _image_settings(processor: Processor, kind: str) -> dict[str, object]:
         "image_processor_type": "CLIPImageProcessor" if kind == "clip" else "SiglipImageProcessor",
         "do_resize": True,
         "size": {"shortest_edge": images.size} if images.crop else square,
-        "resample": 3,  # bicubic
+        "resample": BILINEAR if images.frame.endswith("bilinear") else BICUBIC,
         "do_center_crop": images.crop,
         "crop_size": square,
         "do_rescale": True,

@@ -12,6 +12,8 @@ from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import masked_ids, single_vector, unit_vectors
 from counterfoil.models.layers.pretrained import config_of, config_to_json, load_hf_model
 
+GEMMA_WORDS, GEMMA_PAD = 256_000, 0  # of the tokenizer of SigLIP 2
+
 
 @final
 class DualEncoder(LoRADualEncoder):
@@ -86,7 +88,8 @@ class DualEncoder(LoRADualEncoder):
                 f"texts of {ids.shape[1]} tokens do not fit a model that reads "
                 f"{config.max_position_embeddings}; cut them"
             )
-        filler = config.pad_token_id or 0
+        # the configurations of SigLIP 2 keep SigLIP's padding of 1, which is its end mark
+        filler = GEMMA_PAD if is_siglip2(self._config) else config.pad_token_id or 0
         full = pad(ids.masked_fill(~texts.mask, filler), (0, room), value=filler)
         return unit_vectors(single_vector(_vector(body.get_text_features(input_ids=full))))
 
@@ -102,6 +105,14 @@ class DualEncoder(LoRADualEncoder):
     @property
     def _kind(self) -> str:
         return str(self._config.model_type)
+
+
+def is_siglip2(config: Any) -> bool:
+    """Return True for SigLIP 2, whose models of one resolution have SigLIP's model type."""
+    kind = str(config.model_type)
+    return kind == "siglip2" or (
+        kind == "siglip" and int(config.text_config.vocab_size) == GEMMA_WORDS
+    )
 
 
 def max_text_length(name: str) -> int:

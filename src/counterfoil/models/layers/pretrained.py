@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ FILES = ("model.safetensors", "pytorch_model.bin")
 # keys of a configuration by which transformers would fetch code, kernels or files
 FETCHED = ("auto_map", "attn_implementation", "_attn_implementation", "_name_or_path")
 HALF = (0.5, 0.5, 0.5)
+BILINEAR = 2  # PIL's number of the filter, as in configurations
 DEEPEST = 10_000  # layers of a model
 
 
@@ -80,11 +82,17 @@ def picture_format(name: str) -> PictureFormat:
         ) from error
     crop = bool(plain.get("do_center_crop"))
     normalised = plain.get("do_normalize", True)
+    size = plain.get("crop_size" if crop else "size")
+    if size is None and "max_num_patches" in plain:  # any shape up to an area; here the square
+        size = int(plain.get("patch_size", 16)) * math.isqrt(int(plain["max_num_patches"]))
+    bilinear = plain.get("resample") == BILINEAR
+    centred = crop or "shortest_edge" in _mapping(plain.get("size"))
     return PictureFormat(
-        size=_side(name, plain.get("crop_size" if crop else "size")),
+        size=_side(name, size),
         mean=tuple(plain.get("image_mean") or HALF) if normalised else (0.0, 0.0, 0.0),
         deviation=tuple(plain.get("image_std") or HALF) if normalised else (1.0, 1.0, 1.0),
-        crop=crop or "shortest_edge" in _mapping(plain.get("size")),
+        crop=centred,
+        frame=f"{'center' if centred else 'squash'} bilinear" if bilinear else "",
     )
 
 
