@@ -67,3 +67,8 @@ def test_evaluations_are_in_the_card(models, printed, tmp_path):
     printed("export", models / "pixels", *asked)
     protocol = json.loads(measured.read_text())["protocol"]
     assert protocol in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_onnx_is_a_form_of_models(models, capsys, tmp_path):
+    assert run("export", models / "pixels", "--to", "onnx", "--output", tmp_path / "out") == 2
+    assert "are read by a WordTokenizer" in " ".join(capsys.readouterr().err.split())

@@ -24,7 +24,7 @@ DEFAULT_MOST, OURS = 8, "counterfoil"
 To = Annotated[
     str,
     typer.Option(
-        help="Models: counterfoil, hf, sentence-transformers. Negatives: "
+        help="Models: counterfoil, hf, sentence-transformers, onnx. Negatives: "
         "sentence-transformers, flagembedding, tevatron, open-clip, trec."
     ),
 ]

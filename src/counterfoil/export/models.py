@@ -1,4 +1,4 @@
-"""Dual encoders in the folder formats of transformers and sentence-transformers."""
+"""Models in the formats of transformers, sentence-transformers and ONNX."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from counterfoil.core.config import unknown_name
 from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder, write_json
 from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.tokenizers import WordPieceTokenizer
+from counterfoil.export.onnx import write_onnx
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.clip import DualEncoder
 
@@ -71,10 +72,13 @@ FOLDERS: dict[str, Callable[[Path, DualEncoder, Processor], None]] = {
 }
 
 
+ONNX = "onnx"
+
+
 def check_export(to: str, folder: Path) -> None:
     """Check the arguments of an export before a model is opened."""
-    if to not in FOLDERS:
-        raise ValueError(unknown_name(to, ["counterfoil", *FOLDERS], "a form of models"))
+    if to not in (forms := [*FOLDERS, ONNX]):
+        raise ValueError(unknown_name(to, ["counterfoil", *forms], "a form of models"))
     ensure_absent(folder)
     ensure_writable_folder(folder)
 
@@ -82,13 +86,23 @@ def check_export(to: str, folder: Path) -> None:
 def export_model(
     model: RetrievalModel, processor: Processor | None, to: str, folder: Path, *, name: str
 ) -> None:
-    """Write a dual encoder in a format of `FOLDERS`, atomically; `name` is for messages."""
+    """Write a model in another library's format, atomically; `name` is for messages.
+
+    Dual encoders have the formats of `FOLDERS`; models of one vector per item also ONNX.
+
+    Raises:
+        ValueError: the model has no such form, or the folder exists.
+    """
     check_export(to, folder)
+    if to == ONNX:
+        with atomic_folder(folder) as temporary:
+            write_onnx(temporary, model, processor, name)
+        return
     if not isinstance(model, DualEncoder) or _model_type(model) not in MODULES:
         kind = _model_type(model) if isinstance(model, DualEncoder) else type(model).__name__
         raise ValueError(
             f"{name} is a {kind}; of models, those that come from a Hugging Face CLIP or SigLIP "
-            "are exported, and all are shared with --to counterfoil"
+            "are exported; others may be with --to onnx, and all are shared with --to counterfoil"
         )
     if (
         processor is None
