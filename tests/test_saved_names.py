@@ -23,6 +23,8 @@ from counterfoil.recipes import catalogue
 
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
+    "_ImageGraph",  # of ONNX, in no file of ours
+    "_TextGraph",
     "RetrievalModel",
     "SingleVectorModel",
     "TwoTowerModel",

@@ -163,7 +163,7 @@ def _portable_tokenizer(tokenizer: Tokenizer | None, name: str) -> Any:
         )
     from tokenizers import Tokenizer as Portable
 
-    portable = Portable.from_str(tokenizer.pretrained.backend_tokenizer.to_str())
+    portable = Portable.from_str(tokenizer.exported().backend_tokenizer.to_str())
     portable.enable_truncation(max_length=tokenizer.longest)
     pad = tokenizer.pretrained.convert_ids_to_tokens(tokenizer.pad)
     portable.enable_padding(pad_id=tokenizer.pad, pad_token=pad)
