@@ -1,18 +1,21 @@
-"""Pairs in the order of mined batches, for sentence-transformers."""
+"""Pairs in the order of mined batches, with their false negatives, for other trainers."""
 
 from __future__ import annotations
 
 import json
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import export_cases
+from counterfoil.core.types import Pairs
 from counterfoil.data.batching import BatchSampler
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.scenes import scenes
-from counterfoil.export.negatives import export_batches
+from counterfoil.export.negatives import BATCH_ROWS, export_batches, false_negatives
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from negatives_cases import random_lists
@@ -60,6 +63,99 @@ def test_the_rows_are_the_batches(data: ImageTextDataset, store: Path, tmp_path:
     assert [Path(picture).name for picture, _ in written] == images
     assert all(Path(picture).is_file() for picture, _ in written)
     assert all(len({p for p, _ in written[n : n + 8]}) == 8 for n in range(0, 48, 8))
+
+
+@pytest.fixture
+def judged(data: ImageTextDataset) -> ImageTextDataset:
+    """Eight images, a batch, in which nothing can be separated: pairs judged true, or ambiguous."""
+    few = data.subset(torch.arange(8))
+    texts = [int(few.relation.captions(torch.tensor([row]))[0][0]) for row in range(8)]
+    every = few.relation.captions(torch.tensor([3]))[0]
+    true = Pairs(torch.full((len(every),), 1), every)  # all captions of image 3 are true of image 1
+    said = list(few.texts)
+    own = few.relation.captions(torch.tensor([6]))[0].tolist()
+    for text in own:  # captions of image 6 say, in other case, what one of image 5 says
+        said[text] = said[texts[5]].upper()
+    unclear = Pairs(torch.tensor([2]), torch.tensor([texts[0]]))
+    return replace(few, texts=said, extra_positives=true, ambiguous=unclear)
+
+
+def test_false_negatives_of_a_batch(judged: ImageTextDataset) -> None:
+    texts = [int(judged.relation.captions(torch.tensor([row]))[0][0]) for row in range(8)]
+    found = false_negatives(judged, torch.tensor(texts))
+    assert found == [[], [3], [0], [], [], [6], [5], []]
+    turned = false_negatives(judged, torch.tensor(texts[::-1]))
+    assert turned == [[7 - place for place in places] for places in found[::-1]]
+
+
+@pytest.mark.parametrize("to", [*BATCH_ROWS, "webdataset"])
+def test_every_form_holds_the_batches_and_their_false_negatives(
+    to: str, judged: ImageTextDataset, tmp_path: Path
+) -> None:
+    store = save(random_lists(judged.relation, h=12, k=6), judged, tmp_path / "lists")
+    out, mining = tmp_path / "out", BatchMiningConfig(size=2, skip=0, neighbours=4)
+    lines = export_batches(store, to, out, judged, batch=8, epochs=2, mining=mining)
+    lists = NegativeStore.open(store, fingerprint=judged.fingerprint).lists
+    partition = NeighbourBatches(lists, judged.relation, mining)
+    sampler = BatchSampler(
+        judged.relation, batch=8, seed=0, one_caption=True, drop_last=True, partition=partition
+    )
+    batches = [texts for epoch in range(2) for texts in sampler.epoch(epoch)]
+    masks = [places for texts in batches for places in false_negatives(judged, texts)]
+    count = sum(map(len, masks))
+    assert count >= 4
+    assert lines[1] == f"{count} false negatives in the batches, listed with their rows"
+    said = [judged.texts[text] for text in torch.cat(batches).tolist()]
+    if to == "webdataset":
+        with tarfile.open(out / "train-00000.tar") as tar:
+            names = [name for name in tar.getnames() if name.endswith(".json")]
+            rows = [json.load(tar.extractfile(name)) for name in names]
+    else:
+        rows = [json.loads(line) for line in (out / "batches.jsonl").read_text().splitlines()]
+    caption = {
+        "sentence-transformers": lambda row: row["positive"],
+        "flagembedding": lambda row: row["pos"][0],
+        "tevatron": lambda row: documents(out)[row["positive_document_ids"][0]],
+        "ms-swift": lambda row: row["positive_messages"][0][0]["content"],
+        "vlm2vec": lambda row: row["pos_text"],
+        "webdataset": lambda row: row["caption"][0],
+    }
+    assert [caption[to](row) for row in rows] == said
+    if to == "sentence-transformers":
+        read = [[place for place in row["label"] if place >= 0] for row in rows]
+        assert len({len(row["label"]) for row in rows}) == 1
+    else:
+        read = [row["false_negatives"] for row in rows]
+    assert read == masks
+
+
+def documents(folder: Path) -> dict[str, str]:
+    lines = (folder / "batches-corpus.jsonl").read_text().splitlines()
+    return {line["docid"]: line["text"] for line in map(json.loads, lines)}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_sentence_transformers_hands_false_negatives_to_its_losses(
+    judged: ImageTextDataset, tmp_path: Path
+) -> None:
+    """Its collator reads them as the labels, not as an input."""
+    pytest.importorskip("sentence_transformers")
+    datasets = pytest.importorskip("datasets")
+    from sentence_transformers.sentence_transformer.data_collator import (
+        SentenceTransformerDataCollator,
+    )
+
+    store = save(random_lists(judged.relation, h=12, k=6), judged, tmp_path / "lists")
+    out, mining = tmp_path / "out", BatchMiningConfig(size=2, skip=0, neighbours=4)
+    export_batches(store, "sentence-transformers", out, judged, batch=8, mining=mining)
+    rows = datasets.load_dataset(
+        str(out), "batches", split="train", cache_dir=str(tmp_path / "cache")
+    )
+    collate = SentenceTransformerDataCollator(lambda texts, **more: {"read": texts})
+    batch = collate(list(rows))
+    assert [key for key in batch if key.endswith("_read")] == ["anchor_read", "positive_read"]
+    assert batch["label"].tolist() == rows["label"][:]
 
 
 @pytest.mark.slow

@@ -3,8 +3,10 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import tarfile
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 import export_cases
 from counterfoil.core.types import Pairs
+from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
 from counterfoil.export.negatives import (
     FORMATS,
@@ -131,6 +134,103 @@ def test_tevatron_names_documents_of_its_corpus(export, tmp_path):
         assert all(line[key] for line in dataset)
         for line in records(out / f"{direction}.jsonl"):
             assert {*line["positive_document_ids"], *line["negative_document_ids"]} <= known
+
+
+def test_ms_swift_has_messages_and_images_of_every_side(export, tmp_path):
+    """The fields and shapes of its embedding data: a list of messages and of images each."""
+    out = export("ms-swift")
+    texts = export_cases.dataset().texts
+
+    def said(content):
+        return [{"role": "user", "content": content}]
+
+    assert records(out / "image-to-text.jsonl")[0] == {
+        "messages": said("<image>"),
+        "images": [photo(tmp_path, 0)],
+        "positive_messages": [said(texts[0]), said(texts[1])],
+        "negative_messages": [said(texts[3]), said(texts[5])],
+    }
+    assert records(out / "text-to-image.jsonl")[0] == {
+        "messages": said(texts[0]),
+        "positive_messages": [said("<image>")],
+        "positive_images": [[photo(tmp_path, 0)]],
+        "negative_messages": [said("<image>"), said("<image>")],
+        "negative_images": [[photo(tmp_path, 3)], [photo(tmp_path, 2)]],
+    }
+
+
+def test_vlm2vec_has_a_row_for_every_positive_with_the_hardest_negative(export, tmp_path):
+    out = export("vlm2vec")
+    texts = export_cases.dataset().texts
+    rows = records(out / "image-to-text.jsonl")
+    assert [row["pos_text"] for row in rows] == [texts[n] for n in (0, 1, 2, 3, 4, 5)]
+    assert rows[1] == {
+        "qry": "<|image_1|>",
+        "qry_image_path": photo(tmp_path, 0),
+        "pos_text": texts[1],
+        "pos_image_path": "",
+        "neg_text": texts[3],
+        "neg_image_path": "",
+    }
+    assert records(out / "text-to-image.jsonl")[0] == {
+        "qry": texts[0],
+        "qry_image_path": "",
+        "pos_text": "<|image_1|>",
+        "pos_image_path": photo(tmp_path, 0),
+        "neg_text": "<|image_1|>",
+        "neg_image_path": photo(tmp_path, 3),
+    }
+
+
+def test_webdataset_has_a_sample_for_every_image(export, tmp_path):
+    data = export_cases.dataset()
+    out = export("webdataset")
+    assert export.said == ["train-00000.tar: 3 samples"]
+    found = load_dataset(out)
+    assert list(found.image_ids) == ["a 0%", "a2", "a3"]
+    assert list(found.texts) == [" ".join(data.texts[n].split()) for n in range(6)]
+    assert found.pictures.open(1).tobytes() == data_pixels(tmp_path, 2)
+    with tarfile.open(out / "train-00000.tar") as tar:
+        assert tar.getnames()[:3] == [f"000000000.{end}" for end in ("png", "txt", "json")]
+        note = json.load(tar.extractfile("000000000.json"))
+    assert note == {
+        "image_id": "a 0%",
+        "caption": data.texts[:2],
+        "caption_ids": ["a0#0", "a0#1"],
+        "negative_texts": [data.texts[3], data.texts[5]],
+        "negative_text_ids": ["a3#0", "a3#2"],
+        "negative_text_scores": [0, -0.5],
+        "negative_images": [["a3", "a2"], ["a2"]],
+    }
+
+
+def data_pixels(tmp_path, row):
+    return PictureFiles([Path(photo(tmp_path, row))]).open(0).tobytes()
+
+
+def test_webdataset_of_written_captions(export):
+    found = load_dataset(export("webdataset", "written"))
+    assert list(found.image_ids) == ["a 0%", "a2"]
+
+
+def test_webdataset_needs_pictures(export):
+    with pytest.raises(ValueError, match="small has no pictures, with which a sample"):
+        export("webdataset", dataset=export_cases.dataset())
+
+
+@pytest.mark.parametrize("to", ["flagembedding", "tevatron", "ms-swift", "vlm2vec", "webdataset"])
+def test_datasets_reads_every_form(to, export, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    out = export(to)
+    for direction in BOTH if to != "webdataset" else ("default",):
+        found = datasets.load_dataset(
+            str(out), direction, split="train", cache_dir=str(tmp_path / "cache")
+        )
+        if to == "webdataset":
+            assert [row["json"]["image_id"] for row in found] == ["a 0%", "a2", "a3"]
+            assert found[0]["png"].size == (16, 16)
+        else:
+            assert [dict(row) for row in found] == records(out / f"{direction}.jsonl")
 
 
 def table(path):

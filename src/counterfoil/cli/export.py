@@ -25,7 +25,8 @@ To = Annotated[
     str,
     typer.Option(
         help="Models: counterfoil, hf, sentence-transformers, onnx. Negatives: "
-        "sentence-transformers, flagembedding, tevatron, open-clip, trec."
+        "sentence-transformers, flagembedding, tevatron, ms-swift, vlm2vec, webdataset, open-clip, "
+        "trec."
     ),
 ]
 

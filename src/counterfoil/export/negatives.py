@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import re
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, TypeAlias, final
 from urllib.parse import quote
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.config import parse_choice
@@ -22,6 +26,7 @@ from counterfoil.data.batching import BatchSampler
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
+from counterfoil.data.readers.webdataset import write_sample
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
 from counterfoil.negatives.store import NegativeStore
@@ -33,7 +38,13 @@ TO_IMAGE: Direction = "text-to-image"
 IMAGE_FOLDER = "pictures"  # of images that are in no file of their own
 TREC_TAG = "counterfoil"
 OPEN_CLIP_TABLE = "train.tsv"
-BATCHES = "batches.jsonl"
+BATCHES, CORPUS = "batches.jsonl", "batches-corpus.jsonl"
+MOST_IN_BATCHES = 8  # mined negatives of a row, for forms that have a list of them
+VLM2VEC_IMAGE = "<|image_1|>"  # in place of each model's own mark of an image
+SHARD = 1000  # samples
+
+Rows: TypeAlias = Iterator[Mapping[str, object]]
+Sample: TypeAlias = tuple[int, Sequence[str], Mapping[str, object]]  # image row, captions, JSON
 
 
 @final
@@ -62,6 +73,7 @@ class ExportedNegatives:
     """Queries of one or both directions, in data set order."""
 
     description: str  # where they come from
+    dataset: ImageTextDataset
     groups: Mapping[Direction, Sequence[ExportGroup]]
     documents: Callable[[Direction], Iterable[ExportItem]]  # all that may answer a query
 
@@ -104,6 +116,7 @@ def mined_negatives(
     return ExportedNegatives(
         f"Hard negatives of {dataset.name} ({store.manifest.split}), mined by counterfoil "
         f"{store.manifest.version} with {models or 'an unknown model'}.",
+        dataset,
         {direction: list(groups(direction)) for direction in (TO_TEXT, TO_IMAGE)},
         lambda direction: (
             map(text, range(len(dataset.texts)))
@@ -152,6 +165,7 @@ def generated_negatives(
     return ExportedNegatives(
         f"False captions of {dataset.name} ({store.manifest.split}), written by counterfoil "
         f"{store.manifest.version}: {store.manifest.writer}.",
+        dataset,
         {TO_TEXT: groups},
         lambda _: (item for group in groups for item in (*group.positives, *group.negatives)),
     )
@@ -193,16 +207,16 @@ def write_sentence_transformers(negatives: ExportedNegatives, folder: Path) -> l
 
 def write_flag_embedding(negatives: ExportedNegatives, folder: Path) -> list[str]:
     """``DIRECTION.jsonl`` with query, pos, neg and, if known, neg_scores."""
+    return _write_queries(negatives, folder, _flag_embedding_rows)
 
-    def record(group: ExportGroup, direction: Direction) -> Mapping[str, object]:
-        return {
-            "query": group.query.value,
-            "pos": [item.value for item in group.positives],
-            "neg": [item.value for item in group.negatives],
-            **({"neg_scores": list(group.scores)} if group.scores else {}),
-        }
 
-    return _write_queries(negatives, folder, record)
+def _flag_embedding_rows(group: ExportGroup, direction: Direction) -> Rows:
+    yield {
+        "query": group.query.value,
+        "pos": _values(group.positives),
+        "neg": _values(group.negatives),
+        **({"neg_scores": list(group.scores)} if group.scores else {}),
+    }
 
 
 def write_tevatron(negatives: ExportedNegatives, folder: Path) -> list[str]:
@@ -210,29 +224,135 @@ def write_tevatron(negatives: ExportedNegatives, folder: Path) -> list[str]:
 
     Its older format, with passages inside the queries, has no place for an image.
     """
-
-    def record(group: ExportGroup, direction: Direction) -> Mapping[str, object]:
-        return {
-            "query_id": group.query.id,
-            "query_text": None if direction == TO_TEXT else group.query.value,
-            "query_image": group.query.value if direction == TO_TEXT else None,
-            "positive_document_ids": [item.id for item in group.positives],
-            "negative_document_ids": [item.id for item in group.negatives],
-        }
-
-    lines = _write_queries(negatives, folder, record)
+    lines = _write_queries(negatives, folder, _tevatron_rows)
     for direction in negatives.groups:
-        documents = (
-            {
-                "docid": item.id,
-                "text": item.value if direction == TO_TEXT else None,
-                "image": None if direction == TO_TEXT else item.value,
-            }
-            for item in negatives.documents(direction)
-        )
         name = f"{direction}-corpus.jsonl"
+        documents = _tevatron_documents(negatives.documents(direction), direction)
         lines.append(f"{name}: {_write_json_lines(folder / name, documents):,} documents")
     return lines
+
+
+def _tevatron_rows(group: ExportGroup, direction: Direction) -> Rows:
+    yield {
+        "query_id": group.query.id,
+        "query_text": None if direction == TO_TEXT else group.query.value,
+        "query_image": group.query.value if direction == TO_TEXT else None,
+        "positive_document_ids": [item.id for item in group.positives],
+        "negative_document_ids": [item.id for item in group.negatives],
+    }
+
+
+def _tevatron_documents(items: Iterable[ExportItem], direction: Direction) -> Rows:
+    for item in items:
+        yield {
+            "docid": item.id,
+            "text": item.value if direction == TO_TEXT else None,
+            "image": None if direction == TO_TEXT else item.value,
+        }
+
+
+def write_ms_swift(negatives: ExportedNegatives, folder: Path) -> list[str]:
+    """``DIRECTION.jsonl`` for ``swift sft --task_type embedding``: lists of messages with images.
+
+    Lists of images that would be empty are left out.
+    """
+    return _write_queries(negatives, folder, _ms_swift_rows)
+
+
+def _ms_swift_rows(group: ExportGroup, direction: Direction) -> Rows:
+    def side(items: Sequence[ExportItem], pictures: bool) -> tuple[list[Any], list[Any]]:
+        contents = ["<image>" if pictures else item.value for item in items]
+        messages = [[{"role": "user", "content": content}] for content in contents]
+        return messages, [[item.value] for item in items] if pictures else []
+
+    (query,), images = side([group.query], direction == TO_TEXT)
+    record: dict[str, object] = {"messages": query}
+    if images:
+        record["images"] = images[0]
+    for name, items in (("positive", group.positives), ("negative", group.negatives)):
+        messages, images = side(items, direction == TO_IMAGE)
+        record[f"{name}_messages"] = messages
+        if images:
+            record[f"{name}_images"] = images
+    yield record
+
+
+def write_vlm2vec(negatives: ExportedNegatives, folder: Path) -> list[str]:
+    """``DIRECTION.jsonl`` with the columns of MMEB-train, a row for each positive.
+
+    A row has one negative, the hardest. VLM2Vec's own collators read queries and positives alone.
+    """
+    return _write_queries(negatives, folder, _vlm2vec_rows)
+
+
+def _vlm2vec_rows(group: ExportGroup, direction: Direction) -> Rows:
+    def side(name: str, item: ExportItem | None, picture: bool) -> dict[str, str]:
+        query = "" if name == "qry" else "_text"
+        value = item.value if item else ""
+        text = VLM2VEC_IMAGE if picture and item else value
+        return {f"{name}{query}": text, f"{name}_image_path": value if picture else ""}
+
+    negative = group.negatives[0] if group.negatives else None
+    for positive in group.positives:
+        yield {
+            **side("qry", group.query, direction == TO_TEXT),
+            **side("pos", positive, direction == TO_IMAGE),
+            **side("neg", negative, direction == TO_IMAGE),
+        }
+
+
+def write_webdataset(negatives: ExportedNegatives, folder: Path) -> list[str]:
+    """Shards of pictures and captions, with the negatives in ``KEY.json``.
+
+    A sample is an image: ``caption`` and ``caption_ids`` are all true captions,
+    ``negative_texts``, ``negative_text_ids`` and, if known, ``negative_text_scores`` its
+    negatives, and ``negative_images`` the ids of the negatives of each caption.
+    """
+    dataset, groups = negatives.dataset, negatives.groups[TO_TEXT]
+    wrong_images = {
+        g.query.id: [i.id for i in g.negatives] for g in negatives.groups.get(TO_IMAGE, ())
+    }
+    # mined lists are of images, written captions of an image with a caption, under its id
+    ids = dataset.image_ids if wrong_images else dataset.text_ids
+    places = {id_: row for row, id_ in enumerate(ids)}
+
+    def samples() -> Iterator[Sample]:
+        for group in _with_progress(TO_TEXT, groups):
+            row = places[group.query.id]
+            row = row if wrong_images else int(dataset.text_to_image[row])
+            note = _webdataset_note(dataset.image_ids[row], group)
+            if wrong_images:
+                note["negative_images"] = [wrong_images[item.id] for item in group.positives]
+            yield row, _values(group.positives), note
+
+    return [f"{_write_shards(dataset, folder, samples())}: {len(groups):,} samples"]
+
+
+def _webdataset_note(image: str, group: ExportGroup) -> dict[str, object]:
+    return {
+        "image_id": image,
+        "caption": _values(group.positives),
+        "caption_ids": [item.id for item in group.positives],
+        "negative_texts": _values(group.negatives),
+        "negative_text_ids": [item.id for item in group.negatives],
+        **({"negative_text_scores": list(group.scores)} if group.scores else {}),
+    }
+
+
+def _write_shards(dataset: ImageTextDataset, folder: Path, samples: Iterator[Sample]) -> str:
+    """Write the samples in order; returns the names of the first and the last shard."""
+    if dataset.pictures is None:
+        raise ValueError(
+            f"{dataset.name} has no pictures, with which a sample of webdataset begins"
+        )
+    names: list[str] = []
+    while part := list(islice(samples, SHARD)):
+        names.append(f"{dataset.split_name.replace('/', '_')}-{len(names):05}.tar")
+        with tarfile.open(folder / names[-1], "w") as tar:
+            for place, (row, texts, note) in enumerate(part, (len(names) - 1) * SHARD):
+                lines = list(map(_one_line, texts))
+                write_sample(tar, f"{place:09}", dataset.pictures, row, lines, note)
+    return " to ".join(dict.fromkeys((*names[:1], *names[-1:])))
 
 
 def write_open_clip(negatives: ExportedNegatives, folder: Path) -> list[str]:
@@ -299,23 +419,39 @@ FORMATS: dict[str, Callable[[ExportedNegatives, Path], list[str]]] = {
     "sentence-transformers": write_sentence_transformers,
     "flagembedding": write_flag_embedding,
     "tevatron": write_tevatron,
+    "ms-swift": write_ms_swift,
+    "vlm2vec": write_vlm2vec,
+    "webdataset": write_webdataset,
     "open-clip": write_open_clip,
     "trec": write_trec,
+}
+
+
+def _pair_rows(group: ExportGroup, direction: Direction) -> Rows:
+    yield {"anchor": group.query.value, "positive": group.positives[0].value}
+
+
+BATCH_ROWS: dict[str, Callable[[ExportGroup, Direction], Rows]] = {
+    "sentence-transformers": _pair_rows,
+    "flagembedding": _flag_embedding_rows,
+    "tevatron": _tevatron_rows,
+    "ms-swift": _ms_swift_rows,
+    "vlm2vec": _vlm2vec_rows,
 }
 
 
 def _write_queries(
     negatives: ExportedNegatives,
     folder: Path,
-    record: Callable[[ExportGroup, Direction], Mapping[str, object]],
+    rows: Callable[[ExportGroup, Direction], Rows],
 ) -> list[str]:
-    """Write ``DIRECTION.jsonl`` with a record for each query that has negatives."""
+    """Write ``DIRECTION.jsonl`` with the rows of each query that has negatives."""
     lines = []
     for direction, groups in negatives.groups.items():
         with_negatives = (g for g in _with_progress(direction, groups) if g.negatives)
-        records = (record(group, direction) for group in with_negatives)
+        records = (row for group in with_negatives for row in rows(group, direction))
         count = _write_json_lines(folder / f"{direction}.jsonl", records)
-        lines.append(f"{direction}.jsonl: {count:,} {'query' if count == 1 else 'queries'}")
+        lines.append(f"{direction}.jsonl: {counted(count, 'row')}")
     return lines
 
 
@@ -421,9 +557,15 @@ def export_batches(
 ) -> list[str]:
     """Write pairs in the order of batches composed from mined lists, atomically.
 
-    ``batches.jsonl`` has the columns anchor, an image, and positive, one of its captions. Each
-    `batch` rows from the beginning are a batch, which holds an image once. An epoch has every image
-    with a random caption, but for a random choice of fewer images than a batch.
+    ``batches.jsonl``, or the shards of webdataset, have an image and one of its captions in a row,
+    in the form of `BATCH_ROWS`. Each `batch` rows from the beginning are a batch, which holds an
+    image once. An epoch has every image with a random caption, but for a random choice of fewer
+    images than a batch.
+
+    ``false_negatives`` lists the places in the batch whose captions are no negatives of the row's
+    image, by `false_negatives`. For sentence-transformers, which takes further columns for inputs,
+    it is ``label``, which its ranking losses hand on and do not read, filled with -1 to one length;
+    there is none if no batch has a false negative.
     """
     check_batches_export(store, to, folder)
     mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
@@ -435,35 +577,84 @@ def export_batches(
         drop_last=True,
         partition=NeighbourBatches(mined.lists, dataset.relation, mining),
     )
+    batches = [texts for epoch in range(epochs) for texts in sampler.epoch(epoch)]
+    masks = [places for texts in batches for places in false_negatives(dataset, texts)]
+    texts = torch.cat(batches).tolist()
     with atomic_folder(folder) as temporary:
         locate = _image_locator(dataset, temporary, folder)
-        count = _write_json_lines(
-            temporary / BATCHES,
-            (
-                {
-                    "anchor": locate(int(dataset.text_to_image[text])),
-                    "positive": dataset.texts[text],
-                }
-                for epoch in range(epochs)
-                for texts in sampler.epoch(epoch)
-                for text in texts.tolist()
-            ),
+        listed = mined_negatives(dataset, mined, locate, MOST_IN_BATCHES).groups[TO_TEXT]
+        groups = {group.query.id: group for group in listed}
+        pairs = (
+            replace(
+                groups[dataset.image_ids[int(dataset.text_to_image[text])]],
+                positives=(ExportItem(dataset.text_ids[text], dataset.texts[text]),),
+            )
+            for text in texts
         )
+        if to == "webdataset":
+            samples = (
+                (
+                    int(dataset.text_to_image[text]),
+                    _values(pair.positives),
+                    _webdataset_note(pair.query.id, pair) | {"false_negatives": places},
+                )
+                for text, pair, places in zip(texts, pairs, masks, strict=True)
+            )
+            name = _write_shards(dataset, temporary, samples)
+        else:
+            key, width = "false_negatives", max(map(len, masks))
+            if to == "sentence-transformers":
+                key, masks = "label", [[*p, *[-1] * (width - len(p))] for p in masks]
+            records = (
+                {**row, **({key: places} if width or key != "label" else {})}
+                for pair, places in zip(pairs, masks, strict=True)
+                for row in BATCH_ROWS[to](pair, TO_TEXT)
+            )
+            name = BATCHES
+            _write_json_lines(temporary / name, records)
+        if to == "tevatron":
+            captions = map(ExportItem, dataset.text_ids, dataset.texts)
+            _write_json_lines(temporary / CORPUS, _tevatron_documents(captions, TO_TEXT))
         _write_readme(
             f"Pairs of {dataset.name} ({mined.manifest.split}) in batches of {batch}, composed by "
             f"counterfoil {mined.manifest.version} from mined negatives; epochs: {epochs}. Read "
             "them in this order, without shuffling.",
             temporary,
         )
-    return [f"{BATCHES}: {count:,} pairs, {count // batch:,} batches of {batch}"]
+    lines = [f"{name}: {len(texts):,} pairs, {len(batches):,} batches of {batch}"]
+    if count := sum(map(len, masks)) - sum(places.count(-1) for places in masks):
+        lines.append(f"{counted(count, 'false negative')} in the batches, listed with their rows")
+    return lines
+
+
+def false_negatives(dataset: ImageTextDataset, texts: Tensor) -> list[list[int]]:
+    """For the image of each of the (B,) captions of a batch, the places of the others true of it.
+
+    These are the captions that were judged to be true of the image, or ambiguous, and those that
+    say what one of its own captions says, in other case or with other blanks.
+    """
+    images = dataset.text_to_image[texts]
+    judged = dataset.relation.exempt_weight(
+        images.unsqueeze(1).expand(-1, len(texts)), texts.expand(len(texts), -1)
+    )
+    own, counts = dataset.relation.captions(images)
+    said = [
+        {_one_line(dataset.texts[text]).casefold() for text in part.tolist()}
+        for part in torch.split(own, counts.tolist())
+    ]
+    captions = [_one_line(dataset.texts[text]).casefold() for text in texts.tolist()]
+    return [
+        [j for j, caption in enumerate(captions) if j != i and (caption in said[i] or row[j] >= 0)]
+        for i, row in enumerate(judged.tolist())
+    ]
 
 
 def check_batches_export(store: Path, to: str, folder: Path) -> None:
     """Check the arguments of an export of batches before the data are read."""
     check_negatives_export(store, to, folder)
-    if to != "sentence-transformers" or negatives_kind(store) != "mined":
+    if to not in (forms := [*BATCH_ROWS, "webdataset"]) or negatives_kind(store) != "mined":
         raise ValueError(
-            f"batches are composed from mined negatives, for sentence-transformers; {store} holds "
+            f"batches are composed from mined negatives, for {', '.join(forms)}; {store} holds "
             f"{negatives_kind(store)} ones, and the format is {to}: leave --batch out, or change "
             "the two"
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -137,19 +137,30 @@ def write_webdataset(dataset: ImageTextDataset, folder: Path, *, size: int = 100
         for split, number, rows in shards:
             with tarfile.open(temporary / f"{split}-{number:05}.tar", "w") as tar:
                 for row in rows:
-                    ending, picture = _encoded(dataset.pictures, row)
-                    texts = captions[row]
-                    note = {"image_id": dataset.image_ids[row], "caption": texts}
-                    for name, content in (
-                        (ending, picture),
-                        (".txt", "\n".join(texts).encode()),
-                        (".json", json.dumps(note, ensure_ascii=False).encode()),
-                    ):
-                        member = tarfile.TarInfo(f"{row:09}{name}")  # of no user and no time
-                        member.size = len(content)
-                        tar.addfile(member, io.BytesIO(content))
+                    note = {"image_id": dataset.image_ids[row], "caption": captions[row]}
+                    write_sample(tar, f"{row:09}", dataset.pictures, row, captions[row], note)
                     advance(1)
     return len(shards)
+
+
+def write_sample(
+    tar: tarfile.TarFile,
+    key: str,
+    pictures: Pictures,
+    row: int,
+    texts: Sequence[str],
+    note: Mapping[str, object],
+) -> None:
+    """Add the picture of a row, its captions in ``KEY.txt``, a line each, and ``KEY.json``."""
+    ending, picture = _encoded(pictures, row)
+    for name, content in (
+        (ending, picture),
+        (".txt", "\n".join(texts).encode()),
+        (".json", json.dumps(note, ensure_ascii=False).encode()),
+    ):
+        member = tarfile.TarInfo(f"{key}{name}")  # of no user and no time
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
 
 
 def _encoded(pictures: Pictures, row: int) -> tuple[str, bytes]:
