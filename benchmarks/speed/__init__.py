@@ -17,10 +17,11 @@ class Result:
 
     Attributes:
         name: what was measured, with its size.
-        ratio: cost over the cost of the plain matrix product in the same run.
-        target: the ratio it must not exceed on one thread, if any.
+        ratio: cost over the cost of the plain matrix product in the same run, or another figure.
+        target: what it must not exceed, if anything.
         authors: the ratio of the authors' code at the same size, where it was measured.
         note: seconds, memory, anything worth knowing.
+        unit: of the figure; "" for a ratio.
     """
 
     name: str
@@ -28,7 +29,9 @@ class Result:
     target: float | None = None
     authors: float | None = None
     note: str = ""
+    unit: str = ""
 
-    def met(self, threads: int) -> bool | None:
-        """Whether the target is met; None where none is set (targets hold on one thread)."""
-        return None if self.target is None or threads != 1 else self.ratio <= self.target
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None where none is set."""
+        return None if self.target is None else self.ratio <= self.target

@@ -30,16 +30,17 @@ NAMES = (
     "mining",
     "recall",
     "server",
+    "waiting",
 )
-COLUMNS = ("figure", "x plain product", "target", "authors", "note")
+COLUMNS = ("figure", "x plain product", "target", "met", "authors", "note")
+MET = {None: "", True: "met", False: "missed"}
 
 
-def _cells(result: Result, threads: int) -> tuple[str, ...]:
-    met = result.met(threads)
+def _cells(result: Result) -> tuple[str, ...]:
     target = "" if result.target is None else f"<= {result.target:g}"
-    verdict = "" if met is None else (" ok" if met else " MISSED")
     authors = "" if result.authors is None else f"{result.authors:g}"
-    return result.name, f"{result.ratio:.2f}", target + verdict, authors, result.note
+    figure = f"{result.ratio:.2f} {result.unit}".rstrip()
+    return result.name, figure, target, MET[result.met], authors, result.note
 
 
 def _title(threads: int) -> str:
@@ -50,7 +51,7 @@ def _measure(name: str, threads: int) -> list[Result]:
     torch.set_num_threads(threads)
     found = []
     for result in import_module(f"benchmarks.speed.{name}").results(threads):
-        print(" | ".join(_cells(result, threads)), flush=True)
+        print(" | ".join(_cells(result)), flush=True)
         found.append(result)
     return found
 
@@ -58,7 +59,7 @@ def _measure(name: str, threads: int) -> list[Result]:
 def _table(found: list[Result], threads: int) -> Table:
     table = Table(*COLUMNS, title=_title(threads))
     for result in found:
-        table.add_row(*_cells(result, threads))
+        table.add_row(*_cells(result))
     return table
 
 
@@ -67,9 +68,9 @@ def _markdown(found: list[Result], threads: int) -> str:
         f"### {_title(threads)}",
         "",
         "| " + " | ".join(COLUMNS) + " |",
-        "|---|---|---|---|---|",
+        "|---" * len(COLUMNS) + "|",
     ]
-    rows = ["| " + " | ".join(_cells(result, threads)) + " |" for result in found]
+    rows = ["| " + " | ".join(_cells(result)) + " |" for result in found]
     return "\n".join([*head, *rows, ""])
 
 
@@ -93,7 +94,7 @@ def main() -> int:
     missed = False
     for threads in modes:
         found = [r for name in arguments.names or NAMES for r in _measure(name, threads)]
-        missed |= any(result.met(threads) is False for result in found)
+        missed |= any(result.met is False for result in found)
         Console().print(_table(found, threads))
         texts.append(_markdown(found, threads))
         if arguments.markdown:

@@ -357,6 +357,15 @@ def test_entries_are_texts(tmp_path, line):
         _ = VectorIndex(tmp_path / "x").images.rows
 
 
+def test_entries_of_a_part_are_parsed_at_once(tmp_path, monkeypatch):
+    ids = ["b\u2028", 'a"', "\ud800", "c,d", "e"]
+    empty(tmp_path / "x").change(images=images(ids, torch.randn(5, 8)))
+    monkeypatch.setattr(vector_index, "parse_json", None)  # reads one line
+    opened = VectorIndex(tmp_path / "x").images
+    assert opened.rows == {name: row for row, name in enumerate(ids)}
+    assert [opened.entry(row).id for row in range(5)] == ids
+
+
 @pytest.mark.parametrize("numbers", [np.zeros((5, 1), np.int64), np.arange(5.0), np.arange(4)])
 def test_numbers_fit_the_vectors(tmp_path, numbers):
     index = empty(tmp_path / "x")

@@ -18,6 +18,7 @@ from counterfoil.cli.options import (
     Split,
     data_options,
     example,
+    loading,
     refuse,
 )
 
@@ -94,7 +95,10 @@ def search(
 
     With a model instead of an index, rank the images or captions of a data set's split.
     """
-    from counterfoil.search.vector_index import is_index
+    with loading():
+        from counterfoil.search.index import open_index
+        from counterfoil.search.rerank import open_reranker
+        from counterfoil.search.vector_index import is_index
 
     folder = Path(where)
     if not is_index(folder):
@@ -106,8 +110,6 @@ def search(
     source = data.optional_source(context)
     from counterfoil.core.console import output
     from counterfoil.core.io import ensure_writable_file
-    from counterfoil.search.index import open_index
-    from counterfoil.search.rerank import open_reranker
 
     if page is not None:
         ensure_writable_file(page)

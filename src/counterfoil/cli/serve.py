@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataOptions, Depth, Device, Rerank, data_options, example
+from counterfoil.cli.options import (
+    DataOptions,
+    Depth,
+    Device,
+    Rerank,
+    data_options,
+    example,
+    loading,
+)
 
 Explainer = Annotated[
     str | None, typer.Option(help="Model that explains captions, trained by TAGS-DC.")
@@ -59,8 +67,9 @@ def serve(
     seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of a request.")] = 30,
 ) -> None:
     """Serve search and explanations over HTTP, with a web page."""
-    from counterfoil.serve.run import serve as start
-    from counterfoil.serve.settings import MEGABYTE, ServerSettings
+    with loading():
+        from counterfoil.serve.run import serve as start
+        from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
     key = _key(key, key_file)
     settings = ServerSettings(

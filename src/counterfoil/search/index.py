@@ -392,7 +392,7 @@ class SearchIndex:
     def captions(self, image_id: str) -> tuple[str, ...]:
         """All captions of an image."""
         texts = self.vectors.texts
-        return tuple(texts.entry(row).text for row in texts.rows_by_image.get(image_id, ()))
+        return tuple(texts.text(row) for row in texts.rows_by_image.get(image_id, ()))
 
     def items(self, side: Side, rows: Sequence[int]) -> RerankItems:
         """Images or captions by row, for a re-ranker."""
