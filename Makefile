@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 MINIMUM := .venv-minimum/.installed
 
-.PHONY: demo test test-all test-minimum test-devices lint bench docs clean
+.PHONY: demo test test-all test-minimum test-devices test-kernels lint bench docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -23,12 +23,16 @@ demo: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope --durations=10
 
-test-all: $(STAMP) test-minimum test-devices
+test-all: $(STAMP) test-minimum test-devices test-kernels
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope -m slow --durations=10
 
 # on a device that computes on the CPU but refuses to be mixed with it, as a GPU does
 test-devices: $(STAMP)
 	COUNTERFOIL_PRETEND=1 OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope tests/devices --durations=5
+
+# Triton kernels in its interpreter, and compiled for GPUs that are not here
+test-kernels: $(STAMP)
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope tests/kernels --durations=5
 
 # old versions warn of each other; only failures matter here
 test-minimum: $(MINIMUM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +20,7 @@ class Largest(TorchDispatchMode):
     ) -> Any:
         made = func(*args, **(kwargs or {}))
         for tensor in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(tensor, Tensor):
+            # bytes are what triton's interpreter copies of tensors that are there
+            if isinstance(tensor, Tensor) and tensor.dtype != torch.uint8:
                 self.elements = max(self.elements, tensor.numel())
         return made

@@ -67,10 +67,11 @@ def test_what_needs_no_torch_imports_none(code):
 
 
 def test_models_import_without_optional_libraries():
-    """transformers, tokenizers, datasets, timm and matplotlib are imported where they are used."""
+    """transformers, datasets, timm, triton and others are imported where they are used."""
+    optional = "transformers", "tokenizers", "datasets", "timm", "matplotlib", "wandb", "triton"
     code = (
         "import sys, importlib\n"
-        "for name in ('transformers', 'tokenizers', 'datasets', 'timm', 'matplotlib', 'wandb'):\n"
+        f"for name in {optional!r}:\n"
         "    sys.modules[name] = None\n"
         f"for module in {MODULES!r}:\n"
         "    importlib.import_module(module)\n"

@@ -16,6 +16,7 @@ from counterfoil.models.checkpoints import (
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.cross_attention import CrossAttention, Rule, aggregate
 from counterfoil.models.layers.fused import align_pairs, prepare_context
+from counterfoil.models.layers.kernel_scores import QueryPooling
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
 
 
@@ -37,6 +38,7 @@ class BFAN(AttentionModel):
     """
 
     score_scale = 2.0
+    kernel_pooling = QueryPooling("Mean")
 
     def __init__(
         self,

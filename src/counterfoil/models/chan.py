@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, final, get_args
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
 from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.gpu import Pooling as KernelPooling
 from counterfoil.models.checkpoints import (
     BERT,
     POSITIONS,
@@ -21,51 +21,13 @@ from counterfoil.models.checkpoints import (
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
-    AttentionBlock,
     AttentionHead,
     CrossAttention,
-    Direction,
+    HardAssignment,
     aggregate,
 )
+from counterfoil.models.layers.kernel_scores import QueryPooling
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice, check_heads
-
-# Hard assignment: each query takes the most similar vector of its context.
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class HardAssignment:
-    """Each query's highest affinity (CHAN, CVPR 2023, eq. 6 and 7); the first of equal ones."""
-
-    results: ClassVar[int] = 1
-    learnt: ClassVar[int] = 1
-    grams: ClassVar[bool] = False
-
-    direction: Direction
-
-    def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
-        """The highest affinities: (n, L, I) of words or (n, I, R) of regions; differentiable."""
-        axis, affinity = self._axis, self._real(block)
-        if affinity.requires_grad:
-            return (affinity.max(axis).values,)
-        return (affinity.amax(axis),)
-
-    def derivative(self, block: AttentionBlock, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the gradient of the affinity, which is zero except at the assigned vectors."""
-        (grad,) = grads
-        first = self._real(block).argmax(self._axis, keepdim=True)
-        gradient = torch.zeros_like(block.affinity, memory_format=torch.contiguous_format)
-        return gradient.scatter_(self._axis, first, grad.unsqueeze(self._axis)), None
-
-    @property
-    def _axis(self) -> int:
-        """Axis of the context in a block."""
-        return 3 if self.direction == "t2i" else 1
-
-    def _real(self, block: AttentionBlock) -> Tensor:
-        mask = block.regions if self.direction == "t2i" else block.words
-        return block.affinity if mask is None else block.affinity.masked_fill(~mask, -torch.inf)
-
 
 # Self-attention over the regions of an image.
 
@@ -242,6 +204,8 @@ class CHAN(AttentionModel):
             self.coding = CrossAttention("i2t", "no_norm", 1 / alpha)
         self.heads = (self.coding,)
         self.pooling: Pooling = pooling
+        kind: KernelPooling = "LogSumExp" if pooling == "LSE" else pooling
+        self.kernel_pooling = QueryPooling(kind, 1 / beta, unit=True)
         self.beta = beta
         self.score_scale = 1 / beta if pooling == "LSE" else 1.0
 

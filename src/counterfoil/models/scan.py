@@ -22,6 +22,7 @@ from counterfoil.models.layers.cross_attention import (
     aggregate,
 )
 from counterfoil.models.layers.fused import align_pairs, prepare_context
+from counterfoil.models.layers.kernel_scores import QueryPooling
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
 
 
@@ -72,6 +73,8 @@ class SCAN(AttentionModel):
         self.heads = (self.attention,)
         self.aggregate: Aggregate = aggregate
         self.lambda_lse = lambda_lse
+        scale = 1 / lambda_lse if aggregate == "LogSumExp" else 1.0
+        self.kernel_pooling = QueryPooling(aggregate, lambda_lse, scale)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors, with Gram matrices where words attend to them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from counterfoil.models.layers.fused import (
     region_mask,
     squared_lengths,
 )
+from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
 from counterfoil.models.layers.pooling import ensure_nonempty, squared_norms
 from counterfoil.models.layers.towers import TwoTowerModel
 
@@ -40,6 +43,7 @@ class AttentionModel(TwoTowerModel, ABC):
     """
 
     heads: tuple[AttentionHead, ...]
+    kernel_pooling: QueryPooling | None = None  # what `pool` does, if GPU kernels can do it
 
     @abstractmethod
     def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
@@ -57,10 +61,12 @@ class AttentionModel(TwoTowerModel, ABC):
         return self._score(align_listed(self.heads, nonempty(images), texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
-        by_words, _ = needed_grams(self.heads)
-        images = prepare_context(nonempty(images), gram=by_words)
-        return score_tiles(images, texts, self._score_tile)
+        """Return the (I, T) scores: by kernels on a GPU, else one matrix product per tile."""
+        images = nonempty(images)
+        scores = kernel_scores(images, texts, self.heads, self.kernel_pooling)
+        if scores is not None:
+            return scores
+        return torch_scores(images, texts, self.heads, self.similarity, self.pool)
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
         scores = []
@@ -70,21 +76,43 @@ class AttentionModel(TwoTowerModel, ABC):
             scores.append(self.pool(similarity, 1, queries.mask))
         return torch.stack(scores).sum(0)
 
-    def _score_tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """Return the (T, I) scores of a tile."""
+
+Similarity: TypeAlias = Callable[[tuple[Tensor, ...], Tensor | None], Tensor]
+Pool: TypeAlias = Callable[[Tensor, int, Tensor | None], Tensor]
+
+
+def torch_scores(
+    images: Embeddings,
+    texts: Embeddings,
+    heads: tuple[AttentionHead, ...],
+    similarity: Similarity,
+    pool: Pool,
+) -> Tensor:
+    """Return the (I, T) scores, summed over heads, with one matrix product per tile.
+
+    Args:
+        images: each has a region.
+        texts: each has a word.
+        heads: of the attention.
+        similarity: see `AttentionModel.similarity`.
+        pool: see `AttentionModel.pool`.
+    """
+
+    def tile(images: Embeddings, texts: PackedTexts) -> Tensor:  # (T, I)
         scores = []
-        for head, results in zip(self.heads, apply_heads(images, texts, self.heads), strict=True):
+        for head, results in zip(heads, apply_heads(images, texts, heads), strict=True):
             if head.direction == "t2i":
                 square = squared_norms(texts.words).unsqueeze(1) if head.grams else None
-                similarity = self.similarity(results, square)  # (W, I)
-                scores.append(
-                    texts.reduce_words(similarity, lambda block: self.pool(block, 1, None))
-                )
+                of_words = similarity(results, square)  # (W, I)
+                scores.append(texts.reduce_words(of_words, lambda block: pool(block, 1, None)))
             else:
                 square = squared_lengths(images) if head.grams else None
-                similarity = self.similarity(results, square)  # (T, I, R)
-                scores.append(self.pool(similarity, -1, region_mask(images)))
+                of_regions = similarity(results, square)  # (T, I, R)
+                scores.append(pool(of_regions, -1, region_mask(images)))
         return torch.stack(scores).sum(0)
+
+    by_words, _ = needed_grams(heads)
+    return score_tiles(prepare_context(images, gram=by_words), texts, tile)
 
 
 def nonempty(images: Embeddings) -> Embeddings:

@@ -230,7 +230,7 @@ def score_tiles(
     """
     packed, order = pack_texts(texts)
     if packed.lengths and not packed.lengths[0]:
-        raise ValueError(f"text {int(order[0])} has no words; leave empty texts out")
+        raise no_words(int(order[0]))
     cells = max(1, min(len(images), IMAGES_AT_ONCE) * images.tokens.shape[1])
     columns = []
     for part in packed.parts(max(1, CELLS_AT_ONCE // cells)):
@@ -241,6 +241,11 @@ def score_tiles(
         columns.append(rows[0] if len(rows) == 1 else torch.cat(rows, 1))
     # captions were sorted by length: the inverse permutation brings them back in order
     return torch.cat(columns).T[:, order.argsort()]
+
+
+def no_words(text: int) -> ValueError:
+    """Return the error for a text without words."""
+    return ValueError(f"text {text} has no words; leave empty texts out")
 
 
 # The attention itself, and its derivative. See the head of this file.
@@ -422,6 +427,44 @@ class CrossAttention:
             return torch.bmm(a.transpose(1, 2), b)
         a, b = (x.reshape(n, words, images * regions) for x in (left, right))
         return torch.bmm(a, b.transpose(1, 2))
+
+
+# Hard assignment: each query takes the most similar vector of its context.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HardAssignment:
+    """Each query's highest affinity (CHAN, CVPR 2023, eq. 6 and 7); the first of equal ones."""
+
+    results: ClassVar[int] = 1
+    learnt: ClassVar[int] = 1
+    grams: ClassVar[bool] = False
+
+    direction: Direction
+
+    def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
+        """The highest affinities: (n, L, I) of words or (n, I, R) of regions; differentiable."""
+        axis, affinity = self._axis, self._real(block)
+        if affinity.requires_grad:
+            return (affinity.max(axis).values,)
+        return (affinity.amax(axis),)
+
+    def derivative(self, block: AttentionBlock, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the gradient of the affinity, which is zero except at the assigned vectors."""
+        (grad,) = grads
+        first = self._real(block).argmax(self._axis, keepdim=True)
+        gradient = torch.zeros_like(block.affinity, memory_format=torch.contiguous_format)
+        return gradient.scatter_(self._axis, first, grad.unsqueeze(self._axis)), None
+
+    @property
+    def _axis(self) -> int:
+        """Axis of the context in a block."""
+        return 3 if self.direction == "t2i" else 1
+
+    def _real(self, block: AttentionBlock) -> Tensor:
+        mask = block.regions if self.direction == "t2i" else block.words
+        return block.affinity if mask is None else block.affinity.masked_fill(~mask, -torch.inf)
 
 
 # Aggregation of the similarities of all queries to one score.

@@ -1,0 +1,144 @@
+"""Parts that several kernels share: the product of a tile, pooling of queries, and block sizes.
+
+Layout of a tile: `block_m` rows are the vectors of `items` queries of `block_m / items` vectors
+each, padded to a power of two, and `block_n` columns those of one or several contexts likewise. So
+a reduction over an item's vectors is a reshape and a reduction of one axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterfoil.gpu import interpreted
+from counterfoil.gpu.language import LOWEST, TINY, jit, tl
+
+
+def by_length(tokens: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Group items by length, so that short ones are not padded to the longest.
+
+    Args:
+        tokens: (N, L, D).
+        mask: (N, L) bool; every item has a vector.
+
+    Yields:
+        Rows of the items of a group, their tokens (n, l, D) and mask (n, l).
+    """
+    place = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    lengths = (mask * place).amax(1).cpu()
+    groups = lengths.clamp(min=8).sub(1).double().log2().floor()  # 8, 9-16, 17-32, ...
+    for group in sorted(set(groups.tolist())):
+        rows = (groups == group).nonzero().squeeze(1)
+        longest = int(lengths[rows].max())
+        rows = rows.to(tokens.device)
+        if len(rows) == len(tokens):
+            yield rows, tokens[:, :longest].contiguous(), mask[:, :longest].contiguous()
+        else:
+            yield rows, tokens[rows, :longest], mask[rows, :longest]
+
+
+def tiles(size: int, tile: int) -> int:
+    """Return the number of tiles that cover `size`."""
+    return -(-size // tile)
+
+
+def dot_settings(x: Tensor) -> dict[str, Any]:
+    """Return how `product` multiplies vectors of this dtype.
+
+    Half precision is multiplied as it is and summed in float32. Products of float32 numbers that a
+    kernel makes itself (`fine_product`) are those of numbers of 16 bits where the inputs are half,
+    and of float32 where the inputs are. Float32 is rounded to TF32 where torch does so
+    (`torch.set_float32_matmul_precision`).
+    """
+    half = x.dtype != torch.float32
+    fast = not half and torch.get_float32_matmul_precision() != "highest"
+    return {
+        "block_k": 64 if half else 32,
+        "precision": "tf32" if fast else "ieee",
+        "inner": "split" if half else "tf32x3" if fast else "ieee",
+        # triton 3.9's interpreter multiplies the bits of bfloat16
+        "exact": interpreted() and half,
+    }
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Run a kernel on the device of its first argument."""
+    with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
+        # how products and sums fuse is said, since triton's default changes
+        kernel[grid](*arguments, **constants, num_warps=8, num_stages=3, enable_fp_fusion=True)
+
+
+@jit
+def product(  # type: ignore[no-untyped-def]
+    x, y, x_row, y_row, x_ok, y_ok, width,
+    block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr,
+    precision: tl.constexpr, exact: tl.constexpr,
+):  # fmt: skip
+    """Return the (block_m, block_n) inner products of rows of x (., width) and y (., width)."""
+    total = tl.zeros((block_m, block_n), tl.float32)
+    k = tl.arange(0, block_k)
+    left = x + x_row[:, None] * width + k[None, :]
+    right = y + y_row[:, None] * width + k[None, :]
+    for start in range(0, width, block_k):
+        inside = (start + k < width)[None, :]
+        a = tl.load(left + start, x_ok[:, None] & inside, other=0.0)
+        b = tl.load(right + start, y_ok[:, None] & inside, other=0.0)
+        if exact:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        total = tl.dot(a, tl.trans(b), total, input_precision=precision)
+    return total
+
+
+@jit
+def fine_product(  # type: ignore[no-untyped-def]
+    a, b, total, inner: tl.constexpr, exact: tl.constexpr
+):
+    """Return total + a @ b for float32 numbers made in a kernel.
+
+    "split" writes each number as a sum of two of bfloat16, which hold 16 bits of it, and leaves out
+    the product of the small parts: the error is 2e-5 of a term, far below the rounding of inputs in
+    half precision, for three fast products.
+    """
+    if inner != "split":
+        return tl.dot(a, b, total, input_precision=inner)
+    a_high, b_high = a.to(tl.bfloat16), b.to(tl.bfloat16)
+    a_low = (a - a_high.to(tl.float32)).to(tl.bfloat16)
+    b_low = (b - b_high.to(tl.float32)).to(tl.bfloat16)
+    if exact:
+        a_high, b_high = a_high.to(tl.float32), b_high.to(tl.float32)
+        a_low, b_low = a_low.to(tl.float32), b_low.to(tl.float32)
+    total = tl.dot(a_low, b_high, total)
+    total = tl.dot(a_high, b_low, total)
+    return tl.dot(a_high, b_high, total)
+
+
+@jit
+def pool(similarity, ok, kind: tl.constexpr, sharpness, scale):  # type: ignore[no-untyped-def]
+    """Pool (items, length, contexts) similarities over the middle axis, where `ok` is set.
+
+    Returns the (items, contexts) scores, and the derivative of a score by each similarity.
+    """
+    real = ok.to(tl.float32)
+    count = tl.sum(real, 1)
+    if kind == "Mean" or kind == "Sum":
+        share = real * scale
+        if kind == "Mean":
+            share = share / tl.maximum(count, 1.0)[:, None, :]
+        share = tl.broadcast_to(share, similarity.shape)
+        return tl.sum(tl.where(ok, similarity, 0.0) * share, 1), share
+    top = tl.where(count > 0, tl.max(tl.where(ok, similarity, LOWEST), 1), 0.0)
+    if kind == "Max":
+        best = tl.where(ok & (similarity == top[:, None, :]), 1.0, 0.0)
+        share = best / tl.maximum(tl.sum(best, 1), 1.0)[:, None, :]
+        return top * scale, share * scale
+    e = tl.where(ok, tl.exp(sharpness * tl.minimum(similarity - top[:, None, :], 0.0)), 0.0)
+    total = tl.maximum(tl.sum(e, 1), TINY)
+    share = e / total[:, None, :]
+    if kind == "LogSumExp":
+        return (tl.log(total) + sharpness * top) * scale, share * (sharpness * scale)
+    mean = tl.sum(share * tl.where(ok, similarity, 0.0), 1)  # "Softmax"
+    along = 1 + sharpness * (similarity - mean[:, None, :])
+    return mean * scale, tl.where(ok, share * along * scale, 0.0)

@@ -1,0 +1,45 @@
+"""Kernels compile for GPUs that need not be there, within their limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHARED = 99 * 1024  # bytes that every GPU from compute capability 8.0 on has
+SPILLED = 2048  # bytes per thread: what spills more is far too large
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory) -> list[dict]:
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    script = Path(__file__).with_name("compiled.py")
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_kernel_is_compiled_for_both_targets(kernels):
+    made = {(kernel["kernel"], kernel["target"]) for kernel in kernels}
+    names = {"_forward", "_backward", "_query_gradient", "_context_gradient"}
+    assert made == {(name, target) for name in names for target in (80, 90)}
+    assert len({kernel["call"] for kernel in kernels}) == 7
+
+
+def test_shared_memory(kernels):
+    assert max(kernel["shared"] for kernel in kernels) <= SHARED
+
+
+def test_registers(kernels):
+    if "registers" not in kernels[0]:
+        pytest.skip("triton brings no cuobjdump")
+    for kernel in kernels:
+        assert kernel["stack"] <= SPILLED, kernel
+        fast = kernel["kernel"] == "_forward" and "float32" not in kernel["call"]
+        assert not (fast and kernel["target"] == 90 and kernel["stack"]), kernel
