@@ -500,7 +500,8 @@ analyse words vectors --data $FEW --output p.html => cannot read written caption
 analyse discrimination vectors --data $FEW --output p.html => cannot read written captions
 analyse difficulty nowhere --output p.html => holds no metrics.jsonl
 export nothing/here/at/all --to hf --output out => nothing/here
-export x --to trec --output out => 'trec' | a form of models | hf
+export x --to tevatron --output out => 'tevatron' | a form of models | onnx
+export x --to trec --output out => no data set is given | --data
 export x --to hf --output out --data $FEW => --data | x holds none
 index runs/mine --output x => name both
 

@@ -92,7 +92,7 @@ def mined_negatives(
         return ExportItem(dataset.text_ids[row], dataset.texts[row] or dataset.text_ids[row])
 
     lists = store.lists
-    texts, images = _positives(dataset)
+    texts, images = positive_rows(dataset)
 
     def groups(direction: Direction) -> Iterator[ExportGroup]:
         query, answer, positives = image, text, texts
@@ -126,7 +126,7 @@ def mined_negatives(
     )
 
 
-def _positives(dataset: ImageTextDataset) -> tuple[list[list[int]], list[list[int]]]:
+def positive_rows(dataset: ImageTextDataset) -> tuple[list[list[int]], list[list[int]]]:
     """Text rows of each image and image rows of each text: its own first, then extra positives."""
     texts: list[list[int]] = [[] for _ in range(len(dataset))]
     images: list[list[int]] = [[] for _ in dataset.texts]
@@ -400,16 +400,23 @@ def write_trec(negatives: ExportedNegatives, folder: Path) -> list[str]:
     Readers sort by score and order equal ones by id, so a score that does not fall from rank to
     rank, as some of 16 bits do not, is written as the next lower float32.
     """
+    return write_runs(negatives.groups, folder, "negatives")
+
+
+def write_runs(
+    groups: Mapping[Direction, Sequence[ExportGroup]], folder: Path, noun: str
+) -> list[str]:
+    """Write the files of `write_trec` of queries with their ranked items; `noun` is of these."""
     lines = []
-    for direction, groups in negatives.groups.items():
-        run = (line for group in _with_progress(direction, groups) for line in _run_lines(group))
+    for direction, queries in groups.items():
+        run = (line for group in _with_progress(direction, queries) for line in _run_lines(group))
         qrels = (
             f"{_trec_id(group.query)} 0 {_trec_id(item)} 1"
-            for group in groups
+            for group in queries
             for item in group.positives
         )
         count = _write_lines(folder / f"{direction}.run", run)
-        lines.append(f"{direction}.run: {count:,} negatives")
+        lines.append(f"{direction}.run: {count:,} {noun}")
         count = _write_lines(folder / f"{direction}.qrels", qrels)
         lines.append(f"{direction}.qrels: {count:,} true")
     return lines
