@@ -133,7 +133,7 @@ def in_words_of_today(value: Any) -> Any:
     calls, keys = renamed("calls"), renamed("keys")
     return {
         keys.get(key, key): calls.get(inner, inner)
-        if key in ("call", "value") and isinstance(inner, str)
+        if key in ("call", "late", "value") and isinstance(inner, str)
         else in_words_of_today(inner)
         for key, inner in value.items()
     }

@@ -81,7 +81,7 @@ def inputs(seen: ProcessedDataset, **options: Any) -> GeneratorInputs:
 def writer(
     seen: ProcessedDataset, kind: type[TagsGenerator] = TagsGenerator, **options: Any
 ) -> TagsGenerator:
-    small = {"masks": 4, "refills": 5, "keep": 6, "desk": inputs(seen)}
+    small = {"masks": 4, "refills": 5, "keep": 6, "inputs": inputs(seen)}
     return kind(**{**small, **options})
 
 

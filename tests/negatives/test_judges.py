@@ -48,7 +48,7 @@ def test_it_leaves_captions_out() -> None:
     counts = []
     for slack in (-1.0, 0.0, 1.0):
         judge = JudgeModel(model=cases.host(seen), processor=seen, slack=slack)
-        source = cases.writer(seen, sieve=CandidateFilter(opinion=[judge]))
+        source = cases.writer(seen, candidate_filter=CandidateFilter(opinion=[judge]))
         proposal, _, _ = cases.proposed(source, model, batch)
         counts.append(int((proposal.pairs[Role.WRITTEN].text >= 0).sum()))
     assert counts[0] > counts[1] > counts[2] == 0
@@ -115,7 +115,7 @@ def test_paraphrases_are_left_out(meanings: SentenceEncoder) -> None:
     counts = []
     for slack in (-3.0, 0.0, 3.0):
         judge = ParaphraseJudge(meanings=meanings, dataset=seen.dataset, slack=slack)
-        source = cases.writer(seen, sieve=CandidateFilter(opinion=[judge]))
+        source = cases.writer(seen, candidate_filter=CandidateFilter(opinion=[judge]))
         proposal, _, _ = cases.proposed(source, model, batch)
         counts.append(int((proposal.pairs[Role.WRITTEN].text >= 0).sum()))
     assert counts[0] > counts[1] > counts[2] == 0

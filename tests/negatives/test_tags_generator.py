@@ -156,7 +156,7 @@ def test_a_frozen_writer_teaches_a_model_that_reads_otherwise() -> None:
     ).process(seen.dataset)
     model = train_cases.Global(words=own.processor.tokenizer.size)
     filler = cases.host(seen)
-    source = cases.writer(seen, filler=filler, reader=own, words=())
+    source = cases.writer(seen, filler=filler, model_inputs=own, words=())
     step = TrainingStep(model, objective(()), proposer=source)
     losses = step(cases.batch_of(own))
     losses["written"].backward()
@@ -237,8 +237,8 @@ def test_the_authors_positive() -> None:
 def test_the_authors_choice_keeps_copies() -> None:
     seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
-    sieve = CandidateFilter(rules=(), choice="lowered scores")
-    source = cases.writer(seen, sieve=sieve, keep=20, temperature=0.02)
+    candidate_filter = CandidateFilter(rules=(), choice="lowered scores")
+    source = cases.writer(seen, candidate_filter=candidate_filter, keep=20, temperature=0.02)
     proposal, _, _ = cases.proposed(source, model, batch)
     texts = written(proposal, batch)
     assert all(len(some) == 20 for some in texts.values())
@@ -249,8 +249,8 @@ def test_a_step_as_released() -> None:
     seen = cases.processor()
     batch = cases.batch_of(seen)
     released = {"specials": True, "words": TASKS}
-    sieve = CandidateFilter(rules=(), choice="lowered logits")
-    source = cases.writer(seen, StrayTailored, sieve=sieve, **released)
+    candidate_filter = CandidateFilter(rules=(), choice="lowered logits")
+    source = cases.writer(seen, StrayTailored, candidate_filter=candidate_filter, **released)
     losses = TrainingStep(cases.host(seen), objective(TASKS), proposer=source)(batch)
     assert all(loss.isfinite() and loss > 0 for loss in losses.values())
     with pytest.raises(ValueError, match="which are no probabilities; use 'lowered scores'"):
@@ -292,7 +292,7 @@ def test_one_of_several_judges_is_enough() -> None:
     seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     judges = [BeginsBefore("c"), BeginsBefore("m")]
-    source = cases.writer(seen, sieve=CandidateFilter(opinion=judges))
+    source = cases.writer(seen, candidate_filter=CandidateFilter(opinion=judges))
     proposal, _, _ = cases.proposed(source, model, batch)
     texts = written(proposal, batch)
     assert sum(map(len, texts.values()))
@@ -312,7 +312,7 @@ def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="'maskd' is not a word task"):
         cases.writer(seen, words=("maskd",))
     with pytest.raises(ValueError, match="needs a frozen filler"):
-        cases.writer(seen, reader=own)
+        cases.writer(seen, model_inputs=own)
     with pytest.raises(ValueError, match="'captain' is not a rule"):
         CandidateFilter(rules=("captain",))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the authors' form"):
@@ -372,7 +372,7 @@ def test_pieces_are_written_for_a_model_of_words(pieces: ProcessedDataset) -> No
     assert same.texts.values.max() < pieces.processor.tokenizer.size
     own = cases.processor()
     model = train_cases.Global(words=own.processor.tokenizer.size)
-    source = cases.writer(pieces, filler=filler, reader=own, words=())
+    source = cases.writer(pieces, filler=filler, model_inputs=own, words=())
     losses = TrainingStep(model, objective(()), proposer=source)(cases.batch_of(own))
     assert losses["written"] > 0
 

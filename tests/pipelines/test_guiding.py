@@ -316,7 +316,7 @@ def test_teachers_that_see_otherwise_cannot_see_the_same(tmp_path):
     made = apply_overrides(
         recipe(form="models"), ["teach.inputs=same", "teacher-1.processor.size=32"]
     )
-    with pytest.raises(ValueError, match="'teacher-1' has another lens than 'student'"):
+    with pytest.raises(ValueError, match="'teacher-1' has another processor than 'student'"):
         run_pipeline(made, SOURCE, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -174,8 +174,11 @@ def test_what_starts_from_it_depends_on_it() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"processor": ProcessorConfig(images="pixels")}, "its lens shows pixels and words"),
-        ({"processor": ProcessorConfig(texts="vectors")}, "its lens shows features and vectors"),
+        ({"processor": ProcessorConfig(images="pixels")}, "its processor gives pixels and words"),
+        (
+            {"processor": ProcessorConfig(texts="vectors")},
+            "its processor gives features and vectors",
+        ),
     ],
 )
 def test_a_lens_that_hides_nothing(change: dict[str, Any], told: str) -> None:

@@ -79,13 +79,13 @@ def uniter(*outputs: str) -> Any:
 
 def written(**options: Any) -> Any:
     """Few maskings and refills."""
-    desk = lazy(
+    inputs = lazy(
         GeneratorInputs,
-        processor=from_data("lens"),
+        processor=from_data("generator_data"),
         parser=lazy(RulePhraseParser),
         mask=from_data("mask"),
     )
-    return config(TagsGenerator, desk=desk, masks=2, refills=3, keep=2, **options)
+    return config(TagsGenerator, inputs=inputs, masks=2, refills=3, keep=2, **options)
 
 
 RANKED = lazy(MarginRankingLoss, role="written")
@@ -155,7 +155,7 @@ def test_a_damaged_space_is_told(tmp_path: Path) -> None:
         ((WRITER, replace(CFM, filler="writer")), "'cfm' names the filler 'writer', and nothing"),
         (
             (WRITER, replace(TAGS, filler="writer", processor=ProcessorConfig(min_count=2))),
-            "'tags' reads with another lens than its filler 'writer', so it learns no words from",
+            "'tags' has another processor than its filler 'writer', so it learns no words from",
         ),
         (
             (replace(CFM, model=PIXELS, processor=ProcessorConfig(images="pixels", size=16)),),
@@ -239,7 +239,9 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
         objective=weighted_sum(triplet=lazy(HardestTripletLoss), written=RANKED),
         processor=ProcessorConfig(min_count=3),
         plan=TrainConfig(batch=8, steps=2, log_every=1),
-        proposer=written(filler=from_data("filler"), reader=from_data("reader"), words=()),
+        proposer=written(
+            filler=from_data("filler"), model_inputs=from_data("model_inputs"), words=()
+        ),
         filler="writer",
     )
     whole, folder, source = recipe(WRITER, host), tmp_path / "run", DataSource(REGIONS)

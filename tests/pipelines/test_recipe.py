@@ -155,13 +155,15 @@ def test_a_digest_depends_on_the_data():
 def test_a_folder_of_written_captions_counts_by_its_content(tmp_path):
     """It may be written again under the same name; nothing else changes a digest."""
     plain, foils = made(train("a")), tmp_path / "foils.jsonl"
-    drawing = config(GeneratedCaptions, folder=str(tmp_path), processor=from_data("lens"))
+    drawing = config(GeneratedCaptions, folder=str(tmp_path), processor=from_data("generator_data"))
     wrapped = config(MinerChain, proposers=(drawing,))
     stored = made(
         train(
             "a",
             proposer=config(
-                GeneratedCaptions, folder=from_data("written"), processor=from_data("lens")
+                GeneratedCaptions,
+                folder=from_data("written"),
+                processor=from_data("generator_data"),
             ),
         )
     )

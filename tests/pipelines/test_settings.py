@@ -155,9 +155,9 @@ def test_each_of_several_proposers_is_named() -> None:
     cooler = apply_overrides(
         recipe, ["*.proposer.tagsgenerator.temperature=1", "tags.proposer.topscoringminer.keep=5"]
     )
-    graphs = apply_overrides(recipe, ["tags.proposer.tagsgenerator.desk.parser=txt_db/"])
+    graphs = apply_overrides(recipe, ["tags.proposer.tagsgenerator.inputs.parser=txt_db/"])
     writes = graphs.stage("tags").proposer.arguments["proposers"][1]
-    assert writes.arguments["desk"].arguments["parser"] == "txt_db/"
+    assert writes.arguments["inputs"].arguments["parser"] == "txt_db/"
     made = {}
     for stage in ("tags", "tags-dc"):
         screens, writes = cooler.stage(stage).proposer.arguments["proposers"]

@@ -59,7 +59,10 @@ HOST = Train(
     ),
     plan=TrainConfig(batch=16, steps=4, log_every=1),
     proposer=config(
-        GeneratedCaptions, folder=from_data("written"), processor=from_data("lens"), count=2
+        GeneratedCaptions,
+        folder=from_data("written"),
+        processor=from_data("generator_data"),
+        count=2,
     ),
     written="foils",
 )

@@ -75,7 +75,7 @@ def test_the_released_code_has_its_own_numbers() -> None:
     for stage, choice in ((first, "lowered logits"), (second, "lowered scores")):
         made = writer(stage)
         assert made["specials"]
-        assert made["sieve"].arguments == {"rules": (), "choice": choice}
+        assert made["candidate_filter"].arguments == {"rules": (), "choice": choice}
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

@@ -79,7 +79,7 @@ def with_neighbours(stage: Train) -> Train:
     generated = config(
         GeneratedCaptions,
         folder=from_data("written"),
-        processor=from_data("lens"),
+        processor=from_data("generator_data"),
         count=1,
         shared=True,
     )
@@ -211,7 +211,7 @@ class FineTunedModel:
             proposer=config(
                 GeneratedCaptions,
                 folder=self.written,
-                processor=from_data("lens"),
+                processor=from_data("generator_data"),
                 count=1 if joined else FOILS,
                 shared=joined,
             ),

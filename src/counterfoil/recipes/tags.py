@@ -422,13 +422,13 @@ def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner
     choice = "lowered logits" if step == 1 else "lowered scores"
     inputs = lazy(
         GeneratorInputs,
-        processor=from_data("lens"),
+        processor=from_data("generator_data"),
         parser=lazy(RulePhraseParser),
         mask=from_data("mask"),
     )
     generator = lazy(
         TagsGenerator,
-        desk=inputs,
+        inputs=inputs,
         filler=from_data("filler") if way in FILLERS else None,
         masks=numbers.masks,
         refills=1 if way == "mlm" else numbers.refills,  # only its masks are trained on
@@ -436,7 +436,7 @@ def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner
         temperature=numbers.temperature,
         singles="only" if way == "wm" else "without phrases",
         words=("masked",) if step == 1 else ALL_TASKS,
-        sieve=lazy(CandidateFilter, rules=(), choice=choice) if released else None,
+        candidate_filter=lazy(CandidateFilter, rules=(), choice=choice) if released else None,
         specials=released,
     )
     screening = lazy(TopScoringMiner, keep=numbers.keep)
@@ -596,7 +596,10 @@ def with_generated(
         name=name,
         objective=stage.objective.replace(terms={**terms, "written": (WEIGHT, below)}),
         proposer=config(
-            GeneratedCaptions, folder=from_data("written"), processor=from_data("lens"), count=COUNT
+            GeneratedCaptions,
+            folder=from_data("written"),
+            processor=from_data("generator_data"),
+            count=COUNT,
         ),
         written=FOILS,
     )

@@ -61,7 +61,7 @@ def vsec_recipe(name: str, dataset: str, *, kinds: tuple[str, ...] = RULE_KINDS)
         proposer=config(
             GeneratedCaptions,
             folder=from_data("written"),
-            processor=from_data("lens"),
+            processor=from_data("generator_data"),
             count=FOILS,
             shared=True,
             hardest=True,

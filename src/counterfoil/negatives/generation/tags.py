@@ -284,9 +284,9 @@ class TagsGenerator(OnlineMiner):
     def __init__(
         self,
         *,
-        desk: GeneratorInputs,
+        inputs: GeneratorInputs,
         filler: RetrievalModel | None = None,
-        reader: ProcessedDataset | None = None,
+        model_inputs: ProcessedDataset | None = None,
         masks: int = 20,
         refills: int = 20,
         keep: int = 31,
@@ -294,15 +294,15 @@ class TagsGenerator(OnlineMiner):
         share: float = SHARE,
         singles: Singles = "without phrases",
         words: tuple[Task, ...] = ("masked",),
-        sieve: CandidateFilter | None = None,
+        candidate_filter: CandidateFilter | None = None,
         specials: bool = False,
     ) -> None:
-        """Create a generator; the names of the arguments are those of saved configurations.
+        """Create a generator.
 
         Args:
-            desk: inputs of the generator.
+            inputs: of the generator.
             filler: the frozen generator; None for the model in training.
-            reader: inputs of the model in training, if its processor is not that of `desk`.
+            model_inputs: of the model in training, if its processor is not that of `inputs`.
             masks: K, see `MaskRefill`, as for refills, temperature, share, singles and specials.
             refills: C.
             keep: m, captions of each anchor that are trained on.
@@ -310,7 +310,7 @@ class TagsGenerator(OnlineMiner):
             share: see `MaskRefill`.
             singles: see `MaskRefill`.
             words: word tasks to compute as well: "masked", "doubt", "correct".
-            sieve: filter of the captions; None for the paper's rule.
+            candidate_filter: filter of the captions; None for the paper's rule.
             specials: see `MaskRefill`.
 
         Raises:
@@ -328,13 +328,17 @@ class TagsGenerator(OnlineMiner):
         )
         for word in words:
             parse_choice(TASKS, word, "a word task")
-        if reader is not None and (filler is None or words):
+        if model_inputs is not None and (filler is None or words):
             raise ValueError(
-                "a model that reads with a lens of its own needs a frozen filler, and learns no "
+                "a model with a processor of its own needs a frozen filler, and learns no "
                 f"word tasks from it; given were {', '.join(words) or 'none'}"
             )
-        self.inputs, self.filler, self.model_inputs = desk, filler, reader
-        self.keep, self.words, self.candidate_filter = keep, words, sieve or CandidateFilter()
+        self.inputs, self.filler, self.model_inputs = inputs, filler, model_inputs
+        self.keep, self.words, self.candidate_filter = (
+            keep,
+            words,
+            candidate_filter or CandidateFilter(),
+        )
         self.provides_words = frozenset[str](words)
 
     def check(self, model: RetrievalModel) -> None:

@@ -76,7 +76,7 @@ class Pretrain(ModelStage):
         if blind or self.processor.texts == "vectors":
             hides = "regions and words" if self.tasks.used(REGION_TASKS) else "words"
             raise ValueError(
-                f"{self.name!r} hides {hides}, but its lens shows {self.processor.images} and "
+                f"{self.name!r} hides {hides}, but its processor gives {self.processor.images} and "
                 f"{self.processor.texts}; set images to 'features' (or mrfr, mrc and mrckl to 0), "
                 f"and texts to 'words' or a tokenizer"
             )

@@ -121,7 +121,7 @@ class ComputeTargets(GuideStage):
             if context.stage(name, ModelStage).processor != student.processor:
                 raise ValueError(
                     f"{self.name!r} shows teachers the same items as the student, but {name!r} "
-                    f"has another lens than {student.name!r}; set {self.name}.inputs=clean"
+                    f"has another processor than {student.name!r}; set {self.name}.inputs=clean"
                 )
 
     def targets(self, context: RunContext, scale: float) -> TargetSource:

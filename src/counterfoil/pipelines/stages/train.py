@@ -90,9 +90,9 @@ class Train(ModelStage):
         word_vectors: file in GloVe's text format that word embeddings begin with, see
             `counterfoil.data.word_vectors`.
         proposer: picks or generates negatives with the model as it is now. In its config,
-            ``from_data("lens")`` is the training split as its generator sees it,
+            ``from_data("generator_data")`` is the training split as its generator sees it,
             ``from_data("mask")`` the token that hides a word, ``from_data("filler")`` and
-            ``from_data("reader")`` the frozen model of `filler` and, where that has a processor of
+            ``from_data("model_inputs")`` the frozen model of `filler` and, where that has a processor of
             its own, the training split as the model in training sees it.
         candidates: negatives that are offered to a proposer that screens.
         filler: model that, frozen, generates in place of the one in training: a stage, or a model
@@ -274,10 +274,10 @@ def build_miner(context: RunContext, stage: Train, data: ProcessedDataset) -> On
             generator_data = model.process(context.train)
     tokenizer = generator_data.processor.tokenizer
     known = {
-        "lens": generator_data,
+        "generator_data": generator_data,
         "mask": tokenizer.mask if tokenizer else None,
         "filler": filler,
-        "reader": None if generator_data is data else data,
+        "model_inputs": None if generator_data is data else data,
         "written": str(context.place(stage.written)) if stage.written else None,
     }
     return stage.proposer.fill(known).build()
@@ -339,7 +339,7 @@ def _check_generated(context: RunContext, stage: Train) -> None:
         check_heads(filler, {WordHead.FILL}, f"the filler of {stage.name!r},", "name a UNITER")
     if tasks and _other_processor(context, stage):
         raise ValueError(
-            f"{stage.name!r} reads with another lens than its filler {stage.filler!r}, so it "
+            f"{stage.name!r} has another processor than its filler {stage.filler!r}, so it "
             "learns no words from what that one writes; set words=()"
         )
 
