@@ -13,13 +13,13 @@ parser.add_argument("--out", type=Path, default=Path("runs/tuned"))
 parser.add_argument("--resume", action="store_true", help="continue a training that was stopped")
 parser.add_argument("--smoke", action="store_true", help="tiny random CLIP on rendered scenes")
 args = parser.parse_args()
-settings = {"epochs": 5, "batch_size": 64}
+epochs, batch_size = 5, 64
 if args.smoke:
     from _tiny import tiny_clip
 
     place = Path(tempfile.mkdtemp())
     args.model, args.data, args.out = tiny_clip(place / "clip"), "scenes:images=60", place / "run"
-    settings = {"epochs": 1, "batch_size": 32}
+    epochs, batch_size = 1, 32
 
 model = cf.load_model(args.model)
 data = cf.load_dataset(args.data)
@@ -35,7 +35,8 @@ trainer = cf.Trainer(
     negatives=negatives,
     output=args.out,
     resume=args.resume,
-    **settings,
+    epochs=epochs,
+    batch_size=batch_size,
 )
 tuned = trainer.train()
 print(cf.evaluate(tuned, data["test"]))

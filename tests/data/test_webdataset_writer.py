@@ -39,7 +39,7 @@ def test_files_are_copied_as_they_are(tmp_path, capsys):
         (photos / "train" / name).with_suffix(".txt").write_text("a red\u2028dog")
     words = ["data", "convert", str(photos), "--output", str(tmp_path / "shards")]
     assert main(words) == 0
-    assert "2 pictures in 1 shards" in capsys.readouterr().out
+    assert "2 pictures in 1 shard" in capsys.readouterr().out
     first, again = load_dataset(str(photos)), load_dataset(str(tmp_path / "shards"))
     assert list(again.image_ids) == list(first.image_ids)
     assert list(again.texts) == ["a red dog"] * 2

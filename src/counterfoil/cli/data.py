@@ -52,11 +52,13 @@ def convert(
 ) -> None:
     """Write a data set with its captions and splits as WebDataset shards."""
     from counterfoil.core.console import output
+    from counterfoil.data.checks import counted
     from counterfoil.data.readers.webdataset import write_webdataset
 
     dataset = data.source().open()
     shards = write_webdataset(dataset, output_folder, size=size)
-    output(f"{output_folder}: {len(dataset):,} pictures in {shards:,} shards")
+    pictures = counted(len(dataset), "picture")
+    output(f"{output_folder}: {pictures} in {counted(shards, 'shard')}")
 
 
 @features_app.command(

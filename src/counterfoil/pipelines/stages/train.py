@@ -92,8 +92,8 @@ class Train(ModelStage):
         proposer: picks or generates negatives with the model as it is now. In its config,
             ``from_data("generator_data")`` is the training split as its generator sees it,
             ``from_data("mask")`` the token that hides a word, ``from_data("filler")`` and
-            ``from_data("model_inputs")`` the frozen model of `filler` and, where that has a processor of
-            its own, the training split as the model in training sees it.
+            ``from_data("model_inputs")`` the frozen model of `filler` and, where that has a
+            processor of its own, the training split as the model in training sees it.
         candidates: negatives that are offered to a proposer that screens.
         filler: model that, frozen, generates in place of the one in training: a stage, or a model
             folder or name that `counterfoil.model.load_model` opens.
