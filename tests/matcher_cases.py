@@ -27,6 +27,11 @@ from counterfoil.models.layers.towers import GRU, MLPRegions, PatchTower, Region
 from counterfoil.models.naaf import NAAF
 from counterfoil.models.open_clip import OpenClipModel
 from counterfoil.models.scan import SCAN
+from counterfoil.models.sentence_transformers import (
+    CrossEncoderModel,
+    DenseEmbedder,
+    MultiVectorEmbedder,
+)
 from counterfoil.models.sgraf import SGRAF
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vilt import ViLT
@@ -252,7 +257,11 @@ def poisoned(tensor: Tensor, mask: Tensor) -> Tensor:
     return tensor.masked_fill(hidden, garbage)
 
 
-ELSEWHERE = {  # need a folder: tests/models/test_{clip,open_clip,adapted}.py run their contracts
+# need a folder: see tests/models/test_{clip,open_clip,adapted,sentence_transformers}.py
+ELSEWHERE = {
+    CrossEncoderModel,
+    DenseEmbedder,
+    MultiVectorEmbedder,
     DualEncoder,
     OpenClipModel,
     FrozenWithAdapters,

@@ -29,6 +29,7 @@ UNWRITTEN = {
     "SingleVectorModel",
     "TwoTowerModel",
     "MaxSimModel",
+    "SentenceTransformersModel",
     "LoRADualEncoder",
     "JointModel",
     "Loss",

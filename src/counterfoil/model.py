@@ -43,7 +43,7 @@ from counterfoil.data.processor import (
 )
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models import open_clip
-from counterfoil.models.base import FrozenTower, RetrievalModel
+from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel
 from counterfoil.models.clip import DualEncoder, is_siglip2, max_text_length, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
@@ -52,11 +52,20 @@ from counterfoil.models.layers.pretrained import (
     BertTextTower,
     TimmTower,
     config_of,
-    encoder_folder,
     picture_format,
     timm_format,
 )
 from counterfoil.models.open_clip import OpenClipModel
+from counterfoil.models.sentence_transformers import (
+    ENCODER,
+    MODULES,
+    DenseEmbedder,
+    SentenceTransformersModel,
+    Weights,
+    encoder_folder,
+    library_kind,
+    picture_side,
+)
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import (
@@ -74,6 +83,7 @@ MODEL = "model"
 ImageInput: TypeAlias = str | Path | Image.Image | bytes | NDArray[Any]
 
 _KIND = "counterfoil model"
+OWN_FILES = "own_files"  # of `HasFiles`
 FORMAT = 2  # of model.json; format 1, of version 0.1, named classes by their modules
 _READABLE = (1, FORMAT)
 
@@ -125,6 +135,9 @@ def save_model(
         write_tensors(temporary / WEIGHTS, model.state_dict(), {"model": spec.digest()})
         write_json(temporary / CARD, card)
         processor.save(temporary)
+        for part in model.modules():
+            if isinstance(part, HasFiles):
+                part.write_files(temporary / part.own_files)
 
 
 def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Model:
@@ -135,7 +148,7 @@ def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Mod
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
     try:
         with _BoundedBuild(weights, folder / CARD):
-            model = card.model.build()
+            model = _with_own_files(card.model, folder).build()
     except ValueError:
         raise
     except Exception as error:  # constructors raise anything at wrong arguments
@@ -176,6 +189,7 @@ def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
         )
     spec = config_from_dict(content.get("model"), allow=("counterfoil",))
     _check_calls(spec, path)
+    _with_own_files(spec, folder)
     card = SavedModelCard(
         model=spec,
         provenance=content.get("provenance", {}),
@@ -199,8 +213,24 @@ def _check_calls(spec: Config[Any], path: Path) -> None:
         raise ValueError(f"{path} calls {name}, which is no part of a model; the file is refused")
 
 
+def _with_own_files(call: Config[Any], folder: Path) -> Config[Any]:
+    """The call whose parts read their files in the model folder, wherever they came from."""
+    inner: dict[str, Any] = {
+        name: _with_own_files(value, folder)
+        for name, value in call.arguments.items()
+        if isinstance(value, Config)
+    }
+    if own := getattr(call.make, OWN_FILES, None):
+        if not (folder / own).is_dir():
+            raise ValueError(f"{folder / own} is missing; the model of {folder / CARD} reads it")
+        inner["name"] = str(folder / own)
+    return call.replace(**inner) if inner else call
+
+
 def _check_sources(call: Config[Any], path: Path) -> None:
     """Refuse a pretrained part that does not carry its configuration: it would be downloaded."""
+    if hasattr(call.make, OWN_FILES):
+        return  # it reads the model folder, see `_with_own_files`
     known = inspect.signature(call.make).parameters
     if "pretrained" not in known:
         return
@@ -268,7 +298,7 @@ def _inner_calls(value: Any) -> Iterator[Config[Any]]:
 # Models on the Hugging Face hub.
 
 
-_FILES = (CARD, "*.safetensors", "*.json", "pieces/*", "README.md")
+_FILES = (CARD, "*.safetensors", "*.json", "pieces/*", f"{ENCODER}/*", "README.md")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -306,7 +336,8 @@ def download_model(name: str, *, revision: str | None = None) -> Path | None:
 # The identity of a model: what its vectors and scores depend on, wherever it is stored.
 
 
-_SOURCES = ("name", "config", "pretrained")  # arguments of a pretrained part: where it came from
+# arguments of a pretrained part: where it came from, and how it is loaded
+_SOURCES = ("name", "config", "pretrained", "device_map", "tokens")
 
 
 def identity_of(
@@ -338,7 +369,8 @@ def _image_settings(processor: ImageProcessor) -> str:
         names = ("size", "mean", "deviation", "crop", "divisor", "width")
         settings = ", ".join(f"{name}={getattr(processor, name)!r}" for name in names)
         frame = f", frame={processor.frame!r}" if processor.frame else ""
-        return f"PixelEye({settings}{frame})"
+        whole = ", whole=True" if processor.whole else ""
+        return f"PixelEye({settings}{frame}{whole})"
     return repr(processor)
 
 
@@ -347,7 +379,7 @@ def _call(value: Any) -> Any:
     match value:
         case Config():
             known = inspect.signature(value.make).parameters
-            pretrained = {"config", "pretrained"} <= known.keys()
+            pretrained = {"config", "pretrained"} <= known.keys() or hasattr(value.make, OWN_FILES)
             arguments = {
                 name: _call(argument)
                 for name, argument in value.arguments.items()
@@ -467,10 +499,55 @@ class PretrainedPair:
         )
 
 
-def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair:
+@final
+@dataclass(frozen=True, slots=True)
+class LibraryModel:
+    """A model of sentence-transformers."""
+
+    make: type[SentenceTransformersModel]
+    name: str
+    untrained: bool = False  # whether its weights are random
+
+    @property
+    def spec(self) -> Config[RetrievalModel]:
+        """The call that builds it as it is."""
+        return make_config(self.make, name=self.name)
+
+    @property
+    def processor(self) -> ProcessorConfig:
+        """Whole pictures, and captions as they are."""
+        side = picture_side(self.make, self.name)
+        return ProcessorConfig(images="pixels", size=side, whole=True, texts="characters")
+
+    def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
+        """The call that builds it for training; see `PretrainedPair.trained`.
+
+        All weights are trained in single precision; frozen ones stay as they are stored.
+        """
+        pretrained = from_data("pretrained")
+        if frozen:
+            if self.make is not DenseEmbedder:
+                raise ValueError(
+                    f"{self.name} does not make one vector of an item, which adapters behind a "
+                    "frozen model need; tune it full, or with lora"
+                )
+            body: RetrievalModel = lazy(self.make, name=self.name, pretrained=pretrained)
+            width = int(
+                make_config(self.make, name=self.name).build().body.get_embedding_dimension()
+            )
+            return make_config(FrozenWithAdapters, body=body, width=width)
+        weights: Weights = "stored" if lora else "fp32"
+        return make_config(
+            self.make, name=self.name, pretrained=pretrained, weights=weights, lora=lora
+        )
+
+
+def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
     """The pretrained pair of encoders of a name or folder."""
     if name.startswith(PREFIX):
         return TimmPretrainedPair(name)
+    if library := sentence_transformers_kind(name):
+        return LibraryModel(library, name)
     config, untrained = None, False
     make: type[DualEncoder] | type[OpenClipModel] = DualEncoder
     if is_open_clip(name):
@@ -523,6 +600,7 @@ def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor
         len(towers) != 1
         or not isinstance(processor.image_processor, PixelProcessor)
         or processor.image_processor.divisor
+        or processor.image_processor.whole
     ):
         return processor
     (tower,) = towers
@@ -795,6 +873,8 @@ def _describe_processor(processor: Processor | None) -> str:
     if processor is None:
         return "ready-made vectors"
     match processor.image_processor:
+        case PixelProcessor(size=size, whole=True):
+            return f"whole pictures of up to {size} px, and captions, which its library prepares"
         case PixelProcessor(size=size):
             images = f"pictures at {size} px"
         case FeatureProcessor(width=width):
@@ -826,7 +906,8 @@ def load_model(name: str | Path, *, revision: str | None = None) -> Model:
     Args:
         name: a model folder, a training stage's folder, the name of a model that was pushed to the
             hub, the name or folder of a Hugging Face CLIP, SigLIP, ViLT or BLIP-ITM, the folder of
-            a CLIP of sentence-transformers, ``open_clip:`` and a name or folder that open_clip
+            any model of sentence-transformers that reads pictures and texts (dense, multi-vector or
+            cross-encoder), ``open_clip:`` and a name or folder that open_clip
             knows, two towers to be trained as in ``timm:resnet50+bert-base-uncased``, or "vectors"
             for data sets that are ready-made embeddings.
         revision: of a model that was pushed to the hub; None for the newest.
@@ -867,7 +948,7 @@ def _model_folder(path: Path) -> Path | None:
         return None
     if (inner := encoder_folder(path)) != path:
         return inner
-    if not any((path / file).is_file() for file in ("config.json", open_clip.CONFIG)):
+    if not any((path / file).is_file() for file in ("config.json", MODULES, open_clip.CONFIG)):
         if inside := _models_inside(path):
             listed = ", ".join(map(str, inside))
             raise ValueError(f"{path} is a folder of several models; name one of them: {listed}")
@@ -879,7 +960,9 @@ def _model_folder(path: Path) -> Path | None:
 
 
 def _load_pretrained(name: str) -> Model:
-    """A model of open_clip or transformers."""
+    """A model of open_clip, sentence-transformers or transformers."""
+    if library := sentence_transformers_kind(name):
+        return _load_library(make_config(library, name=name))
     kind = "" if is_open_clip(name) else config_of(name).model_type
     if kind not in ("vilt", "blip"):
         return _load_pair(name)
@@ -898,6 +981,23 @@ def _load_pretrained(name: str) -> Model:
         images = PixelProcessor(form.size, form.mean, form.deviation, form.crop)
     model = converted.build().to(distributed.device())
     return Model(model, Processor(images, tokenizer), name, converted.model)
+
+
+def sentence_transformers_kind(name: str) -> type[SentenceTransformersModel] | None:
+    """The class for a model of sentence-transformers, a folder or one in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(name).is_dir():
+        return library_kind(Path(name))
+    cached = try_to_load_from_cache(name, MODULES) if _HUB_NAME.fullmatch(name) else None
+    return library_kind(Path(cached).parent) if isinstance(cached, str) else None
+
+
+def _load_library(spec: Config[SentenceTransformersModel]) -> Model:
+    """A model of sentence-transformers, which reads whole pictures and captions."""
+    model = spec.build()
+    processor = LibraryModel(type(model), model.name).processor.made()
+    return Model(model.to(distributed.device()).eval(), processor, model.name, spec)
 
 
 def _load_pair(name: str) -> Model:

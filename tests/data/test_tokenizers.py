@@ -17,6 +17,7 @@ import vision_cases
 from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.tokenizers import (
     SPECIAL,
+    CharacterTokenizer,
     OpenClipTokenizer,
     TokenIds,
     Tokenizer,
@@ -431,3 +432,13 @@ def test_bad_files_in_words(tmp_path):
         (tmp_path / "x.pkl").write_bytes(damaged)
         with pytest.raises(ValueError, match="ocabulary"):
             read_vocabulary(tmp_path / "x.pkl")
+
+
+def test_characters_are_read_with_their_words(tmp_path):
+    tokenizer = CharacterTokenizer()
+    read = tokenizer.read([" A dog's 😀 ."])
+    assert "".join(tokenizer.tokens(read.ids[0])) == "A dog's 😀 ."
+    assert read.words == [[0, -1, 1, 1, 1, 2, 2, -1, 3, -1, 4]]
+    assert tokenizer.spans([" A b"]) == [[(1, 2), (2, 3), (3, 4)]]
+    tokenizer.save(tmp_path)
+    assert open_tokenizer(tmp_path).digest == tokenizer.digest

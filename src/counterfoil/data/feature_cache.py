@@ -51,7 +51,7 @@ class CachedFeatureProcessor(ImageProcessor):
         self._opened: WeakKeyDictionary[Pictures, _States] = WeakKeyDictionary()
 
     @property
-    def transform(self) -> ImageTransform:
+    def transform(self) -> ImageTransform | None:
         """Transform of the pixels."""
         return self.pixels.transform
 

@@ -30,9 +30,11 @@ from counterfoil.data.images import (
     ResizeCrop,
     ResizeKeepAspect,
     cached_pixels,
+    rgb,
 )
 from counterfoil.data.tokenizers import (
     OPEN_CLIP_PREFIX,
+    CharacterTokenizer,
     Tokenizer,
     WordPieceTokenizer,
     WordTokenizer,
@@ -133,6 +135,9 @@ class PixelProcessor(ImageProcessor):
         divisor: if above 0, keep the aspect ratio with sides that are multiples of it, see
             `ResizeKeepAspect`; the mask then marks the patches of so many pixels that are real.
         frame: fit and filter of `ResizeCrop`, as in "shortest bilinear"; "" for none.
+        whole: (N, 3, size, size) bytes with the whole picture at the top left, whose corner the
+            box gives, for models that prepare pictures themselves. A picture whose longest side
+            exceeds `size` is made smaller; nothing is cached.
     """
 
     size: int
@@ -142,6 +147,7 @@ class PixelProcessor(ImageProcessor):
     divisor: int = 0
     width: int = 3
     frame: str = field(default="", metadata=LATER)
+    whole: bool = field(default=False, repr=False, metadata=LATER)  # as keys of caches were
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= LARGEST_SIDE or self.width != 3:
@@ -157,6 +163,8 @@ class PixelProcessor(ImageProcessor):
                 f"{dataset.name} has no pictures; this model reads pixels: give the image folder"
             )
         transform = self.transform
+        if transform is None:
+            return self._whole(rows, [dataset.pictures.open(row) for row in rows.tolist()])
         stored: Sequence[Array] = cached_pixels(dataset.pictures, transform)[rows.numpy()]
         if isinstance(transform, ResizeKeepAspect):
             stored = [transform.unpack(row) for row in stored]
@@ -164,12 +172,16 @@ class PixelProcessor(ImageProcessor):
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
         transform = self.transform
+        if transform is None:
+            return self._whole(torch.full((len(pictures),), -1), pictures)
         convert = transform.resize if isinstance(transform, ResizeKeepAspect) else transform
         rows = torch.full((len(pictures),), -1)
         return self._items(rows, [convert(picture) for picture in pictures])
 
     @property
-    def transform(self) -> ImageTransform:
+    def transform(self) -> ImageTransform | None:
+        if self.whole:
+            return None
         if self.divisor:
             return ResizeKeepAspect(self.size, self.divisor)
         fit: Any = "center" if self.crop else "squash"
@@ -177,6 +189,20 @@ class PixelProcessor(ImageProcessor):
         if self.frame:
             fit, _, scaling = self.frame.partition(" ")
         return ResizeCrop(self.size, fit, scaling)
+
+    def _whole(self, rows: Tensor, pictures: Sequence[Image.Image]) -> ModalityBatch:
+        canvas = np.zeros((len(pictures), self.size, self.size, 3), np.uint8)
+        boxes = torch.zeros(len(pictures), 1, 4)
+        for place, given in enumerate(pictures):
+            picture = rgb(given)
+            if max(picture.size) > self.size:
+                scale = self.size / max(picture.size)
+                wide, high = (max(1, round(scale * side)) for side in picture.size)
+                picture = picture.resize((wide, high), Image.Resampling.BICUBIC)
+            canvas[place, : picture.height, : picture.width] = np.asarray(picture)
+            boxes[place, 0, 2:] = torch.tensor(picture.size) / self.size
+        pixels = torch.from_numpy(canvas).permute(0, 3, 1, 2)
+        return ModalityBatch(rows, pixels, torch.ones(len(rows), 1, dtype=torch.bool), boxes)
 
     def _items(self, rows: Tensor, pictures: Sequence[Array]) -> ModalityBatch:
         transform = self.transform
@@ -298,12 +324,13 @@ class ProcessorConfig:
         deviation: of each channel, for pixels.
         crop: center crop instead of squeezing to a square.
         texts: "words"; the name or folder of a Hugging Face tokenizer; "open_clip:" and the name of
-            an open_clip model; or "vectors" for precomputed ones.
+            an open_clip model; "characters"; or "vectors" for precomputed ones.
         min_count: words that occur less often in the training captions become ``<unk>``.
         longest: captions are truncated to this many words or pieces.
         divisor: see `PixelProcessor`.
         frame: see `PixelProcessor`.
         siglip2: see `WordPieceTokenizer`.
+        whole: see `PixelProcessor`.
     """
 
     images: ImageForm = "features"
@@ -318,6 +345,7 @@ class ProcessorConfig:
     divisor: int = field(default=0, metadata=LATER)
     frame: str = field(default="", metadata=LATER)
     siglip2: bool = field(default=False, metadata=LATER)
+    whole: bool = field(default=False, metadata=LATER)
 
     def fit(self, train: ImageTextDataset) -> Processor:
         """The processor for a training data set; the vocabulary comes from its captions alone.
@@ -344,6 +372,8 @@ class ProcessorConfig:
 
     @property
     def _pretrained_tokenizer(self) -> Tokenizer:
+        if self.texts == "characters":
+            return CharacterTokenizer()
         if self.texts.startswith(OPEN_CLIP_PREFIX):
             return load_open_clip_tokenizer(self.texts)
         return WordPieceTokenizer(self.texts, longest=self.longest, siglip2=self.siglip2)
@@ -351,7 +381,13 @@ class ProcessorConfig:
     @property
     def _pixels(self) -> ImageProcessor:
         return PixelProcessor(
-            self.size, self.mean, self.deviation, self.crop, self.divisor, frame=self.frame
+            self.size,
+            self.mean,
+            self.deviation,
+            self.crop,
+            self.divisor,
+            frame=self.frame,
+            whole=self.whole,
         )
 
     def _image_processor(self, train: ImageTextDataset) -> ImageProcessor:

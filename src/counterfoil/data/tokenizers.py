@@ -17,6 +17,7 @@ import json
 import pickle
 import re
 import string
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -314,6 +315,48 @@ class WordPieceTokenizer(Tokenizer):
 
 
 GEMMA_BLANK = "▁"  # begins the first piece of a word behind a blank
+
+
+@final
+class CharacterTokenizer(Tokenizer):
+    """Unicode code points, for models of a library that tokenizes captions itself.
+
+    Blanks at both ends are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.size = sys.maxunicode + 1
+        self.divides = True
+        self.wordless = (0,)
+
+    def read(self, texts: Sequence[str]) -> TokenIds:
+        texts = [text.strip() for text in texts]
+        words = []
+        for text in texts:
+            row = [-1] * len(text)
+            for number, (start, stop) in enumerate(word_spans(text)):
+                row[start:stop] = [number] * (stop - start)
+            words.append(row)
+        return TokenIds([[*map(ord, text)] for text in texts], words)
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        starts = (len(text) - len(text.lstrip()) for text in texts)
+        return [
+            [(start + n, start + n + 1) for n in range(len(text.strip()))]
+            for start, text in zip(starts, texts)
+        ]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [chr(i) for i in ids]
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / "tokenizer.json", {"kind": "characters", "longest": LONGEST})
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(b"characters").hexdigest()[:16]
+
+
 LONGEST = 1_000_000  # words or pieces of a caption
 
 
@@ -325,6 +368,8 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     match content if type(longest) is int and 1 <= longest <= LONGEST else None:
         case {"kind": "words", "words": list(words)} if all(isinstance(w, str) for w in words):
             return WordTokenizer(words, longest=longest)
+        case {"kind": "characters"}:
+            return CharacterTokenizer()
         case {"kind": "pieces"}:
             siglip2 = content.get("siglip2", False) is True
             return WordPieceTokenizer(str(folder / "pieces"), longest=longest, siglip2=siglip2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -142,6 +143,20 @@ class PretrainedPart(Protocol):
     @property
     def config_json(self) -> str:
         """Configuration of the part as JSON, for the constructor argument `config`."""
+        ...
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """A module whose constructor reads files, in the folder that its argument `name` names.
+
+    A saved model has them in its folder `own_files`; there `name` is that folder.
+    """
+
+    own_files: str
+
+    def write_files(self, folder: Path) -> None:
+        """Write what the constructor reads, without the weights."""
         ...
 
 

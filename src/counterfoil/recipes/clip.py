@@ -31,7 +31,7 @@ from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.model import TimmPretrainedPair, pretrained_pair, starts_untrained
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.layers.pretrained import encoder_folder
+from counterfoil.models.sentence_transformers import encoder_folder
 from counterfoil.negatives.advice import advise_mining
 from counterfoil.negatives.generation.store import GeneratedCaptions
 from counterfoil.negatives.teachers import GuideMask

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample
 
-from counterfoil.core.io import read_json
 from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
@@ -46,27 +45,6 @@ class PictureFormat:
     deviation: tuple[float, ...]  # standard deviation of each channel, in 0..1
     crop: bool  # cut out the middle square; else squeeze the picture
     frame: str = ""  # the exact order of resizing and cropping, and the interpolation, where known
-
-
-def encoder_folder(folder: Path) -> Path:
-    """Return the folder of the encoder: a subfolder in models of sentence-transformers."""
-    modules = folder / "modules.json"
-    if not modules.is_file():
-        return folder
-    plain = read_json(modules, "modules of sentence-transformers")
-    try:
-        kinds = [str(module["type"]).rpartition(".")[2] for module in plain]
-        inner = folder / str(plain[0]["path"])
-    except (TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"{modules} is damaged: {error!r}") from error
-    if more := [kind for kind in kinds[1:] if kind != "Normalize"]:
-        raise ValueError(
-            f"{folder} is a model of sentence-transformers with a module {more[0]} after its "
-            "encoder; only those with a CLIP or SigLIP alone can be opened"
-        )
-    if not inner.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{modules} names a folder outside of {folder}; the file is refused")
-    return inner
 
 
 def picture_format(name: str) -> PictureFormat:
