@@ -343,6 +343,22 @@ def test_lists_that_cannot_be_drawn_from_are_refused(
         OfflineNegativeSampler(lists=lists, relation=SQUARE, plan=SamplingConfig(**plan))  # type: ignore[arg-type]
 
 
+def test_random_negatives_fill_the_lists_that_filters_left_empty(capsys) -> None:
+    relation = Relation(torch.arange(40) // 2, images=20)
+    texts = ((torch.arange(20) + 1) % 20 * 2).unsqueeze(1).int()
+    images = ((torch.arange(40) // 2 + 2) % 20).unsqueeze(1).int()
+    texts[3], images[[4, 39]] = -1, -1  # captions 6 and 7 of image 3, and two others
+    mined = OfflineNegativeSampler(lists=HardNegativeLists(texts, images), relation=relation)
+    assert "leave nothing to 4 of 40 captions; random" in capsys.readouterr().err
+    pairs = mined.draw(torch.arange(40), rng())
+    for role, pair in pairs.items():
+        assert (relation.text_to_image[pair.text] != pair.image).all(), role
+    kept = torch.tensor([text for text in range(40) if text not in (4, 6, 7, 39)])
+    expected = torch.arange(40)[kept] // 2
+    assert (pairs[Role.HARD_TEXT].text[kept, 0] == (expected + 1) % 20 * 2).all()
+    assert (pairs[Role.HARD_IMAGE].image[kept, 0] == (expected + 2) % 20).all()
+
+
 def test_lists_that_always_correspond_can_be_drawn_without_resampling() -> None:
     lists = HardNegativeLists(
         torch.tensor([[1], [2], [0]]).int(), torch.tensor([[1], [0], [1]]).int()

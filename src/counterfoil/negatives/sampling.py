@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import parse_literal
+from counterfoil.core.console import warn
 from counterfoil.core.types import Pairs, Role
 from counterfoil.data.batching import conflicts_of, separate_texts
 from counterfoil.data.dataset import Relation
@@ -130,6 +131,7 @@ def random_below(counts: Tensor, rng: torch.Generator) -> Tensor:
     return (torch.rand(counts.shape, generator=rng, dtype=torch.float64) * counts).long()
 
 
+_RANDOM = 16  # negatives of a list that filters left empty
 _REDRAWS = 16  # of a pair of negatives that belong together, before the exact draw
 
 
@@ -181,7 +183,8 @@ class OfflineNegativeSampler:
     belong together are enumerated, and one of them is drawn. For independent ranks this changes
     only the time: redrawing until a pair is wrong is uniform over the wrong pairs, and so is the
     exact draw. For tied ranks, whose few pairs may all be true, the exact draw includes untied
-    pairs. The constructor checks that every anchor has a wrong pair.
+    pairs. The constructor checks that every anchor has a wrong pair. Where filters left the lists
+    of a tenth of the anchors, or fewer, empty, random negatives fill them, with a warning.
 
     Attributes:
         lengths: of the given lists of texts and of images.
@@ -208,6 +211,7 @@ class OfflineNegativeSampler:
         texts, images = hardest_entries(lists, relation, self.plan)
         self._texts, self._text_counts = usable_entries(texts, relation.text_to_image >= 0)
         self._images, self._image_counts = usable_entries(images, relation.counts > 0)
+        self._fill_empty_lists()
         self._check()
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
@@ -273,6 +277,38 @@ class OfflineNegativeSampler:
         hard_text, hard_image = torch.stack(negatives).unbind(1)
         return hard_text, hard_image
 
+    def _fill_empty_lists(self) -> None:
+        """Give anchors whose lists are empty random negatives, if they are at most a tenth.
+
+        A filter that compares with the true pair's score leaves nothing of a caption that fits its
+        own image worse than all others.
+        """
+        text_to_image, counts = self.relation.text_to_image, self.relation.counts
+        anchors, described = (text_to_image >= 0).nonzero().squeeze(1), counts.nonzero().squeeze(1)
+        images = ((self._text_counts == 0) & (counts > 0)).nonzero().squeeze(1)
+        texts = anchors[self._image_counts[anchors] == 0]
+        empty = int(((counts > 0) & (self._text_counts == 0))[text_to_image[anchors]].sum())
+        if not 0 < empty + len(texts) <= len(anchors) / 10:
+            return
+        rng = torch.Generator().manual_seed(0)
+
+        def other_images(of: Tensor, length: int) -> Tensor:
+            own = torch.searchsorted(described, of).unsqueeze(1)
+            steps = random_below(torch.full((len(of), length), len(described) - 1), rng)
+            return described[(own + 1 + steps) % len(described)]
+
+        self._texts, self._images = self._texts.clone(), self._images.clone()
+        shown, listed = (min(_RANDOM, lists.shape[1]) for lists in (self._texts, self._images))
+        random_texts = self.relation.random_caption(other_images(images, shown), rng)
+        self._texts[images, :shown] = random_texts.to(self._texts.dtype)
+        random_images = other_images(text_to_image[texts], listed)
+        self._images[texts, :listed] = random_images.to(self._images.dtype)
+        self._text_counts[images], self._image_counts[texts] = shown, listed
+        warn(
+            f"the mined lists leave nothing to {empty + len(texts):,} of {len(anchors):,} captions;"
+            " random negatives take their place"
+        )
+
     def _check(self) -> None:
         """Check that every anchor has a pair to draw."""
         anchors = (self.relation.text_to_image >= 0).nonzero().squeeze(1)
@@ -281,7 +317,7 @@ class OfflineNegativeSampler:
         if empty:
             raise ValueError(
                 f"{empty} of {len(anchors)} captions have no mined negative to draw; mine again "
-                "from a corpus of at least two described images"
+                "with fewer filters, or from a corpus of at least two described images"
             )
         if not self.plan.resample:
             return
