@@ -9,7 +9,12 @@ import pytest
 from counterfoil.cli import main
 from counterfoil.core.config import Config, config, config_from_dict
 from counterfoil.models.hrem import HREM, BatchGraph
-from counterfoil.models.layers.pretrained import BertTextTower, HFVisionTower, TimmGridTower
+from counterfoil.models.layers.pretrained import (
+    BertTextTower,
+    FrozenPatches,
+    HFVisionTower,
+    TimmGridTower,
+)
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
@@ -124,7 +129,7 @@ def _offline(spec: Config) -> Config:
     inner = {k: _offline(v) if isinstance(v, Config) else v for k, v in spec.arguments.items()}
     if spec.make is BertTextTower:
         return config(GRU, words=7, width=8)
-    seeing = spec.make in (TimmGridTower, HFVisionTower)
+    seeing = spec.make in (TimmGridTower, HFVisionTower, FrozenPatches)
     return config(Regions, features=5, width=8) if seeing else Config(spec.make, inner)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -13,8 +14,11 @@ import hub_cases
 from counterfoil.cli import main
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
-from counterfoil.models.layers.pretrained import HFVisionTower
+from counterfoil.models.layers.pretrained import FrozenPatches, HFVisionTower
+from counterfoil.models.layers.towers import MLPRegions, Regions
+from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
+from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes import photos
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
@@ -50,9 +54,7 @@ def test_photos_train_beside_a_frozen_model(name, tmp_path):
 def test_a_second_training_begins_with_the_first(tmp_path):
     from dataclasses import replace
 
-    from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.pipeline import Recipe
-    from counterfoil.pipelines.run import DataSource, run_pipeline
 
     public = hub_cases.mobilenet(tmp_path / "public")
     first = photos.photo_recipe("mobilenet", None).stages[0]
@@ -79,3 +81,77 @@ def test_protocols_of_own_photos_and_of_flickr8k():
             s for s in mine.stages if isinstance(s, Train)
         ]
         assert photos.own_data_recipe(name, pixels=False) == mine, "features are left alone"
+
+
+# Patches of a frozen tower in place of regions.
+
+
+@pytest.fixture
+def tower(tmp_path):
+    """A tiny random ViT with its picture format."""
+    hub_cases.processor(
+        tmp_path / "vit",
+        image_processor_type="ViTImageProcessor",
+        size={"height": 16, "width": 16},
+        image_mean=[0.4, 0.5, 0.6],
+        image_std=[0.2, 0.3, 0.4],
+    )
+    return hub_cases.vit(tmp_path / "vit")
+
+
+def trained(*words: str) -> int:
+    return main(["train", *words, "--batch-size", "16", *settings(*QUICK)])
+
+
+QUICK = ("*.model.image.width=16", "*.model.text.width=16", "*.steps=3", "*.epochs=1")
+
+
+def test_patches_feed_scan_chan_and_gpo_and_are_made_once(tower, tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+    encoded: list[int] = []
+    original = FrozenPatches.states
+
+    def counting(self, images):
+        encoded.append(len(images.values))
+        return original(self, images)
+
+    monkeypatch.setattr(FrozenPatches, "states", counting)
+    for name in photos.PATCH_MODELS:
+        run = tmp_path / name
+        place = ("--data", "scenes:images=40", "--tower", tower, "--folder", str(run))
+        assert trained(name, *place) == 0
+    assert sum(encoded) == 40, "every picture is encoded once, for all models and splits"
+    shutil.rmtree(tower)
+    for name in photos.PATCH_MODELS:
+        model = load_model(tmp_path / name / "online")
+        patches = next(p for p in model.model.modules() if isinstance(p, FrozenPatches))
+        assert isinstance(patches.regions, MLPRegions if name == "gpo" else Regions)
+        assert model.score(Image.new("RGB", (40, 20), "red"), ["a dog", "a star"]).shape == (2,)
+        eye = json.loads((tmp_path / name / "online" / "model" / "lens.json").read_text())["eye"]
+        assert (eye["size"], eye["mean"]) == (16, [0.4, 0.5, 0.6])
+
+
+def test_one_recipe_trains_all_three_on_the_same_patches(tower, tmp_path):
+    recipe = photos.patches_recipe("flickr8k", tower)
+    stages = [stage for stage in recipe.stages if isinstance(stage, Train)]
+    assert [stage.name for stage in stages] == list(photos.PATCH_MODELS)
+    assert {stage.processor.images for stage in stages} == {"pixels"}
+    assert {stage.model.arguments["image"].arguments["name"] for stage in stages} == {tower}
+    default = photos.patches_recipe("flickr8k")
+    assert {s.processor.size for s in default.stages if isinstance(s, Train)} == {224}
+    small = apply_overrides(recipe, (*QUICK, "*.batch=16", "*.protocol=whole"))
+    assert run_pipeline(small, DataSource("scenes:images=40"), tmp_path / "run")
+    assert {"test-gpo", "report"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("dive",), "has no tower of regions that patches could stand for; use scan-t2i"),
+        (("mobilenet",), "mobilenet-own has no tower of regions"),
+        (("contrastive", "--model", "x"), "x has a tower of its own"),
+    ],
+)
+def test_a_tower_beside_another_one_is_refused(words, wanted, tower, capsys):
+    assert main(["train", *words, "--data", "scenes:images=40", "--tower", tower]) == 2
+    assert re.search(wanted, " ".join(capsys.readouterr().err.split()))

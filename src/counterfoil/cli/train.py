@@ -38,6 +38,13 @@ Pretrained = Annotated[
         "timm:IMAGE+TEXT.",
     ),
 ]
+Tower = Annotated[
+    str | None,
+    typer.Option(
+        help="Frozen HF vision model whose patches stand for region features: name or folder of a "
+        "ViT, SigLIP, CLIP, DINOv2, CNN, …; it encodes each picture once."
+    ),
+]
 Tune = Annotated[
     str,
     typer.Option(
@@ -111,6 +118,7 @@ Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; 
         "counterfoil train vsepp --data my-photos/ --output runs/mine",
         "counterfoil train vsepp --data my-photos/ --negatives lists/ --output runs/lists",
         "counterfoil train gpo --data my-photos/ --epochs 10 --precision bf16 --plan",
+        "counterfoil train gpo --data my-photos/ --tower google/siglip2-base-patch16-224",
         "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
         "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
         "--data my-photos/ --output runs/clip",
@@ -122,6 +130,7 @@ def train(
     loss_or_model: LossOrModel,
     data: DataOptions,
     model: Pretrained = None,
+    tower: Tower = None,
     tune: Tune = "full",
     written: Written = None,
     teacher: Teacher = None,
@@ -168,6 +177,7 @@ def train(
         negatives=negatives,
         distill=distill,
         remedies=remedies,
+        tower=tower,
     )
     batch = None if batch_size is None else _batch(batch_size)
     everyday = {

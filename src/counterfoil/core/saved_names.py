@@ -37,6 +37,7 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "EnhancedRegions": "counterfoil.models.user:EnhancedRegions",
     "External": "counterfoil.models.esa:ExternalAttention",
     "FILIP": "counterfoil.models.filip:FILIP",
+    "FrozenPatches": "counterfoil.models.layers.pretrained:FrozenPatches",
     "GPO": "counterfoil.models.gpo:GPO",
     "GRU": "counterfoil.models.layers.towers:GRU",
     "GeneralPool": "counterfoil.models.gpo:GeneralizedPooling",

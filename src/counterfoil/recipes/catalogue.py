@@ -81,6 +81,8 @@ def _datasets(name: str) -> tuple[str, ...]:
     """The data sets that a model has recipes for."""
     if name in photos.NAMES:
         return photos.SETS
+    if name == photos.PATCH_NAME:
+        return photos.PATCH_SETS
     preset = ndgl_models.PRESETS.get(name) or tags.TAGS_MODELS.get(name)
     return preset.datasets if preset else DATASETS
 
@@ -100,6 +102,7 @@ def _listed_families() -> list[_Family]:
         _Family("queue/{}", ndgl_models.queue_recipe, ("vsepp", "gpo", "gpo-bert")),
         _Family("ndgl/{}", ndgl.ndgl_recipe, tuple(ndgl_models.MODELS)),
         _Family("{}", photos.photo_recipe, photos.NAMES),
+        _Family("{}", lambda _, dataset: photos.patches_recipe(dataset), (photos.PATCH_NAME,)),
         _Family("negclip/{}", clip.negclip_recipe, ("vsepp",)),
         _Family("cascade/{}", tags.cascade_recipe, ("vsepp", "gpo")),
         _Family("vse-c/{}", vsec.vsec_recipe, ("vsepp",)),

@@ -232,6 +232,7 @@ def train_recipe(
     negatives: Path | None = None,
     distill: float | None = None,
     remedies: bool = False,
+    tower: str | None = None,
 ) -> Recipe:
     """Build the recipe for the options of ``counterfoil train``.
 
@@ -249,6 +250,7 @@ def train_recipe(
         negatives: folder of mined lists of the training split, see `with_lists`.
         distill: weight of distillation towards the original, see `with_distillation`.
         remedies: compare the remedies against forgetting, see `with_remedies`.
+        tower: frozen vision model whose patches stand for regions, see `photos.with_patches`.
 
     Raises:
         ValueError: no such model or loss, or options that do not go together.
@@ -262,7 +264,11 @@ def train_recipe(
                 "that is trained further; name it with --model, or leave them out"
             )
         recipe = photos.own_data_recipe(
-            name, pixels=dataset.features is None, teachers=teachers, lengths=lengths
+            name, pixels=dataset.features is None, teachers=teachers, lengths=lengths, tower=tower
+        )
+    elif tower:
+        raise ValueError(
+            f"--tower feeds models of regions, and {model} has a tower of its own; give one of them"
         )
     else:
         folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model

@@ -1,9 +1,11 @@
-"""Recipes for a user's own data, and for photos with a public MobileNetV2 as image tower.
+"""Recipes for a user's own data, and for photos with a frozen public model as image tower.
 
-Not in a paper. MobileNetV2 stays frozen and its outputs are kept on disk, so that it runs once on
-each photo; the saved model holds the network and reads pixels. The loss is InfoNCE, as the hardest
-triplet collapses here; with AOQ a second round continues with AdapOffQuin. An epoch on mined
-negatives costs as much as three without, so that both recipes cost the same. Rates are ours.
+Any model of regions may read the patches of any frozen vision model of Hugging Face. The recipes
+`mobilenet` and `aoq/mobilenet` are not in a paper: MobileNetV2 stays frozen and its outputs are
+kept on disk, so that it runs once on each photo; the saved model holds the network and reads
+pixels. The loss is InfoNCE, as the hardest triplet collapses here; with AOQ a second round
+continues with AdapOffQuin. An epoch on mined negatives costs as much as three without, so that both
+recipes cost the same. Rates are ours.
 """
 
 from __future__ import annotations
@@ -17,8 +19,14 @@ from counterfoil.losses.base import WeightedSum, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.gpo import GPO
-from counterfoil.models.layers.pretrained import HFVisionTower
-from counterfoil.models.layers.towers import GRU
+from counterfoil.models.layers.pretrained import (
+    HALF,
+    FrozenPatches,
+    HFVisionTower,
+    PictureFormat,
+    picture_format,
+)
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.pipelines.pipeline import (
     Compare,
     Evaluate,
@@ -30,7 +38,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes import aoq, models, ndgl, ndgl_models, tags
-from counterfoil.recipes.models import PROFILES
+from counterfoil.recipes.models import LARGE, PROFILES, evaluation_stages
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
 NAMES = ("mobilenet", "aoq/mobilenet")
@@ -115,6 +123,81 @@ def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: f
     )
 
 
+# Patches of any frozen vision model in place of detected regions.
+
+
+TOWER = "google/siglip2-base-patch16-224"
+TOWER_FORMAT = PictureFormat(size=224, mean=HALF, deviation=HALF, crop=False)
+PATCH_NAME = "patches"  # of the recipe
+PATCH_SETS = ("flickr8k", *LARGE)
+PATCH_MODELS = ("scan-t2i", "chan", "gpo")
+
+
+def with_patches(recipe: Recipe, tower: str, form: PictureFormat | None = None) -> Recipe:
+    """A recipe whose models read the patches of a frozen vision model in place of regions.
+
+    Args:
+        recipe: its models read features.
+        tower: folder or name of a Hugging Face vision model.
+        form: its picture format; by default what its folder says.
+
+    Raises:
+        ValueError: a model of the recipe has no regions that patches could stand for, or the
+            tower's folder does not say how its pictures are prepared.
+    """
+    form = form or picture_format(tower)
+    stages = tuple(
+        _on_patches(stage, recipe.name, tower, form) if isinstance(stage, Train) else stage
+        for stage in recipe.stages
+    )
+    return replace(recipe, stages=stages, about=f"patches of {tower}, frozen; {recipe.about}")
+
+
+def patches_recipe(dataset: str, tower: str = TOWER) -> Recipe:
+    """SCAN, CHAN and GPO on the patches of one frozen tower, which encodes each picture once."""
+    stages: list[Stage] = []
+    for name in PATCH_MODELS:
+        training = ndgl_models.ModelSetting(name=name, dataset=dataset).setup().stage(name)
+        stages += [training, *evaluation_stages(name, name, dataset)]
+    results = tuple(f"test-{name}" for name in PATCH_MODELS)
+    recipe = Recipe(
+        name=f"{PATCH_NAME}-{dataset}",
+        stages=(*stages, Compare(name="report", results=results)),
+        data=PROFILES[dataset].data,
+        about="SCAN t-i, CHAN and GPO",
+    )
+    return with_patches(recipe, tower, TOWER_FORMAT if tower == TOWER else None)
+
+
+def _on_patches(stage: Train, recipe: str, tower: str, form: PictureFormat) -> Train:
+    regions = stage.model.arguments.get("image")
+    if not isinstance(regions, Config) or regions.make not in (Regions, MLPRegions):
+        raise ValueError(
+            f"{stage.name!r} of {recipe} has no tower of regions that patches could stand for; use "
+            "scan-t2i, chan, gpo or another model that reads region features, or leave --tower out"
+        )
+    kept = {key: value for key, value in regions.arguments.items() if key != "features"}
+    patches = lazy(
+        FrozenPatches,
+        name=tower,
+        mlp=regions.make is MLPRegions,
+        pretrained=from_data("pretrained"),
+        config=from_data("config"),
+        **kept,
+    )
+    processor = replace(
+        stage.processor,
+        images="pixels",
+        standardise=False,
+        size=form.size,
+        mean=form.mean,
+        deviation=form.deviation,
+        crop=form.crop,
+        frame=form.frame,
+    )
+    return replace(stage, model=stage.model.replace(image=patches), processor=processor)
+
+
 # Recipes for a user's own data: any model by itself, or with teachers.
 
 
@@ -127,12 +210,16 @@ def own_data_recipe(
     pixels: bool,
     teachers: Sequence[str] = (),
     lengths: tuple[int, int] = HARDEST,
+    tower: str | None = None,
 ) -> Recipe:
     """Train a model and evaluate it on the whole test split.
 
     ``ndgl/MODEL`` has teachers: two of its kind, trained before, or saved ones. The models for
-    photos, ViLT and a text tower beside a frozen MobileNetV2, read pixels in any case.
+    photos, ViLT and a text tower beside a frozen MobileNetV2, read pixels in any case. With a
+    `tower`, models of regions read its patches, see `with_patches`.
     """
+    if tower:
+        return with_patches(own_data_recipe(name, pixels=False, teachers=teachers), tower)
     like = "scenes" if pixels else "flickr8k"
     if teachers and not name.startswith(PREFIX):
         raise ValueError(f"{name!r} learns from no teachers; name {PREFIX + name!r} to have it do")

@@ -12,7 +12,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 import hub_cases
 from counterfoil.core.types import ModalityBatch
 from counterfoil.models.base import FrozenTower
-from counterfoil.models.layers.pretrained import HFVisionTower
+from counterfoil.models.layers.pretrained import FrozenPatches, HFVisionTower
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +75,64 @@ def test_tokens_cannot_be_averaged_to_cells(folder, tmp_path):
         ValueError, match=r"gives no map to average to 2 x 2 cells; .* or set grid=0"
     ):
         HFVisionTower(name=hub_cases.vit(tmp_path / "vit"), grid=2)
+
+
+# Patches in place of regions.
+
+
+@pytest.fixture(scope="module")
+def towers(tmp_path_factory):
+    hub = tmp_path_factory.mktemp("towers")
+    makers = ("vit", "siglip", "clip", "mobilenet", "bert", "siglip2")
+    return {make: getattr(hub_cases, make)(hub / make) for make in makers}
+
+
+@pytest.mark.parametrize("name", ["vit", "siglip", "clip"])
+def test_patches_are_the_tokens_of_the_picture_alone(name, towers):
+    tower = FrozenPatches(name=towers[name], width=8).eval()
+    assert isinstance(tower, FrozenTower)
+    with torch.no_grad():
+        tokens = tower.body(pixel_values=pictures(16).values).last_hidden_state
+    assert tokens.shape[1] == (4 if name == "siglip" else 5)
+    torch.testing.assert_close(tower.states(pictures(16)), tokens[:, -4:])
+    torch.testing.assert_close(
+        tower(kept(tower.states(pictures(16)))).tokens, tower(pictures(16)).tokens
+    )
+
+
+def test_patches_are_averaged_to_a_coarser_grid(towers):
+    whole, one, finer = (FrozenPatches(name=towers["vit"], grid=grid) for grid in (0, 1, 7))
+    patches = whole.states(pictures(16))
+    torch.testing.assert_close(one.states(pictures(16))[:, 0], patches.mean(1))
+    assert torch.equal(finer.states(pictures(16)), patches)
+    assert len({tower.cache_key for tower in (whole, one, finer)}) == 3
+
+
+def test_cells_of_a_map_are_patches(towers):
+    tower = FrozenPatches(name=towers["mobilenet"], grid=2)
+    wanted = HFVisionTower(name=towers["mobilenet"], grid=2).states(pictures(96))
+    torch.testing.assert_close(tower.states(pictures(96)), wanted)
+
+
+@pytest.mark.parametrize("mlp", [False, True])
+def test_patches_are_read_as_regions_at_any_scale(mlp, towers):
+    tower = FrozenPatches(name=towers["vit"], width=8, mlp=mlp, region_drop=0.5).eval()
+    patches = tower.states(pictures(16))
+    normal = torch.nn.functional.layer_norm(patches, patches.shape[-1:])
+    torch.testing.assert_close(tower(pictures(16)).tokens, tower.regions(kept(normal)).tokens)
+    large = tower(kept(100 * patches)).tokens
+    torch.testing.assert_close(large, tower(pictures(16)).tokens, rtol=1e-3, atol=1e-3)
+    torch.manual_seed(0)
+    assert not tower.train()(kept(patches)).mask.all(), "patches are dropped in training alone"
+    assert not tower.body.training
+    learnt = {name for name, value in tower.named_parameters() if value.requires_grad}
+    assert learnt
+    assert all(name.startswith("regions.") for name in learnt)
+
+
+def test_a_model_without_patches_is_refused(towers):
+    with pytest.raises(ValueError, match="grid=-1 is not possible"):
+        FrozenPatches(name=towers["vit"], grid=-1)
+    for name in ("bert", "siglip2"):  # of texts, and of pictures of any shape
+        with pytest.raises(ValueError, match=f"{name} gives no patches of square pictures"):
+            FrozenPatches(name=towers[name])

@@ -7,13 +7,13 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample
+from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample, layer_norm
 
 from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
@@ -25,7 +25,14 @@ from counterfoil.models.layers.pooling import (
     masked_ids,
     projection,
 )
-from counterfoil.models.layers.towers import WordDrop, check_share, drop_cells
+from counterfoil.models.layers.towers import (
+    Init,
+    MLPRegions,
+    Regions,
+    WordDrop,
+    check_share,
+    drop_cells,
+)
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 # keys of a configuration by which transformers would fetch code, kernels or files
@@ -361,12 +368,9 @@ class HFVisionTower(StatesTower):
         """
         super().__init__()
         check_positive(width=width)
-        if grid < 0:
-            raise ValueError(f"grid={grid} is not possible; give 0 or more cells a side")
-        model = load_hf_model(name, pretrained=pretrained, config=config)
-        self.config_json = config or _without_classes(read_config_json(name))
+        _check_grid(grid)
+        self.body, self.config_json = _vision_body(name, pretrained=pretrained, config=config)
         self.width, self.trained, self.side = width, trained, grid
-        self.body: nn.Module = getattr(model, "vision_model", model)
         self.body.requires_grad_(trained)
         side = _input_size(self.body)
         states = self._states(torch.zeros(1, 3, side, side))
@@ -385,9 +389,8 @@ class HFVisionTower(StatesTower):
 
     def _states(self, pixels: Tensor) -> Tensor:
         """Return last hidden states; a convolutional map cell by cell."""
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
-        states = getattr(self.body(pixel_values=pixels), "last_hidden_state", None)
-        if not isinstance(states, Tensor) or (self.side and states.dim() != 4):
+        states = _last_hidden_state(self.body, pixels)
+        if states is None or (self.side and states.dim() != 4):
             lacks = f"map to average to {self.side} x {self.side} cells" if self.side else "grid"
             raise ValueError(
                 f"{type(self.body).__name__} gives no {lacks}; use a vision model"
@@ -397,6 +400,125 @@ class HFVisionTower(StatesTower):
             return states
         cells = adaptive_avg_pool2d(states, self.side) if self.side else states
         return cells.flatten(2).transpose(1, 2)
+
+
+@final
+class FrozenPatches(PretrainedTower, ImageTower):
+    """Patches of a frozen Hugging Face vision model (ViT, SigLIP, DINOv2, a CNN) as regions.
+
+    The vision half of a CLIP-like model is used alone. Class and register tokens are left out, a
+    convolutional map has a patch for each cell, and patches may be averaged to a coarser grid. Each
+    patch is normalised over its channels, so that the outputs of all models have one scale, and
+    read by the same layers as a detected region. As the model is frozen, its patches may be cached
+    and passed in place of the pictures.
+
+    Attributes:
+        config_json: the model's configuration, as the argument `config` takes it.
+    """
+
+    trained = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        width: int = 1024,
+        grid: int = 7,
+        mlp: bool = False,
+        init: Init = "default",
+        region_drop: float = 0.0,
+        pretrained: bool = True,
+        config: str | None = None,
+    ) -> None:
+        """Initialise the module.
+
+        Args:
+            name: folder or name of the model.
+            width: of the joint space.
+            grid: average patches to `grid` x `grid`, where there are more; 0 leaves them as they
+                are.
+            mlp: read the patches as `MLPRegions` does; else as `Regions` does.
+            init: see `MLPRegions`.
+            region_drop: share of patches that are left out in training.
+            pretrained: load the model's weights; else it starts from fresh ones.
+            config: the model's configuration as JSON, for one that starts from fresh weights; then
+                neither the folder nor the hub is read.
+
+        Raises:
+            ValueError: there is no such model, it returns no patches, or a size is not possible.
+        """
+        super().__init__()
+        check_positive(width=width)
+        _check_grid(grid)
+        self.body, self.config_json = _vision_body(name, pretrained=pretrained, config=config)
+        self.body.requires_grad_(False)
+        self.width, self.side = width, grid
+        side = _input_size(self.body)
+        try:
+            features = self._patches(torch.zeros(1, 3, side, side)).shape[-1]
+        except (TypeError, ValueError, AttributeError) as error:  # models of texts, or NaFlex
+            raise ValueError(
+                f"{name} gives no patches of square pictures ({first_line(error)}); use a vision "
+                "model such as google/vit-base-patch16-224, or a CLIP or SigLIP"
+            ) from error
+        self.regions: MLPRegions | Regions = (
+            MLPRegions(features=features, width=width, init=init, region_drop=region_drop)
+            if mlp
+            else Regions(features=features, width=width, region_drop=region_drop)
+        )
+
+    @property
+    def cache_key(self) -> str:
+        """Cache key of `states`."""
+        return f"patches {self.side}"
+
+    def states(self, images: ModalityBatch) -> Tensor:
+        """Return the patches (N, L, F) of pixels (N, C, H, W)."""
+        with torch.no_grad():
+            return self._patches(images.values.to(self.regions.fc.weight.dtype))
+
+    def forward(self, items: ModalityBatch) -> Embeddings:
+        """Encode the patches of pixels, or cached `states`."""
+        cached = items.values.dim() == 3
+        patches = items.values.to(self.regions.fc.weight.dtype) if cached else self.states(items)
+        mask = items.mask if cached else full_mask(patches)
+        patches = layer_norm(patches, patches.shape[-1:])
+        encoded: Embeddings = self.regions(replace(items, values=patches, mask=mask))
+        return encoded
+
+    def _patches(self, pixels: Tensor) -> Tensor:
+        states = _last_hidden_state(self.body, pixels)
+        if states is None or states.dim() not in (3, 4):
+            raise ValueError(f"{type(self.body).__name__} has no last hidden state of patches")
+        if states.dim() == 3:  # special tokens stand before the patches
+            side = math.isqrt(states.shape[1])
+            patch = getattr(self.body.config, "patch_size", None)
+            if isinstance(patch, int):
+                side = min(side, pixels.shape[-1] // patch)
+            patches = states[:, states.shape[1] - side * side :]
+            states = patches.mT.reshape(len(patches), -1, side, side)
+        if 0 < self.side < max(states.shape[2:]):
+            states = adaptive_avg_pool2d(states, self.side)
+        return states.flatten(2).transpose(1, 2)
+
+
+def _check_grid(grid: int) -> None:
+    if grid < 0:
+        raise ValueError(f"grid={grid} is not possible; give 0 or more cells a side")
+
+
+def _vision_body(name: str, *, pretrained: bool, config: str | None) -> tuple[nn.Module, str]:
+    """Load a vision model, or the vision half of a CLIP-like one, and its configuration."""
+    model = load_hf_model(name, pretrained=pretrained, config=config)
+    body: nn.Module = getattr(model, "vision_model", model)
+    return body, config or _without_classes(read_config_json(name))
+
+
+def _last_hidden_state(body: nn.Module, pixels: Tensor) -> Tensor | None:
+    """Return tokens (N, L, F) or a map (N, F, H, W); None if the model gives neither."""
+    pixels = pixels.contiguous(memory_format=torch.channels_last)
+    states = getattr(body(pixel_values=pixels), "last_hidden_state", None)
+    return states if isinstance(states, Tensor) else None
 
 
 def _without_classes(config: str) -> str:
