@@ -138,7 +138,9 @@ def test_one_recipe_trains_all_three_on_the_same_patches(tower, tmp_path):
     assert {stage.processor.images for stage in stages} == {"pixels"}
     assert {stage.model.arguments["image"].arguments["name"] for stage in stages} == {tower}
     default = photos.patches_recipe("flickr8k")
-    assert {s.processor.size for s in default.stages if isinstance(s, Train)} == {224}
+    assert {
+        (s.processor.size, s.processor.frame) for s in default.stages if isinstance(s, Train)
+    } == {(224, "squash bilinear")}
     small = apply_overrides(recipe, (*QUICK, "*.batch=16", "*.protocol=whole"))
     assert run_pipeline(small, DataSource("scenes:images=40"), tmp_path / "run")
     assert {"test-gpo", "report"} <= {path.name for path in (tmp_path / "run").iterdir()}

@@ -127,7 +127,7 @@ def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: f
 
 
 TOWER = "google/siglip2-base-patch16-224"
-TOWER_FORMAT = PictureFormat(size=224, mean=HALF, deviation=HALF, crop=False)
+TOWER_FORMAT = PictureFormat(224, HALF, HALF, crop=False, frame="squash bilinear")
 PATCH_NAME = "patches"  # of the recipe
 PATCH_SETS = ("flickr8k", *LARGE)
 PATCH_MODELS = ("scan-t2i", "chan", "gpo")
