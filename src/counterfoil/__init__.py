@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from counterfoil.data.readers import load_dataset
     from counterfoil.evaluation.evaluate import EvaluationResult, evaluate
     from counterfoil.evaluation.explain import explain
+    from counterfoil.export.mteb import as_mteb
     from counterfoil.losses.base import Loss, WeightedSum
     from counterfoil.model import Model, load_model
     from counterfoil.models.base import RetrievalModel
@@ -47,6 +48,7 @@ _MODULES = {
     "build_index": "search.index",
     "open_index": "search.index",
     "explain": "evaluation.explain",
+    "as_mteb": "export.mteb",
     "run": "recipes.run",
     # what they take and return
     "ImageTextDataset": "data.dataset",
@@ -100,6 +102,7 @@ __all__ = [
     "Trainer",
     "WeightedSum",
     "__version__",
+    "as_mteb",
     "build_index",
     "config",
     "evaluate",
