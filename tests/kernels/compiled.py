@@ -101,6 +101,7 @@ if __name__ == "__main__":
         "scan in float32": (attention_scores, single, 36, 14, 1024, {}),
         "chan": (max_sim, half, 36, 14, 1024, {"pooling": "LogSumExp", "sharpness": 10.0}),
         "late interaction": (max_sim, torch.float16, 729, 24, 128, {"pooling": "Sum"}),
+        "patches": (max_sim, half, 196, 64, 128, {"direction": "i2t"}),
         "chan in float32": (max_sim, single, 36, 14, 1024, {}),
     }
     for label, (score, dtype, regions, words, width, options) in calls.items():

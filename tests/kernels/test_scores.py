@@ -13,10 +13,11 @@ from counterfoil import kernels
 from counterfoil.gpu import attention as attention_kernel
 from counterfoil.kernels import attention_scores, max_sim
 from counterfoil.models.layers.attention_model import AttentionModel
+from counterfoil.models.layers.late_interaction import MaxSimModel
 from matcher_cases import CASES
 from tensor_sizes import Largest
 
-ATTENTION = [case for case in CASES if isinstance(case.build(), AttentionModel)]
+FUSED = [case for case in CASES if isinstance(case.build(), AttentionModel | MaxSimModel)]
 POOLINGS = ("Mean", "Sum", "Max", "LogSumExp", "Softmax")
 # of the largest value: forward and backward. In half precision the derivatives of affinities and
 # the gradients themselves are rounded
@@ -78,6 +79,10 @@ def test_max_sim_visits_long_contexts_block_by_block():
     check(max_sim, (2, 3, 150, 6, 33))
 
 
+def test_max_sim_of_long_queries():
+    check(max_sim, (2, 3, 150, 6, 33), torch.bfloat16, direction="i2t")
+
+
 def test_max_sim_gives_equal_vectors_to_the_first():
     images = torch.ones(1, 3, 4, requires_grad=True)
     with kernels.use("always"):
@@ -136,7 +141,7 @@ def test_no_tensor_grows_with_all_four_axes(score, monkeypatch):
     assert largest.elements <= max(16 * 16 * 12, 1 << 12)
 
 
-@pytest.mark.parametrize("case", ATTENTION, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", FUSED, ids=lambda case: case.name)
 def test_models_score_with_kernels(case, monkeypatch):
     def computed() -> tuple[Tensor, ...]:
         model, rng = case.build(), torch.Generator().manual_seed(0)
@@ -149,6 +154,7 @@ def test_models_score_with_kernels(case, monkeypatch):
 
     expected = computed()
     # the torch form must not be reached
+    monkeypatch.delattr("counterfoil.models.layers.late_interaction.score_tiles")
     monkeypatch.delattr("counterfoil.models.layers.attention_model.torch_scores")
     with kernels.use("always"):
         got = computed()
@@ -161,8 +167,8 @@ def test_models_score_with_kernels(case, monkeypatch):
 
 
 def test_autocast_chooses_the_precision_of_products():
-    model = next(case for case in ATTENTION if case.name == "scan-t2i").build()
-    case, rng = ATTENTION[0], torch.Generator().manual_seed(0)
+    case = next(case for case in FUSED if case.name == "scan-t2i")
+    model, rng = case.build(), torch.Generator().manual_seed(0)
     images, texts = case.images(5, rng), case.texts(6, rng)
     with torch.no_grad():
         encoded, read = model.encode_images(images), model.encode_texts(texts)

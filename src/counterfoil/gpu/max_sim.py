@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from counterfoil.gpu import ROWS, Pooling, padded_to
+from counterfoil.gpu import Pooling, padded_to
 from counterfoil.gpu.common import (
     by_length,
     dot_settings,
@@ -30,7 +30,7 @@ from counterfoil.gpu.common import (
 )
 from counterfoil.gpu.language import LOWEST, jit, tl
 
-COLUMNS = 64  # of a tile
+ROWS, COLUMNS = 128, 64  # of a tile; more rows for one long query
 CONTEXTS_AT_ONCE = 16  # visited by one program, which reads its queries once
 RESIDENT = 128  # numbers in half precision up to which the queries' vectors stay on the chip
 
@@ -48,7 +48,7 @@ def max_sim(
     """Score every query with every context.
 
     Args:
-        queries: (Q, L, D) float32, float16 or bfloat16, L at most 128; any values at padding.
+        queries: (Q, L, D) float32, float16 or bfloat16, L at most 256; any values at padding.
         contexts: (C, R, D) of the same dtype.
         query_mask: (Q, L) bool; every item has a vector.
         context_mask: (C, R) bool, likewise.
@@ -131,7 +131,7 @@ def forward_settings(
     length = padded_to(lq)
     context_length = min(COLUMNS, padded_to(lc))
     tile = {
-        "items": ROWS // length,
+        "items": max(1, ROWS // length),
         "length": length,
         "contexts": COLUMNS // context_length,
         "context_length": context_length,
@@ -139,7 +139,9 @@ def forward_settings(
     }
     settings = dot_settings(x)
     del settings["inner"]
-    settings["resident"] = x.dtype != torch.float32 and width <= RESIDENT
+    settings["resident"] = x.dtype != torch.float32 and width <= RESIDENT and length <= ROWS
+    if length > ROWS:
+        settings["block_k"] //= 2
     if settings["resident"]:
         settings["block_k"] = max(16, padded_to(width))
     columns = tiles(nc, tile["contexts"])

@@ -70,7 +70,7 @@ def kernel_scores(
 def _fits(images: Embeddings, texts: Embeddings, head: AttentionHead) -> bool:
     regions, words = images.mask.shape[1], texts.mask.shape[1]
     if isinstance(head, HardAssignment):
-        return (words if head.direction == "t2i" else regions) <= gpu.ROWS
+        return (words if head.direction == "t2i" else regions) <= gpu.LONGEST
     if isinstance(head, CrossAttention) and isinstance(head.sharpness, int | float):
         return gpu.attention_fits(words, regions)
     return False

@@ -23,7 +23,13 @@ from torch import Tensor
 from counterfoil.core.types import Embeddings
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.attention_model import nonempty
-from counterfoil.models.layers.cross_attention import PackedTexts, score_tiles
+from counterfoil.models.layers.cross_attention import (
+    Direction,
+    HardAssignment,
+    PackedTexts,
+    score_tiles,
+)
+from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
 from counterfoil.models.layers.pooling import check_choice, full_precision, zero_padded
 
 MaxSimDirection = Literal["t2i", "i2t", "both"]
@@ -53,8 +59,16 @@ class MaxSimModel(RetrievalModel, ABC):
         return torch.cat(parts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
+        """Return the (I, T) scores: by kernels on a GPU, else one matrix product per tile."""
         images = nonempty(images)
+        heads = tuple(
+            HardAssignment(way) for way in get_args(Direction) if self.direction in (way, "both")
+        )
+        pooling = QueryPooling("Mean" if self.mean else "Sum", scale=1 / len(heads))
+        with torch.autocast(images.tokens.device.type, enabled=False):
+            scores = kernel_scores(images, texts, heads, pooling)
+        if scores is not None:
+            return scores
         images = Embeddings(zero_padded(images.tokens, images.mask), images.mask)
         return score_tiles(images, texts, self._tile)
 
