@@ -1,7 +1,7 @@
 """Scores of bags of vectors on plain tensors: Triton kernels on a GPU, torch elsewhere.
 
-MaxSim (CHAN, ColBERT) and the attention of SCAN and BFAN, every image with every text. On a GPU
-product, attention, norms and pooling of a tile of pairs are one kernel, in the forward and in the
+MaxSim (CHAN, ColBERT) and the attention of SCAN and BFAN, every image with every text, and the
+contrastive loss of all pairs (`tiled_info_nce`). On a GPU product, attention, norms and pooling of a tile of pairs are one kernel, in the forward and in the
 backward pass: only scores are written, and nothing of the size images x texts x words x regions
 is in memory. The kernels need triton, which is installed with PyTorch for CUDA, and float32,
 float16 or bfloat16 vectors; sums are float32. On the CPU, in float64, or for items too long for a
@@ -9,7 +9,7 @@ tile, the same functions run in torch (`counterfoil.models.layers.fused`).
 
 Both forms agree to 1e-5 of the largest value in float32; in half precision kernels are closer to
 float32, as torch rounds each product to the vectors' precision. The models call the same kernels
-in `score_matrix`; `use` switches them off.
+in `score_matrix`; ``with use("never"):`` switches them off.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from counterfoil.core.types import Embeddings
 from counterfoil.gpu import Pooling, use
+from counterfoil.losses.tiled import tiled_info_nce
 from counterfoil.models.chan import pool_queries
 from counterfoil.models.layers.attention_model import nonempty, torch_scores
 from counterfoil.models.layers.cross_attention import (
@@ -36,7 +37,7 @@ from counterfoil.models.layers.cross_attention import (
 from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
 from counterfoil.models.layers.pooling import check_choice, full_mask
 
-__all__ = ["attention_scores", "max_sim", "use"]
+__all__ = ["attention_scores", "max_sim", "tiled_info_nce", "use"]
 
 
 def max_sim(

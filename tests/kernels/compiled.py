@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from counterfoil import gpu
+from counterfoil.kernels import attention_scores, max_sim
+from counterfoil.losses.tiled import tiled_info_nce
 
 TYPES = {
     torch.float32: "*fp32",
@@ -58,7 +61,7 @@ def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> 
         source = ASTSource(self, signature=signature, constexprs=constants, attrs=attributes)
         kernel = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
         usage = resources(kernel.asm["cubin"])
-        line = {"call": label, "kernel": self.__name__, "target": target}
+        line = {"call": label, "kernel": f"{self.fn.__module__}.{self.__name__}", "target": target}
         print(json.dumps(line | {"shared": kernel.metadata.shared} | usage), flush=True)
 
 
@@ -77,33 +80,37 @@ def resources(cubin: bytes) -> dict[str, int]:
     return {"registers": int(found[1]), "stack": int(found[2])}
 
 
-def inputs(dtype: torch.dtype, *shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=dtype, requires_grad=True)
+def scores(score: Any, regions: int, words: int, width: int, dtype: torch.dtype, **options: Any):
+    sizes = (40, regions, width), (40, words, width)
+    images, texts = (torch.zeros(size, dtype=dtype, requires_grad=True) for size in sizes)
+    score(images, texts, **options).sum().backward()
 
+
+def contrastive(dtype: torch.dtype) -> None:
+    images, texts = (torch.zeros(512, 512, dtype=dtype, requires_grad=True) for _ in range(2))
+    tiled_info_nce(images, texts, torch.arange(512)).backward()
+
+
+LSE = {"pooling": "LogSumExp"}
+CALLS = {
+    "scan t2i": partial(scores, attention_scores, 36, 14, 1024, torch.bfloat16, **LSE),
+    "scan i2t": partial(
+        scores, attention_scores, 36, 14, 1024, torch.bfloat16, direction="i2t", **LSE
+    ),
+    "bfan": partial(
+        scores, attention_scores, 36, 14, 1024, torch.bfloat16, focus="prob", sharpness=20.0
+    ),
+    "scan in float32": partial(scores, attention_scores, 36, 14, 1024, torch.float32),
+    "chan": partial(scores, max_sim, 36, 14, 1024, torch.bfloat16, **LSE),
+    "late interaction": partial(scores, max_sim, 729, 24, 128, torch.float16, pooling="Sum"),
+    "patches": partial(scores, max_sim, 196, 64, 128, torch.bfloat16, direction="i2t"),
+    "chan in float32": partial(scores, max_sim, 36, 14, 1024, torch.float32),
+    "contrastive": partial(contrastive, torch.bfloat16),
+    "contrastive in float32": partial(contrastive, torch.float32),
+}
 
 if __name__ == "__main__":
-    from counterfoil.kernels import attention_scores, max_sim
-
     JITFunction.run = compiled
     gpu.usable = lambda *tensors: True  # CPU tensors stand for those of a GPU
-    half, single, images, texts = torch.bfloat16, torch.float32, 40, 40
-    calls = {
-        "scan t2i": (attention_scores, half, 36, 14, 1024, {"pooling": "LogSumExp"}),
-        "scan i2t": (
-            attention_scores,
-            half,
-            36,
-            14,
-            1024,
-            {"pooling": "LogSumExp", "direction": "i2t"},
-        ),
-        "bfan": (attention_scores, half, 36, 14, 1024, {"focus": "prob", "sharpness": 20.0}),
-        "scan in float32": (attention_scores, single, 36, 14, 1024, {}),
-        "chan": (max_sim, half, 36, 14, 1024, {"pooling": "LogSumExp", "sharpness": 10.0}),
-        "late interaction": (max_sim, torch.float16, 729, 24, 128, {"pooling": "Sum"}),
-        "patches": (max_sim, half, 196, 64, 128, {"direction": "i2t"}),
-        "chan in float32": (max_sim, single, 36, 14, 1024, {}),
-    }
-    for label, (score, dtype, regions, words, width, options) in calls.items():
-        left, right = inputs(dtype, images, regions, width), inputs(dtype, texts, words, width)
-        score(left, right, **options).sum().backward()
+    for label, call in CALLS.items():
+        call()

@@ -190,6 +190,9 @@ class _Attention(torch.autograd.Function):
         x, y, x_mask, y_mask, square, gram = ctx.saved_tensors
         (nq, lq, width), (nc, lc, _) = x.shape, y.shape
         tile = _Tile.of(x, y, CELLS // 2)
+        # derivatives of affinities are stored in the dtype of the vectors, as parts of the largest
+        peak = grad.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
+        grad = grad / peak
         d_x, d_y = (torch.zeros(z.shape, device=z.device) for z in (x, y))
         d_square, d_gram = torch.zeros_like(square), torch.zeros_like(gram)
         # padding may hold anything, NaN too, and the products below read it
@@ -216,7 +219,8 @@ class _Attention(torch.autograd.Function):
                 d_y[c] += (flat.T @ part[0].flatten(0, 1)).view_as(part[1])
                 d_square[q] += d_sq.sum(1)
                 d_gram[c] += d_g.sum(0)
-        return d_x.to(x.dtype), d_y.to(y.dtype), None, None, d_square, d_gram, None
+        d_x, d_y = (d_x * peak).to(x.dtype), (d_y * peak).to(y.dtype)
+        return d_x, d_y, None, None, d_square * peak, d_gram * peak, None
 
 
 @jit

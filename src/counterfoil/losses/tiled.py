@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
+from counterfoil import gpu
 from counterfoil.core.types import Pairs
 from counterfoil.losses.base import Reduction, hinge
 
@@ -40,14 +41,15 @@ def tiled_info_nce(
     CLIP (https://arxiv.org/abs/2103.00020), figure 3, with the departures of `InfoNCELoss`.
 
     Args:
-        images: (I, d) vectors; half precision is converted to float32.
+        images: (I, d) vectors; half precision is converted to float32. On a GPU, and without
+            `exempt`, a Triton kernel multiplies it as it is and sums in float32.
         texts: (T, d) likewise.
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         temperature: scores are divided by it; gradients reach a tensor.
         margin: every wrong score counts as that much higher.
         exempt: (E,) pairs that are no negatives either.
         weight: (E,) weight of each of them as a true pair; 0, or None, for none.
-        tile: images and texts scored at a time.
+        tile: images and texts scored at a time, by the torch form.
         reduction: see `Loss`; "mean" divides by T.
 
     Raises:
@@ -61,9 +63,14 @@ def tiled_info_nce(
     """
     if not temperature > 0:
         raise ValueError(f"a temperature of {temperature} was given; it must be positive")
+    given = images, texts
     images, texts, own = _checked(images, texts, text_to_image, tile)
-    images = images / temperature
-    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, exempt, tile, hardest=False)
+    if exempt is None and gpu.usable(*given):
+        wrong_texts, wrong_images = _wrong_pairs_on_gpu(*given, own, 1 / temperature)
+        images = images / temperature
+    else:
+        images = images / temperature
+        wrong_texts, wrong_images = _wrong_pairs(images, texts, own, exempt, tile, hardest=False)
 
     def costs(image: Tensor, text: Tensor) -> Tensor:
         true = (images[image] * texts[text]).sum(1) - margin / temperature
@@ -172,6 +179,17 @@ def _wrong_pairs(
     """`_WrongPairs`, with types."""
     apply: Callable[..., tuple[Tensor, Tensor]] = _WrongPairs.apply
     return apply(images, texts, own, exempt and exempt.to(images.device), tile, hardest)
+
+
+def _wrong_pairs_on_gpu(
+    images: Tensor, texts: Tensor, own: Tensor, scale: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """The log-sum-exps of `_WrongPairs` by a kernel, of vectors in the precision they have."""
+    from counterfoil.gpu.contrastive import wrong_pairs
+
+    dtype = torch.promote_types(images.dtype, texts.dtype)
+    scale = torch.as_tensor(scale, dtype=torch.float32, device=images.device).reshape(())
+    return wrong_pairs(images.to(dtype), texts.to(dtype), own, scale)
 
 
 def _update_hardest(scores: Tensor, start: int, best: Tensor, ties: Tensor, place: Tensor) -> None:
