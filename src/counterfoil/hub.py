@@ -1,4 +1,4 @@
-"""Sharing and interpolating models: the hub, model cards, and weights between two models."""
+"""Sharing models and negatives on the hub, model cards, and weights between two models."""
 
 from __future__ import annotations
 
@@ -10,18 +10,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from counterfoil.core import distributed
+from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.config import Config
 from counterfoil.core.console import output
 from counterfoil.core.io import (
     atomic_folder,
+    check_file,
     ensure_absent,
     ensure_writable_folder,
     read_json,
     write_json,
     write_text,
 )
-from counterfoil.core.optional import first_line
+from counterfoil.core.optional import first_line, optional_import
+from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.evaluation.protocols import evaluate_protocol
@@ -37,6 +44,8 @@ from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import read_config_json
 from counterfoil.models.open_clip import OpenClipModel, hub_name
+from counterfoil.negatives.mining import HardNegatives
+from counterfoil.negatives.store import MINED, HardNegativeLists, NegativeManifest, NegativeStore
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
 from counterfoil.report.page import TableBlock
@@ -91,21 +100,30 @@ def push_shared(
     model: Model, name: str, *, evaluations: Sequence[Path], private: bool, message: str
 ) -> str:
     """Upload a model to the Hugging Face hub and return its address."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError
-
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         save_shared(model, folder, evaluations=evaluations, name=name)
-        api = HfApi()
-        try:
-            address = api.create_repo(name, private=private, exist_ok=True)
-            api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-        except (OSError, HFValidationError) as error:
-            raise ValueError(
-                f"{name} cannot be pushed to the hub: {first_line(error)}; give USER/NAME, and log "
-                "in with `hf auth login`"
-            ) from error
+        return _upload(folder, name, private=private, message=message)
+
+
+def _upload(
+    folder: Path, name: str, *, private: bool, message: str, repo_type: str = "model"
+) -> str:
+    """Upload a folder to the hub and return its address."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+
+    api = HfApi()
+    try:
+        address = api.create_repo(name, private=private, exist_ok=True, repo_type=repo_type)
+        api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message=message, repo_type=repo_type
+        )
+    except (OSError, HFValidationError) as error:
+        raise ValueError(
+            f"{name} cannot be pushed to the hub: {first_line(error)}; give USER/NAME, and log in "
+            "with `hf auth login`"
+        ) from error
     return str(address)
 
 
@@ -322,6 +340,204 @@ def _without_configs(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_configs(v) for k, v in value.items() if not (k == "config" and v)}
     return list(map(_without_configs, value)) if isinstance(value, list) else value
+
+
+# Mined negatives as a data set of the hub: a table of ids and scores for each direction, the
+# manifest, and the pairs that a judge or people found true or ambiguous, as corrections.
+
+
+NEGATIVES = {"image-to-text": ("image_id", "text_ids"), "text-to-image": ("text_id", "image_ids")}
+_FOLDERS = re.compile(r"(?<=['\"])/(?:[^'\"]*/)?(?=[^'\"/]+['\"])")  # of a path in a call
+JUDGED = "judged.parquet"
+_NEEDS_ARROW = 'negatives on the hub need pyarrow: pip install "counterfoil[hf]"'
+
+
+def push_negatives(
+    negatives: HardNegatives,
+    name: str,
+    *,
+    judge: str = "",
+    private: bool = True,
+    message: str = "Hard negatives of counterfoil",
+) -> str:
+    """Upload mined negatives to the Hugging Face hub as a data set and return its address.
+
+    It has no images, and no captions but those of judged pairs, in ``corrections.jsonl``.
+
+    Args:
+        negatives: mined lists with their data set.
+        name: as in "user/negatives"; an existing data set gets a new version.
+        judge: who judged the extra positives and the ambiguous pairs of the data set, for the card.
+        private: whether a new repository is private.
+        message: of the commit.
+
+    Raises:
+        ValueError: the hub refuses it, or pyarrow is not installed.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "negatives"
+        folder.mkdir()
+        _write_negatives(negatives, folder, name, judge)
+        return _upload(folder, name, private=private, message=message, repo_type="dataset")
+
+
+def load_negatives(
+    name: str | Path, dataset: ImageTextDataset, *, revision: str | None = None
+) -> HardNegatives:
+    """Load what `push_negatives` uploaded, for the same data.
+
+    Args:
+        name: on the hub, or a folder with its files.
+        dataset: the split that was mined, with the same corrections: ``corrections.jsonl`` of the
+            hub has those that concern pairs.
+        revision: of the hub; None for the newest.
+
+    Raises:
+        ValueError: there are no such negatives, they are damaged, or were mined from other data.
+    """
+    folder = _negatives_folder(str(name), revision)
+    manifest = MINED.read_manifest(folder, fingerprint=dataset.fingerprint)
+    lengths = manifest.texts_per_image, manifest.images_per_text
+    ids = dataset.image_ids, dataset.text_ids
+    texts, text_scores = _read_lists(folder / "image-to-text.parquet", *ids, lengths[0])
+    images, image_scores = _read_lists(folder / "text-to-image.parquet", *ids[::-1], lengths[1])
+    lists = HardNegativeLists(texts, images)
+    if text_scores is not None and image_scores is not None:
+        lists = HardNegativeLists(texts, images, text_scores, image_scores)
+    lists.check(dataset.relation)
+    return HardNegatives(NegativeStore(manifest, lists), dataset)
+
+
+def _read_lists(
+    path: Path, queries: Sequence[str], answers: Sequence[str], length: int
+) -> tuple[Tensor, Tensor | None]:
+    """Rows and scores of a table; None for scores that are not known."""
+    parquet = optional_import("pyarrow.parquet", _NEEDS_ARROW)
+    query, answer = NEGATIVES[path.stem]
+    known = {id_: row for row, id_ in enumerate(answers)}
+    rows = np.full((len(queries), length), -1, np.int32)
+    scores = np.full(rows.shape, -np.inf, np.float16)
+    try:
+        check_file(path)
+        table = parquet.read_table(path).to_pydict()
+        if table[query] != list(queries):
+            raise ValueError(f"its {query} are others")
+        for row, listed in enumerate(table[answer]):
+            rows[row, : len(listed)] = [known[id_] for id_ in listed]
+            if "scores" in table:
+                scores[row, : len(listed)] = table["scores"][row]
+    except Exception as error:  # a file may be anybody's
+        raise ValueError(
+            f"{path} is no table of negatives of these data: {first_line(error)}; load it again "
+            "from the hub, or mine again"
+        ) from error
+    return torch.from_numpy(rows), torch.from_numpy(scores) if "scores" in table else None
+
+
+def _negatives_folder(name: str, revision: str | None) -> Path:
+    """The local folder, or the downloaded files."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    if Path(name).is_dir():
+        return Path(name)
+    tables = [f"{direction}.parquet" for direction in NEGATIVES]
+    files = [*tables, JUDGED, MANIFEST, CORRECTIONS_FILE, README]
+    try:
+        return Path(
+            snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=files)
+        )
+    except (OSError, HFValidationError) as error:
+        raise ValueError(
+            f"{name} is no folder here and cannot be downloaded: {first_line(error)}; give the "
+            "USER/NAME of a data set on the hub"
+        ) from error
+
+
+def _write_negatives(negatives: HardNegatives, folder: Path, name: str, judge: str) -> None:
+    store, dataset = negatives.store, negatives.dataset
+    lists, ids = store.lists, (dataset.image_ids, dataset.text_ids)
+    _write_lists(folder / "image-to-text.parquet", *ids, lists.texts, lists.text_scores)
+    _write_lists(folder / "text-to-image.parquet", *ids[::-1], lists.images, lists.image_scores)
+    sources, proposing = (
+        tuple(m.model_copy(update={"matcher": _FOLDERS.sub("", m.matcher)}) for m in models)
+        for models in (store.manifest.sources, store.manifest.proposing)
+    )
+    manifest = store.manifest.model_copy(update={"sources": sources, "proposing": proposing})
+    MINED.write_manifest(folder, manifest)
+    judged = judged_pairs(dataset)
+    if judged:
+        lines = (json.dumps(pair.to_dict(), ensure_ascii=False) + "\n" for pair in judged)
+        write_text(folder / CORRECTIONS_FILE, "".join(lines))
+        columns = {
+            "image_id": [pair.image for pair in judged],
+            "text_id": [pair.caption for pair in judged],
+            "verdict": ["true" if pair.do == "true" else "ambiguous" for pair in judged],
+            "weight": [pair.weight if pair.do == "true" else 0.0 for pair in judged],
+        }
+        _write_table(folder / JUDGED, columns)
+    write_text(folder / README, _negatives_card(manifest, dataset, len(judged), name, judge))
+
+
+def _write_lists(
+    path: Path, queries: Sequence[str], answers: Sequence[str], rows: Tensor, scores: Tensor | None
+) -> None:
+    arrow = optional_import("pyarrow", _NEEDS_ARROW)
+    query, answer = NEGATIVES[path.stem]
+    counts = (rows >= 0).sum(1).tolist()
+    listed = [
+        [answers[row] for row in part[:count]]
+        for part, count in zip(rows.tolist(), counts, strict=True)
+    ]
+    columns = {
+        query: arrow.array(list(queries), arrow.string()),
+        answer: arrow.array(listed, arrow.list_(arrow.string())),
+    }
+    if scores is not None:
+        kept = [part[:n] for part, n in zip(scores.float().tolist(), counts, strict=True)]
+        columns["scores"] = arrow.array(kept, arrow.list_(arrow.float32()))
+    _write_table(path, columns)
+
+
+def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    parquet = optional_import("pyarrow.parquet", _NEEDS_ARROW)
+    parquet.write_table(optional_import("pyarrow", _NEEDS_ARROW).table(dict(columns)), path)
+
+
+def _negatives_card(
+    manifest: NegativeManifest, dataset: ImageTextDataset, judged: int, name: str, judge: str
+) -> str:
+    """The text of the data set's ``README.md``, with the YAML head that the hub reads."""
+    files = {direction: f"{direction}.parquet" for direction in NEGATIVES}
+    if judged:
+        files["judged"] = JUDGED
+    configs = [{"config_name": key, "data_files": file} for key, file in files.items()]
+    facts = {
+        "data": f"{dataset.name}, {manifest.split}",
+        "fingerprint of the data": manifest.corpus,
+        "corrections of the data": dataset.corrections,
+        "images and texts": f"{manifest.image_count:,} and {manifest.text_count:,}",
+        "negatives": f"{manifest.texts_per_image:,} texts of an image and "
+        f"{manifest.images_per_text:,} images of a text at most, hardest first",
+        "scored by": "; ".join(f"`{m.matcher}` (weights {m.checkpoint})" for m in manifest.sources),
+        "proposed by": "; ".join(f"`{m.matcher}`" for m in manifest.proposing),
+        "filters": "; ".join(manifest.filters),
+        "pairs judged true or ambiguous": f"{judged:,}" if judged else "",
+        "judge": judge,
+        "precision": manifest.precision,
+        "counterfoil": manifest.version,
+    }
+    rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value)
+    return (
+        f"---\ntags: {json.dumps(['hard-negatives', 'image-text-retrieval', 'counterfoil'])}\n"
+        f"configs: {json.dumps(configs)}\n---\n\n# {name.rpartition('/')[2]}\n\n"
+        f"Hard negatives of {dataset.name}, as ids and scores.\n\n| | |\n|---|---|\n{rows}\n\n"
+        "```python\nfrom counterfoil import load_dataset\n"
+        "from counterfoil.hub import load_negatives\n\n"
+        f"data = load_dataset({dataset.name!r}).split({manifest.split!r})\n"
+        f"negatives = load_negatives({name!r}, data)\n```\n\n"
+        f"Or `datasets.load_dataset({name!r}, 'image-to-text')`.\n"
+    )
 
 
 # Interpolated weights, saved and compared with both ends.

@@ -195,11 +195,15 @@ class FakeHub:
     def __init__(self, root: Path) -> None:
         self.root, self.calls = root, []
 
-    def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
+    def create_repo(self, name: str, *, private: bool, exist_ok: bool, repo_type: str) -> str:
+        assert repo_type == "model"
         self.calls.append((name, private, exist_ok))
         return f"https://hub.test/{name}"
 
-    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:
+    def upload_folder(
+        self, *, repo_id: str, folder_path: Path, commit_message: str, repo_type: str
+    ) -> None:
+        assert repo_type == "model"
         self.calls.append(commit_message)
         (self.root / repo_id).parent.mkdir(parents=True)
         Path(folder_path).rename(self.root / repo_id)

@@ -1,4 +1,4 @@
-"""``counterfoil negatives``: lists from a denotation graph, and from and for AOQ's code."""
+"""``counterfoil negatives``: lists of a denotation graph, of AOQ's code, and of the hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from counterfoil.cli.options import (
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Negatives from a denotation graph of captions, and from and for the code of AOQ.",
+    help="Negatives from a denotation graph of captions, from and for the code of AOQ, and on the "
+    "Hugging Face hub.",
 )
 
 
@@ -128,3 +129,53 @@ def export_negatives(
     output(f"{lists.describe()}: {', '.join(map(str, paths))}")
     if lists.texts.shape[1] < READ[0] or lists.images.shape[1] < READ[1]:
         output(f"AOQ's code reads {READ[0]} texts and {READ[1]} images by default")
+
+
+@app.command(
+    "push",
+    epilog=example("counterfoil negatives push lists/ me/my-negatives --data my-photos/"),
+)
+@data_options
+def push(
+    store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
+    name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
+    data: DataOptions,
+    split: Split = "train",
+    judge: Annotated[
+        str, typer.Option(help="Who judged the corrected pairs, for the card; default nobody.")
+    ] = "",
+    public: Annotated[bool, typer.Option("--public", help="A new data set is public.")] = False,
+) -> None:
+    """Upload mined negatives to the Hugging Face hub, as ids and scores, without captions."""
+    from counterfoil.core.console import output
+    from counterfoil.hub import push_negatives
+    from counterfoil.negatives.mining import HardNegatives
+    from counterfoil.negatives.store import NegativeStore
+
+    dataset = data.source().split(split)
+    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
+    output(push_negatives(HardNegatives(mined, dataset), name, judge=judge, private=not public))
+
+
+@app.command(
+    "pull",
+    epilog=example("counterfoil negatives pull me/my-negatives --data my-photos/ --output lists/"),
+)
+@data_options
+def pull(
+    name: Annotated[
+        str, typer.Argument(metavar="USER/NAME", help="Data set on the hub, or folder.")
+    ],
+    folder: NewFolder,
+    data: DataOptions,
+    split: Split = "train",
+    revision: Annotated[str | None, typer.Option(help="Of the hub; default the newest.")] = None,
+) -> None:
+    """Download mined negatives of these data from the Hugging Face hub."""
+    from counterfoil.core.console import output
+    from counterfoil.hub import load_negatives
+
+    check_new_folder(folder)
+    negatives = load_negatives(name, data.source().split(split), revision=revision)
+    negatives.save(folder)
+    output(f"{negatives.lists.describe()}: {folder}")

@@ -103,6 +103,25 @@ def apply_corrections(
     return state.dataset()
 
 
+def judged_pairs(dataset: ImageTextDataset) -> tuple[Correction, ...]:
+    """The extra positives and the ambiguous pairs of a data set as corrections of it."""
+    true, weights, neither = dataset.extra_positives, dataset.extra_weights, dataset.ambiguous
+    found: list[tuple[CorrectionAction, tuple[int, int], float]] = []
+    if true is not None:
+        every = [1.0] * len(true.image) if weights is None else weights.tolist()
+        found += [("true", pair, weight) for pair, weight in zip(_rows(true), every, strict=True)]
+    if neither is not None:
+        found += [("drop", pair, 1.0) for pair in _rows(neither)]
+    return tuple(
+        Correction(do, dataset.image_ids[i], dataset.text_ids[t], dataset.texts[t], weight=weight)
+        for do, (i, t), weight in found
+    )
+
+
+def _rows(pairs: Pairs) -> list[tuple[int, int]]:
+    return list(zip(pairs.image.tolist(), pairs.text.tolist(), strict=True))
+
+
 @final
 class _CorrectedDataset:
     """Texts, remaining rows and verdicts on pairs while corrections are applied in order."""

@@ -1,0 +1,226 @@
+"""Mined negatives on a stand-in of the hub, as a data set."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import export_cases
+import negatives_cases
+from counterfoil.core.types import Pairs
+from counterfoil.data.corrections import apply_corrections, read_corrections
+from counterfoil.data.scenes import scenes
+from counterfoil.hub import load_negatives, push_negatives
+from counterfoil.negatives.mining import HardNegatives
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.scoring.embedding_store import ModelSource
+from recipes_cases import run
+
+NAME = "me/negatives"
+
+
+class FakeHub:
+    """Keeps data sets in folders, and gives back the files that are asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.calls = root, []
+
+    def create_repo(self, name: str, *, private: bool, exist_ok: bool, repo_type: str) -> str:
+        assert exist_ok
+        assert repo_type == "dataset"
+        self.calls.append((name, private))
+        return f"https://hub.test/datasets/{name}"
+
+    def upload_folder(
+        self, *, repo_id: str, folder_path: Path, commit_message: str, repo_type: str
+    ) -> None:
+        assert repo_type == "dataset"
+        (self.root / repo_id).parent.mkdir(parents=True)
+        Path(folder_path).rename(self.root / repo_id)
+
+    def snapshot_download(
+        self, name: str, *, repo_type: str, revision: str | None, allow_patterns: list[str]
+    ) -> str:
+        assert repo_type == "dataset"
+        if not (self.root / name).is_dir() or revision not in (None, "main"):
+            raise OSError(f"404 Client Error: {name}")
+        assert {path.name for path in (self.root / name).iterdir()} <= set(allow_patterns)
+        return str(self.root / name)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> FakeHub:
+    import huggingface_hub
+
+    found = FakeHub(tmp_path / "hub")
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", found.snapshot_download)
+    return found
+
+
+def mined(folder, dataset, **more) -> HardNegatives:
+    store = export_cases.mined(folder, dataset, **more)
+    return HardNegatives(NegativeStore.open(store, fingerprint=dataset.fingerprint), dataset)
+
+
+def judged(dataset):
+    """A pair that a judge called true, with a weight, and one that it called ambiguous."""
+    return replace(
+        dataset,
+        extra_positives=Pairs(torch.tensor([2]), torch.tensor([1])),
+        extra_weights=torch.tensor([0.7]),
+        ambiguous=Pairs(torch.tensor([3]), torch.tensor([2])),
+        corrections="2 pairs judged",
+    )
+
+
+def same_lists(one: HardNegativeLists, other: HardNegativeLists) -> bool:
+    names = ("texts", "images", "text_scores", "image_scores")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in names]
+    return all(
+        (a is None and b is None) or (a.dtype == b.dtype and torch.equal(a, b)) for a, b in pairs
+    )
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_what_is_pushed_is_loaded(scored, hub, tmp_path):
+    data = export_cases.dataset()
+    negatives = mined(tmp_path / "lists", data, scored=scored)
+    assert push_negatives(negatives, NAME) == f"https://hub.test/datasets/{NAME}"
+    assert hub.calls == [(NAME, True)]
+    found = load_negatives(NAME, data)
+    assert same_lists(found.lists, negatives.lists)
+    assert found.store.manifest == negatives.store.manifest
+    assert found.dataset is data
+    assert sorted(path.name for path in (hub.root / NAME).iterdir()) == [
+        "README.md",
+        "image-to-text.parquet",
+        "manifest.json",
+        "text-to-image.parquet",
+    ]
+    assert same_lists(load_negatives(hub.root / NAME, data).lists, negatives.lists)
+
+
+def test_datasets_reads_ids_and_scores(hub, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = judged(export_cases.dataset())
+    push_negatives(mined(tmp_path / "lists", data), NAME, judge="BLIP-ITM")
+    folder, cache = str(hub.root / NAME), str(tmp_path / "cache")
+    rows = datasets.load_dataset(folder, "image-to-text", split="train", cache_dir=cache)
+    assert dict(rows[0]) == {
+        "image_id": "a 0%",
+        "text_ids": ["a3#0", "a3#2"],
+        "scores": [0, -0.5],
+    }
+    assert rows[1]["text_ids"] == ["a0#0"]
+    back = datasets.load_dataset(folder, "text-to-image", split="train", cache_dir=cache)
+    assert back.column_names == ["text_id", "image_ids", "scores"]
+    pairs = datasets.load_dataset(folder, "judged", split="train", cache_dir=cache)
+    assert [tuple(row.values()) for row in pairs] == [
+        ("a2", "a0#1", "true", pytest.approx(0.7)),
+        ("a3", "a2#0", "ambiguous", 0),
+    ]
+
+
+def test_the_corrections_make_the_data_those_that_were_mined(hub, tmp_path):
+    data = judged(export_cases.dataset())
+    negatives = mined(tmp_path / "lists", data)
+    push_negatives(negatives, NAME, judge="BLIP-ITM")
+    with pytest.raises(ValueError, match="was mined from corpus"):
+        load_negatives(NAME, export_cases.dataset())
+    corrections = read_corrections(hub.root / NAME / "corrections.jsonl")
+    corrected = apply_corrections(export_cases.dataset(), corrections)
+    assert same_lists(load_negatives(NAME, corrected).lists, negatives.lists)
+
+
+def test_the_card_has_the_judge_the_fingerprint_and_no_folders(hub, tmp_path):
+    data = judged(export_cases.dataset())
+    negatives = mined(tmp_path / "lists", data)
+    source = ModelSource(matcher="DualEncoder(name='/home/me/clip')", checkpoint="0123456789abcdef")
+    manifest = negatives.store.manifest.model_copy(
+        update={"sources": (source,), "filters": ("caption similarity below 0.9",)}
+    )
+    negatives = replace(negatives, store=replace(negatives.store, manifest=manifest))
+    push_negatives(negatives, NAME, judge="BLIP-ITM base")
+    text = (hub.root / NAME / "README.md").read_text()
+    for part in (
+        "| judge | BLIP-ITM base |",
+        f"| fingerprint of the data | {data.fingerprint} |",
+        "| corrections of the data | 2 pairs judged |",
+        "| pairs judged true or ambiguous | 2 |",
+        "| scored by | `DualEncoder(name='clip')` (weights 0123456789abcdef) |",
+        "| filters | caption similarity below 0.9 |",
+        "load_dataset('small').split('train')",
+        f"load_negatives('{NAME}', data)",
+    ):
+        assert part in text
+    assert "/home/me" not in text + (hub.root / NAME / "manifest.json").read_text()
+    assert "/home/me" in str(negatives.store.manifest)
+
+
+@pytest.mark.parametrize(
+    "damage", ["another id", "no file", "no table", "other queries", "too many"]
+)
+def test_damaged_tables_are_refused(damage, hub, tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    data = export_cases.dataset()
+    push_negatives(mined(tmp_path / "lists", data), NAME)
+    path = hub.root / NAME / "image-to-text.parquet"
+    columns = parquet.read_table(path).to_pydict()
+    if damage == "no file":
+        path.unlink()
+    elif damage == "no table":
+        path.write_bytes(b"PAR1")
+    else:
+        if damage == "another id":
+            columns["text_ids"][0] = ["nobody"]
+        elif damage == "other queries":
+            columns["image_id"].reverse()
+        else:
+            columns["text_ids"][0] = columns["scores"][0] = None
+        parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(ValueError, match="parquet is no table of negatives"):
+        load_negatives(NAME, data)
+
+
+def test_true_pairs_in_a_table_are_refused(hub, tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    data = export_cases.dataset()
+    push_negatives(mined(tmp_path / "lists", data), NAME)
+    path = hub.root / NAME / "image-to-text.parquet"
+    columns = parquet.read_table(path).to_pydict()
+    columns["text_ids"][0][0] = "a0#0"
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(ValueError, match="the lists hold 1 pairs that are true"):
+        load_negatives(NAME, data)
+
+
+def test_names_that_are_not_there(hub):
+    with pytest.raises(ValueError, match="me/none is no folder here and cannot be downloaded: 404"):
+        load_negatives("me/none", export_cases.dataset())
+
+
+def test_on_the_command_line(hub, tmp_path, capsys):
+    data = scenes(images=12).split("train")
+    lists = negatives_cases.random_lists(data.relation, h=6, k=3)
+    store = NegativeStore.of(lists, dataset=data.fingerprint, split="train", sources=())
+    store.save(tmp_path / "lists")
+    asked = ("--data", "scenes:images=12")
+    assert run("negatives", "push", tmp_path / "lists", NAME, *asked, "--public") == 0
+    assert capsys.readouterr().out.strip() == f"https://hub.test/datasets/{NAME}"
+    assert hub.calls == [(NAME, False)]
+    out = tmp_path / "out"
+    assert run("negatives", "pull", NAME, *asked, "--output", out) == 0
+    found = NegativeStore.open(out, fingerprint=data.fingerprint)
+    assert same_lists(found.lists, lists)
+    assert json.loads((out / "manifest.json").read_text())["corpus"] == data.fingerprint
+    assert run("negatives", "pull", "me/none", *asked, "--output", tmp_path / "other") == 2
+    assert "me/none is no folder here" in capsys.readouterr().err
