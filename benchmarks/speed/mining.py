@@ -15,13 +15,14 @@ from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 
 IMAGES, TEXTS, WIDTH, KEPT = 29_000, 145_000, 512, 100
-TARGET, MOST = 1.6, 2**30
+ONE_THREAD, ALL_CORES, HOSTILE, MOST = 1.2, 1.3, 1.4, 2**30
 AUTHORS = 99.2  # AOQ's two mining scripts, float32, 2,000 x 10,000 x 1024, one thread
 
 
 def results(threads: int) -> Iterator[Result]:
-    """The ordinary order with its target, and the worst order without."""
+    """The ordinary order, and the worst one."""
     images, texts, text_to_image = pool(IMAGES, TEXTS, WIDTH, signal=0.5)
+    target = ONE_THREAD if threads == 1 else ALL_CORES
     mine = _mining(images, texts, text_to_image)
     before = seconds(_plain(images, texts))
     cost, most = _measured(mine)
@@ -29,12 +30,12 @@ def results(threads: int) -> Iterator[Result]:
     size = f"{IMAGES:,} x {TEXTS:,} x {WIDTH}, top {KEPT} both ways"
     assert most is None or most <= MOST, f"{words(most)} is above 1 GiB"
     note = f"{cost:.1f} s against {plain:.1f} s, {words(most)}"
-    yield Result(f"mining {size}", cost / plain, TARGET, AUTHORS, note)
+    yield Result(f"mining {size}", cost / plain, target, AUTHORS, note)
     del images, texts, mine
     images, texts = rising(IMAGES, TEXTS, WIDTH)
     cost, most = _measured(_mining(images, texts, text_to_image))
     note = f"{cost:.1f} s against {plain:.1f} s, {words(most)}"
-    yield Result(f"mining {size}, scores rising with the row", cost / plain, note=note)
+    yield Result(f"mining {size}, scores rising with the row", cost / plain, HOSTILE, note=note)
 
 
 def _plain(images: Tensor, texts: Tensor) -> Callable[[], None]:

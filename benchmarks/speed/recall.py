@@ -13,7 +13,7 @@ from counterfoil.scoring.reducers import Ranks
 from counterfoil.scoring.stream import stream_scores
 
 IMAGES, TEXTS, WIDTH = 5_000, 25_000, 1024
-TARGET, MOST = 1.6, 2**30
+TARGET, MOST = 1.1, 2**30
 
 
 def results(threads: int) -> Iterator[Result]:

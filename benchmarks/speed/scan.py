@@ -11,7 +11,7 @@ from benchmarks.speed.bags import REGIONS, bags, both, compared, forward, hardes
 
 IMAGES, TEXTS, WIDTH = 128, 128, 1024
 SIZE = f"{IMAGES} x {TEXTS}, {REGIONS} regions, width {WIDTH}"
-TARGETS = {"t2i": (1.9, 6.0), "i2t": (2.6, 9.0)}
+TARGETS = {"t2i": (1.15, 3.6), "i2t": (1.15, 3.5)}
 AUTHORS = {"t2i": (12.9, 66.8), "i2t": (25.1, 115.4)}
 
 

@@ -348,16 +348,13 @@ class CrossAttention:
         d_dot, d_square = (grad.unsqueeze(self.context) for grad in grads)
         x, inverse = self._softmax_input(block)
         weight = self._relative_weights(block, x)
-        direct = weight * d_dot
-        # direct * s + 2 (p b) (G p), in one pass over the block; in place to save a temporary
-        d_x = torch.addcmul(
-            direct * block.affinity,
-            weight * d_square,
-            self._gram_product(block.gram, weight),
-            value=2,
-        ).mul_(self.sharpness)
+        direct, by_square = weight * d_dot, weight * d_square
+        # direct * s + 2 (p b) (G p); in place, as memory that is new costs as much as the sums
+        d_x = direct * block.affinity
+        d_x.addcmul_(by_square, self._gram_product(block.gram, weight), value=2)
+        d_x.mul_(self.sharpness)
         through = self._softmax_input_grad(block.affinity, x, inverse, d_x)
-        return direct.add_(through), self._gram_grad(weight * d_square, weight)
+        return direct.add_(through), self._gram_grad(by_square, weight)
 
     def _softmax_input(self, block: AttentionBlock) -> tuple[Tensor, Tensor | None]:
         """Return x = f(s), and with "l2norm" the inverse lengths it was multiplied with."""
@@ -379,16 +376,17 @@ class CrossAttention:
     def _softmax_input_grad(
         self, affinity: Tensor, x: Tensor, inverse: Tensor | None, d_x: Tensor
     ) -> Tensor:
-        """Return the gradient of the affinity from that of x = f(affinity)."""
+        """Return the gradient of the affinity from that of x = f(affinity), which is overwritten."""
         if self.raw_norm == "softmax":
             return x * (d_x - (d_x * x).sum(self.query, keepdim=True))
         if inverse is not None:
             # y = v / (|v| + EPS):  d v = d_y / (|v| + EPS) - y (d_y . y) / |v|
             along = (d_x * x).sum(self.query, keepdim=True)
             length = (1 / inverse - EPS).clamp(min=torch.finfo(inverse.dtype).tiny)
-            d_x = torch.addcmul(d_x * inverse, x, along / length, value=-1)
+            d_x.mul_(inverse).addcmul_(x, along / length, value=-1)
         if self.raw_norm.startswith("clipped"):
-            d_x = torch.where(affinity > 0, d_x, SLOPE * d_x)
+            # one pass; `where` needs a comparison and a product beside it
+            d_x = torch.ops.aten.leaky_relu_backward(d_x, affinity, SLOPE, False)
         return d_x
 
     def _relative_weights(self, block: AttentionBlock, x: Tensor) -> Tensor:
@@ -402,7 +400,7 @@ class CrossAttention:
             if mask is not None:
                 exponent = exponent.masked_fill(~mask, torch.finfo(x.dtype).min)
             exponent = exponent - exponent.detach().amax(self.context, keepdim=True)
-        weight = exponent.exp()
+        weight = exponent.exp_()
         if mask is not None:
             weight = weight.masked_fill(~mask, 0)
         return focal_weights(self.focus, weight, self.context, mask)
