@@ -376,7 +376,7 @@ class CrossAttention:
     def _softmax_input_grad(
         self, affinity: Tensor, x: Tensor, inverse: Tensor | None, d_x: Tensor
     ) -> Tensor:
-        """Return the gradient of the affinity from that of x = f(affinity), which is overwritten."""
+        """Return the gradient of the affinity from that of x = f(affinity); overwrites `d_x`."""
         if self.raw_norm == "softmax":
             return x * (d_x - (d_x * x).sum(self.query, keepdim=True))
         if inverse is not None:
