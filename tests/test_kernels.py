@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from counterfoil import gpu, kernels
-from counterfoil.kernels import attention_scores, max_sim
+from counterfoil.kernels import attention_scores, max_sim, top_k
 
 
 def bags(seed: int, n: int, longest: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,6 +72,35 @@ def test_shapes_that_do_not_fit_are_refused():
         max_sim(torch.ones(1, 2, 3), torch.ones(1, 2, 4))
     with pytest.raises(ValueError, match=r"it must be \(1, 2\) and bool"):
         max_sim(torch.ones(1, 2, 3), torch.ones(1, 2, 3), torch.ones(1, 2))
+
+
+def test_top_k_leaves_out_the_own_group():
+    rng = torch.Generator().manual_seed(0)
+    images, texts = torch.randn(4, 6, generator=rng), torch.randn(5000, 6, generator=rng)
+    own = torch.arange(5000) % 4
+    scores, rows = top_k(images, texts, 7, torch.arange(4), own)
+    matrix = (images @ texts.T).masked_fill(torch.arange(4).unsqueeze(1) == own, -torch.inf)
+    expected = matrix.topk(7)
+    torch.testing.assert_close(scores, expected.values)
+    assert torch.equal(rows, expected.indices)
+    few = top_k(images, texts[:2], 3)
+    assert few[1][:, 2].tolist() == [-1] * 4
+    assert few[0][:, 2].tolist() == [-torch.inf] * 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "k", "groups", "message"),
+    [
+        ((3, 5), 1, None, r"shapes \(2, 4\) and \(3, 5\), .* were given"),
+        ((3, 4), 0, None, "k is 0, but at least 1 answer is needed"),
+        ((3, 4), 1, torch.zeros(3), r"groups of shape \(3,\) were given for 2 vectors"),
+    ],
+)
+def test_top_k_refuses_what_does_not_fit(shape, k, groups, message):
+    with pytest.raises(ValueError, match=message):
+        top_k(torch.ones(2, 4), torch.ones(shape), k, groups)
+    with pytest.raises(ValueError, match="queries hold NaN"):
+        top_k(torch.full((2, 4), torch.nan), torch.ones(3, 4), 1)
 
 
 def test_kernels_are_for_gpus(monkeypatch):

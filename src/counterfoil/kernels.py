@@ -1,11 +1,14 @@
-"""Scores of bags of vectors on plain tensors: Triton kernels on a GPU, torch elsewhere.
+"""Scores, losses and top-k lists of plain tensors: Triton kernels on a GPU, torch elsewhere.
 
-MaxSim (CHAN, ColBERT) and the attention of SCAN and BFAN, every image with every text, and the
-contrastive loss of all pairs (`tiled_info_nce`). On a GPU product, attention, norms and pooling of
-a tile of pairs are one kernel, in the forward and in the backward pass: only scores are written,
-and nothing of the size images x texts x words x regions is in memory. The kernels need triton,
-which is installed with PyTorch for CUDA, and float32, float16 or bfloat16 vectors; sums are
-float32. On the CPU, in float64, or for items too long for a tile, the same functions run in torch.
+- `max_sim` (CHAN, ColBERT) and `attention_scores` (SCAN, BFAN): every image with every text;
+- `tiled_info_nce`: the contrastive loss of all pairs;
+- `top_k`: the best answers of queries.
+
+On a GPU product, attention, norms and pooling of a tile of pairs are one kernel, in the forward and
+in the backward pass: only scores are written, and nothing of the size images x texts x words x
+regions is in memory. The kernels need triton, which is installed with PyTorch for CUDA, and
+float32, float16 or bfloat16 vectors; sums are float32. On the CPU, in float64, or for items too
+long for a tile, the same functions run in torch.
 
 Both forms agree to 1e-5 of the largest value in float32; in half precision kernels are closer to
 float32, as torch rounds each product to the vectors' precision. The models call the same kernels
@@ -20,6 +23,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from counterfoil import gpu
 from counterfoil.core.types import Embeddings
 from counterfoil.gpu import Pooling, use
 from counterfoil.losses.tiled import tiled_info_nce
@@ -35,9 +39,19 @@ from counterfoil.models.layers.cross_attention import (
     RawNorm,
 )
 from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
-from counterfoil.models.layers.pooling import check_choice, full_mask
+from counterfoil.models.layers.pooling import check_choice, full_mask, full_precision
+from counterfoil.scoring.reducers import (
+    NOTHING,
+    best_columns,
+    rank_keys,
+    rows_of,
+    scores_of,
+    sort_descending,
+)
 
-__all__ = ["attention_scores", "max_sim", "tiled_info_nce", "use"]
+_ANSWERS = 2048  # scored at a time by the torch form of `top_k`
+
+__all__ = ["attention_scores", "max_sim", "tiled_info_nce", "top_k", "use"]
 
 
 def max_sim(
@@ -132,6 +146,92 @@ def attention_scores(
     head = CrossAttention(direction, raw_norm, sharpness, focus)
     pool = _pooling(pooling, pooling_sharpness, scale)
     return _scores(images, texts, image_mask, text_mask, head, pool)
+
+
+@torch.no_grad()
+def top_k(
+    queries: Tensor,
+    answers: Tensor,
+    k: int,
+    query_groups: Tensor | None = None,
+    answer_groups: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """List the k answers of every query with the highest inner products.
+
+    On a GPU the kernel compares scores with each query's k-th best so far before it writes any, so
+    there is no score matrix; half precision is summed in float32. Without gradient.
+
+    Args:
+        queries: (Q, D) vectors.
+        answers: (N, D) vectors, of the same dtype.
+        k: length of a list.
+        query_groups: (Q,) integers: answers of the query's own group are left out, such as the
+            captions of an image; None for all answers.
+        answer_groups: (N,) likewise.
+
+    Returns:
+        (Q, k) float32 scores, -inf where there are fewer answers, and their (Q, k) long rows, -1
+        there; best first, equal scores by row.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, k below 1, or numbers that are not finite.
+
+    >>> scores, rows = top_k(torch.eye(3), torch.tensor([[0.6, 0.8, 0.0], [0.0, 0.6, 0.8]]), 1)
+    >>> rows.tolist()
+    [[0], [0], [1]]
+    """
+    _check_top_k(queries, answers, k)
+    one, other = _groups(query_groups, queries), _groups(answer_groups, answers)
+    if query_groups is None or answer_groups is None:
+        one, other = torch.zeros_like(one), torch.ones_like(other)
+    if len(queries) and len(answers) and gpu.usable(queries, answers):
+        from counterfoil.gpu.top_k import best_keys
+
+        keys = best_keys(queries, answers, k, one, other)
+    else:
+        keys = _best_keys(queries, answers, k, one, other)
+    return scores_of(keys), rows_of(keys)
+
+
+def _check_top_k(queries: Tensor, answers: Tensor, k: int) -> None:
+    shapes = tuple(queries.shape), tuple(answers.shape)
+    fitting = queries.ndim == answers.ndim == 2 and shapes[0][1] == shapes[1][1]
+    if not fitting or queries.dtype != answers.dtype:
+        raise ValueError(
+            f"vectors of shapes {shapes[0]} and {shapes[1]}, {queries.dtype} and {answers.dtype} "
+            "were given; they must be (queries, D) and (answers, D), of one dtype"
+        )
+    if k < 1:
+        raise ValueError(f"k is {k}, but at least 1 answer is needed")
+    for name, vectors in (("queries", queries), ("answers", answers)):
+        if not bool(vectors.isfinite().all()):
+            raise ValueError(f"the vectors of {name} hold NaN or infinite numbers")
+
+
+def _groups(groups: Tensor | None, vectors: Tensor) -> Tensor:
+    if groups is None:
+        return torch.zeros(len(vectors), dtype=torch.int32, device=vectors.device)
+    if groups.shape != (len(vectors),):
+        raise ValueError(
+            f"groups of shape {tuple(groups.shape)} were given for {len(vectors)} vectors; one "
+            "number for each is needed"
+        )
+    return groups.to(vectors.device, torch.int32)
+
+
+def _best_keys(
+    queries: Tensor, answers: Tensor, k: int, query_groups: Tensor, answer_groups: Tensor
+) -> Tensor:
+    """The torch form of `gpu.top_k.best_keys`: a tile of scores at a time."""
+    best = torch.full((len(queries), k), NOTHING, device=queries.device)
+    for start in range(0, len(answers), _ANSWERS):
+        part = slice(start, start + _ANSWERS)
+        scores = (full_precision(queries) @ full_precision(answers[part]).T).float()
+        rows = torch.arange(start, start + scores.shape[1], device=scores.device)
+        own = query_groups.unsqueeze(1) == answer_groups[part]
+        keys = rank_keys(scores, rows.expand_as(scores)).masked_fill(own, NOTHING)
+        best = best_columns(torch.cat([best, keys], 1), k).contiguous()
+    return sort_descending(best)
 
 
 def _pooling(kind: Pooling, sharpness: float, scale: float = 1.0) -> QueryPooling:

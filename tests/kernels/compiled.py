@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from counterfoil import gpu
-from counterfoil.kernels import attention_scores, max_sim
+from counterfoil.kernels import attention_scores, max_sim, top_k
 from counterfoil.losses.tiled import tiled_info_nce
 
 TYPES = {
@@ -91,6 +91,10 @@ def contrastive(dtype: torch.dtype) -> None:
     tiled_info_nce(images, texts, torch.arange(512)).backward()
 
 
+def best(dtype: torch.dtype) -> None:
+    top_k(torch.zeros(256, 512, dtype=dtype), torch.zeros(512, 512, dtype=dtype), 10)
+
+
 LSE = {"pooling": "LogSumExp"}
 CALLS = {
     "scan t2i": partial(scores, attention_scores, 36, 14, 1024, torch.bfloat16, **LSE),
@@ -105,6 +109,8 @@ CALLS = {
     "late interaction": partial(scores, max_sim, 729, 24, 128, torch.float16, pooling="Sum"),
     "patches": partial(scores, max_sim, 196, 64, 128, torch.bfloat16, direction="i2t"),
     "chan in float32": partial(scores, max_sim, 36, 14, 1024, torch.float32),
+    "top-k": partial(best, torch.bfloat16),
+    "top-k in float32": partial(best, torch.float32),
     "contrastive": partial(contrastive, torch.bfloat16),
     "contrastive in float32": partial(contrastive, torch.float32),
 }
