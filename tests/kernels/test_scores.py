@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from counterfoil import kernels
+from counterfoil import gpu, kernels
 from counterfoil.gpu import attention as attention_kernel
+from counterfoil.gpu import common
 from counterfoil.kernels import attention_scores, max_sim
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.late_interaction import MaxSimModel
@@ -177,6 +178,20 @@ def test_autocast_chooses_the_precision_of_products():
             scores = model.score_matrix(encoded, read)
     assert scores.dtype == torch.float32
     assert 0 < float((scores - expected).abs().max()) < 0.02
+
+
+def test_a_device_on_which_no_kernel_runs_is_named_once(monkeypatch):
+    assert gpu.launches(torch.device("cpu"))
+
+    def fail(*args: object, **constants: object) -> None:
+        raise RuntimeError("no C compiler\nwas found")
+
+    monkeypatch.setattr(common, "launch", fail)
+    gpu.launches.cache_clear()
+    with pytest.warns(UserWarning, match=r"cpu are computed without .* \(no C compiler\)"):
+        assert not gpu.launches(torch.device("cpu"))
+    assert not gpu.launches(torch.device("cpu"))  # without a second warning
+    gpu.launches.cache_clear()
 
 
 def test_what_does_not_fit_is_scored_in_torch():

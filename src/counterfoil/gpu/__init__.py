@@ -7,6 +7,7 @@ modules import triton; ask `usable` before importing one.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -67,10 +68,33 @@ def usable(*tensors: Tensor) -> bool:
     if mode == "never" or not all(x.dtype in DTYPES for x in tensors):
         return False
     devices = {x.device for x in tensors}
-    if len(devices) != 1:
+    if len(devices) != 1 or not installed():
         return False
-    on_cpu = mode == "always" and interpreted()
-    return (on_cpu or devices.pop().type == "cuda") and installed()
+    device = devices.pop()
+    if device.type == "cuda":
+        return launches(device)
+    return mode == "always" and interpreted()
+
+
+@cache
+def launches(device: torch.device) -> bool:
+    """Return whether a kernel runs on a device, by trying a small one; warns once if none does.
+
+    Triton compiles at the first call, which fails on a machine without a C compiler, for instance.
+    """
+    try:
+        from counterfoil.gpu.common import add_one
+
+        sums = add_one(torch.zeros(16, device=device)).tolist()
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    else:
+        if sums == [1.0] * 16:
+            return True
+        reason = "a sum was wrong"
+    message = f"scores on {device} are computed without kernels: triton failed there ({reason})"
+    warnings.warn(message, stacklevel=2)
+    return False
 
 
 def attention_fits(query: int, context: int) -> bool:

@@ -71,6 +71,19 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
         kernel[grid](*arguments, **constants, num_warps=8, num_stages=3, enable_fp_fusion=True)
 
 
+def add_one(x: Tensor) -> Tensor:
+    """Add 1 to 16 numbers, to see whether kernels run."""
+    out = torch.empty_like(x)
+    launch(_add_one, (1,), x, out)
+    return out
+
+
+@jit
+def _add_one(x, out):  # type: ignore[no-untyped-def]
+    i = tl.arange(0, 16)
+    tl.store(out + i, tl.load(x + i) + 1.0)
+
+
 @jit
 def product(  # type: ignore[no-untyped-def]
     x, y, x_row, y_row, x_ok, y_ok, width,
