@@ -54,6 +54,7 @@ from counterfoil.training.interpolation import (
     ALPHAS,
     best_alpha,
     interpolate_models,
+    load_original,
     rsum_by_alpha,
     save_interpolated,
 )
@@ -570,7 +571,8 @@ def interpolate(
     if len(alphas) != 1 and source is None:
         raise ValueError("the best alpha is chosen on dev; name the photos with --data, or --alpha")
     distributed.init()
-    models = load_model(original), load_model(tuned)
+    last = load_model(tuned)
+    models = load_original(original, last), last
     candidates = tuple(sorted(set(alphas))) or ALPHAS
     first = interpolate_models(*models, candidates[0])  # refuses before anything is encoded
     sums: dict[float, float] = {}

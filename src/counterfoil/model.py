@@ -47,6 +47,7 @@ from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel
 from counterfoil.models.clip import DualEncoder, is_siglip2, max_text_length, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.models.layers.positions import stretched_length
 from counterfoil.models.layers.pretrained import (
     PREFIX,
     BertTextTower,
@@ -473,13 +474,13 @@ class PretrainedPair:
     width: int  # D of its vectors
     config: str | None = None  # of a model of open_clip
     untrained: bool = False  # whether its weights are random
+    positions: int = 0  # of its texts, where they are stretched
 
     @property
     def spec(self) -> Config[RetrievalModel]:
         """The call that builds it as it is."""
-        if self.config is None:
-            return make_config(self.make, name=self.name)
-        return make_config(self.make, name=self.name, config=self.config)
+        config: dict[str, Any] = {} if self.config is None else {"config": self.config}
+        return make_config(self.make, name=self.name, **config, **self._length)
 
     def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
         """The call that builds it for training, of what `frozen` and `lora` leave trainable.
@@ -491,12 +492,21 @@ class PretrainedPair:
         pretrained, config = from_data("pretrained"), from_data("config")
         if frozen:
             body: RetrievalModel = lazy(
-                self.make, name=self.name, pretrained=pretrained, config=config
+                self.make, name=self.name, pretrained=pretrained, config=config, **self._length
             )
             return make_config(FrozenWithAdapters, body=body, width=self.width)
         return make_config(
-            self.make, name=self.name, pretrained=pretrained, config=config, lora=lora
+            self.make,
+            name=self.name,
+            pretrained=pretrained,
+            config=config,
+            lora=lora,
+            **self._length,
         )
+
+    @property
+    def _length(self) -> dict[str, Any]:
+        return {"positions": self.positions} if self.positions else {}
 
 
 @final
@@ -542,11 +552,27 @@ class LibraryModel:
         )
 
 
-def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
-    """The pretrained pair of encoders of a name or folder."""
+def pretrained_pair(
+    name: str, *, long_captions: bool = False
+) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
+    """The pretrained pair of encoders of a name or folder.
+
+    With `long_captions` its text positions are stretched, see
+    `counterfoil.models.layers.positions`.
+    """
     if name.startswith(PREFIX):
+        if long_captions:
+            raise ValueError(
+                f"{name} has the text positions of its language model; only those of a CLIP are "
+                "stretched: leave --long-captions out"
+            )
         return TimmPretrainedPair(name)
     if library := sentence_transformers_kind(name):
+        if long_captions:
+            raise ValueError(
+                f"{name} is a model of sentence-transformers; only the text positions of a CLIP of "
+                "transformers or open_clip are stretched: leave --long-captions out"
+            )
         return LibraryModel(library, name)
     config, untrained = None, False
     make: type[DualEncoder] | type[OpenClipModel] = DualEncoder
@@ -559,6 +585,7 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair | LibraryM
     else:
         form, texts = picture_format(name), name
         longest, width = max_text_length(name), vector_width(name)
+    positions = stretched_length(longest) if long_captions else 0
     processor = ProcessorConfig(
         images="pixels",
         size=form.size,
@@ -567,10 +594,10 @@ def pretrained_pair(name: str) -> PretrainedPair | TimmPretrainedPair | LibraryM
         crop=form.crop,
         frame=form.frame,
         texts=texts,
-        longest=longest,
+        longest=positions or longest,
         siglip2=make is DualEncoder and is_siglip2(config_of(name)),
     )
-    return PretrainedPair(make, name, processor, width, config, untrained)
+    return PretrainedPair(make, name, processor, width, config, untrained, positions)
 
 
 def starts_untrained(name: str) -> bool:
@@ -900,7 +927,9 @@ def model_identity(name: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def load_model(name: str | Path, *, revision: str | None = None) -> Model:
+def load_model(
+    name: str | Path, *, revision: str | None = None, long_captions: bool = False
+) -> Model:
     """Open a saved or pretrained model.
 
     Args:
@@ -911,10 +940,15 @@ def load_model(name: str | Path, *, revision: str | None = None) -> Model:
             knows, two towers to be trained as in ``timm:resnet50+bert-base-uncased``, or "vectors"
             for data sets that are ready-made embeddings.
         revision: of a model that was pushed to the hub; None for the newest.
+        long_captions: stretch the text positions of a pretrained CLIP, from 77 tokens to 248, so
+            that it can be trained on long captions, see `counterfoil.models.layers.positions`.
 
     Raises:
-        ValueError: it is none of these, or damaged.
+        ValueError: it is none of these, or damaged, or no pretrained CLIP although `long_captions`
+            asks for one.
     """
+    if long_captions:
+        return _load_long(str(name))
     if str(name) == VECTORS:
         return Model(EmbeddingModel(), None, VECTORS, make_config(EmbeddingModel))
     if str(name).startswith((open_clip.PREFIX, PREFIX)):
@@ -1000,9 +1034,20 @@ def _load_library(spec: Config[SentenceTransformersModel]) -> Model:
     return Model(model.to(distributed.device()).eval(), processor, model.name, spec)
 
 
-def _load_pair(name: str) -> Model:
+def _load_long(name: str) -> Model:
+    """A pretrained CLIP with stretched text positions."""
+    folder = None if name.startswith((open_clip.PREFIX, PREFIX)) else _model_folder(Path(name))
+    if folder is not None and (folder / CARD).is_file():
+        raise ValueError(
+            f"{name} is saved with the text positions that it was trained with; leave "
+            "long_captions out, or name the pretrained CLIP that it began with"
+        )
+    return _load_pair(str(folder or name), long_captions=True)
+
+
+def _load_pair(name: str, *, long_captions: bool = False) -> Model:
     """A pretrained pair of encoders; random weights are the same at each opening."""
-    pair = pretrained_pair(name)
+    pair = pretrained_pair(name, long_captions=long_captions)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = pair.spec.build()

@@ -27,7 +27,8 @@ LossOrModel = Annotated[
     typer.Argument(
         metavar="LOSS_OR_MODEL",
         help="Model to train from scratch: vsepp, scan-t2i, gpo, chan, ndgl/gpo, …; with --model, "
-        "loss to fine-tune with: contrastive, triplet, aoq, ndgl or negclip.",
+        "loss to fine-tune with: contrastive, triplet, aoq, ndgl, negclip, or reranker for a model "
+        "that reads image and text together.",
     ),
 ]
 Pretrained = Annotated[
@@ -71,6 +72,19 @@ Remedies = Annotated[
         "--remedies",
         help="Compare remedies against forgetting: also average the weights with the original's "
         "(WiSE-FT), and train once more with --distill, 1 by default.",
+    ),
+]
+LongCaptions = Annotated[
+    bool,
+    typer.Option(
+        "--long-captions",
+        help="Stretch the text positions of a CLIP, from 77 tokens to 248 (Long-CLIP).",
+    ),
+]
+First = Annotated[
+    str | None,
+    typer.Option(
+        help="Retriever whose first results a reranker re-ranks; without --negatives it mines too."
     ),
 ]
 Guide = Annotated[
@@ -122,6 +136,8 @@ Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; 
         "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
         "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
         "--data my-photos/ --output runs/clip",
+        "counterfoil train reranker --model Salesforce/blip-itm-base-coco --negatives lists/ "
+        "--first runs/clip/best --data my-photos/ --output runs/reranker",
     ),
 )
 @data_options
@@ -140,6 +156,8 @@ def train(
     other: Other = None,
     distill: Distill = None,
     remedies: Remedies = False,
+    long_captions: LongCaptions = False,
+    first: First = None,
     epochs: Epochs = None,
     rate: Rate = None,
     batch_size: BatchSize = None,
@@ -178,6 +196,8 @@ def train(
         distill=distill,
         remedies=remedies,
         tower=tower,
+        long_captions=long_captions,
+        first=first,
     )
     batch = None if batch_size is None else _batch(batch_size)
     everyday = {

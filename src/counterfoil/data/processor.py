@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil.core.artifact import validated
+from counterfoil.core.console import info, warn
 from counterfoil.core.io import read_json, write_json
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
@@ -35,6 +36,7 @@ from counterfoil.data.images import (
 from counterfoil.data.tokenizers import (
     OPEN_CLIP_PREFIX,
     CharacterTokenizer,
+    TokenArray,
     Tokenizer,
     WordPieceTokenizer,
     WordTokenizer,
@@ -45,6 +47,10 @@ from counterfoil.data.tokenizers import (
 
 # A field added later: left out of digests at its default, so that those of older runs stay valid.
 LATER = {"later": True}
+
+CLIP_LENGTH = 77  # tokens of a text
+MANY = 0.01  # share of truncated captions that is worth a warning
+_SAID: set[str] = set()  # notes on truncated captions: one data set is read many times
 
 LARGEST_SIDE = 16_384  # pixels of an image as a model reads it
 
@@ -294,6 +300,8 @@ class ProcessedDataset:
         self.processor, self.dataset = processor, dataset
         tokenizer = processor.tokenizer
         self._tokens = tokenize(dataset.texts, tokenizer) if tokenizer else None
+        if self._tokens is not None and self._tokens.truncated:
+            _say_truncated(dataset, self._tokens)
 
     def images(self, rows: Tensor) -> ModalityBatch:
         """Inputs of some images."""
@@ -306,6 +314,22 @@ class ProcessedDataset:
         if self.dataset.text_features is None:
             raise ValueError(f"{self.dataset.name} has no text vectors and the model no tokenizer")
         return self.dataset.text_features.take(rows)
+
+
+def _say_truncated(dataset: ImageTextDataset, tokens: TokenArray) -> None:
+    """Say once how many captions of a data set are longer than a model reads."""
+    share = tokens.truncated / len(tokens)
+    limit = int(tokens.lengths(torch.arange(len(tokens))).max())
+    note = (
+        f"{tokens.truncated:,} of {len(tokens):,} captions ({100 * share:.1f} %) of {dataset.name} "
+        f"({dataset.split_name}) are longer than the {limit} tokens that the model reads, and are "
+        "cut there"
+    )
+    if limit == CLIP_LENGTH:
+        note += "; `counterfoil train --long-captions` gives a CLIP more positions"
+    if note not in _SAID:
+        _SAID.add(note)
+        (warn if share >= MANY else info)(note)
 
 
 ImageForm = Literal["features", "pixels"]  # input of image encoders
@@ -375,7 +399,7 @@ class ProcessorConfig:
         if self.texts == "characters":
             return CharacterTokenizer()
         if self.texts.startswith(OPEN_CLIP_PREFIX):
-            return load_open_clip_tokenizer(self.texts)
+            return load_open_clip_tokenizer(self.texts, longest=self.longest)
         return WordPieceTokenizer(self.texts, longest=self.longest, siglip2=self.siglip2)
 
     @property

@@ -89,11 +89,12 @@ class TokenIds:
     """Token ids of each text.
 
     `words` has the index of the word that each token is a piece of, -1 for special tokens; it is
-    None if every token is a word.
+    None if every token is a word. `truncated` is the number of texts that were truncated.
     """
 
     ids: list[list[int]]
     words: list[list[int]] | None = None
+    truncated: int = 0
 
 
 class Tokenizer(ABC):
@@ -180,8 +181,12 @@ class WordTokenizer(Tokenizer):
 
     def read(self, texts: Sequence[str]) -> TokenIds:
         ids, unknown = self._ids, 3
-        cut = [split_words(text)[: self.longest] for text in texts]
-        return TokenIds([[1, *(ids.get(word, unknown) for word in row), 2] for row in cut])
+        rows = [split_words(text) for text in texts]
+        cut = [row[: self.longest] for row in rows]
+        return TokenIds(
+            [[1, *(ids.get(word, unknown) for word in row), 2] for row in cut],
+            truncated=sum(len(row) > self.longest for row in rows),
+        )
 
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         return [[(0, 0), *word_spans(text)[: self.longest], (0, 0)] for text in texts]
@@ -255,11 +260,12 @@ class WordPieceTokenizer(Tokenizer):
         ids = [list(row) for row in out["input_ids"]]
         if self.siglip2:
             end = self._pieces.eos_token_id
-            return TokenIds([[*row, end] for row in ids], [self._gemma_words(row) for row in ids])
+            words = [self._gemma_words(row) for row in ids]
+            return TokenIds([[*row, end] for row in ids], words, _truncated(out))
         if not self.divides:
-            return TokenIds(ids)
-        words = ([-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids)))
-        return TokenIds(ids, list(words))
+            return TokenIds(ids, None, sum(len(row) >= self.longest for row in ids))
+        words = [[-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids))]
+        return TokenIds(ids, words, _truncated(out))
 
     def _gemma_words(self, ids: Sequence[int]) -> list[int]:
         """Index of the word of each piece; its tokenizer takes a caption for one word."""
@@ -312,6 +318,11 @@ class WordPieceTokenizer(Tokenizer):
     def _form(self) -> dict[str, bool]:
         """Settings that are at their defaults in files of earlier versions."""
         return {"siglip2": True} if self.siglip2 else {}
+
+
+def _truncated(out: Any) -> int:
+    """Number of truncated texts in the output of a fast tokenizer."""
+    return sum(bool(encoding.overflowing) for encoding in out.encodings)
 
 
 GEMMA_BLANK = "▁"  # begins the first piece of a word behind a blank
@@ -414,6 +425,7 @@ class TokenArray:
     starts: Tensor  # (T + 1,) long, index of the first id of each text, and S
     pad: int
     words: Tensor | None = None  # (S,) int32, see `TokenIds`
+    truncated: int = 0  # texts that were truncated
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -450,7 +462,7 @@ def pack_tokens(reading: TokenIds, pad: int) -> TokenArray:
     lengths = torch.tensor([len(row) for row in reading.ids], dtype=torch.long)
     starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     words = None if reading.words is None else _flat(reading.words)
-    return TokenArray(_flat(reading.ids), starts, pad, words)
+    return TokenArray(_flat(reading.ids), starts, pad, words, reading.truncated)
 
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
@@ -590,10 +602,15 @@ class OpenClipTokenizer(Tokenizer):
             tokens = self.pieces.read([self._cleaned(text) for text in texts])
             last = None if self.ends else self.pieces.pretrained.sep_token_id
             ids = [[0 if i == last else i for i in row] for row in tokens.ids]
-            return TokenIds(ids, tokens.words)
+            return TokenIds(ids, tokens.words, tokens.truncated)
         start, stop = self._own.sot_token_id, self._own.eot_token_id
-        cut = [self._own.encode(text)[: self.longest - 2] for text in texts]
-        return TokenIds([[start, *row, stop] for row in cut], [self._words(row) for row in cut])
+        rows = [self._own.encode(text) for text in texts]
+        cut = [row[: self.longest - 2] for row in rows]
+        return TokenIds(
+            [[start, *row, stop] for row in cut],
+            [self._words(row) for row in cut],
+            sum(len(row) > self.longest - 2 for row in rows),
+        )
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         if self.pieces:
@@ -631,11 +648,12 @@ class OpenClipTokenizer(Tokenizer):
         return text if self.clean == "whitespace" else text.lower()
 
 
-def load_open_clip_tokenizer(name: str) -> OpenClipTokenizer:
+def load_open_clip_tokenizer(name: str, *, longest: int = 0) -> OpenClipTokenizer:
     """The tokenizer of an open_clip model.
 
     Args:
         name: ``open_clip:`` and an architecture, ``hf-hub:USER/MODEL`` or ``local-dir:FOLDER``.
+        longest: pieces of a caption, where they are more than in its configuration.
 
     Raises:
         ValueError: open_clip is not installed, there is no such model, or its tokenizer has
@@ -653,7 +671,7 @@ def load_open_clip_tokenizer(name: str) -> OpenClipTokenizer:
     options = dict(text.get("tokenizer_kwargs") or {})
     clean = options.pop("clean", "whitespace" if public else "lower")
     ends = not options.pop("strip_sep_token", False)
-    longest = int(text.get("context_length", 77))
+    longest = max(longest, int(text.get("context_length", 77)))
     if unknown := [*options, *(["tokenizer_mode"] if text.get("tokenizer_mode") else [])]:
         raise ValueError(f"{name} reads captions with {unknown[0]}, which is not known here")
     if public and where.startswith(_LOCAL_FOLDER):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import masked_ids, single_vector, unit_vectors
+from counterfoil.models.layers.positions import load_stretched, stretched_length
 from counterfoil.models.layers.pretrained import config_of, config_to_json, load_hf_model
 
+POSITIONS = "text_model.embeddings.position_embedding.weight"
 GEMMA_WORDS, GEMMA_PAD = 256_000, 0  # of the tokenizer of SigLIP 2
 
 
@@ -31,6 +34,7 @@ class DualEncoder(LoRADualEncoder):
         config: str | None = None,
         lora: int = 0,
         apart: bool = False,
+        positions: int = 0,
     ) -> None:
         """Initialise the module.
 
@@ -43,10 +47,12 @@ class DualEncoder(LoRADualEncoder):
                 train everything.
             apart: keep adapters beside the weights in a finished model, which then needs peft; else
                 they are merged.
+            positions: number of text positions, to which those of a CLIP are stretched, see
+                `counterfoil.models.layers.positions`; 0 for its own.
 
         Raises:
             ValueError: there is no such model, it does not encode both images and texts, or it
-                cannot have adapters.
+                cannot have adapters or more positions.
         """
         super().__init__(lora, apart=apart)
         self.body = load_hf_model(name, pretrained=pretrained, config=config)
@@ -57,6 +63,8 @@ class DualEncoder(LoRADualEncoder):
                 f"{name} is a {type(self.body).__name__}, which does not encode images and texts; "
                 "give a CLIP or SigLIP model"
             )
+        if positions:
+            self.body = _with_positions(self.body, name, positions)
         for parameter, value in self.body.named_parameters():
             if parameter.startswith("logit_"):  # scale and bias belong to the objective
                 value.requires_grad_(False)
@@ -105,6 +113,29 @@ class DualEncoder(LoRADualEncoder):
     @property
     def _kind(self) -> str:
         return str(self._config.model_type)
+
+
+def _with_positions(body: nn.Module, name: str, positions: int) -> nn.Module:
+    """The model with so many text positions, stretched if it has fewer."""
+    config: Any = body.config
+    own = int(config.text_config.max_position_embeddings)
+    if own == positions:
+        return body
+    if POSITIONS not in body.state_dict() or str(config.model_type).startswith("siglip"):
+        raise ValueError(
+            f"{name} is a {config.model_type}; only the text positions of a CLIP are stretched: "
+            "leave --long-captions out"
+        )
+    if stretched_length(own) != positions:
+        raise ValueError(
+            f"positions={positions} were asked of {name}, which has {own}; give "
+            f"{stretched_length(own)} to stretch them, or 0 to leave them"
+        )
+    config = deepcopy(config)
+    config.text_config.max_position_embeddings = positions
+    longer = load_hf_model(name, pretrained=False, config=config_to_json(config))
+    load_stretched(longer, body, POSITIONS)
+    return longer
 
 
 def is_siglip2(config: Any) -> bool:

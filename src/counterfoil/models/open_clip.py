@@ -20,6 +20,7 @@ from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers import pretrained as pretrained_layers
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import single_vector, unit_vectors
+from counterfoil.models.layers.positions import load_stretched, stretched_length
 from counterfoil.models.layers.pretrained import PictureFormat
 
 # Names, configurations and weights of open_clip models.
@@ -249,6 +250,7 @@ def _build(plain: Mapping[str, Any], *, language: bool) -> nn.Module:
 
 
 ATTENTION = r".*\.resblocks\.\d+\.attn|.*\.attn\.(qkv|proj)|.*\.self\.(query|key|value)"
+POSITIONS = ("positional_embedding", "text.positional_embedding")
 UNUSED = ("logit_", "text_decoder.")  # scale and bias belong to the objective
 
 
@@ -273,6 +275,7 @@ class OpenClipModel(LoRADualEncoder):
         config: str | None = None,
         lora: int = 0,
         apart: bool = False,
+        positions: int = 0,
     ) -> None:
         """Initialise the module.
 
@@ -284,17 +287,21 @@ class OpenClipModel(LoRADualEncoder):
             lora: rank of adapters on the attention, which alone are trained; 0 to train everything.
             apart: keep adapters beside the weights in a finished model, which then needs peft; else
                 they are merged.
+            positions: number of text positions, to which those of a CLIP are stretched, see
+                `counterfoil.models.layers.positions`; 0 for its own.
 
         Raises:
             ValueError: open_clip is not installed, there is no such model, or it cannot have
-                adapters.
+                adapters or more positions.
         """
         super().__init__(lora, apart=apart)
         self.config_json = config or open_clip_config(name)
+        self.body = load_open_clip(name, pretrained=pretrained, config=self.config_json)
+        if positions and positions != open_clip_text_length(self.config_json):
+            self.config_json, self.body = _stretched(name, self.config_json, self.body)
         plain = json.loads(self.config_json)
         self.filler = int(plain["pad"] or 0)
         self.length = 0 if plain["language"] else open_clip_text_length(self.config_json)
-        self.body = load_open_clip(name, pretrained=pretrained, config=self.config_json)
         if lora:
             self.body = add_lora(self.body, lora, ATTENTION)
         for parameter, value in self.body.named_parameters():
@@ -318,6 +325,23 @@ class OpenClipModel(LoRADualEncoder):
             )
         body: Any = self.body
         return unit_vectors(single_vector(body.encode_text(pad(ids, (0, room), value=self.filler))))
+
+
+def _stretched(name: str, config: str, body: nn.Module) -> tuple[str, nn.Module]:
+    """The configuration and the model with stretched text positions."""
+    plain = json.loads(config)
+    text = plain["model"]["text_cfg"]
+    key = next((key for key in POSITIONS if key in body.state_dict()), None)
+    if plain["language"] or text.get("no_causal_mask") or key is None:
+        raise ValueError(
+            f"{name} reads captions in another way than CLIP does, whose text positions alone are "
+            "stretched: leave --long-captions out"
+        )
+    text["context_length"] = stretched_length(open_clip_text_length(config))
+    longer_config = json.dumps(plain, sort_keys=True)
+    longer = load_open_clip(name, pretrained=False, config=longer_config)
+    load_stretched(longer, body, key)
+    return longer_config, longer
 
 
 def open_clip_text_length(config: str) -> int:

@@ -29,7 +29,13 @@ from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLos
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.model import TimmPretrainedPair, pretrained_pair, starts_untrained
+from counterfoil.model import (
+    LibraryModel,
+    PretrainedPair,
+    TimmPretrainedPair,
+    pretrained_pair,
+    starts_untrained,
+)
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.sentence_transformers import encoder_folder
 from counterfoil.negatives.advice import advise_mining
@@ -48,7 +54,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.pipelines.stages.train import LISTS
-from counterfoil.recipes import aoq, ndgl, photos
+from counterfoil.recipes import aoq, ndgl, photos, rerank
 from counterfoil.recipes.models import MARGIN, PROFILES, evaluation_stages, online_stage
 from counterfoil.recipes.ndgl_models import Terms, TrainingSetup
 from counterfoil.training.config import CosineLR, OptimizerConfig, ParameterGroup, TrainConfig
@@ -161,11 +167,13 @@ class FineTunedModel:
         way: "full", "lora" or "frozen".
         written: folder of captions that ``counterfoil write`` made of the training split, ranked
             below the true ones; None for none.
+        long_captions: stretch its text positions, see `counterfoil.models.layers.positions`.
     """
 
     name: str
     way: str = "full"
     written: str | None = None
+    long_captions: bool = False
 
     def __post_init__(self) -> None:
         parse_choice(WAYS, self.way, "a way to train a pretrained model")
@@ -174,17 +182,21 @@ class FineTunedModel:
     def model(self) -> Config[RetrievalModel]:
         """Config of the model for training."""
         rank = RANK if self.way == "lora" else 0
-        return pretrained_pair(self.name).trained(frozen=self.way == "frozen", lora=rank)
+        return self._pair.trained(frozen=self.way == "frozen", lora=rank)
 
     @property
     def processor(self) -> ProcessorConfig:
         """Config of its processor: image size and tokenizer of the pretraining."""
-        return pretrained_pair(self.name).processor
+        return self._pair.processor
+
+    @property
+    def _pair(self) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
+        return pretrained_pair(self.name, long_captions=self.long_captions)
 
     def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
         plan = WAYS[self.way].plan(seed)
-        if isinstance(pretrained_pair(self.name), TimmPretrainedPair):
+        if isinstance(self._pair, TimmPretrainedPair):
             # the heads begin at random and learn fast, the pretrained towers slowly
             towers = tuple(
                 ParameterGroup(match=f"{side}.body.*", rate=TOWER_FACTOR)
@@ -233,6 +245,8 @@ def train_recipe(
     distill: float | None = None,
     remedies: bool = False,
     tower: str | None = None,
+    long_captions: bool = False,
+    first: str | None = None,
 ) -> Recipe:
     """Build the recipe for the options of ``counterfoil train``.
 
@@ -251,17 +265,33 @@ def train_recipe(
         distill: weight of distillation towards the original, see `with_distillation`.
         remedies: compare the remedies against forgetting, see `with_remedies`.
         tower: frozen vision model whose patches stand for regions, see `photos.with_patches`.
+        long_captions: stretch the text positions of the pretrained model.
+        first: retriever of a re-ranker, see `counterfoil.recipes.rerank`.
 
     Raises:
         ValueError: no such model or loss, or options that do not go together.
     """
     advice = advise_mining(*_train_size(dataset))
     lengths = advice.texts, advice.images
-    if model is None:
-        if written or other or way != "full" or distill is not None or remedies:
+    if first is not None and name != rerank.NAME:
+        raise ValueError(
+            f"--first names the retriever of a re-ranker, and {name!r} is none; leave it out, or "
+            "train `reranker`"
+        )
+    if name == rerank.NAME:
+        fine_tuning = (written, other, teachers, guide, distill, remedies, long_captions)
+        if model is None or way != "full" or any(fine_tuning):
             raise ValueError(
-                "--tune, --written, --distill, --remedies and --other are for a pretrained model "
-                "that is trained further; name it with --model, or leave them out"
+                "a re-ranker takes --model, --negatives, --first and settings of the training; "
+                "name the model that reads image and text together with --model, and leave other "
+                "options out"
+            )
+        return rerank.reranker_recipe(model, lengths=lengths, negatives=negatives, first=first)
+    if model is None:
+        if written or other or way != "full" or distill is not None or remedies or long_captions:
+            raise ValueError(
+                "--tune, --written, --distill, --remedies, --long-captions and --other are for a "
+                "pretrained model that is trained further; name it with --model, or leave them out"
             )
         recipe = photos.own_data_recipe(
             name, pixels=dataset.features is None, teachers=teachers, lengths=lengths, tower=tower
@@ -272,14 +302,20 @@ def train_recipe(
         )
     else:
         folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
-        if (other or distill is not None or remedies) and starts_untrained(folder):
+        about = {"--other": other, "--distill": distill is not None, "--remedies": remedies}
+        if (given := [name for name, value in about.items() if value]) and starts_untrained(folder):
             raise ValueError(
-                "--other, --distill and --remedies are about what a pretrained model forgets, and "
-                f"{folder} begins with weights at random; leave them out"
+                f"{given[0]} is about what a pretrained model has forgotten, and {folder} begins "
+                "with weights at random; leave it out"
             )
         recipe = fine_tune_recipe(
             name,
-            FineTunedModel(name=folder, way=way, written=str(written) if written else None),
+            FineTunedModel(
+                name=folder,
+                way=way,
+                written=str(written) if written else None,
+                long_captions=long_captions,
+            ),
             teachers=teachers,
             pictures=dataset.pictures is not None,
             lengths=lengths,

@@ -17,11 +17,17 @@ from torch import Tensor
 from counterfoil.core import distributed
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
-from counterfoil.model import Model, save_model, starts_untrained
+from counterfoil.model import Model, load_model, save_model, starts_untrained
 from counterfoil.models.base import SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
 
 ALPHAS = tuple(tenth / 10 for tenth in range(11))
+
+
+def load_original(name: str, tuned: Model) -> Model:
+    """Open the model that a training began with, with stretched text positions where it had."""
+    call = tuned.spec.arguments if tuned.spec else {}
+    return load_model(name, long_captions=bool(call.get("positions")))
 
 
 def interpolate_models(original: Model, tuned: Model, alpha: float) -> Model:

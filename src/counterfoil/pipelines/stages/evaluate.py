@@ -36,7 +36,7 @@ from counterfoil.evaluation.results import result_table, results
 from counterfoil.model import load_model
 from counterfoil.pipelines.contents import data_contents
 from counterfoil.pipelines.plan import console
-from counterfoil.pipelines.stages.base import LATER, Stage, models_content
+from counterfoil.pipelines.stages.base import LATER, Stage, is_stage_name, models_content
 from counterfoil.pipelines.state import RunContext
 from counterfoil.report.tables import terminal_table
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -60,8 +60,8 @@ class Evaluate(Stage):
         using: stages whose models score; several are one ensemble.
         split: the split that is measured.
         protocol: "whole" ranks the split as it is; see `counterfoil.evaluation.protocols`.
-        first: stages whose models shortlist, see `counterfoil.evaluation.cascade`; none for ranking
-            everything.
+        first: stages whose models shortlist, or saved models or names of pretrained ones, see
+            `counterfoil.evaluation.cascade`; none for ranking everything.
         depth: length of a query's shortlist.
         full: rank everything too, to show what the shortlists lose.
         models: saved models or names of pretrained ones that score too, as
@@ -85,7 +85,8 @@ class Evaluate(Stage):
 
     @property
     def dependencies(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, "train") for name in (*self.using, *self.first))
+        first = (name for name in self.first if is_stage_name(name))
+        return tuple((name, "train") for name in (*self.using, *first))
 
     @property
     def lacks_inputs(self) -> bool:
@@ -93,11 +94,16 @@ class Evaluate(Stage):
 
     @property
     def title(self) -> str:
-        """The models in words."""
-        return evaluation_title((*self.using, *self.models), self.first, self.depth)
+        """The models in words; in a cascade without their folders, as there are several."""
+        models = (*self.using, *self.models)
+        if self.first:
+            models = tuple(map(_last_part, models))
+        return evaluation_title(models, tuple(map(_last_part, self.first)), self.depth)
 
     def digest_content(self) -> dict[str, Any]:
         content = models_content(self.models)
+        if others := [name for name in self.first if not is_stage_name(name)]:
+            content["shortlists"] = models_content(others)["models"]
         if self.data is not None:
             content["data"] = data_contents(load_dataset(self.data))
         return content
@@ -125,12 +131,16 @@ class Evaluate(Stage):
             dataset,
             self.depth,
             full=self.full,
-            find=lambda name: str(context.place(name)),
+            find=context.model_path,
         )
         evaluation = RetrievalEvaluation.of(members, dataset, protocol, seed=seed, by=shortlist)
         if distributed.rank() == 0:
             evaluation.save(context.place(self.name))
             evaluation.show(", ".join((*self.using, *self.models)))
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2]
 
 
 def evaluation_title(models: Sequence[str], first: Sequence[str], depth: int) -> str:

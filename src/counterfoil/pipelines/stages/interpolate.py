@@ -13,6 +13,7 @@ from counterfoil.training.interpolation import (
     ALPHAS,
     best_alpha,
     interpolate_models,
+    load_original,
     rsum_by_alpha,
     save_interpolated,
 )
@@ -54,7 +55,8 @@ class Interpolate(Stage):
 
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Choose the share on dev and save the interpolated model."""
-        original, tuned = load_model(self.original), load_model(str(context.place(self.tuned)))
+        tuned = load_model(str(context.place(self.tuned)))
+        original = load_original(self.original, tuned)
         dev, sums = context.dev, {}
         if dev is not None:
             sums = rsum_by_alpha(original, tuned, dev, self.alphas)
