@@ -122,7 +122,9 @@ def __getattr__(name: str) -> object:
     if name == "losses":
         return import_module("counterfoil.losses")
     if name not in _MODULES:
-        raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")
+        near = [known for known in __all__ if name and name in known]
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"module 'counterfoil' has no attribute {name!r}{hint}")
     return getattr(import_module(f"counterfoil.{_MODULES[name]}"), name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
 import json
@@ -717,8 +718,13 @@ class Model:
         """Encode all images and texts of a data set.
 
         Raises:
-            ValueError: the data set has no images or no texts.
+            ValueError: it is no data set, or has no images or no texts.
         """
+        if not isinstance(dataset, ImageTextDataset):
+            raise ValueError(
+                f"a data set is needed, not the {type(dataset).__name__} {dataset!r}; open it with "
+                "counterfoil.load_dataset"
+            )
         if not len(dataset) or not len(dataset.texts):
             raise ValueError(
                 f"{dataset.name} ({dataset.split_name}) has {len(dataset)} images and "
@@ -746,6 +752,8 @@ class Model:
         if self.processor is None:
             raise ValueError("ready-made vectors have no encoder; give a model folder or name")
         listed = _as_list(items)
+        if not listed:
+            raise ValueError("nothing was given; give captions (str) or pictures, one or more")
         captions = [item for item in listed if isinstance(item, str)]
         pictures = [_open_image(item) for item in listed if not isinstance(item, str)]
         if bool(captions) == bool(pictures):
@@ -804,7 +812,7 @@ class Model:
         return self.encode([Path(item) if isinstance(item, str) else item for item in listed])
 
     def _encode_texts(self, texts: str | Sequence[str]) -> Embeddings:
-        listed = [texts] if isinstance(texts, str) else list(texts)
+        listed = [texts] if isinstance(texts, str | Path | Image.Image) else list(texts)
         if other := [text for text in listed if not isinstance(text, str)]:
             raise ValueError(f"a text is a str, not {type(other[0]).__name__}: {other[0]!r}")
         return self.encode(listed)
@@ -979,6 +987,7 @@ def _model_folder(path: Path) -> Path | None:
         if (folder / CARD).is_file():
             return folder
     if not path.is_dir():
+        _check_path(path)
         return None
     if (inner := encoder_folder(path)) != path:
         return inner
@@ -991,6 +1000,16 @@ def _model_folder(path: Path) -> Path | None:
             f"{open_clip.CONFIG} is there; was its training finished?"
         )
     return path
+
+
+def _check_path(path: Path) -> None:
+    """Refuse what can only be meant as a folder of a model, and is none."""
+    inside = _models_inside(path.parent) if path.parent.is_dir() and path.parent.name else []
+    near = difflib.get_close_matches(str(path), list(map(str, inside)), 1)
+    if near or len(path.parts) > 2 or path.is_absolute():  # else it may be a name on the hub
+        listed = ", ".join(map(str, inside)) or "none"
+        hint = f"did you mean {near[0]}? " if near else "give the folder of a model; "
+        raise ValueError(f"{path} does not exist; {hint}models in {path.parent}: {listed}")
 
 
 def _load_pretrained(name: str) -> Model:

@@ -186,6 +186,24 @@ def test_a_decompression_bomb_is_refused_in_megapixels(tmp_path, monkeypatch):
         open_picture(tmp_path / "x.png")
 
 
+def test_a_jpeg_beyond_the_limit_of_pillow_is_scaled_unless_it_is_progressive(
+    tmp_path, monkeypatch
+):
+    picture = Image.new("RGB", (2000, 1500), (10, 200, 30))
+    picture.save(tmp_path / "x.jpg")
+    picture.save(tmp_path / "progressive.jpg", progressive=True)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000_000)
+    monkeypatch.setattr(images, "LARGEST", 200_000)
+    assert open_picture(tmp_path / "x.jpg").size == (500, 375)
+    with (tmp_path / "x.jpg").open("rb") as file:
+        assert images.decode_picture(file, "x").size == (500, 375)
+    with pytest.raises(ValueError, match=r"progressive\.jpg has more than 2 megapixels"):
+        open_picture(tmp_path / "progressive.jpg")
+    monkeypatch.setattr(images, "LARGEST", 20_000)
+    with pytest.raises(ValueError, match=r"x\.jpg has 2000 x 1500 pixels; at most 20,000"):
+        open_picture(tmp_path / "x.jpg")
+
+
 def test_phone_pictures_name_the_extra_that_reads_them(tmp_path):
     path = tmp_path / "x.heic"
     path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))

@@ -12,6 +12,7 @@ from counterfoil.cli.options import (
     DataArgument,
     data_options,
     example,
+    open_images,
     refuse,
     refuse_without,
 )
@@ -77,7 +78,7 @@ def audit(
         ensure_absent(folder / name, "a new folder with --output")
     distributed.init()
     source = data.source()
-    dataset, corrections = source.open(), data.corrections or corrections_beside(data.data)
+    dataset, corrections = open_images(source), data.corrections or corrections_beside(data.data)
     earlier = read_corrections(corrections) if corrections is not None else ()
     names = tuple(model or ())
     models = [load_model(name) for name in names]

@@ -14,6 +14,7 @@ from counterfoil.cli.options import (
     Images,
     data_options,
     example,
+    open_images,
     refuse,
 )
 
@@ -30,12 +31,8 @@ def check(
     """Describe a data set; exit with code 2 and the reasons if it cannot be trained on."""
     from counterfoil.core.console import console, output
     from counterfoil.data.checks import check_dataset
-    from counterfoil.data.readers.folder import is_image_folder, read_image_folder
 
-    folder = Path(data.data)
-    bare = is_image_folder(folder) and data.features is None and data.images is None
-    dataset = read_image_folder(folder) if bare else data.source().open()
-    findings = check_dataset(dataset, quick=quick)
+    findings = check_dataset(open_images(data.source()), quick=quick)
     console().print(findings)
     for error in findings.unreadable:
         output(f"unreadable: {error}")

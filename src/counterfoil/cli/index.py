@@ -15,6 +15,7 @@ from counterfoil.cli.options import (
     Images,
     Split,
     example,
+    open_images,
     refuse,
     refuse_without,
 )
@@ -230,33 +231,10 @@ def _describe(folder: Path) -> None:
 
 
 def _dataset(source: DataSource, split: str, prefix: str) -> ImageTextDataset:
-    """The data set; a folder of images needs no captions."""
-    from counterfoil.data.readers.folder import is_image_folder
     from counterfoil.search.changes import with_id_prefix
 
-    bare = split == "all" and is_image_folder(Path(source.data))
-    dataset = _image_folder(source) if bare else source.split(split)
+    dataset = open_images(source, split)
     return with_id_prefix(dataset, prefix) if prefix else dataset
-
-
-def _image_folder(source: DataSource) -> ImageTextDataset:
-    """A folder of images without captions, and without images that an audit dropped."""
-    from counterfoil.core.console import output
-    from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
-    from counterfoil.data.readers.folder import read_image_folder
-
-    folder, corrections = Path(source.data), source.decisions or corrections_beside(source.data)
-    if source.features is not None or source.images is not None:
-        raise ValueError(
-            f"{folder} holds pictures alone; --features and --images are read only with captions, "
-            "leave them out"
-        )
-    dataset = source.readable(read_image_folder(folder))
-    if corrections is None:
-        return dataset
-    dataset = apply_corrections(dataset, read_corrections(Path(corrections)))
-    output(f"{dataset.name}, as decided: {dataset.corrections}")
-    return dataset
 
 
 def _counts(update: IndexUpdate) -> str:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
@@ -20,6 +21,7 @@ import typer
 
 if TYPE_CHECKING:
     from counterfoil.core.config import Config
+    from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.data.phrases import PhraseParser
     from counterfoil.pipelines.run import DataSource
 
@@ -152,6 +154,34 @@ class DataArgument:
     def source(self) -> DataSource:
         """The data."""
         return DataOptions(self.data, self.features, self.images, self.corrections).source()
+
+
+def open_images(source: DataSource, split: str = "all") -> ImageTextDataset:
+    """A split of the data; all of a folder of images needs no captions.
+
+    Images that an audit dropped are left out.
+
+    Raises:
+        ValueError: there is no data set, or a folder of images with features or other images.
+    """
+    from counterfoil.core.console import output
+    from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
+    from counterfoil.data.readers.folder import is_image_folder, read_image_folder
+
+    folder, corrections = Path(source.data), source.decisions or corrections_beside(source.data)
+    if split != "all" or not is_image_folder(folder):
+        return source.split(split)
+    if source.features is not None or source.images is not None:
+        raise ValueError(
+            f"{folder} holds pictures alone; --features and --images are read only with captions, "
+            "leave them out"
+        )
+    dataset = source.readable(read_image_folder(folder))
+    if corrections is None:
+        return dataset
+    dataset = apply_corrections(dataset, read_corrections(Path(corrections)))
+    output(f"{dataset.name}, as decided: {dataset.corrections}")
+    return dataset
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -303,6 +333,7 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     if arguments is None and threading.current_thread() is threading.main_thread():
         # what cleans up after an error does so after SIGTERM too; trainings handle it themselves
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    warnings.filterwarnings("ignore", "Corrupt EXIF data")  # such a block is ignored
     words = current_spelling(command, sys.argv[1:] if arguments is None else arguments)
     try:
         code = command.main(words, prog_name="counterfoil", standalone_mode=False)

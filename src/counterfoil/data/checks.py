@@ -52,8 +52,10 @@ class Duplicates:
         return len(set(self.splits)) > 1
 
     def __str__(self) -> str:
-        named = [f"{name} ({split})" for name, split in zip(self.names, self.splits)]
-        return " and ".join(named[:3])
+        pairs = list(zip(self.names, self.splits, strict=True))
+        if self.across:  # one of each split
+            pairs = [pairs[self.splits.index(split)] for split in dict.fromkeys(self.splits)]
+        return " and ".join(f"{name} ({split})" for name, split in pairs[:3])
 
 
 @final
@@ -273,7 +275,14 @@ def _describe_images(dataset: ImageTextDataset) -> str:
 def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
     """Reasons why the data set cannot be trained on."""
     train = next((split for split in report.splits if split.name == "train"), None)
-    if train is None:
+    if not dataset.texts:
+        yield (
+            "there are no captions to learn from; `counterfoil index` and `counterfoil audit` read "
+            "pictures alone"
+        )
+    elif len(dataset) == 1:
+        yield "one image cannot be learned from; a second one is needed as its negative"
+    elif train is None:
         names = ", ".join(split.name for split in report.splits) or "none"
         yield f"there is no train split to learn from; the splits are: {names}"
     elif not train.texts:

@@ -193,6 +193,11 @@ def _decode(file: Path | BinaryIO, name: str, longest: int | None) -> Image.Imag
         except ValueError as error:
             return str(error)
         opened = Image.open(file)
+    except Image.DecompressionBombError:
+        large = _baseline_jpeg(file)
+        if large is None:
+            raise
+        opened = large
     with opened as picture:
         if picture.format == "EPS":
             return "is PostScript, which only a program could draw; convert it to PNG"
@@ -214,6 +219,23 @@ def _decode(file: Path | BinaryIO, name: str, longest: int | None) -> Image.Imag
         f"has {width} x {height} pixels; at most {LARGEST:,} are read, JPEG files excepted; scale "
         "it down"
     )
+
+
+def _baseline_jpeg(file: Path | BinaryIO) -> JpegImageFile | None:
+    """Open a JPEG without Pillow's limit, which does not know that it is scaled while decoded.
+
+    None for other formats, and for a progressive JPEG, whose decoder holds all of it in memory.
+    """
+    if not isinstance(file, Path):
+        file.seek(0)
+    try:
+        picture = JpegImageFile(file)
+    except SyntaxError:  # as Pillow says that a file is of another format
+        return None
+    if "progressive" not in picture.info:
+        return picture
+    picture.close()
+    return None
 
 
 # Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.

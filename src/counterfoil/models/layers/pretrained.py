@@ -62,6 +62,8 @@ def picture_format(name: str) -> PictureFormat:
             name, local_files_only=Path(name).is_dir()
         )
     except Exception as error:  # libraries raise anything at damaged files
+        if not Path(name).is_dir():
+            config_of(name)  # raises, if there is no such model
         raise ValueError(
             f"{name} does not say how its pictures are prepared: it has no preprocessor_config.json"
         ) from error
