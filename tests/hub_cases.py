@@ -136,7 +136,7 @@ def detr(folder: Path) -> str:
     return _saved(_varied(transformers.DetrForObjectDetection(config)), folder)
 
 
-def rt_detr(folder: Path) -> str:
+def rt_detr(folder: Path, queries: int = 12) -> str:
     """An RT-DETR (sigmoids) and its processor, which squeezes images to squares."""
     torch.manual_seed(0)
     backbone = transformers.RTDetrResNetConfig(
@@ -151,7 +151,7 @@ def rt_detr(folder: Path) -> str:
         encoder_hidden_dim=16,
         encoder_in_channels=[8, 8, 8],
         decoder_in_channels=[16, 16, 16],
-        **DETECTOR,
+        **DETECTOR | {"num_queries": queries},
     )
     sizes = {"height": 64, "width": 64}
     processor(folder, image_processor_type="RTDetrImageProcessor", size=sizes)
