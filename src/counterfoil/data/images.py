@@ -171,6 +171,9 @@ def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = No
     except Image.DecompressionBombError:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
         raise ValueError(f"{name} has more than {most:.0f} megapixels; scale it down") from None
+    except UnidentifiedImageError as error:  # its message names the file once more
+        reason = "it is of no format of images that is known here"
+        raise ValueError(f"{name} cannot be read as a picture: {reason}") from error
     except Exception as error:  # decoders raise anything at damaged bytes
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{name} cannot be read as a picture: {reason}") from error
