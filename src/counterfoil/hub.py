@@ -7,6 +7,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,6 +51,7 @@ from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
 from counterfoil.report.page import TableBlock
 from counterfoil.report.tables import terminal_table
+from counterfoil.training.config import TrainConfig
 from counterfoil.training.interpolation import (
     ALPHAS,
     best_alpha,
@@ -248,6 +250,7 @@ def model_card(
         f"counterfoil {card.version}.\n",
         _usage(processor, name),
         _results(card, measured),
+        *_training(card),
         _origin(card, base),
         f"## Limits\n\n{LIMITS}",
         "## Licence\n\nNone is stated: state one here before sharing the model, and as `license:` "
@@ -323,6 +326,80 @@ def _origin(card: SavedModelCard, base: str | None) -> str:
     return f"{head}\nThe call that builds it:\n\n```json\n{call}\n```\n"
 
 
+def _training(card: SavedModelCard) -> list[str]:
+    """Data, losses, negatives, settings and versions of the training; [] where none are known."""
+    record = card.provenance.get("training")
+    if not isinstance(record, dict):
+        return []
+    splits = [
+        (name, f"{split['images']:,}", f"{split['captions']:,}")
+        for name, split in sorted(record["splits"].items(), reverse=True)  # train first
+    ]
+    parts = ["## Training", _table(("split", "images", "captions"), splits, right=2)]
+    if corrections := record.get("corrections"):
+        parts.append(f"Corrections of the data: {corrections}.")
+    papers = dict.fromkeys(paper for loss in record["losses"] for paper in loss["papers"])
+    if record["losses"]:
+        losses = [
+            (
+                loss["name"],
+                loss["loss"],
+                f"{loss['weight']:g}",
+                ", ".join(f"{key} {value}" for key, value in loss["settings"].items()),
+                ", ".join(f"[{_arxiv(paper)}]({paper})" for paper in loss["papers"]),
+            )
+            for loss in record["losses"]
+        ]
+        parts += ["### Losses", _table(("term", "loss", "weight", "settings", "papers"), losses)]
+    if mined := record.get("negatives"):
+        facts = {
+            "mined with": "; ".join(f"`{model}`" for model in mined["models"]),
+            "texts of an image, at most": f"{mined['texts_per_image']:,}",
+            "images of a text, at most": f"{mined['images_per_text']:,}",
+            "filters against true pairs": "; ".join(mined["filters"]) or "none but the true pairs",
+            "drawn by": f"`{mined['sampling']}`" if "sampling" in mined else "",
+            "fingerprint of their data": f"`{mined['fingerprint']}`",
+        }
+        rows = [row for row in facts.items() if row[1]]
+        parts += ["### Hard negatives", _table(("", ""), rows)]
+    usual = {field.name: field.default for field in fields(TrainConfig)}
+    settings = record["settings"]
+    other = {k: v for k, v in settings.items() if v not in (usual.get(k), repr(usual.get(k)))}
+    hidden = "\n".join(f"- {key}: `{value}`" for key, value in settings.items())
+    versions = "\n".join(f"- {name}: {number}" for name, number in record["versions"].items())
+    parts += [
+        "### Hyperparameters",
+        f"{record['steps']:,} optimiser steps. Settings that are not the default:",
+        "\n".join(f"- {key}: `{value}`" for key, value in other.items()) or "- none",
+        f"<details><summary>All settings</summary>\n\n{hidden}\n\n</details>",
+        "### Versions",
+        versions,
+        *(["## Citation", _bibtex(list(papers))] if papers else []),
+    ]
+    return ["\n\n".join(parts) + "\n"]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: int = 0) -> str:
+    """A Markdown table, whose last columns are aligned to the right."""
+    ruler = ["---"] * (len(head) - right) + ["---:"] * right
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ruler, *rows))
+
+
+def _arxiv(paper: str) -> str:
+    return f"arXiv:{paper.rpartition('/')[2]}"
+
+
+def _bibtex(papers: Sequence[str]) -> str:
+    """Entries of arXiv papers; authors and titles are behind their addresses."""
+    entries = [
+        f"@misc{{{number},\n  eprint = {{{number}}},\n  archivePrefix = {{arXiv}},\n"
+        f"  url = {{{paper}}}\n}}"
+        for paper in papers
+        for number in [paper.rpartition("/")[2]]
+    ]
+    return "```bibtex\n" + "\n".join(entries) + "\n```"
+
+
 def _base_model(card: SavedModelCard) -> str | None:
     """The name on the hub of the pretrained pair of encoders that a model began from."""
     spec: Config[Any] = card.model
@@ -348,7 +425,6 @@ def _without_configs(value: Any) -> Any:
 
 
 NEGATIVES = {"image-to-text": ("image_id", "text_ids"), "text-to-image": ("text_id", "image_ids")}
-_FOLDERS = re.compile(r"(?<=['\"])/(?:[^'\"]*/)?(?=[^'\"/]+['\"])")  # of a path in a call
 JUDGED = "judged.parquet"
 _NEEDS_ARROW = 'negatives on the hub need pyarrow: pip install "counterfoil[hf]"'
 
@@ -461,7 +537,7 @@ def _write_negatives(negatives: HardNegatives, folder: Path, name: str, judge: s
     _write_lists(folder / "image-to-text.parquet", *ids, lists.texts, lists.text_scores)
     _write_lists(folder / "text-to-image.parquet", *ids[::-1], lists.images, lists.image_scores)
     sources, proposing = (
-        tuple(m.model_copy(update={"matcher": _FOLDERS.sub("", m.matcher)}) for m in models)
+        tuple(model.shared() for model in models)
         for models in (store.manifest.sources, store.manifest.proposing)
     )
     manifest = store.manifest.model_copy(update={"sources": sources, "proposing": proposing})

@@ -332,3 +332,36 @@ def test_the_folder_of_a_whole_sentence_transformer_is_a_host(tmp_path):
     modules = [{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
     (inner / "modules.json").write_text(json.dumps(modules))
     assert len(load_model(inner).encode(["a dog"])) == 1
+
+
+def test_the_card_tells_data_losses_negatives_settings_and_versions(finished, tmp_path):
+    Model.from_pretrained(finished / "adaptive").save_pretrained(tmp_path / "mine")
+    text = (tmp_path / "mine" / "README.md").read_text()
+    data = load_dataset("scenes:images=36")
+    train, dev = data.split("train"), data.split("dev")
+    for name, split in (("train", train), ("dev", dev)):
+        assert f"| {name} | {len(split)} | {len(split.texts)} |" in text
+    assert text.index("| train |") < text.index("| dev |")
+    assert "| quintuplet | SwitchAfter(SumTripletLoss(AdaptiveQuintuplet)) | 1 |" in text
+    assert "[arXiv:2003.03669](https://arxiv.org/abs/2003.03669)" in text
+    assert "  eprint = {2003.03669}," in text
+    mined = read_json_of(finished / "lists" / "manifest.json")
+    assert f"| texts of an image, at most | {mined['texts_per_image']} |" in text
+    assert f"| fingerprint of their data | `{train.fingerprint}` |" in text
+    assert "| mined with | `VSEPP(" in text
+    steps = read_card(finished / "adaptive" / "model").provenance["training"]["steps"]
+    assert f"{steps} optimiser steps. Settings that are not the default:\n\n- batch: `16`" in text
+    assert f"- torch: {torch.__version__}" in text
+    assert text.index("<details>") < text.index("- precision: `fp32`")
+    assert "precision" not in text[: text.index("<details>")]
+
+
+def read_json_of(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_the_card_of_an_online_training_has_no_lists(finished, tmp_path):
+    Model.from_pretrained(finished / "online").save_pretrained(tmp_path / "mine")
+    text = (tmp_path / "mine" / "README.md").read_text()
+    assert "### Hyperparameters" in text
+    assert "### Hard negatives" not in text

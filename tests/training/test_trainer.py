@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -131,6 +132,31 @@ def test_negatives_as_a_folder_lists_or_a_store_are_the_same(tmp_path: Path) -> 
         for n, form in enumerate(forms)
     ]
     assert all(same_weights(model, models[0]) for model in models)
+
+
+def test_the_record_has_data_losses_settings_and_negatives_that_have_a_manifest(
+    tmp_path: Path,
+) -> None:
+    mined().save(tmp_path / "negatives")
+    described = []
+    for n, form in enumerate((mined(), str(tmp_path / "negatives"), mined().lists)):
+        tuned = trainer(tmp_path / str(n), negatives=form, epochs=1, dev=None).train()
+        assert tuned.card is not None
+        record = tuned.card.provenance["training"]
+        described.append(record.get("negatives"))
+    train = data().split("train")
+    assert record["splits"] == {"train": {"images": len(train), "captions": len(train.texts)}}
+    assert record["steps"] == math.ceil(len(train.texts) / 30)
+    (loss,) = record["losses"]
+    assert loss["loss"].startswith("AdaptiveQuintuplet")
+    assert loss["papers"] == ["https://arxiv.org/abs/2003.03669"]
+    assert record["settings"]["batch"] == 30
+    assert record["versions"]["torch"] == torch.__version__
+    manifest = mined().manifest
+    assert described[0]["texts_per_image"] == manifest.texts_per_image
+    assert described[0]["fingerprint"] == train.fingerprint
+    assert described[0] == described[1]
+    assert described[2] is None
 
 
 def test_a_weighted_sum_without_negatives(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -280,6 +281,9 @@ def _without_loading(value: object) -> object:
     return value
 
 
+_FOLDERS = re.compile(r"(?<=['\"])/(?:[^'\"]*/)?(?=[^'\"/]+['\"])")  # of a path in a call
+
+
 @final
 class ModelSource(BaseModel):
     """A model whose scores made mined lists or teachers' targets."""
@@ -289,6 +293,10 @@ class ModelSource(BaseModel):
     spec: str = ""  # digest of that call
     checkpoint: str = ""  # digest of the weights
     identity: str = ""  # digest of all that its scores depend on; "" if it was not recorded
+
+    def shared(self) -> ModelSource:
+        """The model without the folders in its call, which mean nothing on another machine."""
+        return self.model_copy(update={"matcher": _FOLDERS.sub("", self.matcher)})
 
     def same(self, other: ModelSource) -> bool:
         """Return True if both are one model; by its weights where an identity was not recorded."""

@@ -69,6 +69,7 @@ from counterfoil.training.checkpoint import (
 )
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig, WeightAverage
 from counterfoil.training.logging import MetricsLog, check_trackers
+from counterfoil.training.record import training_record
 from counterfoil.training.remine import RemineConfig, Reminer, check_remine
 from counterfoil.training.step import (
     B,
@@ -511,7 +512,7 @@ class Trainer:
         self.objective = (
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})
         )
-        self.lists = _open_lists(negatives, train)
+        self.lists, self._negatives = _open_lists(negatives, train), negatives
         self.batch_lists, self.batch_mining = _open_lists(mined_batches, train), batch_mining
         _check_needs(self.objective, self.lists)
         if distill < 0:
@@ -624,6 +625,15 @@ class Trainer:
             "seed": self.config.seed,
             "epochs": result.epochs,
             "best_epoch": result.best.epoch if result.best else result.epochs,
+            "training": training_record(
+                self.config,
+                train=self.train_set,
+                dev=self.dev,
+                steps=result.steps,
+                objective=self.objective,
+                negatives=self._negatives,
+                sampling=self.sampling if self.lists else None,
+            ),
         }
         metrics = result.best.dev if result.best else {}
         card = SavedModelCard(model=spec, provenance=provenance, metrics=metrics)

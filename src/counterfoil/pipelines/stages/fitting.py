@@ -28,6 +28,7 @@ from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
 from counterfoil.pipelines.state import RunContext, RunStopped
 from counterfoil.training.callbacks import IMAGES, DevMetrics, dev_sample_note
 from counterfoil.training.config import TrainConfig
+from counterfoil.training.record import training_record
 from counterfoil.training.trainer import TrainResult, dev_figures, merge_lora
 
 DEV_SAMPLE_SEED = 0  # the same for all trainings, so that their dev figures compare
@@ -57,6 +58,10 @@ class ModelStage(Stage):
 
     def digest_content(self) -> dict[str, Any]:
         return {"plan": self.plan.numbers(), **weights_content("start", self.start)}
+
+    def training_details(self, context: RunContext) -> dict[str, Any]:
+        """Further arguments of `training_record`: the loss and the negatives, where there are."""
+        return {}
 
     @property
     def initial_models(self) -> tuple[str, ...]:
@@ -244,6 +249,13 @@ def _provenance(context: RunContext, stage: ModelStage, fitted: TrainResult) -> 
         "seed": stage.plan.seed,
         "epochs": fitted.epochs,
         "best_epoch": fitted.best.epoch if fitted.best else fitted.epochs,
+        "training": training_record(
+            stage.plan,
+            train=context.train,
+            dev=context.dev,
+            steps=fitted.steps,
+            **stage.training_details(context),
+        ),
     }
 
 

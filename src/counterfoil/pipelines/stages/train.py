@@ -132,6 +132,11 @@ class Train(ModelStage):
                 "stage with negatives and let refresh.every be 0, or offer random ones"
             )
 
+    def training_details(self, context: RunContext) -> dict[str, Any]:
+        lists = context.place(self.negatives) if self.negatives else None
+        details = {"objective": self.objective.build(), "negatives": lists}
+        return details | ({"sampling": self.draw} if lists else {})
+
     @property
     def screens_lists(self) -> bool:
         """True if mined lists are offered to its proposer, and not drawn from."""
