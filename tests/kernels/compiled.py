@@ -22,8 +22,11 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from counterfoil import gpu
+from counterfoil.core.types import Embeddings
 from counterfoil.kernels import attention_scores, max_sim, top_k
 from counterfoil.losses.tiled import tiled_info_nce
+from counterfoil.models.layers.cross_attention import CrossAttention
+from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
 
 TYPES = {
     torch.float32: "*fp32",
@@ -95,6 +98,14 @@ def best(dtype: torch.dtype) -> None:
     top_k(torch.zeros(256, 512, dtype=dtype), torch.zeros(512, 512, dtype=dtype), 10)
 
 
+@torch.no_grad()
+def both(dtype: torch.dtype) -> None:
+    heads = tuple(CrossAttention(way, "clipped_l2norm", 20.0, "prob") for way in ("t2i", "i2t"))
+    sides = (torch.zeros(40, length, 1024, dtype=dtype) for length in (36, 14))
+    images, texts = (Embeddings(x, torch.ones(x.shape[:2], dtype=torch.bool)) for x in sides)
+    kernel_scores(images, texts, heads, QueryPooling("Mean"))
+
+
 LSE = {"pooling": "LogSumExp"}
 CALLS = {
     "scan t2i": partial(scores, attention_scores, 36, 14, 1024, torch.bfloat16, **LSE),
@@ -104,6 +115,7 @@ CALLS = {
     "bfan": partial(
         scores, attention_scores, 36, 14, 1024, torch.bfloat16, focus="prob", sharpness=20.0
     ),
+    "bfan, both directions": partial(both, torch.bfloat16),
     "scan in float32": partial(scores, attention_scores, 36, 14, 1024, torch.float32),
     "chan": partial(scores, max_sim, 36, 14, 1024, torch.bfloat16, **LSE),
     "late interaction": partial(scores, max_sim, 729, 24, 128, torch.float16, pooling="Sum"),

@@ -49,5 +49,7 @@ def test_registers(kernels):
         pytest.skip("triton brings no cuobjdump")
     for kernel in kernels:
         assert kernel["stack"] <= SPILLED, kernel
-        fast = kernel["kernel"].endswith("_forward") and "float32" not in kernel["call"]
+        # exact float32, and two attentions in a program, spill a little
+        fast = not any(word in kernel["call"] for word in ("float32", "both"))
+        fast = fast and kernel["kernel"].endswith("_forward")
         assert not (fast and kernel["target"] == 90 and kernel["stack"]), kernel

@@ -167,6 +167,28 @@ def test_models_score_with_kernels(case, monkeypatch):
     torch.testing.assert_close(got[1], expected[1], rtol=1e-4, atol=near)
 
 
+@pytest.mark.parametrize("name", ["bfan", "bfan-prob", "bfan-pixels"])
+def test_bfan_scores_both_directions_from_one_product(name, monkeypatch):
+    case, rng = next(c for c in FUSED if c.name == name), torch.Generator().manual_seed(0)
+    model = case.build()
+    launched: list[object] = []
+    launch = attention_kernel.launch
+
+    def counted(kernel: object, *arguments: object, **constants: object) -> None:
+        launched.append(kernel)
+        launch(kernel, *arguments, **constants)
+
+    monkeypatch.setattr(attention_kernel, "launch", counted)
+    with torch.no_grad():
+        images = model.encode_images(case.images(9, rng))
+        texts = model.encode_texts(case.texts(10, rng))
+        expected = model.score_matrix(images, texts)
+        with kernels.use("always"):
+            scores = model.score_matrix(images, texts)
+    assert len(launched) == 1
+    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=2e-6)
+
+
 def test_autocast_chooses_the_precision_of_products():
     case = next(case for case in FUSED if case.name == "scan-t2i")
     model, rng = case.build(), torch.Generator().manual_seed(0)

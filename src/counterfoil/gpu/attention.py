@@ -10,7 +10,8 @@ formulas and names these are. A program has the affinities of some queries with 
         length    +---------+---------+----
 
 and Gram matrices as one matrix (columns, columns), zero between different contexts, so that G p of
-all of them is one product.
+all of them is one product. BFAN attends in both directions: without a gradient, the program then
+attends once more, in the transposed tile.
 
 The gradient computes a tile again, takes the closed-form derivative of its affinities, and writes
 that to a buffer of `BUFFER` numbers at most; two ordinary matrix products then give the gradients
@@ -93,6 +94,7 @@ def attention_scores(
     squares: Tensor,
     grams: Tensor,
     settings: AttentionSettings,
+    back: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Score every query with every context.
 
@@ -104,6 +106,9 @@ def attention_scores(
         squares: (Q, L) float32, squared lengths of the queries.
         grams: (C, R, R) float32, symmetric, inner products of each context's vectors.
         settings: of the attention.
+        back: (C, R) squared lengths of the contexts and (Q, L, L) Gram matrices of the queries;
+            when given, the scores of contexts that attend to queries are added, from the same
+            product and without gradient.
 
     Returns:
         (Q, C) float32 scores, differentiable by vectors, squares and Gram matrices.
@@ -115,8 +120,13 @@ def attention_scores(
         square = squares[rows, :length]
         for columns, y, y_mask in by_length(contexts, context_mask):
             gram = grams[columns, : y.shape[1], : y.shape[1]]
+            inputs = x, y, x_mask, y_mask, square, gram
             places.append((rows.unsqueeze(1), columns))
-            scores.append(apply(x, y, x_mask, y_mask, square, gram, settings))
+            if back is None:
+                scores.append(apply(*inputs, settings))
+            else:
+                own = back[0][columns, : y.shape[1]], back[1][rows, :length, :length]
+                scores.append(_scores(*inputs, settings, own))
     if len(scores) == 1:
         return scores[0]
     out = scores[0].new_empty(len(queries), len(contexts))
@@ -155,6 +165,32 @@ class _Tile:
         }
 
 
+def _scores(
+    x: Tensor,
+    y: Tensor,
+    x_mask: Tensor,
+    y_mask: Tensor,
+    square: Tensor,
+    gram: Tensor,
+    settings: AttentionSettings,
+    back: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Launch the forward kernel."""
+    (nq, lq, width), (nc, lc, _) = x.shape, y.shape
+    masks = x_mask.to(torch.uint8), y_mask.to(torch.uint8)
+    out = x.new_empty(nq, nc, dtype=torch.float32)
+    tile = _Tile.of(x, y, CELLS)
+    # without `back` these are not read
+    back_square, back_gram = back or (square, gram)
+    launch(
+        _forward, (tiles(nq, tile.items) * tiles(nc, tile.contexts),), x, y, *masks,
+        square.contiguous(), gram.contiguous(), back_square.contiguous(), back_gram.contiguous(),
+        out, nq, nc, lq, lc, width, **settings.arguments(), **tile.arguments(),
+        **dot_settings(x), both=back is not None,
+    )  # fmt: skip
+    return out
+
+
 @final
 class _Attention(torch.autograd.Function):
     """Scores (Q, C); see `attention_scores`."""
@@ -170,24 +206,16 @@ class _Attention(torch.autograd.Function):
         gram: Tensor,
         settings: AttentionSettings,
     ) -> Tensor:
-        (nq, lq, width), (nc, lc, _) = x.shape, y.shape
-        square, gram = square.contiguous(), gram.contiguous()
-        masks = x_mask.to(torch.uint8), y_mask.to(torch.uint8)
-        out = x.new_empty(nq, nc, dtype=torch.float32)
-        tile = _Tile.of(x, y, CELLS)
-        grid = tiles(nq, tile.items), tiles(nc, tile.contexts)
-        launch(
-            _forward, grid, x, y, *masks, square, gram, out, nq, nc, lq, lc, width,
-            **settings.arguments(), **tile.arguments(), **dot_settings(x),
-        )  # fmt: skip
         ctx.settings = settings
-        ctx.save_for_backward(x, y, *masks, square, gram)
-        return out
+        ctx.save_for_backward(x, y, x_mask, y_mask, square, gram)
+        return _scores(x, y, x_mask, y_mask, square, gram, settings)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y, x_mask, y_mask, square, gram = ctx.saved_tensors
+        x_mask, y_mask = x_mask.to(torch.uint8), y_mask.to(torch.uint8)
+        square, gram = square.contiguous(), gram.contiguous()
         (nq, lq, width), (nc, lc, _) = x.shape, y.shape
         tile = _Tile.of(x, y, CELLS // 2)
         # derivatives of affinities are stored in the dtype of the vectors, as parts of the largest
@@ -293,23 +321,24 @@ def _attend(  # type: ignore[no-untyped-def]
 
 @jit
 def _forward(  # type: ignore[no-untyped-def]
-    x, y, x_mask, y_mask, square, gram, out, nq, nc, lq, lc, width, attention, sharpness, scale,
+    x, y, x_mask, y_mask, square, gram, back_square, back_gram, out,
+    nq, nc, lq, lc, width, attention, sharpness, scale,
     raw_norm: tl.constexpr, focus: tl.constexpr, pooling: tl.constexpr, shift: tl.constexpr,
     items: tl.constexpr, length: tl.constexpr, contexts: tl.constexpr,
     context_length: tl.constexpr, block_k: tl.constexpr, precision: tl.constexpr,
-    inner: tl.constexpr, exact: tl.constexpr,
+    inner: tl.constexpr, exact: tl.constexpr, both: tl.constexpr,
 ):  # fmt: skip
     """One program: the scores of one tile."""
     rows: tl.constexpr = items * length
     columns: tl.constexpr = contexts * context_length
     # programs that run together share queries and contexts in the cache
-    a, b = tl.swizzle2d(
-        tl.program_id(0), tl.program_id(1), tl.num_programs(0), tl.num_programs(1), 8
-    )
+    number, wide = tl.program_id(0), tl.cdiv(nc, contexts)
+    a, b = tl.swizzle2d(number // wide, number % wide, tl.cdiv(nq, items), wide, 8)
     m, n = tl.arange(0, rows), tl.arange(0, columns)
     q, c = a * items + m // length, b * contexts + n // context_length
+    i, r = m % length, n % context_length
     s, x_ok, y_ok, squares, g = _tile(
-        x, y, x_mask, y_mask, square, gram, q, m % length, c, n % context_length, nq, nc, lq, lc,
+        x, y, x_mask, y_mask, square, gram, q, i, c, r, nq, nc, lq, lc,
         width, rows, columns, block_k, precision, exact,
     )  # fmt: skip
     v, inverse, p, gp, dot, norm, root, large = _attend(
@@ -318,6 +347,19 @@ def _forward(  # type: ignore[no-untyped-def]
     )  # fmt: skip
     cosine = tl.reshape(dot * root, (items, length, contexts))
     score, share = pool(cosine, tl.reshape(x_ok, (items, length, 1)), pooling, sharpness, scale)
+    if both:  # the same of the transposed tile: columns attend to rows
+        x_row, y_row = q.to(tl.int64) * lq + i, c.to(tl.int64) * lc + r
+        squares = tl.load(back_square + y_row, y_ok, other=0.0)
+        same = (q[:, None] == q[None, :]) & x_ok[:, None] & x_ok[None, :]
+        g = tl.load(back_gram + x_row[:, None] * lq + i[None, :], same, other=0.0)
+        v, inverse, p, gp, dot, norm, root, large = _attend(
+            tl.trans(s), y_ok, x_ok, squares, g, attention, raw_norm, focus, shift, inner, exact,
+            contexts, context_length, items, length,
+        )  # fmt: skip
+        cosine = tl.reshape(dot * root, (contexts, context_length, items))
+        real = tl.reshape(y_ok, (contexts, context_length, 1))
+        reverse, share = pool(cosine, real, pooling, sharpness, scale)
+        score += tl.trans(reverse)
     query, context = a * items + tl.arange(0, items), b * contexts + tl.arange(0, contexts)
     at = out + query.to(tl.int64)[:, None] * nc + context[None, :]
     tl.store(at, score, (query < nq)[:, None] & (context < nc)[None, :])

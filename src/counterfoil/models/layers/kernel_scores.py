@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -63,8 +63,24 @@ def kernel_scores(
     words = texts.mask.any(1)
     if not bool(words.all()):
         raise no_words(int(words.logical_not().nonzero()[0]))
+    if _one_product(heads) and not _needs_gradient(images, texts):
+        return _head_scores(images, texts, heads[0], pooling, dtype, both=True)
     scores = [_head_scores(images, texts, head, pooling, dtype) for head in heads]
     return torch.stack(scores).sum(0)
+
+
+def _one_product(heads: tuple[AttentionHead, ...]) -> bool:
+    """Return whether two heads differ in their direction only, as BFAN's."""
+    match heads:
+        case (CrossAttention() as one, CrossAttention() as other):
+            return one.direction != other.direction and (
+                replace(one, direction=other.direction) == other
+            )
+    return False
+
+
+def _needs_gradient(*sides: Embeddings) -> bool:
+    return torch.is_grad_enabled() and any(side.tokens.requires_grad for side in sides)
 
 
 def _fits(images: Embeddings, texts: Embeddings, head: AttentionHead) -> bool:
@@ -82,9 +98,11 @@ def _head_scores(
     head: AttentionHead,
     pooling: QueryPooling,
     dtype: torch.dtype,
+    both: bool = False,
 ) -> Tensor:
+    """Return the scores of one head; with `both`, also of the one in the other direction."""
     queries, contexts = (texts, images) if head.direction == "t2i" else (images, texts)
-    queries = prepare_context(queries, gram=False)
+    queries = prepare_context(queries, gram=both)
     contexts = prepare_context(contexts, gram=head.grams)
     with torch.autocast(queries.tokens.device.type, enabled=False):
         x, y = queries.tokens.to(dtype), contexts.tokens.to(dtype)
@@ -100,7 +118,11 @@ def _head_scores(
             settings = AttentionSettings(
                 head.raw_norm, float(head.sharpness), head.focus, kind, sharpness, scale
             )
-            scores = attention_scores(x, y, *masks, squares, contexts.gram, settings)
+            back = None
+            if both:
+                assert queries.gram is not None
+                back = squared_lengths(contexts), queries.gram
+            scores = attention_scores(x, y, *masks, squares, contexts.gram, settings, back)
         else:
             from counterfoil.gpu.max_sim import max_sim
 
