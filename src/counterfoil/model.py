@@ -218,15 +218,27 @@ def _check_calls(spec: Config[Any], path: Path) -> None:
 def _with_own_files(call: Config[Any], folder: Path) -> Config[Any]:
     """The call whose parts read their files in the model folder, wherever they came from."""
     inner: dict[str, Any] = {
-        name: _with_own_files(value, folder)
+        name: _parts_with_own_files(value, folder)
         for name, value in call.arguments.items()
-        if isinstance(value, Config)
+        if isinstance(value, Config | Mapping | tuple | list)
     }
     if own := getattr(call.make, OWN_FILES, None):
         if not (folder / own).is_dir():
             raise ValueError(f"{folder / own} is missing; the model of {folder / CARD} reads it")
         inner["name"] = str(folder / own)
     return call.replace(**inner) if inner else call
+
+
+def _parts_with_own_files(value: Any, folder: Path) -> Any:
+    """The same of all calls in an argument, also in lists and mappings."""
+    match value:
+        case Config():
+            return _with_own_files(value, folder)
+        case Mapping():
+            return {key: _parts_with_own_files(inner, folder) for key, inner in value.items()}
+        case tuple() | list():
+            return type(value)(_parts_with_own_files(inner, folder) for inner in value)
+    return value
 
 
 def _check_sources(call: Config[Any], path: Path) -> None:

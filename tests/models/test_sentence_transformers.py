@@ -146,6 +146,14 @@ def test_code_of_others_is_refused(folders, tmp_path):
     path.write_text(json.dumps(plain))
     with pytest.raises(ValueError, match="cannot be loaded as a SentenceTransformer"):
         load_model(tmp_path / "other")
+    path.write_text((folders["clip"] / "modules.json").read_text())
+    arguments = tmp_path / "other" / "sentence_bert_config.json"
+    before = arguments.read_text() if arguments.is_file() else "{}"
+    for setting in ({"attn_implementation": "evil/kernel"}, {"allow_all_kernels": True}):
+        arguments.write_text(json.dumps({**json.loads(before), "model_args": setting}))
+        with pytest.raises(ValueError, match="which would run code from elsewhere; the model is"):
+            load_model(tmp_path / "other")
+    arguments.write_text(before)
     settings = tmp_path / "other" / "config_sentence_transformers.json"
     settings.write_text(json.dumps({"model_type": "SparseEncoder"}))
     with pytest.raises(ValueError, match="is a SparseEncoder of sentence-transformers; give a Sen"):

@@ -84,6 +84,12 @@ CARDS: dict[str, tuple[dict[str, Any], str]] = {  # changes of the model's call;
     "a network of timm from a folder": (
         image(call="TimmModel", name="local-dir:/etc", pretrained=False), ELSEWHERE,
     ),
+    "an embedder on the hub, in a list": (
+        image(call="FILIP", image=[{"call": "DenseEmbedder", "name": REPOSITORY}]), "is missing",
+    ),
+    "an embedder on the hub, in a mapping": (
+        {"image": {"one": {"call": "DenseEmbedder", "name": REPOSITORY}}}, "is missing",
+    ),
     "weights of timm": (image(call="TimmModel", name="resnet18"), ELSEWHERE),
     "code of a repository": (
         text(
