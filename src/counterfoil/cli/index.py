@@ -77,6 +77,14 @@ CalibrateWords = Annotated[
     ),
 ]
 
+Hubness = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set whose training split is the bank that corrects hubness: scores of captions "
+        "with images lose what an image or a caption has in common with all."
+    ),
+]
+
 DATA_OPTIONS = (
     "features",
     "images",
@@ -100,6 +108,7 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil index runs/mine trip/ --output my-index/ --add --prefix trip/",
         "counterfoil index --output my-index/ --delete beach.jpg --delete snow.jpg",
         "counterfoil index --output my-index/ --calibrate my-photos/",
+        "counterfoil index --output my-index/ --hubness my-photos/",
         "counterfoil index --output my-index/",
         "counterfoil index openai/clip-vit-base-patch32 my-photos/ --output my-index/ "
         "--backend faiss-hnsw",
@@ -128,6 +137,7 @@ def index(
     calibrate: Calibrate = None,
     words: CalibrateWords = False,
     verify: Verify = False,
+    hubness: Hubness = None,
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""
     refuse_without(context, "calibrate", ("words",))
@@ -139,12 +149,16 @@ def index(
                 else "an index is made of a model and data; name both, as in `counterfoil index "
                 "runs/mine my-photos/ --output my-index/`"
             )
-        needless = DATA_OPTIONS[2 if calibrate else 0 :]  # --features and --images are read with it
+        needless = DATA_OPTIONS[
+            2 if calibrate or hubness else 0 :
+        ]  # --features and --images are read with it
         refuse(context, needless, "with a model and data to make an index of")
         if delete:
             _delete(folder, delete)
         if calibrate is not None:
             _calibrate(folder, DataOptions(calibrate, features, images).source(), words)
+        if hubness is not None:
+            _correct_hubness(folder, DataOptions(hubness, features, images).source())
         if verify:
             _verify(folder)
         _describe(folder)
@@ -177,6 +191,8 @@ def index(
         ).close()
     if calibrate is not None:
         _calibrate(folder, DataOptions(calibrate, features, images).source(), words)
+    if hubness is not None:
+        _correct_hubness(folder, DataOptions(hubness, features, images).source())
     _describe(folder)
 
 
@@ -218,6 +234,18 @@ def _calibrate(folder: Path, source: DataSource, words: bool) -> None:
                 f"{exchanges.words:,} words of true captions do; doubts are probabilities where "
                 f"{100 * exchanges.prior:.0f} % of the words are wrong"
             )
+
+
+def _correct_hubness(folder: Path, source: DataSource) -> None:
+    from counterfoil.core.console import output
+    from counterfoil.search.index import open_index
+
+    with open_index(folder) as opened:
+        bank = opened.correct_hubness(source.open().split("train"))
+    output(
+        f"hubness is corrected with {len(bank.texts):,} captions and {len(bank.images):,} images "
+        f"of {source.data}, train ({bank.nearest} nearest, {bank.alpha:g} of their mean)"
+    )
 
 
 def _describe(folder: Path) -> None:

@@ -43,6 +43,8 @@ from counterfoil.search.changes import (
     image_digest,
     text_entry,
 )
+from counterfoil.search.hubness import ALPHA, NEAREST, HubnessCorrection, bank_rows
+from counterfoil.search.query import encode_caption, parse_query
 from counterfoil.search.rerank import ImageInput, Reranker, RerankItems
 from counterfoil.search.vector_index import (
     IndexEntry,
@@ -138,6 +140,7 @@ class SearchIndex:
         self.folder, self.vectors, self._reranker = folder, VectorIndex(folder), reranker
         self._given_model = model
         self._null: tuple[int, Tensor] | None = None
+        self._offsets: dict[Side, tuple[int, Tensor]] = {}
         if model is not None:
             self._check_model(model)
 
@@ -175,6 +178,11 @@ class SearchIndex:
     def calibration(self) -> Calibration | None:
         """The fitted map from scores to probabilities; None if `calibrate` was never called."""
         return Calibration.read(self.folder)
+
+    @cached_property
+    def hubness(self) -> HubnessCorrection | None:
+        """The bank that corrects scores; None if `correct_hubness` was never called."""
+        return HubnessCorrection.read(self.folder, self.vectors.state.width)
 
     @property
     def model_name(self) -> str:
@@ -279,6 +287,42 @@ class SearchIndex:
         self.__dict__["calibration"] = calibration
         return calibration
 
+    def correct_hubness(
+        self, dataset: ImageTextDataset, *, nearest: int = NEAREST, alpha: float = ALPHA
+    ) -> HubnessCorrection:
+        """Correct hubness with a bank of captions and images, and write it into the index.
+
+        From now on, scores of captions with images are corrected, see
+        `counterfoil.search.hubness`; probabilities are of scores as they were.
+
+        Args:
+            dataset: captions and images like those of queries, such as the training split.
+            nearest: reference queries of an item that count.
+            alpha: share of the bias that is subtracted.
+
+        Raises:
+            ValueError: the data set has no captions or no images, or a number is out of range.
+        """
+        rows = bank_rows(len(dataset)).tolist(), bank_rows(len(dataset.texts)).tolist()
+        images, texts = _encode_rows(self.model, dataset, DatasetChanges(*rows))
+        none = torch.zeros(0, self.vectors.state.width)
+        bank = HubnessCorrection(
+            none if texts is None else texts.tokens[:, 0].float().cpu(),
+            none if images is None else images.tokens[:, 0].float().cpu(),
+            nearest=nearest,
+            alpha=alpha,
+        )
+        known: dict[Side, tuple[Tensor, Tensor]] = {}
+        for side in get_args(Side):
+            collection = self.vectors.collection(side)
+            known[side] = collection.numbers, bank.of_rows(collection, side)
+        bank = replace(bank, known=known)
+        if distributed.rank() == 0:
+            bank.write(self.folder)
+        self.__dict__["hubness"] = bank
+        self._offsets.clear()
+        return bank
+
     def search_image(
         self, image: SearchQuery, top_k: int = TOP_K, *, find: SearchTarget = "captions"
     ) -> list[SearchHit]:
@@ -312,7 +356,8 @@ class SearchIndex:
         """Search with several captions, or several images, at once.
 
         Args:
-            queries: all captions (str), or all images (PIL images or `Path`).
+            queries: all captions (str), or all images (PIL images or `Path`). Words and quoted
+                phrases behind a minus, as in ``cat -cartoon``, are what a caption does not want.
             top_k: number of results for each.
             find: images or captions.
 
@@ -321,7 +366,11 @@ class SearchIndex:
                 no images, or the index holds nothing of the kind.
         """
         self._check_target(find)
-        vectors = self.model.encode(list(queries)).tokens[:, 0]
+        if any(isinstance(query, str) and parse_query(query)[1] for query in queries):
+            captions = [query for query in queries if isinstance(query, str)]
+            vectors = torch.cat([encode_caption(self.model, caption) for caption in captions])
+        else:
+            vectors = self.model.encode(list(queries)).tokens[:, 0]
         return self._hits(vectors, [RerankItems.from_query(q) for q in queries], top_k, find)
 
     def add(self, dataset: ImageTextDataset, *, replace: bool = False) -> IndexUpdate:
@@ -403,7 +452,13 @@ class SearchIndex:
         return RerankItems(side, ids, images=tuple(self._path(row) for row in rows))
 
     def rank(
-        self, vectors: Tensor, side: Side, count: int, *, exclude: Sequence[int] = ()
+        self,
+        vectors: Tensor,
+        side: Side,
+        count: int,
+        *,
+        exclude: Sequence[int] = (),
+        cross_modal: bool = False,
     ) -> list[list[tuple[int, float]]]:
         """The `count` best rows of a modality and their scores, for each of (Q, D) query vectors.
 
@@ -412,9 +467,12 @@ class SearchIndex:
             side: modality of the results.
             count: number of results.
             exclude: the row that each query leaves out; () for none.
+            cross_modal: whether the queries are of the other modality, whose scores are corrected
+                where the index has a bank.
         """
         collection = self.vectors.collection(side)
-        rows, scores = collection.search(vectors, count + bool(exclude))
+        offsets = self._hubness_offsets(side) if cross_modal else None
+        rows, scores = collection.search(vectors, count + bool(exclude), offsets=offsets)
         skip = exclude or [-1] * len(vectors)  # -1 stands for no row
         return [
             [(row, score) for row, score in ranking if row not in (-1, own)][:count]
@@ -436,16 +494,20 @@ class SearchIndex:
         count = min(
             top_k if reranker is None else reranker.depth, len(self.vectors.collection(side))
         )
+        cross_modal = queries[0].side != side if queries else False
         hits = []
         for number, (query, ranking) in enumerate(
-            zip(queries, self.rank(vectors, side, count, exclude=exclude))
+            zip(
+                queries,
+                self.rank(vectors, side, count, exclude=exclude, cross_modal=cross_modal),
+            )
         ):
             if reranker is not None:
                 first = [row for row, _ in ranking]
                 ranking = reranker.best(query, self.items(side, first), first, top_k)
             results = [self._hit(side, row, score, n) for n, (row, score) in enumerate(ranking, 1)]
             if side == "image" and query.side == "text" and reranker is None:
-                values = self.probabilities(vectors[number], [hit.score for hit in results])
+                values = self.probabilities(vectors[number], self.plain_scores(side, ranking))
                 results = [replace(hit, probability=p) for hit, p in zip(results, values)]
             hits.append(results)
         return hits
@@ -462,6 +524,21 @@ class SearchIndex:
         values: list[float | None] = []
         values += calibration.probabilities(torch.tensor([list(scores)]), null, size)[0].tolist()
         return values
+
+    def plain_scores(self, side: Side, ranking: Sequence[tuple[int, float]]) -> list[float]:
+        """Scores of rows and corrected scores of a modality, as they were before correction."""
+        offsets = self._hubness_offsets(side)
+        return [score if offsets is None else score - float(offsets[row]) for row, score in ranking]
+
+    def _hubness_offsets(self, side: Side) -> Tensor | None:
+        """(R,) offsets of the rows of a modality, computed once for every state; None for none."""
+        if self.hubness is None:
+            return None
+        writes = self.vectors.state.writes
+        if side not in self._offsets or self._offsets[side][0] != writes:
+            offsets = self.hubness.of_rows(self.vectors.collection(side), side)
+            self._offsets[side] = writes, offsets
+        return self._offsets[side][1]
 
     def _null_vectors(self) -> Tensor:
         """(N, D) vectors of images that make null distributions, read once for every state."""

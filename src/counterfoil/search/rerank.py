@@ -17,6 +17,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.model import Model
 from counterfoil.scoring.encode import EmbeddedDataset, Side, evaluation_mode
 from counterfoil.scoring.pairs import RescoredPairs
+from counterfoil.search.query import parse_query
 
 ImageInput: TypeAlias = Path | Image.Image
 DEFAULT_DEPTH = 50
@@ -38,9 +39,9 @@ class RerankItems:
 
     @classmethod
     def from_query(cls, query: str | ImageInput) -> Self:
-        """A caption, or an image that is in no data set."""
+        """A caption, without what it says behind a minus, or an image that is in no data set."""
         if isinstance(query, str):
-            return cls("text", ("",), texts=(query,))
+            return cls("text", ("",), texts=(parse_query(query)[0],))
         return cls("image", ("",), images=(query,))
 
 

@@ -334,8 +334,18 @@ class Collection:
             out[here] = self.parts[part].vectors[wanted[here] - self._starts[part]]
         return torch.from_numpy(out)
 
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def search(
+        self, queries: Tensor, k: int, *, offsets: Tensor | None = None, only: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The k nearest rows of (Q, D) queries by inner product; ties go to the lower row.
+
+        Args:
+            queries: of this width.
+            k: number of results.
+            offsets: (R,) numbers that are added to the scores of the rows; a backend proposes
+                candidates without them.
+            only: (R,) bool, the rows that may be found; None for all. They are scored without a
+                backend.
 
         Returns:
             (Q, k) long rows, best first, -1 where fewer exist, and (Q, k) float32 scores, -inf
@@ -354,13 +364,14 @@ class Collection:
                 "the vector of a query holds NaN or infinite numbers; try another model"
             )
         proposed = max(_CANDIDATES_PER_RESULT * k, _MIN_CANDIDATES)
-        while self.backend is not None and proposed < len(self):
+        while self.backend is not None and only is None and proposed < len(self):
             rows = self._live_rows_of(self.backend.candidates(queries, proposed))
             if bool(((rows >= 0).sum(1) >= k).all()):
-                keys = self._rank_candidates(queries, rows, k)
+                keys = self._rank_candidates(queries, rows, k, offsets)
                 return rows_of(keys), scores_of(keys)
             proposed *= 4  # too many candidates were deleted
-        keys = self._rank_all(queries, k)
+        alive = self.alive if only is None else self.alive & only
+        keys = self._rank_all(queries, k, offsets, alive)
         return rows_of(keys), scores_of(keys)
 
     def _live_rows_of(self, numbers: Tensor) -> Tensor:
@@ -369,18 +380,22 @@ class Collection:
         valid = (self.numbers[rows] == numbers) & self.alive[rows]
         return rows.masked_fill(~valid, -1)
 
-    def _rank_candidates(self, queries: Tensor, rows: Tensor, k: int) -> Tensor:
+    def _rank_candidates(
+        self, queries: Tensor, rows: Tensor, k: int, offsets: Tensor | None
+    ) -> Tensor:
         """(Q, k) rank keys of the best candidates, best first."""
         keys = []
         for query, candidates in zip(queries, rows):
             candidates = torch.unique(candidates[candidates >= 0])
             # a sum per row, not a product: a score must not depend on the other candidates
             scores = self._finite((self.vectors(candidates) * query).sum(1))
+            if offsets is not None:
+                scores = scores + offsets[candidates]
             keys.append(sort_descending(rank_keys(scores, candidates).unsqueeze(0))[:, :k])
         return torch.cat(keys)
 
-    def _rank_all(self, queries: Tensor, k: int) -> Tensor:
-        """(Q, k) rank keys of the best of all rows, best first."""
+    def _rank_all(self, queries: Tensor, k: int, offsets: Tensor | None, alive: Tensor) -> Tensor:
+        """(Q, k) rank keys of the best of all rows that count, best first."""
         groups = torch.split(pad(queries, (0, 0, 0, -len(queries) % _QUERIES)), _QUERIES)
         top = [torch.full((_QUERIES, k), NOTHING) for _ in groups]
         for start, part in zip(self._starts.tolist(), self.parts):
@@ -391,7 +406,9 @@ class Collection:
                 full = block if len(block) == _ROWS else pad(block, (0, 0, 0, _ROWS - len(block)))
                 for place, group in enumerate(groups):
                     scores = self._finite((group @ full.T)[:, : len(block)])
-                    top[place] = self._merge(top[place], scores, rows)
+                    if offsets is not None:
+                        scores = scores + offsets[rows]
+                    top[place] = self._merge(top[place], scores, rows, alive)
         return sort_descending(torch.cat(top)[: len(queries)])
 
     def _finite(self, scores: Tensor) -> Tensor:
@@ -402,11 +419,11 @@ class Collection:
             )
         return scores
 
-    def _merge(self, top: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
+    def _merge(self, top: Tensor, scores: Tensor, rows: Tensor, alive: Tensor) -> Tensor:
         """(q, k) rank keys of the best so far and of a block of scores."""
         # most columns reach no query's k-th score; leaving them out first makes the rest cheap
         threshold = scores_of(top.amin(1, keepdim=True))
-        columns = (scores >= threshold).any(0) & self.alive[rows]
+        columns = (scores >= threshold).any(0) & alive[rows]
         keys = rank_keys(scores[:, columns], rows[columns].expand(len(scores), -1))
         return best_columns(torch.cat([top, keys], 1), top.shape[1]).contiguous()
 

@@ -30,6 +30,7 @@ from starlette.routing import Route
 from counterfoil import __version__
 from counterfoil.data.images import ImageTransform
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation, describe_missing_heads
+from counterfoil.search.query import parse_query
 from counterfoil.serve.batcher import Batcher, overloaded
 from counterfoil.serve.decoding import PictureDecoder, PictureError
 from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
@@ -280,6 +281,7 @@ class SearchServer(Collector):
         service, top = self._service, options.top
         if isinstance(value, str):
             self._check_caption(value)
+            _check_wanted(value)
         if top is None:
             top = min(DEFAULT_TOP, self._top)
         elif top > self._top:
@@ -439,6 +441,14 @@ def _exception_handlers() -> dict[Any, Callable[[Request, Any], Coroutine[Any, A
         PictureError: refused,
         ClientDisconnect: disconnected,
     }
+
+
+def _check_wanted(query: str) -> None:
+    """Refuse a query before it shares a batch with others."""
+    try:
+        parse_query(query)
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def _reads_features(model: str) -> HTTPException:

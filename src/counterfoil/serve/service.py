@@ -19,6 +19,7 @@ from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
 from counterfoil.search.calibrate import MIN_IMAGES
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
+from counterfoil.search.query import encode_caption
 from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.serve.decoding import thumbnail
 from counterfoil.serve.schemas import SearchResult
@@ -159,23 +160,26 @@ class SearchService:
     def search(self, queries: Sequence[SearchQuery]) -> list[tuple[SearchResult, ...]]:
         """Results of each query, best first; the whole shortlist of a query to be reranked."""
         answers: dict[int, tuple[SearchResult, ...]] = {}
-        groups: dict[tuple[Side, int, bool], list[int]] = {}
+        groups: dict[tuple[Side, int, bool, bool], list[int]] = {}
         # an approximate index proposes candidates by depth: only equal depths may share a pass
         for place, query in enumerate(queries):
-            key = query.side, self._depth(query), query.excluded is None
+            key = query.side, self._depth(query), query.excluded is None, query.cross_modal
             groups.setdefault(key, []).append(place)
-        for (side, depth, _), places in groups.items():
+        for (side, depth, _, cross_modal), places in groups.items():
             vectors = torch.cat([self._vector(queries[place].value) for place in places])
             excluded = [queries[place].excluded for place in places]
             exclude = [row for row in excluded if row is not None]  # of all in a group, or of none
             try:
-                rankings = self._search.rank(vectors, side, depth, exclude=exclude)
+                rankings = self._search.rank(
+                    vectors, side, depth, exclude=exclude, cross_modal=cross_modal
+                )
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
             for place, vector, ranking in zip(places, vectors, rankings, strict=True):
                 results = self._results(side, ranking)
                 if self._search.calibration is not None and self.has_probabilities(queries[place]):
-                    values = self._search.probabilities(vector, [hit.score for hit in results])
+                    scores = self._search.plain_scores(side, ranking)
+                    values = self._search.probabilities(vector, scores)
                     results = tuple(
                         hit.model_copy(update={"probability": value})
                         for hit, value in zip(results, values)
@@ -243,6 +247,8 @@ class SearchService:
         """(1, D) vector of a query."""
         if isinstance(value, int):
             return self._images.vectors(torch.tensor([value]))
+        if isinstance(value, str):
+            return encode_caption(self._search.model, value).cpu()
         return self._search.model.encode([value]).tokens[:, 0].float().cpu()
 
     def _depth(self, query: SearchQuery) -> int:
