@@ -106,6 +106,7 @@ def _write_models(folder: Path) -> None:
     ):
         (folder / name).mkdir(parents=True)
     recipes_cases.clip_like(folder / CLIP)
+    recipes_cases.clip_like(folder / "google" / "siglip2-base-patch16-224", "siglip")
     recipes_cases.blip_like(folder / "Salesforce" / "blip-itm-base-coco")
     recipes_cases.blip_like(folder / "runs" / "tags" / "vilt")
     for vilt in ("my-vilt", "dandelin/vilt-b32-mlm"):

@@ -611,7 +611,8 @@ def _negatives_card(
         f"Hard negatives of {dataset.name}, as ids and scores.\n\n| | |\n|---|---|\n{rows}\n\n"
         "```python\nfrom counterfoil import load_dataset\n"
         "from counterfoil.hub import load_negatives\n\n"
-        f"data = load_dataset({dataset.name!r}).split({manifest.split!r})\n"
+        f"data = load_dataset('path/to/{dataset.name}').split({manifest.split!r})"
+        f"{'  # with the same corrections.jsonl' if dataset.corrections else ''}\n"
         f"negatives = load_negatives({name!r}, data)\n```\n\n"
         f"Or `datasets.load_dataset({name!r}, 'image-to-text')`.\n"
     )

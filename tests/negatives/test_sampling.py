@@ -359,6 +359,19 @@ def test_random_negatives_fill_the_lists_that_filters_left_empty(capsys) -> None
     assert (pairs[Role.HARD_IMAGE].image[kept, 0] == (expected + 2) % 20).all()
 
 
+def test_random_negatives_of_empty_lists_are_no_extra_positives() -> None:
+    judged = torch.arange(2, 38)  # of image 0, whose list is empty
+    relation = Relation(
+        torch.arange(40) // 2, images=20, besides=Pairs(torch.zeros_like(judged), judged)
+    )
+    texts = ((torch.arange(20) + 1) % 20 * 2).unsqueeze(1).expand(-1, 8).int().contiguous()
+    images = ((torch.arange(40) // 2 + 2) % 20).unsqueeze(1).int()
+    texts[0] = -1
+    mined = OfflineNegativeSampler(lists=HardNegativeLists(texts, images), relation=relation)
+    drawn = [mined.draw(torch.tensor([0, 1]), rng(seed))[Role.HARD_TEXT] for seed in range(20)]
+    assert {int(text) for pairs in drawn for text in pairs.text.flatten()} <= {38, 39}
+
+
 def test_lists_that_always_correspond_can_be_drawn_without_resampling() -> None:
     lists = HardNegativeLists(
         torch.tensor([[1], [2], [0]]).int(), torch.tensor([[1], [0], [1]]).int()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import recipes_cases
+import sentence_transformer_cases
 from counterfoil import load_dataset, load_model
 from counterfoil.core.config import config, lazy
 from counterfoil.data.processor import ProcessorConfig
@@ -56,6 +57,17 @@ def test_lists_are_given_or_mined_by_the_retriever(hub: Path, tmp_path: Path) ->
     for made in (mined, given):
         tests = [stage for stage in made.stages if isinstance(stage, Evaluate)]
         assert [test.first for test in tests] == [(first,)] * 2
+
+
+def test_a_cross_encoder_learns_from_logits_in_single_precision(hub: Path, tmp_path: Path) -> None:
+    cross = sentence_transformer_cases.judge(tmp_path / "cross", ["a", "red", "square"])
+    made = train_recipe(
+        "reranker", load_dataset(SCENES), model=str(cross), first=str(hub / "clip"), **OPTIONS
+    )
+    training = next(stage for stage in made.stages if isinstance(stage, Train))
+    _, loss = training.objective.arguments["terms"]["mined"]
+    assert loss.arguments["temperature"] == 1.0
+    assert training.model.arguments["weights"] == "fp32"
 
 
 @pytest.mark.parametrize("name", ["blip", "vilt"])

@@ -154,7 +154,7 @@ def test_the_card_has_the_judge_the_fingerprint_and_no_folders(hub, tmp_path):
         "| pairs judged true or ambiguous | 2 |",
         "| scored by | `DualEncoder(name='clip')` (weights 0123456789abcdef) |",
         "| filters | caption similarity below 0.9 |",
-        "load_dataset('small').split('train')",
+        "load_dataset('path/to/small').split('train')  # with the same corrections.jsonl",
         f"load_negatives('{NAME}', data)",
     ):
         assert part in text

@@ -259,6 +259,14 @@ class MTEBSearch(_Described):
         processor = self.model.processor
         assert processor is not None
         images = bool(listed) and listed[0].get("image") is not None
+        if any(
+            (row.get("image") is not None) != images or (images and _text(row).strip())
+            for row in listed
+        ):
+            raise ValueError(
+                f"{self.model.name} encodes images or texts; this task has rows of both kinds, or "
+                "with an image and a text together: choose another task"
+            )
         ids = [str(row["id"]) for row in listed]
         values = [row["image"] if images else _text(row) for row in listed]
 

@@ -7,7 +7,7 @@ candidates for an online miner to choose from (`CandidateConfig`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, final
 
@@ -292,17 +292,36 @@ class OfflineNegativeSampler:
             return
         rng = torch.Generator().manual_seed(0)
 
-        def other_images(of: Tensor, length: int) -> Tensor:
+        def draw(of: Tensor, length: int) -> Pairs:
             own = torch.searchsorted(described, of).unsqueeze(1)
             steps = random_below(torch.full((len(of), length), len(described) - 1), rng)
-            return described[(own + 1 + steps) % len(described)]
+            other = described[(own + 1 + steps) % len(described)]
+            return Pairs(other, self.relation.random_caption(other, rng))
+
+        def draw_wrong(of: Tensor, length: int, pairs: Callable[[Pairs], Pairs]) -> Pairs:
+            """Draw again what is an extra positive or ambiguous."""
+            drawn = draw(of, length)
+            for _ in range(AGAIN):
+                checked = pairs(drawn)
+                true = self.relation.exempt_weight(checked.image, checked.text) >= 0
+                if not bool(true.any()):
+                    break
+                again = draw(of, length)
+                drawn = Pairs(
+                    *(
+                        getattr(again, side).where(true, getattr(drawn, side))
+                        for side in ("image", "text")
+                    )
+                )
+            return drawn
 
         self._texts, self._images = self._texts.clone(), self._images.clone()
         shown, listed = (min(_RANDOM, lists.shape[1]) for lists in (self._texts, self._images))
-        random_texts = self.relation.random_caption(other_images(images, shown), rng)
-        self._texts[images, :shown] = random_texts.to(self._texts.dtype)
-        random_images = other_images(text_to_image[texts], listed)
-        self._images[texts, :listed] = random_images.to(self._images.dtype)
+        other = draw_wrong(images, shown, lambda drawn: Pairs(images.unsqueeze(1), drawn.text))
+        self._texts[images, :shown] = other.text.to(self._texts.dtype)
+        own = text_to_image[texts]
+        other = draw_wrong(own, listed, lambda drawn: Pairs(drawn.image, texts.unsqueeze(1)))
+        self._images[texts, :listed] = other.image.to(self._images.dtype)
         self._text_counts[images], self._image_counts[texts] = shown, listed
         warn(
             f"the mined lists leave nothing to {empty + len(texts):,} of {len(anchors):,} captions;"

@@ -279,8 +279,8 @@ def train_recipe(
             "train `reranker`"
         )
     if name == rerank.NAME:
-        fine_tuning = (written, other, teachers, guide, distill, remedies, long_captions)
-        if model is None or way != "full" or any(fine_tuning):
+        fine_tuning = (written, other, teachers, guide, remedies, long_captions, tower)
+        if model is None or way != "full" or any(fine_tuning) or distill is not None:
             raise ValueError(
                 "a re-ranker takes --model, --negatives, --first and settings of the training; "
                 "name the model that reads image and text together with --model, and leave other "

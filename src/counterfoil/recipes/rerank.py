@@ -19,6 +19,7 @@ from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
 from counterfoil.model import load_model
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.layers.joint_encoder import PairModel
+from counterfoil.models.sentence_transformers import CrossEncoderModel, SentenceTransformersModel
 from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Recipe, Stage, Train
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
@@ -72,7 +73,10 @@ def reranker_recipe(
     joint = isinstance(opened.model, PairModel)
     # a logit has no bounds, as a softmax needs it; other scores are cosines
     spec = opened.spec.replace(score="logit") if joint else opened.spec
-    temperature = 1.0 if joint else COSINE_TEMPERATURE * opened.model.score_scale
+    if isinstance(opened.model, SentenceTransformersModel):
+        spec = spec.replace(weights="fp32")  # small steps vanish in half precision
+    logits = joint or isinstance(opened.model, CrossEncoderModel)
+    temperature = 1.0 if logits else COSINE_TEMPERATURE * opened.model.score_scale
     mining: list[Stage] = []
     if negatives is None:
         texts, images = lengths

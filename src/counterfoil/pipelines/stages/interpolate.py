@@ -60,7 +60,8 @@ class Interpolate(Stage):
         dev, sums = context.dev, {}
         if dev is not None:
             sums = rsum_by_alpha(original, tuned, dev, self.alphas)
-        alpha = best_alpha(sums) if sums else WITHOUT_DEV
+        without_dev = self.alphas[0] if len(self.alphas) == 1 else WITHOUT_DEV
+        alpha = best_alpha(sums) if sums else without_dev
         place = context.place(self.name)
         origin = {"original": self.original, "tuned": self.tuned, "alpha": alpha}
         save_interpolated(interpolate_models(original, tuned, alpha), place / MODEL, origin, sums)
