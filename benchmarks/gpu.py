@@ -190,8 +190,15 @@ def _gradients(*leaves: Tensor) -> list[Tensor]:
     return [grad for grad in grads if grad is not None]
 
 
+def missing_kernels(sizes: Sizes) -> Iterator[Row]:
+    """An error where a GPU runs no kernel: the torch form would be compared with itself."""
+    if sizes.device.type == "cuda" and not (gpu.installed() and gpu.launches(sizes.device)):
+        yield {"name": "kernels", "error": "none runs on this device; rows are of the torch form"}
+
+
 def kernel_checks(sizes: Sizes) -> Iterator[Row]:
     """Every kernel against the torch form in float64, with ragged bags."""
+    yield from missing_kernels(sizes)
     unknown = {*kernels.__all__} - {*SCORES} - OTHERS - {"use"}
     for name in sorted(unknown):
         yield {"name": name, "error": "benchmarks.gpu has no case of this kernel"}
@@ -243,6 +250,7 @@ def _pairs(sizes: Sizes, count: int, width: int) -> Inputs:
 
 def kernel_speed(sizes: Sizes) -> Iterator[Row]:
     """Blocks of scores in bfloat16 against the product of regions and real words."""
+    yield from missing_kernels(sizes)
     for name, work in existing():
         width = sizes.late if name.startswith("MaxSim") else sizes.width
         a, b, m, n = bags(*sizes.block, width, sizes, ragged=False)

@@ -50,6 +50,14 @@ def test_a_kernel_that_differs_is_found(monkeypatch, tmp_path, wrong):
     assert missed == {"MaxSim t2i", "MaxSim i2t", "CHAN VHA"}
 
 
+def test_a_gpu_without_kernels_is_an_error(monkeypatch):
+    sizes = script.Sizes(script.torch.device("cuda"))
+    for runs, errors in ((False, 1), (True, 0)):
+        monkeypatch.setattr(script.gpu, "launches", lambda device, runs=runs: runs)
+        monkeypatch.setattr(script.gpu, "installed", lambda: True)
+        assert len([row for row in script.missing_kernels(sizes) if "error" in row]) == errors
+
+
 def test_rows_stay_when_a_section_fails_dies_or_has_no_time_left(tmp_path, monkeypatch, capsys):
     def failing(sizes):
         yield script.figure("first", 1.0, "s")

@@ -86,6 +86,8 @@ def launches(device: torch.device) -> bool:
         from counterfoil.gpu.common import add_one
 
         sums = add_one(torch.zeros(16, device=device)).tolist()
+    except torch.OutOfMemoryError:
+        raise  # the next try may have room
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
     else:

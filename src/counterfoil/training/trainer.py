@@ -743,6 +743,10 @@ def _check_needs(objective: WeightedSum, lists: HardNegativeLists | None) -> Non
 def _distilled(objective: WeightedSum, weight: float) -> WeightedSum:
     """The loss with distillation towards the original beside it, reduced as its first term."""
     terms = {n: (w, cast("Loss", objective.terms[n])) for n, w in objective.weights.items()}
+    if "original" in terms:
+        raise ValueError(
+            'distill adds a term "original" to the loss, which has one of this name; rename it'
+        )
     first = next(iter(terms.values()))[1]
     loss = MarginDistillationLoss(**distillation_settings(reduction=first.reduction))
     return WeightedSum(terms={**terms, "original": (weight, loss)})
