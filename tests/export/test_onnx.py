@@ -60,6 +60,14 @@ def siglip(folder) -> Model:
     return load_model(recipes_cases.clip_like(folder, "siglip"))
 
 
+def of_sentence_transformers(folder) -> Model:
+    """A folder of sentence-transformers with a CLIP."""
+    model = load_model(recipes_cases.clip_like(folder / "clip"))
+    to = "sentence-transformers"
+    export_model(model.model, model.processor, to, folder / "st", name="clip")
+    return load_model(folder / "st")
+
+
 def towers(folder) -> Model:
     """An image tower of ours beside a BERT, compared by the mean of tokens."""
     text = lazy(BertTextTower, name=hub_cases.bert(folder / "bert"), width=8)
@@ -83,7 +91,7 @@ def write(model: Model, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [clip, siglip, towers, frozen])
+@pytest.mark.parametrize("make", [clip, siglip, of_sentence_transformers, towers, frozen])
 def test_the_code_of_the_readme_gives_our_vectors(make, tmp_path, monkeypatch):
     model = make(tmp_path / "began")
     torch.manual_seed(1)
