@@ -212,7 +212,7 @@ def test_reranker_must_read_all_images(root, tmp_path, name):
 
 
 def test_failing_index_gives_500(root, monkeypatch, caplog):
-    def refuses(*_: object) -> None:
+    def refuses(*_: object, **options: object) -> None:
         raise ValueError("Milvus at db.example.org refuses")
 
     monkeypatch.setattr("counterfoil.search.vector_index.Collection.search", refuses)
