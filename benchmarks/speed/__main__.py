@@ -29,6 +29,7 @@ NAMES = (
     "shortlist",
     "mining",
     "recall",
+    "scale",
     "server",
     "waiting",
 )

@@ -19,7 +19,7 @@ def _bytes(field: str) -> int:
     return 0
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Return what the allocator holds on to, which would hide the next peak."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
@@ -28,7 +28,7 @@ def _give_back() -> None:
 
 def peak(work: Callable[[], object]) -> int | None:
     """Bytes that `work` needed at most; None where the kernel does not tell (not Linux)."""
-    _give_back()
+    give_back()
     try:
         _CLEAR.write_text("5")  # the high-water mark starts again from what is held now
         before = _bytes("VmRSS")

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from benchmarks.speed import Result, __main__, waiting
+from benchmarks.speed import Result, __main__, scale, waiting
 
 
 @pytest.mark.parametrize(("ratio", "met", "code"), [(1.0, "met", 0), (1.3, "missed", 1)])
@@ -32,3 +32,12 @@ def test_waiting_counts_the_seconds_of_a_process():
     assert 0.25 < cpu <= wall + 0.1
     cpu, wall = waiting.ended(sys.executable, "-c", "import time; time.sleep(0.3)")
     assert cpu < 0.3 <= wall
+
+
+def test_scale_measures_exact_lists_and_proposals(monkeypatch):
+    pytest.importorskip("faiss")
+    for name, value in {"COUNTS": (400,), "TEXTS": 200, "WIDTH": 16, "CENTRES": 10}.items():
+        monkeypatch.setattr(scale, name, value)
+    exact, proposed = scale.results(1)
+    assert "ns a score" in exact.note
+    assert "100.0% of the exact lists of images, 100.0% of the hardest" in proposed.note
