@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -55,6 +56,7 @@ from counterfoil.serve.service import (
     SearchQuery,
     SearchService,
     image_transform,
+    index_stamp,
 )
 from counterfoil.serve.settings import ServerSettings
 
@@ -151,26 +153,32 @@ class SearchServer(Collector):
         # models of unknown transforms read the whole picture, so few of these wait for the model
         self._pictures, self._uploads = asyncio.Semaphore(settings.pictures), 0
         self._thumbnail = lru_cache(THUMBNAILS)(self._make_thumbnail)
-        self._searches: Batcher[SearchQuery, tuple[SearchResult, ...]] = Batcher(
-            service.search,
-            self._worker,
-            at_once=settings.at_once,
-            gather=settings.gather,
-            waiting=settings.waiting,
+        self._refused: object = None  # stamp of an index that could not be opened
+        self._looked, self._reopening = time.monotonic(), False
+        # a query goes with the service that found its rows: the index may be reopened meanwhile
+        self._searches: Batcher[tuple[SearchService, SearchQuery], tuple[SearchResult, ...]] = (
+            Batcher(
+                _search_all,
+                self._worker,
+                at_once=settings.at_once,
+                gather=settings.gather,
+                waiting=settings.waiting,
+            )
         )
         # one at a time, so that the worker takes searches between slow requests
         single = partial(Batcher, worker=self._worker, at_once=1, gather=0.0)
         self._reranks: Batcher[
-            tuple[SearchQuery, tuple[SearchResult, ...]], tuple[SearchResult, ...]
-        ] = single(_each(lambda pair: service.rerank(*pair)), waiting=settings.waiting)
+            tuple[SearchService, SearchQuery, tuple[SearchResult, ...]], tuple[SearchResult, ...]
+        ] = single(_each(lambda work: work[0].rerank(*work[1:])), waiting=settings.waiting)
         self._explanations: Batcher[tuple[ImageInput, str], Explanation] = single(
-            _each(lambda pair: service.explain(*pair)),
+            _each(lambda pair: self._service.explain(*pair)),
             waiting=settings.explaining,
             unit="explanations",
         )
         self.registry = CollectorRegistry()
         gauge = partial(Gauge, registry=self.registry)
-        gauge("counterfoil_images", "Images of the index.").set(len(service))
+        self._size = gauge("counterfoil_images", "Images of the index.")
+        self._size.set(len(service))
         gauge("counterfoil_start_time_seconds", "Start of the server.").set_to_current_time()
         self.registry.register(self)
 
@@ -188,7 +196,7 @@ class SearchServer(Collector):
         self, request: Request, query: Annotated[SimilarRequest, Depends(SIMILAR)]
     ) -> SearchResponse:
         """Images similar to an image of the index, or captions for it."""
-        return await self._answer(request, self._rank(self._service.row(query.id), query))
+        return await self._answer(request, self._rank_similar(query))
 
     async def explain(
         self, request: Request, query: Annotated[ExplainRequest, Depends(EXPLAIN)]
@@ -206,6 +214,7 @@ class SearchServer(Collector):
 
     async def about(self) -> ServerInfo:
         """Size of the index, models and limits."""
+        await self._refresh()
         service, settings, explainer = self._service, self._settings, self._service.explainer
         return ServerInfo(
             version=__version__,
@@ -248,6 +257,11 @@ class SearchServer(Collector):
 
     async def _answer(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Await work, but cancel it when the client disconnects or the time limit passes."""
+        try:
+            await self._refresh()
+        except BaseException:
+            work.close()
+            raise
         task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnected(request))
         try:
@@ -266,6 +280,35 @@ class SearchServer(Collector):
         finally:
             task.cancel()
             disconnect.cancel()
+
+    async def _refresh(self) -> None:
+        """Open an index that changed on disk; requests that are under way keep the old one.
+
+        One that cannot be opened, as while it is replaced or by another model, leaves the old one.
+        """
+        now = time.monotonic()
+        if self._reopening or now < self._looked + self._settings.reload:
+            return
+        self._looked, service = now, self._service
+        stamp = index_stamp(service.folder)
+        if stamp in (service.stamp, self._refused):
+            return
+        self._reopening = True
+        try:
+            self._service = await asyncio.to_thread(service.reopened)
+        except Exception as error:  # of a backend, too
+            self._refused = stamp
+            _log.warning("the index has changed and is not opened again: %s", error)
+            return
+        finally:
+            self._reopening = False
+        self._refused = None
+        self._thumbnail.cache_clear()
+        self._size.set(len(self._service))
+        _log.info("the index has changed and was opened again: %d images", len(self._service))
+
+    async def _rank_similar(self, query: SimilarRequest) -> SearchResponse:
+        return await self._rank(self._service.row(query.id), query)
 
     async def _rank_picture(self, query: SearchRequest) -> SearchResponse:
         transforms = self._service.query_transforms(query.find)
@@ -292,11 +335,11 @@ class SearchServer(Collector):
         least = options.min_probability if isinstance(options, SearchRequest) else None
         if least is not None:
             service.check_probability(least, query)
-        hits = await _unprocessable(self._searches.submit(query))
+        hits = await _unprocessable(self._searches.submit((service, query)))
         if service.reranks(query):
             try:
                 second = query if again is None else replace(query, value=again)
-                hits = await self._reranks.submit((second, hits))
+                hits = await self._reranks.submit((service, second, hits))
                 reranker = service.reranker_name
             except ValueError as error:  # such as a missing picture; the message may name its path
                 _log.warning("not re-ranked: %r", str(error))
@@ -352,6 +395,18 @@ class SearchServer(Collector):
         if size > limit:
             message = f"the caption has {size:,} characters; at most {limit:,} are read"
             raise HTTPException(400, message)
+
+
+def _search_all(
+    work: Sequence[tuple[SearchService, SearchQuery]],
+) -> list[tuple[SearchResult, ...]]:
+    """Results of each query by its service; the queries of a service share a pass."""
+    answers: list[tuple[SearchResult, ...]] = [()] * len(work)
+    for service in dict.fromkeys(service for service, _ in work):
+        places = [place for place, (own, _) in enumerate(work) if own is service]
+        for place, results in zip(places, service.search([work[p][1] for p in places])):
+            answers[place] = results
+    return answers
 
 
 def application(service: SearchService, settings: ServerSettings) -> FastAPI:

@@ -14,13 +14,15 @@ from torch import Tensor
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import ImageTransform, PictureFiles, open_picture
+from counterfoil.evaluation.exchanges import EXCHANGES
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
-from counterfoil.search.calibrate import MIN_IMAGES
+from counterfoil.search.calibrate import CALIBRATION, MIN_IMAGES
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.query import encode_caption
 from counterfoil.search.rerank import Reranker, RerankItems
+from counterfoil.search.vector_index import STATE_FILE, read_state
 from counterfoil.serve.decoding import thumbnail
 from counterfoil.serve.schemas import SearchResult
 
@@ -76,6 +78,10 @@ class SearchService:
         dataset: ImageTextDataset | None = None,
         reranker: Reranker | None = None,
     ) -> None:
+        # an index that changed while it was opened has no stamp and is opened again
+        fresh = read_state(index.folder) == index.vectors.state
+        self.stamp = index_stamp(index.folder) if fresh else None
+        self._opened_with = explainer, dataset, reranker
         self._search, self._images, self._dataset = index, index.vectors.images, dataset
         if not len(self._images):
             raise ValueError(
@@ -100,6 +106,20 @@ class SearchService:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the index."""
+        return self._search.folder
+
+    def reopened(self) -> SearchService:
+        """The service of the index as it is on disk now, with the same models.
+
+        Raises:
+            ValueError: the index is damaged, empty, or made by another model.
+        """
+        opened = SearchIndex(self.folder, model=self._search.model)
+        return SearchService(opened, *self._opened_with)
 
     @property
     def captions(self) -> int:
@@ -268,6 +288,18 @@ class SearchService:
         else:
             caption, image = entry.text, entry.image if entry.image in self._rows else ""
         return SearchResult(id=entry.id, score=score, caption=caption, image=image)
+
+
+def index_stamp(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes when an index, its calibration or its exchanges of words are written."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for name in (STATE_FILE, CALIBRATION, EXCHANGES):
+        try:
+            found = (folder / name).stat()
+            stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+        except OSError:
+            stamps.append(None)
+    return tuple(stamps)
 
 
 def image_transform(model: Model) -> ImageTransform | None:

@@ -34,6 +34,8 @@ class ServerSettings:
         explaining: explanations that may wait before further ones get status 503.
         at_once: maximum queries of a batch.
         gather: seconds to collect queries for a batch.
+        reload: seconds between looks at the files of the index, which is opened again where they
+            have changed.
     """
 
     host: str = "127.0.0.1"
@@ -53,6 +55,7 @@ class ServerSettings:
     explaining: int = 8
     at_once: int = 64
     gather: float = 0.004
+    reload: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
