@@ -47,7 +47,7 @@ ELSEWHERE = {
     "torchrun": "tests/distributed",
     "counterfoil evaluate open_clip:": "tests/models/test_open_clip.py",
     "counterfoil train contrastive --model open_clip:": "tests/models/test_open_clip.py",
-    "counterfoil train contrastive --model timm:": "tests/models/test_open_clip.py",
+    "counterfoil train contrastive --model timm:": "timm and its weights",
     "counterfoil evaluate openai/clip-vit-base-patch32 --data coco/": "all of COCO",
     "counterfoil features trainval_": "tests/cli/test_features.py",
     "counterfoil features img_db/": "tests/cli/test_features.py",
