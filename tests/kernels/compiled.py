@@ -1,4 +1,6 @@
-"""Compiles every kernel that a run would launch, for two GPUs, without one; prints JSON lines.
+"""Compiles every kernel that a run would launch, for a GPU that is not there; prints JSON lines.
+
+``python compiled.py 90`` does so for compute capability 9.0.
 
 Launches of `counterfoil.kernels` on CPU tensors are caught: what would run is compiled with the
 types, constants and alignments of the call.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -37,8 +40,7 @@ TYPES = {
     torch.uint8: "*u8",
 }
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-TARGETS = 80, 90
-label = ""
+label, target = "", 0
 
 
 def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -60,12 +62,11 @@ def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> 
             aligned = not floating and value % 16 == 0
         if aligned:
             attributes[(place,)] = [["tt.divisibility", 16]]
-    for target in TARGETS:
-        source = ASTSource(self, signature=signature, constexprs=constants, attrs=attributes)
-        kernel = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
-        usage = resources(kernel.asm["cubin"])
-        line = {"call": label, "kernel": f"{self.fn.__module__}.{self.__name__}", "target": target}
-        print(json.dumps(line | {"shared": kernel.metadata.shared} | usage), flush=True)
+    source = ASTSource(self, signature=signature, constexprs=constants, attrs=attributes)
+    kernel = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
+    line = {"call": label, "kernel": f"{self.fn.__module__}.{self.__name__}", "target": target}
+    usage = resources(kernel.asm["cubin"])
+    print(json.dumps(line | {"shared": kernel.metadata.shared} | usage), flush=True)
 
 
 def resources(cubin: bytes) -> dict[str, int]:
@@ -86,7 +87,9 @@ def resources(cubin: bytes) -> dict[str, int]:
 def scores(score: Any, regions: int, words: int, width: int, dtype: torch.dtype, **options: Any):
     sizes = (40, regions, width), (40, words, width)
     images, texts = (torch.zeros(size, dtype=dtype, requires_grad=True) for size in sizes)
-    score(images, texts, **options).sum().backward()
+    result = score(images, texts, **options)
+    if result.requires_grad:
+        result.sum().backward()
 
 
 def contrastive(dtype: torch.dtype) -> None:
@@ -109,17 +112,24 @@ def both(dtype: torch.dtype) -> None:
 LSE = {"pooling": "LogSumExp"}
 CALLS = {
     "scan t2i": partial(scores, attention_scores, 36, 14, 1024, torch.bfloat16, **LSE),
-    "scan i2t": partial(
-        scores, attention_scores, 36, 14, 1024, torch.bfloat16, direction="i2t", **LSE
-    ),
     "bfan": partial(
-        scores, attention_scores, 36, 14, 1024, torch.bfloat16, focus="prob", sharpness=20.0
+        scores,
+        attention_scores,
+        36,
+        14,
+        1024,
+        torch.bfloat16,
+        focus="prob",
+        sharpness=20.0,
+        direction="i2t",
     ),
     "bfan, both directions": partial(both, torch.bfloat16),
     "scan in float32": partial(scores, attention_scores, 36, 14, 1024, torch.float32),
     "chan": partial(scores, max_sim, 36, 14, 1024, torch.bfloat16, **LSE),
     "late interaction": partial(scores, max_sim, 729, 24, 128, torch.float16, pooling="Sum"),
-    "patches": partial(scores, max_sim, 196, 64, 128, torch.bfloat16, direction="i2t"),
+    "patches": torch.no_grad()(
+        partial(scores, max_sim, 196, 64, 128, torch.bfloat16, direction="i2t")
+    ),
     "chan in float32": partial(scores, max_sim, 36, 14, 1024, torch.float32),
     "top-k": partial(best, torch.bfloat16),
     "top-k in float32": partial(best, torch.float32),
@@ -128,7 +138,7 @@ CALLS = {
 }
 
 if __name__ == "__main__":
-    JITFunction.run = compiled
+    JITFunction.run, target = compiled, int(sys.argv[1])
     gpu.usable = lambda *tensors: True  # CPU tensors stand for those of a GPU
     for label, call in CALLS.items():
         call()
