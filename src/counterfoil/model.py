@@ -26,7 +26,14 @@ from counterfoil.core import distributed
 from counterfoil.core.config import Config, config_from_dict, digest, from_data, lazy
 from counterfoil.core.config import config as make_config
 from counterfoil.core.console import warn
-from counterfoil.core.io import atomic_folder, read_json, write_json
+from counterfoil.core.io import (
+    atomic_folder,
+    ensure_writable_folder,
+    read_json,
+    write_array,
+    write_json,
+    write_text,
+)
 from counterfoil.core.optional import first_line
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.tensors import read_tensors, write_tensors
@@ -42,6 +49,7 @@ from counterfoil.data.processor import (
     Processor,
     ProcessorConfig,
 )
+from counterfoil.data.readers.embeddings import read_embeddings
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models import open_clip
 from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel
@@ -75,6 +83,7 @@ from counterfoil.scoring.embedding_store import (
     cached_vectors,
     model_digest,
     model_on_vectors,
+    write_vectors,
 )
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 
@@ -751,6 +760,35 @@ class Model:
         )
         return EmbeddedDataset(self.model, images, texts)
 
+    def write_vectors(self, dataset: ImageTextDataset, folder: str | Path) -> ImageTextDataset:
+        """Encode a data set into a folder of vectors, a data set for the model "vectors".
+
+        What a run that was stopped has encoded is kept: call it again to continue.
+
+        Args:
+            dataset: the data set, with pictures.
+            folder: to write.
+
+        Returns:
+            The data set of the vectors.
+
+        Raises:
+            ValueError: the model does not make one vector of an item, or the folder was begun with
+                another model or data set.
+        """
+        folder = Path(folder)
+        ensure_writable_folder(folder)
+        facts = {"model": self.identity(), "data": dataset.fingerprint}
+        write_vectors(folder, self.model, self.process(dataset), facts)
+        if distributed.rank() == 0:
+            lines = [" ".join(text.split()) for text in dataset.texts]
+            write_array(folder / "owner.npy", dataset.text_to_image.numpy())
+            write_json(folder / "image_ids.json", list(dataset.image_ids))
+            write_json(folder / "splits.json", list(dataset.splits))
+            write_text(folder / "captions.txt", "".join(f"{line}\n" for line in lines))
+        distributed.barrier()
+        return read_embeddings(folder)
+
     @torch.inference_mode()
     def encode(self, items: ImageInput | Sequence[ImageInput]) -> Embeddings:
         """Encode captions (str), or images (all of `ImageInput` but str), as bags of vectors.
@@ -948,7 +986,13 @@ def model_identity(name: str | Path) -> str:
 
 
 def load_model(
-    name: str | Path, *, revision: str | None = None, long_captions: bool = False
+    name: str | Path,
+    *,
+    revision: str | None = None,
+    long_captions: bool = False,
+    weights: Weights = "stored",
+    device_map: str | None = None,
+    tokens: int = 0,
 ) -> Model:
     """Open a saved or pretrained model.
 
@@ -962,11 +1006,17 @@ def load_model(
         revision: of a model that was pushed to the hub; None for the newest.
         long_captions: stretch the text positions of a pretrained CLIP, from 77 tokens to 248, so
             that it can be trained on long captions, see `counterfoil.models.layers.positions`.
+        weights: of a model of sentence-transformers: "bf16", "fp32", or "stored" as on disk.
+        device_map: of such a model: how it is placed on several devices, such as "auto".
+        tokens: of such a model: those of a pass, padding included; 0 for what suits the device.
 
     Raises:
-        ValueError: it is none of these, or damaged, or no pretrained CLIP although `long_captions`
-            asks for one.
+        ValueError: it is none of these, or damaged, or of another kind than an option is for.
     """
+    large = {"weights": weights, "device_map": device_map, "tokens": tokens}
+    large = {key: value for key, value in large.items() if value not in ("stored", None, 0)}
+    if large:
+        return _load_large(str(name), large)
     if long_captions:
         return _load_long(str(name))
     if str(name) == VECTORS:
@@ -1056,6 +1106,16 @@ def sentence_transformers_kind(name: str) -> type[SentenceTransformersModel] | N
         return library_kind(Path(name))
     cached = try_to_load_from_cache(name, MODULES) if _HUB_NAME.fullmatch(name) else None
     return library_kind(Path(cached).parent) if isinstance(cached, str) else None
+
+
+def _load_large(name: str, options: Mapping[str, Any]) -> Model:
+    """A model of sentence-transformers, loaded otherwise than by default."""
+    if library := sentence_transformers_kind(name):
+        return _load_library(make_config(library, name=name).replace(**options))
+    raise ValueError(
+        f"{', '.join(options)}: these are for a model of sentence-transformers, and {name} is "
+        "none; leave them out"
+    )
 
 
 def _load_library(spec: Config[SentenceTransformersModel]) -> Model:

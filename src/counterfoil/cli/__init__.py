@@ -17,6 +17,7 @@ from counterfoil.cli import (
     convert,
     data,
     diagnose,
+    encode,
     evaluate,
     explain,
     export,
@@ -55,7 +56,7 @@ app.add_typer(grid.app)
 app.add_typer(write.app, name="write", rich_help_panel=RESEARCH)
 app.add_typer(negatives.app, name="negatives", rich_help_panel=RESEARCH)
 app.add_typer(data.features_app)
-for module in (convert, export, interpolate, cache):
+for module in (encode, convert, export, interpolate, cache):
     app.add_typer(module.app)
 
 

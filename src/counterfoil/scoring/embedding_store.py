@@ -30,6 +30,7 @@ from counterfoil.core import distributed
 from counterfoil.core.artifact import validated
 from counterfoil.core.console import warn
 from counterfoil.core.io import commit, new_array, read_array, read_json, write_json, write_lock
+from counterfoil.core.resumable import FACTS, check_facts
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
 from counterfoil.data.features import FeatureArray
@@ -393,10 +394,47 @@ def _has_digests(folder: Path) -> bool:
         return False
 
 
+def write_vectors(
+    folder: Path, model: RetrievalModel, processor: ProcessedDataset, facts: Mapping[str, Any]
+) -> None:
+    """Write ``images.npy`` and ``texts.npy`` of a data set; what a stopped run wrote is kept.
+
+    Every process of a group calls this.
+
+    Args:
+        folder: to write; nothing happens where it is finished.
+        model: makes one vector of an item.
+        processor: the data set as its input.
+        facts: JSON-ready, what the vectors depend on.
+
+    Raises:
+        ValueError: the model makes several vectors per item, or the folder was begun with others.
+    """
+    partial = _partial(folder)
+    if distributed.rank() == 0:
+        for known in (folder / FACTS, partial / FACTS):
+            if known.is_file():
+                check_facts(known.parent, read_json(known, "facts of vectors"), dict(facts))
+        if not _is_cached_here(folder):
+            partial.mkdir(parents=True, exist_ok=True)
+            write_json(partial / FACTS, dict(facts))
+    distributed.barrier()
+    if not _is_cached(folder):
+        _encode_to_cache(folder, model, processor)
+
+
+def _is_cached_here(folder: Path) -> bool:
+    return (folder / NOTE).is_file() and _has_digests(folder)
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.partial")
+
+
 def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDataset) -> None:
-    dataset, partial = processor.dataset, folder.with_suffix(".partial")
+    dataset, partial = processor.dataset, _partial(folder)
     # one run at a time writes to a cache folder
-    lock = write_lock(folder.with_suffix(".lock"), folder, wait=True)
+    lock = write_lock(folder.with_name(f"{folder.name}.lock"), folder, wait=True)
     with distributed.on_rank_0(lock):
         _has_digests.cache_clear()
         if _is_cached(folder):  # by another run meanwhile

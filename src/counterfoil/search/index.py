@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,8 @@ from counterfoil.core.io import atomic_folder, atomic_write, ensure_writable_fol
 from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles, Pictures
+from counterfoil.models.layers.late_interaction import MaxSimModel
+from counterfoil.models.layers.pooling import ensure_nonempty, single_vector
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     Side,
@@ -28,6 +30,7 @@ from counterfoil.scoring.encode import (
     encode_texts,
     evaluation_mode,
 )
+from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of, sort_descending
 from counterfoil.search.ann import BackendName
 from counterfoil.search.calibrate import (
     MAX_CAPTIONS,
@@ -44,7 +47,13 @@ from counterfoil.search.changes import (
     text_entry,
 )
 from counterfoil.search.hubness import ALPHA, NEAREST, HubnessCorrection, bank_rows
-from counterfoil.search.query import encode_caption, parse_query
+from counterfoil.search.proposals import (
+    MaxSimProposals,
+    proposed,
+    rank_side,
+    vocabulary_sentences,
+)
+from counterfoil.search.query import encode_query, parse_query
 from counterfoil.search.rerank import ImageInput, Reranker, RerankItems
 from counterfoil.search.vector_index import (
     IndexEntry,
@@ -184,6 +193,18 @@ class SearchIndex:
         """The bank that corrects scores; None if `correct_hubness` was never called."""
         return HubnessCorrection.read(self.folder, self.vectors.state.width)
 
+    @cached_property
+    def proposals(self) -> MaxSimProposals | None:
+        """What proposes candidates for a multi-vector model; None for other models."""
+        return MaxSimProposals.read(self.folder) if self.vectors.state.tokens else None
+
+    def _check_single(self, work: str) -> None:
+        if self.proposals is not None:
+            raise ValueError(
+                f"{self.folder} holds several vectors of an item, and {work} on one of each; use "
+                "an index of a model that makes one"
+            )
+
     @property
     def model_name(self) -> str:
         """The name or folder that `load_model` opens."""
@@ -258,6 +279,7 @@ class SearchIndex:
         Raises:
             ValueError: there are too few captions or images.
         """
+        self._check_single("probabilities are fitted")
         owned = (dataset.text_to_image >= 0).nonzero().squeeze(1)
         if len(owned) > MAX_CAPTIONS:
             owned = owned[torch.linspace(0, len(owned) - 1, MAX_CAPTIONS).round().long()]
@@ -303,6 +325,7 @@ class SearchIndex:
         Raises:
             ValueError: the data set has no captions or no images, or a number is out of range.
         """
+        self._check_single("hubness is corrected")
         rows = bank_rows(len(dataset)).tolist(), bank_rows(len(dataset.texts)).tolist()
         images, texts = _encode_rows(self.model, dataset, DatasetChanges(*rows))
         none = torch.zeros(0, self.vectors.state.width)
@@ -346,9 +369,9 @@ class SearchIndex:
         side, row = self.locate(item_id)
         find = find or ("captions" if side == "image" else "images")
         self._check_target(find)
-        vector = self.vectors.collection(side).vectors(torch.tensor([row]))
         itself = [row] if TARGET_SIDES[find] == side else []
-        return self._hits(vector, [self.items(side, [row])], top_k, find, exclude=itself)[0]
+        query = self.stored(side, torch.tensor([row]))
+        return self._hits(query, [self.items(side, [row])], top_k, find, exclude=itself)[0]
 
     def search_many(
         self, queries: Sequence[SearchQuery], top_k: int = TOP_K, *, find: SearchTarget
@@ -368,10 +391,10 @@ class SearchIndex:
         self._check_target(find)
         if any(isinstance(query, str) and parse_query(query)[1] for query in queries):
             captions = [query for query in queries if isinstance(query, str)]
-            vectors = torch.cat([encode_caption(self.model, caption) for caption in captions])
+            encoded = Embeddings.cat([encode_query(self.model, caption) for caption in captions])
         else:
-            vectors = self.model.encode(list(queries)).tokens[:, 0]
-        return self._hits(vectors, [RerankItems.from_query(q) for q in queries], top_k, find)
+            encoded = self.model.encode(list(queries))
+        return self._hits(encoded, [RerankItems.from_query(q) for q in queries], top_k, find)
 
     def add(self, dataset: ImageTextDataset, *, replace: bool = False) -> IndexUpdate:
         """Add the images and captions that are new or have changed, in one commit.
@@ -389,7 +412,7 @@ class SearchIndex:
         # from before the long work: of two additions the second is refused at once
         with distributed.on_rank_0(self.vectors.writing()):
             changes = compare_dataset(dataset, self.vectors, replace=replace)
-            images, texts = _encode(self.model, dataset, changes)
+            images, texts, _ = _encode(self.model, dataset, changes, self.proposals)
             if distributed.rank() == 0:
                 try:
                     _write(self.vectors, dataset, changes, images, texts)
@@ -451,37 +474,70 @@ class SearchIndex:
             return RerankItems(side, ids, texts=tuple(entry.text for entry in entries))
         return RerankItems(side, ids, images=tuple(self._path(row) for row in rows))
 
+    def stored(self, side: Side, rows: Tensor) -> Embeddings:
+        """The vectors of (n,) rows, as queries."""
+        collection = self.vectors.collection(side)
+        if self.proposals is not None:
+            return collection.bags(rows)
+        return single_vector(collection.vectors(rows))
+
     def rank(
         self,
-        vectors: Tensor,
+        queries: Embeddings,
         side: Side,
         count: int,
         *,
         exclude: Sequence[int] = (),
         cross_modal: bool = False,
     ) -> list[list[tuple[int, float]]]:
-        """The `count` best rows of a modality and their scores, for each of (Q, D) query vectors.
+        """The `count` best rows of a modality and their scores, for each of Q encoded queries.
+
+        For a multi-vector model, `counterfoil.search.proposals` chooses rows, of which the model
+        computes the scores.
 
         Args:
-            vectors: of the queries.
+            queries: items of either modality.
             side: modality of the results.
             count: number of results.
             exclude: the row that each query leaves out; () for none.
             cross_modal: whether the queries are of the other modality, whose scores are corrected
                 where the index has a bank.
         """
-        collection = self.vectors.collection(side)
-        offsets = self._hubness_offsets(side) if cross_modal else None
-        rows, scores = collection.search(vectors, count + bool(exclude), offsets=offsets)
-        skip = exclude or [-1] * len(vectors)  # -1 stands for no row
+        wanted = count + bool(exclude)
+        if self.proposals is None:
+            offsets = self._hubness_offsets(side) if cross_modal else None
+            collection, vectors = self.vectors.collection(side), queries.tokens[:, 0]
+            rows, scores = collection.search(vectors, wanted, offsets=offsets)
+        else:
+            rows, scores = self._rank_bags(self.proposals, queries, side, wanted)
+        skip = exclude or [-1] * len(queries)  # -1 stands for no row
         return [
             [(row, score) for row, score in ranking if row not in (-1, own)][:count]
             for own, ranking in zip(skip, map(zip, rows.tolist(), scores.tolist()), strict=True)
         ]
 
+    @torch.inference_mode()
+    def _rank_bags(
+        self, proposals: MaxSimProposals, queries: Embeddings, side: Side, count: int
+    ) -> tuple[Tensor, Tensor]:
+        """(Q, count) rows and exact scores of the best of the proposed rows, as `search` does."""
+        network, collection = self.model.model, self.vectors.collection(side)
+        assert isinstance(network, MaxSimModel)
+        vectors = (proposals.text_vectors if side == "image" else proposals.image_vectors)(queries)
+        candidates, _ = collection.search(vectors, proposed(len(collection), count))
+        keys = []
+        for place, rows in enumerate(candidates.unbind()):
+            rows = rows[rows >= 0].sort().values
+            query = queries.rows(slice(place, place + 1)).to("cpu")
+            scores = rank_side(side, collection.bags(rows), query, network)
+            best = sort_descending(rank_keys(scores, rows).unsqueeze(0))[:, :count]
+            keys.append(torch.nn.functional.pad(best, (0, count - best.shape[1]), value=NOTHING))
+        found = torch.cat(keys)
+        return rows_of(found), scores_of(found)
+
     def _hits(
         self,
-        vectors: Tensor,
+        encoded: Embeddings,
         queries: Sequence[RerankItems],
         top_k: int,
         find: SearchTarget,
@@ -499,7 +555,7 @@ class SearchIndex:
         for number, (query, ranking) in enumerate(
             zip(
                 queries,
-                self.rank(vectors, side, count, exclude=exclude, cross_modal=cross_modal),
+                self.rank(encoded, side, count, exclude=exclude, cross_modal=cross_modal),
             )
         ):
             if reranker is not None:
@@ -507,7 +563,8 @@ class SearchIndex:
                 ranking = reranker.best(query, self.items(side, first), first, top_k)
             results = [self._hit(side, row, score, n) for n, (row, score) in enumerate(ranking, 1)]
             if side == "image" and query.side == "text" and reranker is None:
-                values = self.probabilities(vectors[number], self.plain_scores(side, ranking))
+                scores = self.plain_scores(side, ranking)
+                values = self.probabilities(encoded.tokens[number, 0], scores)
                 results = [replace(hit, probability=p) for hit, p in zip(results, values)]
             hits.append(results)
         return hits
@@ -646,7 +703,7 @@ def build_index(
     A model folder is copied into the index; any other model is stored by name.
 
     Args:
-        model: encodes each item as one vector.
+        model: encodes each item as one vector, or as several that MaxSim compares.
         dataset: the data set.
         folder: of the index; must not exist yet.
         backend: what searches the vectors.
@@ -672,7 +729,7 @@ def build_index(
             f"{dataset.name} ({dataset.split_name}) has no images; there is nothing to index"
         )
     everything = DatasetChanges([*range(len(dataset))], [*range(len(dataset.texts))])
-    images, texts = _encode(model, dataset, everything)
+    images, texts, proposals = _encode(model, dataset, everything, None)
     if distributed.rank() == 0:
         assert images is not None
         with atomic_folder(folder) as temporary:
@@ -680,10 +737,13 @@ def build_index(
                 identity=model.identity(),
                 model=_stored_model(model, temporary),
                 width=images.vectors.shape[1],
+                tokens=0 if images.bags is None else images.bags.tokens.shape[2],
                 backend=backend,
                 address=address,
                 half=half,
             )
+            if proposals is not None:
+                proposals.write(temporary)
             vectors = VectorIndex.create(temporary, state)
             try:
                 _write(vectors, dataset, everything, images, texts)
@@ -742,9 +802,15 @@ def search_dataset(
 
 
 def _encode(
-    model: Model, dataset: ImageTextDataset, rows: DatasetChanges
-) -> tuple[NewVectors | None, NewVectors | None]:
-    """New images, whose entries lack the place and are complete on rank 0 only, and new texts."""
+    model: Model,
+    dataset: ImageTextDataset,
+    rows: DatasetChanges,
+    proposals: MaxSimProposals | None,
+) -> tuple[NewVectors | None, NewVectors | None, MaxSimProposals | None]:
+    """New images, whose entries lack the place and are complete on rank 0 only, and new texts.
+
+    For a multi-vector model also its proposals, which are fitted where none are given.
+    """
     trial = replace(rows, images=rows.images[:_TRIAL], texts=rows.texts[:_TRIAL])
     if trial != rows:
         _encode_rows(model, dataset, trial)  # refuse an unfit model before the long work
@@ -760,10 +826,28 @@ def _encode(
                 advance(1)
     text_entries = [text_entry(dataset, row) for row in rows.texts]
     images, texts = _encode_rows(model, dataset, rows)
+    network = model.model
+    some = images is not None or texts is not None
+    if isinstance(network, MaxSimModel) and some and proposals is None:
+        known = vocabulary_sentences(model) if texts is None else texts
+        proposals = MaxSimProposals.fit(network, images, known)
     return (
-        None if images is None else NewVectors(image_entries, images.tokens[:, 0].float()),
-        None if texts is None else NewVectors(text_entries, texts.tokens[:, 0].float()),
+        _new_vectors(image_entries, images, proposals and proposals.image_vectors),
+        _new_vectors(text_entries, texts, proposals and proposals.text_vectors),
+        proposals,
     )
+
+
+def _new_vectors(
+    entries: Sequence[IndexEntry],
+    items: Embeddings | None,
+    propose: Callable[[Embeddings], Tensor] | None,
+) -> NewVectors | None:
+    if items is None:
+        return None
+    if propose is None:
+        return NewVectors(entries, items.tokens[:, 0].float())
+    return NewVectors(entries, propose(items), ensure_nonempty(items))
 
 
 def _encode_rows(
@@ -784,6 +868,8 @@ def _encode_rows(
 
 def check_single_vectors(model: Model, images: Embeddings | None, texts: Embeddings | None) -> None:
     """Raise a `ValueError` for a model whose score is no inner product of one vector per item."""
+    if isinstance(model.model, MaxSimModel):
+        return  # several vectors, of which `counterfoil.search.proposals` makes one
     for encoded in (images, texts):
         if encoded is not None and (encoded.tokens.shape[1] != 1 or encoded.gram is not None):
             raise ValueError(
@@ -821,7 +907,7 @@ def _write(
             name = f"{number:08d}-{unique}.png"
             place = _image_place(dataset.pictures, row, index.folder, name)
             entries.append(replace(entry, place=place))
-        images = NewVectors(entries, images.vectors)
+        images = replace(images, entries=entries)
     index.change(
         images=images,
         texts=texts,

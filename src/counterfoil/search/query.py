@@ -9,6 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from counterfoil.core.types import Embeddings
+from counterfoil.models.layers.late_interaction import MaxSimModel
+from counterfoil.models.layers.pooling import single_vector
+
 if TYPE_CHECKING:
     from counterfoil.model import Model
 
@@ -53,3 +57,19 @@ def encode_caption(model: Model, text: str) -> Tensor:
     difference = normalize(vector - WEIGHT * against.sum(0, keepdim=True), dim=1)
     query: Tensor = difference * torch.linalg.vector_norm(vector, dim=1, keepdim=True)
     return query
+
+
+def encode_query(model: Model, text: str) -> Embeddings:
+    """Return the vectors of a query, of a multi-vector model too.
+
+    Raises:
+        ValueError: a multi-vector model has no difference of vectors, and the query has a minus.
+    """
+    if not isinstance(model.model, MaxSimModel):
+        return single_vector(encode_caption(model, text))
+    if parse_query(text)[1]:
+        raise ValueError(
+            f"{text!r} has words behind a minus, and {model.name} makes several vectors of a "
+            "caption, which have no difference; leave the minus out"
+        )
+    return model.encode([text])

@@ -40,6 +40,7 @@ from counterfoil.core.io import (
     write_lock,
     write_text,
 )
+from counterfoil.core.types import Embeddings
 from counterfoil.scoring.encode import Side
 from counterfoil.scoring.reducers import (
     NOTHING,
@@ -56,11 +57,12 @@ STATE_FILE = "index.json"
 FORMAT = 2
 _LOCK_FILE = ".lock"
 _DATA_FILES = (".npy", ".numbers.npy", ".jsonl")
+_BAG_FILES = (".tokens.npy", ".lengths.npy")  # of multi-vector models
 _SUMS = ".sums.json"
-_PART_FILES = (*_DATA_FILES, _SUMS)
+_PART_FILES = (*_DATA_FILES, *_BAG_FILES, _SUMS)
 # the names of files that a change writes, and of their temporary ones: nothing else is removed
 _OWN_FILE = re.compile(
-    r"\d{6,}-(images|texts)(-joined)?\.(npy|numbers\.npy|jsonl|sums\.json|faiss|faiss\.sums\.json)|"
+    r"\d{6,}-(images|texts)(-joined)?\.((numbers\.|tokens\.|lengths\.)?npy|jsonl|sums\.json|faiss|faiss\.sums\.json)|"
     r"\.(index\.json|\d{6,}-(images|texts)).*\.part"
 )
 
@@ -100,10 +102,14 @@ class IndexEntry:
 @final
 @dataclass(frozen=True, eq=False)
 class NewVectors:
-    """(N, D) vectors to be added to a collection, and the entry of each."""
+    """(N, D) vectors to be added to a collection, and the entry of each.
+
+    `bags` has all vectors of each, for a multi-vector model.
+    """
 
     entries: Sequence[IndexEntry]
     vectors: Tensor
+    bags: Embeddings | None = None
 
 
 @final
@@ -132,6 +138,7 @@ class IndexState(BaseModel):
         identity: digest of the model that made the vectors.
         model: its name or folder; relative if the model lies in the index.
         width: D.
+        tokens: width of the vectors of a multi-vector model, of which a part keeps all; 0 for none.
         address: of a Milvus server, "" for a file in the index.
         half: whether vectors are stored in float16.
         writes: number of commits; new files are named after it.
@@ -142,6 +149,7 @@ class IndexState(BaseModel):
     identity: str
     model: str
     width: int = Field(ge=1)
+    tokens: int = Field(default=0, ge=0)
     backend: BackendName = "exact"
     address: str = ""
     half: bool = False
@@ -173,14 +181,18 @@ def read_state(folder: Path) -> IndexState:
 
 def write_state(folder: Path, state: IndexState) -> None:
     """Commit a state."""
-    write_json(folder / STATE_FILE, state.model_dump(mode="json"))
+    unused = set() if state.tokens else {"tokens"}  # which earlier versions do not know
+    write_json(folder / STATE_FILE, state.model_dump(mode="json", exclude=unused))
 
 
 @final
 class CollectionPart:
-    """(N, D) vectors that were written together, memory-mapped, and their (N,) numbers."""
+    """(N, D) vectors that were written together, memory-mapped, and their (N,) numbers.
 
-    def __init__(self, folder: Path, name: str, width: int) -> None:
+    With `tokens`, the width of a multi-vector model, also all vectors of each item.
+    """
+
+    def __init__(self, folder: Path, name: str, width: int, tokens: int = 0) -> None:
         self.name, self._entries_file = name, folder / f"{name}.jsonl"
         verify_part(folder, name, every=False)
         vectors = read_array(folder / f"{name}.npy", "a part of an index")
@@ -204,6 +216,27 @@ class CollectionPart:
         self.vectors: npt.NDArray[Any] = np.memmap(
             folder / f"{name}.npy", vectors.dtype, "c", vectors.offset, vectors.shape, order
         )
+        if tokens:
+            self._read_bags(folder, tokens)
+
+    def _read_bags(self, folder: Path, width: int) -> None:
+        path = folder / f"{self.name}.tokens.npy"
+        self.tokens = read_array(path, "a part of an index")
+        self.lengths = read_array(
+            folder / f"{self.name}.lengths.npy", "a part of an index", mapped=False
+        )
+        fits_items = self.lengths.shape == (len(self),) and self.lengths.dtype == np.int64
+        if (
+            not fits_items
+            or bool((self.lengths < 1).any())
+            or self.tokens.shape != (int(self.lengths.sum()), width)
+            or self.tokens.dtype not in (np.float16, np.float32)
+        ):
+            raise ValueError(
+                f"{path} is {self.tokens.dtype.name} of shape {self.tokens.shape} and does not fit "
+                f"{len(self):,} items of an index of width {width}; make the index again"
+            )
+        self.first_tokens = np.cumsum(self.lengths) - self.lengths
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -269,10 +302,17 @@ class Collection:
     """
 
     def __init__(
-        self, folder: Path, state: CollectionState, width: int, backend: AnnBackend | None = None
+        self,
+        folder: Path,
+        state: CollectionState,
+        width: int,
+        backend: AnnBackend | None = None,
+        *,
+        tokens: int = 0,
     ) -> None:
         self.folder, self.state, self.width, self.backend = folder, state, width, backend
-        self.parts = [CollectionPart(folder, name, width) for name in state.parts]
+        self.tokens = tokens  # width of the vectors of `bags`; 0 for none
+        self.parts = [CollectionPart(folder, name, width, tokens) for name in state.parts]
         self._starts = np.cumsum([0, *(len(part) for part in self.parts)])
         self._first_rows: list[int] = self._starts.tolist()  # of the parts, and the number of rows
         numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in self.parts)])
@@ -333,6 +373,25 @@ class Collection:
             here = part_of_row == part
             out[here] = self.parts[part].vectors[wanted[here] - self._starts[part]]
         return torch.from_numpy(out)
+
+    def bags(self, rows: Tensor) -> Embeddings:
+        """All vectors of (n,) rows, float32, padded to the longest; of a multi-vector model."""
+        wanted = rows.numpy()
+        part_of_row = np.searchsorted(self._starts, wanted, side="right") - 1
+        found: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
+        order: list[npt.NDArray[Any]] = []
+        for number in np.unique(part_of_row):
+            here = (part_of_row == number).nonzero()[0]
+            part, own = self.parts[number], wanted[here] - self._starts[number]
+            lengths = part.lengths[own]
+            places = np.arange(int(lengths.max()))
+            real = places < lengths[:, None]
+            at = part.first_tokens[own][:, None] + np.where(real, places, 0)
+            found.append((part.tokens[at].astype(np.float32), real))
+            order.append(here)
+        back = torch.from_numpy(np.argsort(np.concatenate(order)))
+        bags = [Embeddings(torch.from_numpy(t), torch.from_numpy(m)) for t, m in found]
+        return Embeddings.cat(bags).rows(back)
 
     def search(
         self, queries: Tensor, k: int, *, offsets: Tensor | None = None, only: Tensor | None = None
@@ -447,16 +506,17 @@ class Collection:
         if new is not None and len(new.entries):
             vectors = _checked_vectors(new, self.width, half=half)
             added = torch.arange(state.next, state.next + len(vectors)), vectors
-            _write_part(self.folder, name, *added, new.entries, half=half)
+            _write_part(self.folder, name, *added, new.entries, half=half, bags=new.bags)
             update = {"parts": (*state.parts, name), "next": state.next + len(vectors)}
             state = state.model_copy(update=update)
         elif not len(removed):
             return state, removed
         dead = tuple(sorted({*state.dead, *removed.tolist()}))
         state = state.model_copy(update={"dead": dead})
-        state = Collection(self.folder, state, self.width)._compacted(name, half=half)
+        merged = Collection(self.folder, state, self.width, tokens=self.tokens)
+        state = merged._compacted(name, half=half)
         if self.backend is not None:
-            after = Collection(self.folder, state, self.width)
+            after = Collection(self.folder, state, self.width, tokens=self.tokens)
             finder = self.backend.update(after, added, name)
             state = state.model_copy(update={"finder": finder})
         return state, removed
@@ -471,7 +531,8 @@ class Collection:
             return state.model_copy(update={"parts": (), "dead": ()})
         entries = [self.entry(row) for row in self.live_rows.tolist()]
         name = f"{name}-joined"
-        _write_part(self.folder, name, *self.live_vectors(), entries, half=half)
+        bags = self.bags(self.live_rows) if self.tokens else None
+        _write_part(self.folder, name, *self.live_vectors(), entries, half=half, bags=bags)
         return state.model_copy(update={"parts": (name,), "dead": ()})
 
 
@@ -505,16 +566,25 @@ def _write_part(
     entries: Sequence[IndexEntry],
     *,
     half: bool,
+    bags: Embeddings | None = None,
 ) -> None:
-    """Write the three files that `CollectionPart` reads."""
+    """Write the files that `CollectionPart` reads."""
     assert len(numbers) == len(vectors) == len(entries) > 0
+    files: tuple[str, ...] = _DATA_FILES
+    if bags is not None:
+        files = (*_DATA_FILES, *_BAG_FILES)
+        tokens = bags.tokens[bags.mask].float().cpu().numpy()
+        write_array(
+            folder / f"{name}.tokens.npy", tokens.astype(np.float16 if half else np.float32)
+        )
+        write_array(folder / f"{name}.lengths.npy", bags.mask.sum(1).cpu().numpy())
     values = vectors.numpy().astype(np.float16 if half else np.float32)
     write_array(folder / f"{name}.npy", values)
     write_array(folder / f"{name}.numbers.npy", numbers.numpy())
     filled = ({key: value for key, value in asdict(entry).items() if value} for entry in entries)
     # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
     write_text(folder / f"{name}.jsonl", "".join(json.dumps(entry) + "\n" for entry in filled))
-    sums = {end: [*checksums(folder / f"{name}{end}")] for end in _DATA_FILES}
+    sums = {end: [*checksums(folder / f"{name}{end}")] for end in files}
     write_json(folder / f"{name}{_SUMS}", sums)
 
 
@@ -535,7 +605,8 @@ def verify_part(folder: Path, name: str, *, every: bool) -> bool:
     if not (folder / f"{name}{_SUMS}").is_file():
         return False
     written = read_json(folder / f"{name}{_SUMS}", "checksums of an index")
-    for end in _DATA_FILES:
+    bags = [end for end in _BAG_FILES if isinstance(written, dict) and end in written]
+    for end in (*_DATA_FILES, *bags):
         path = folder / f"{name}{end}"
         sums = written.get(end) if isinstance(written, dict) else None
         if not isinstance(sums, list):
@@ -670,7 +741,8 @@ class VectorIndex:
             self._backends[side] = open_ann_backend(
                 state.backend, self.folder, state.address, side, state.width, own.finder
             )
-        return Collection(self.folder, own, state.width, self._backends[side])
+        backend = self._backends[side]
+        return Collection(self.folder, own, state.width, backend, tokens=state.tokens)
 
 
 def _remove_unused(folder: Path, state: IndexState) -> None:

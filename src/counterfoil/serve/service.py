@@ -12,6 +12,7 @@ from fastapi import HTTPException
 from PIL import Image
 from torch import Tensor
 
+from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import ImageTransform, PictureFiles, open_picture
 from counterfoil.evaluation.exchanges import EXCHANGES
@@ -20,7 +21,7 @@ from counterfoil.model import Model
 from counterfoil.scoring.encode import Side
 from counterfoil.search.calibrate import CALIBRATION, MIN_IMAGES
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
-from counterfoil.search.query import encode_caption
+from counterfoil.search.query import encode_query
 from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.search.vector_index import STATE_FILE, read_state
 from counterfoil.serve.decoding import thumbnail
@@ -186,16 +187,16 @@ class SearchService:
             key = query.side, self._depth(query), query.excluded is None, query.cross_modal
             groups.setdefault(key, []).append(place)
         for (side, depth, _, cross_modal), places in groups.items():
-            vectors = torch.cat([self._vector(queries[place].value) for place in places])
+            encoded = Embeddings.cat([self._encoded(queries[place].value) for place in places])
             excluded = [queries[place].excluded for place in places]
             exclude = [row for row in excluded if row is not None]  # of all in a group, or of none
             try:
                 rankings = self._search.rank(
-                    vectors, side, depth, exclude=exclude, cross_modal=cross_modal
+                    encoded, side, depth, exclude=exclude, cross_modal=cross_modal
                 )
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
-            for place, vector, ranking in zip(places, vectors, rankings, strict=True):
+            for place, vector, ranking in zip(places, encoded.tokens[:, 0], rankings, strict=True):
                 results = self._results(side, ranking)
                 if self._search.calibration is not None and self.has_probabilities(queries[place]):
                     scores = self._search.plain_scores(side, ranking)
@@ -263,13 +264,13 @@ class SearchService:
         """JPEG of an image of the index, encoded anew so that it carries no metadata."""
         return thumbnail(self.picture(name))
 
-    def _vector(self, value: QueryInput) -> Tensor:
-        """(1, D) vector of a query."""
+    def _encoded(self, value: QueryInput) -> Embeddings:
+        """The vectors of a query."""
         if isinstance(value, int):
-            return self._images.vectors(torch.tensor([value]))
+            return self._search.stored("image", torch.tensor([value]))
         if isinstance(value, str):
-            return encode_caption(self._search.model, value).cpu()
-        return self._search.model.encode([value]).tokens[:, 0].float().cpu()
+            return encode_query(self._search.model, value).to("cpu").map(_float)
+        return self._search.model.encode([value]).to("cpu").map(_float)
 
     def _depth(self, query: SearchQuery) -> int:
         """Number of results to fetch."""
@@ -300,6 +301,10 @@ def index_stamp(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
         except OSError:
             stamps.append(None)
     return tuple(stamps)
+
+
+def _float(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def image_transform(model: Model) -> ImageTransform | None:
