@@ -93,6 +93,26 @@ def test_drop_a_picture_and_find_similar_ones(opened, plain):
     clean(opened, plain)
 
 
+def test_more_like_this_and_less_like_that(opened, plain):
+    def shown() -> list[str]:
+        return opened.locator("#found img").evaluate_all("all => all.map(i => i.alt)")
+
+    opened.goto(plain)
+    search(opened, "a dog")
+    bad, good = shown()[0], shown()[5]
+    opened.locator("#found button").first.click()
+    opened.click("#less")
+    until(opened, "document.querySelector('#told').textContent.includes(', less like 1 picture')")
+    assert bad not in shown()
+    opened.locator("#found button").nth(shown().index(good)).click()
+    opened.click("#more")
+    until(opened, "document.querySelector('#told').textContent.includes(', more like 1 picture, ')")
+    assert not {bad, good} & {*shown()}
+    search(opened, "a red circle")
+    assert "like" not in opened.locator("#told").text_content()
+    clean(opened, plain)
+
+
 def test_a_query_has_an_address_and_the_back_button_returns_to_it(opened, plain):
     def shown() -> list[str]:
         until(opened, "document.querySelector('#told').textContent.includes('for')")

@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-from starlette.datastructures import UploadFile
+from starlette.datastructures import ImmutableMultiDict, UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -112,7 +112,7 @@ class RequestParser:
 async def _fields(request: Request) -> Any:
     """Fields of a query string, JSON or a form, not yet validated."""
     if request.method == "GET":
-        return dict(request.query_params)
+        return _with_lists(request.query_params)
     kind = media_type(request.headers)
     if kind == JSON:
         try:
@@ -125,11 +125,17 @@ async def _fields(request: Request) -> Any:
         async with request.form(max_files=1, max_fields=8, max_part_size=65536) as form:
             return {
                 name: await value.read() if isinstance(value, UploadFile) else value
-                for name, value in form.items()
+                for name, value in _with_lists(form).items()
             }
     except (ValueError, KeyError):  # multipart headers that the parser does not expect
         message = "the form is damaged; send one picture and at most 8 fields"
         raise HTTPException(400, message) from None
+
+
+def _with_lists(fields: ImmutableMultiDict[str, Any]) -> dict[str, Any]:
+    """The last value of each name, and all of the names of examples."""
+    lists = {name: fields.getlist(name) for name in ("more", "less") if name in fields}
+    return {**fields, **lists}
 
 
 SEARCH, SIMILAR, EXPLAIN = (
@@ -331,7 +337,9 @@ class SearchServer(Collector):
             raise HTTPException(400, f"top is {top}; give a whole number of 1 to {self._top}")
         if options.find == "captions" and not service.captions:
             raise HTTPException(422, "the index holds no captions; only images can be found")
-        query, reranker = SearchQuery(value, top, options.find), None
+        more, less = (tuple(map(service.row, ids)) for ids in (options.more, options.less))
+        query, reranker = SearchQuery(value, top, options.find, more, less), None
+        service.check_examples(query)
         least = options.min_probability if isinstance(options, SearchRequest) else None
         if least is not None:
             service.check_probability(least, query)

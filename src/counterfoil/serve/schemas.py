@@ -18,6 +18,8 @@ from pydantic import (
 from counterfoil.evaluation.explain import CorrectedCaption, ExplainedWord
 from counterfoil.search.index import SearchTarget
 
+MOST_EXAMPLES = 20  # images that refine a query, of either kind
+
 
 def _not_blank(caption: str) -> str:
     if not caption.strip():
@@ -44,6 +46,13 @@ Picture = Annotated[bytes, BeforeValidator(_uploaded_file)]
 Top = Annotated[int, BeforeValidator(_not_boolean), Field(ge=1)]
 
 
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+ImageIds = Annotated[tuple[ImageId, ...], BeforeValidator(_listed), Field(max_length=MOST_EXAMPLES)]
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,6 +70,8 @@ class SearchOptions(_Request):
 
     top: Top | None = Field(None, description="Number of results; 20 by default.")
     find: SearchTarget = "images"
+    more: ImageIds = Field((), description="Images of the index: more like these, without them.")
+    less: ImageIds = Field((), description="Images of the index: less like these, without them.")
 
 
 @final
@@ -189,7 +200,9 @@ def error_sentence(errors: Sequence[Any]) -> str:
     """One sentence for the validation errors of pydantic."""
     # a misspelt field is missing as well: name what was sent
     error = min(errors, key=lambda error: error["type"] != "extra_forbidden")
-    name, kind = str(error["loc"][-1]) if error["loc"] else "", error["type"]
+    # places in a list are numbers
+    name = next((part for part in reversed(error["loc"]) if isinstance(part, str)), "")
+    kind = error["type"]
     if kind == "value_error":
         return str(error["ctx"]["error"])
     if kind == "missing":

@@ -11,6 +11,7 @@ import torch
 from fastapi import HTTPException
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ImageTextDataset
@@ -18,6 +19,7 @@ from counterfoil.data.images import ImageTransform, PictureFiles, open_picture
 from counterfoil.evaluation.exchanges import EXCHANGES
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.model import Model
+from counterfoil.models.layers.pooling import single_vector
 from counterfoil.scoring.encode import Side
 from counterfoil.search.calibrate import CALIBRATION, MIN_IMAGES
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
@@ -27,6 +29,10 @@ from counterfoil.search.vector_index import STATE_FILE, read_state
 from counterfoil.serve.decoding import thumbnail
 from counterfoil.serve.schemas import SearchResult
 
+# Rocchio's weights of examples (Manning, Raghavan and Schuetze, Introduction to Information
+# Retrieval, section 9.1.1): a query of weight 1, the mean of good and of bad examples
+MORE, LESS = 0.75, 0.15
+
 QueryInput: TypeAlias = str | Image.Image | int
 ImageInput: TypeAlias = Image.Image | str  # a picture, or the id of an image with features
 
@@ -34,11 +40,22 @@ ImageInput: TypeAlias = Image.Image | str  # a picture, or the id of an image wi
 @final
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """A query: a caption, a picture, or the row of an image of the index."""
+    """A query: a caption, a picture, or the row of an image of the index.
+
+    `more` and `less` are rows of images that the results are to be like and unlike; they are left
+    out of the results.
+    """
 
     value: QueryInput
     top: int
     find: SearchTarget = "images"
+    more: tuple[int, ...] = ()
+    less: tuple[int, ...] = ()
+
+    @property
+    def examples(self) -> frozenset[int]:
+        """Rows of the images that refine it."""
+        return frozenset((*self.more, *self.less))
 
     @property
     def side(self) -> Side:
@@ -151,25 +168,34 @@ class SearchService:
 
     def reranks(self, query: SearchQuery) -> bool:
         """Return True if the reranker orders the results of a query."""
-        if self.reranker is None or not query.cross_modal:
+        if self.reranker is None or not query.cross_modal or query.examples:
             return False
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
     def has_probabilities(self, query: SearchQuery) -> bool:
         """Return True if the results are of the kind that a calibration is for."""
-        return isinstance(query.value, str) and query.side == "image" and not self.reranks(query)
+        found_by_text = isinstance(query.value, str) and query.side == "image"
+        return found_by_text and not query.examples and not self.reranks(query)
 
     def check_probability(self, least: float, query: SearchQuery) -> None:
         """Refuse, with status 422, a lowest probability of results that have none."""
         reason = ""
         if not self.has_probabilities(query):
-            reason = "probabilities are those of images found by text, without a re-ranker"
+            reason = (
+                "probabilities are those of images found by text, without a re-ranker or examples"
+            )
         elif self._search.calibration is None:
             reason = "the index is not calibrated, so that results have no probabilities"
         elif len(self) < MIN_IMAGES:
             reason = f"the index holds fewer than {MIN_IMAGES} images, too few for probabilities"
         if reason:
             raise HTTPException(422, f"{reason}; leave out min_probability ({least:g})")
+
+    def check_examples(self, query: SearchQuery) -> None:
+        """Refuse, with status 422, examples for a model with several vectors of an item."""
+        if query.examples and self._search.proposals is not None:
+            message = "the model makes several vectors of an item, which no example refines"
+            raise HTTPException(422, f"{message}; leave out more and less")
 
     def row(self, name: str) -> int:
         """Row of an image by its id."""
@@ -187,7 +213,7 @@ class SearchService:
             key = query.side, self._depth(query), query.excluded is None, query.cross_modal
             groups.setdefault(key, []).append(place)
         for (side, depth, _, cross_modal), places in groups.items():
-            encoded = Embeddings.cat([self._encoded(queries[place].value) for place in places])
+            encoded = Embeddings.cat([self._refined(queries[place]) for place in places])
             excluded = [queries[place].excluded for place in places]
             exclude = [row for row in excluded if row is not None]  # of all in a group, or of none
             try:
@@ -197,6 +223,8 @@ class SearchService:
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
             for place, vector, ranking in zip(places, encoded.tokens[:, 0], rankings, strict=True):
+                if side == "image" and (left_out := queries[place].examples):
+                    ranking = [(row, score) for row, score in ranking if row not in left_out]
                 results = self._results(side, ranking)
                 if self._search.calibration is not None and self.has_probabilities(queries[place]):
                     scores = self._search.plain_scores(side, ranking)
@@ -272,9 +300,23 @@ class SearchService:
             return encode_query(self._search.model, value).to("cpu").map(_float)
         return self._search.model.encode([value]).to("cpu").map(_float)
 
+    def _refined(self, query: SearchQuery) -> Embeddings:
+        """The vector of a query, moved towards and away from its examples; its length stays."""
+        encoded = self._encoded(query.value)
+        if not query.examples:
+            return encoded
+        vector = encoded.tokens[:, 0]
+        refined: Tensor = normalize(vector, dim=1)
+        for rows, weight in ((query.more, MORE), (query.less, -LESS)):
+            if rows:
+                examples = self._images.vectors(torch.tensor(rows))
+                refined = refined + weight * normalize(examples, dim=1).mean(0, keepdim=True)
+        return single_vector(normalize(refined, dim=1) * vector.norm())
+
     def _depth(self, query: SearchQuery) -> int:
         """Number of results to fetch."""
         depth = self.reranker.depth if self.reranker and self.reranks(query) else query.top
+        depth += len(query.examples)
         return min(depth, len(self._search.vectors.collection(query.side)))
 
     def _results(

@@ -30,7 +30,9 @@
     const more = { method: "POST", headers: headers(), signal: waiting.signal };
     if (files) {
       more.body = new FormData();
-      for (const [name, value] of Object.entries(fields)) more.body.append(name, value);
+      for (const [name, value] of Object.entries(fields)) {
+        for (const one of [value].flat()) more.body.append(name, one);
+      }
     } else {
       more.headers["Content-Type"] = "application/json";
       more.body = JSON.stringify(fields);
@@ -61,6 +63,19 @@
   const kind = () => kinds.find((one) => one.checked).value;
   const choose = (value) => { for (const one of kinds) one.checked = one.value === value; };
   const counted = (many, one) => `${many} ${many === 1 ? one : `${one}s`}`;
+  // pictures that refine the query: more like these, less like those; a new query begins without
+  let examples = { more: [], less: [] };
+  const refine = (list) => {
+    examples = { more: examples.more.filter((id) => id !== shown.id), less: examples.less.filter((id) => id !== shown.id) };
+    examples[list].push(shown.id);
+    find("why").close();
+    again(true);
+    find("results").focus();
+  };
+  const refined = () => {
+    const told = [["more", "more"], ["less", "less"]].filter(([list]) => examples[list].length);
+    return told.map(([list, word]) => `, ${word} like ${counted(examples[list].length, "picture")}`).join("");
+  };
   const search = async (route, fields, named) => {
     const turn = ++latest;
     giveUp("search", "similar");
@@ -69,7 +84,7 @@
     find("wrong").textContent = "";
     try {
       const began = performance.now();
-      const plain = await ask(route, { ...fields, find: kind(), top: Math.min(TOP, limits.top) });
+      const plain = await ask(route, { ...fields, ...examples, find: kind(), top: Math.min(TOP, limits.top) });
       if (turn !== latest) return;
       list(plain.results, plain.find);
       const time = Math.round(performance.now() - began);
@@ -77,7 +92,7 @@
       const order = plain.reranker ? `, put in order by ${plain.reranker}` : "";
       const best = Math.max(...plain.results.map((one) => one.probability ?? 1)); // null: not calibrated
       const none = plain.results.length && best < LEAST ? `Nothing here matches: the best has a probability of ${percent(best)}. The nearest: ` : "";
-      find("told").textContent = `${none}${told} for ${named}, in ${time} ms${order}.`;
+      find("told").textContent = `${none}${told} for ${named}${refined()}, in ${time} ms${order}.`;
     } catch (error) {
       if (turn !== latest) return;
       list([], kind());
@@ -171,8 +186,9 @@
   };
   const shownPicture = () => (asked.file ? explains && { file: asked.file } : asked.id ? { id: asked.id } : null);
 
-  const give = (file) => {
+  const give = (file, keep) => {
     if (!file) return;
+    if (!keep) examples = { more: [], less: [] };
     if (file.size > limits.upload) {
       find("wrong").textContent = `The picture has ${megabytes(file.size)} MB; at most ${megabytes(limits.upload)} are accepted.`;
       return;
@@ -185,19 +201,21 @@
     find("given-name").textContent = file.name || "pasted picture";
     search("search", { picture: file }, `the picture ${file.name || "you pasted"}`);
   };
-  const say = (text) => {
+  const say = (text, keep) => {
+    if (!keep) examples = { more: [], less: [] };
     asked = { text };
     remember(asked);
     find("given").hidden = true;
     search("search", { text }, `“${text}”`);
   };
-  const similar = (id) => {
+  const similar = (id, keep) => {
+    if (!keep) examples = { more: [], less: [] };
     asked = { id };
     remember(asked);
     find("given").hidden = true;
     search("similar", { id }, kind() === "captions" ? `the picture ${id}` : `what is like ${id}`);
   };
-  const again = () => (asked.text ? say(asked.text) : asked.file ? give(asked.file) : asked.id && similar(asked.id));
+  const again = (keep) => (asked.text ? say(asked.text, keep) : asked.file ? give(asked.file, keep) : asked.id && similar(asked.id, keep));
   const from = (value) => { // from the dialog to the results
     choose(value);
     find("why").close();
@@ -217,6 +235,7 @@
       find("why-picture").src = find("given-picture").src;
     }
     find("similar").parentElement.hidden = !what.id;
+    find("refine").hidden = !what.id || kind() === "captions" || what.id === asked.id;
     find("caption").value = caption;
     find("answer").hidden = true;
     find("why-told").textContent = "";
@@ -323,9 +342,10 @@
   find("given-explain").onclick = () => open({ file: asked.file }, "");
   find("check").onsubmit = (event) => { event.preventDefault(); explain(); };
   find("similar").onclick = () => from("images");
+  for (const list of ["more", "less"]) find(list).onclick = () => refine(list);
   find("fitting").onclick = () => from("captions");
   find("given-captions").onclick = () => { choose("captions"); again(); };
-  for (const one of kinds) one.onchange = again;
+  for (const one of kinds) one.onchange = () => again();
   find("why").onclose = leave;
   find("close").onclick = () => find("why").close();
   find("why").onclick = (event) => { if (event.target === find("why")) find("why").close(); };
