@@ -1066,6 +1066,8 @@ def _model_folder(path: Path) -> Path | None:
 
 def _check_path(path: Path) -> None:
     """Refuse what can only be meant as a folder of a model, and is none."""
+    if str(path).startswith((open_clip.PREFIX, PREFIX)):
+        return  # whose tags and towers may have slashes
     inside = _models_inside(path.parent) if path.parent.is_dir() and path.parent.name else []
     near = difflib.get_close_matches(str(path), list(map(str, inside)), 1)
     if near or len(path.parts) > 2 or path.is_absolute():  # else it may be a name on the hub
