@@ -92,6 +92,15 @@ def test_a_calibration_is_served(root):
     assert all(0 <= hit["probability"] <= 1 for hit in hits)
 
 
+def test_a_correction_of_hubness_is_served(root):
+    app = served(root, AT_ONCE)
+    before = found(app)
+    with open_index(root / "index") as index:
+        index.correct_hubness(more(root, *range(20, 40)))
+        wanted = {hit.id: hit.score for hit in index.search("a dog", 50)}
+    assert before != found(app) == wanted
+
+
 def test_requests_under_way_keep_the_old_index(root, monkeypatch):
     """A row of the old index is not looked up in the new one, where it is another image."""
     app = served(root, AT_ONCE)

@@ -22,6 +22,7 @@ from counterfoil.model import Model
 from counterfoil.models.layers.pooling import single_vector
 from counterfoil.scoring.encode import Side
 from counterfoil.search.calibrate import CALIBRATION, MIN_IMAGES
+from counterfoil.search.hubness import HUBNESS
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.query import encode_query
 from counterfoil.search.rerank import Reranker, RerankItems
@@ -334,9 +335,9 @@ class SearchService:
 
 
 def index_stamp(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when an index, its calibration or its exchanges of words are written."""
+    """What changes when an index, its calibration, its hubness or its exchanges are written."""
     stamps: list[tuple[int, int, int] | None] = []
-    for name in (STATE_FILE, CALIBRATION, EXCHANGES):
+    for name in (STATE_FILE, CALIBRATION, HUBNESS, EXCHANGES):
         try:
             found = (folder / name).stat()
             stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
