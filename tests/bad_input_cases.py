@@ -659,7 +659,7 @@ mkdir model :: evaluate model --data $FEW => was its training finished
 copy $clip model :: rm model/token* :: evaluate model --data $FEW => 'model' has no tokenizer files
 write st/modules.json '[{"path": "CLIPModel", "type": "sentence_transformers.models.CLIPModel"},
     {"path": "Dense", "type": "sentence_transformers.models.Dense"}]' ::
-    evaluate st --data $SCENES => st is a model of sentence-transformers | module Dense
+    evaluate st --data $SCENES => st cannot be loaded as a SentenceTransformer
 search $pixels ' ' --data $FEW => caption | empty
 precomp :: picture dog.png :: search $regions dog.png --data pre
     => reads stored features, not pictures | counterfoil features

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from counterfoil.cli.options import CONVERSION, DataArgument, Device, Images, example
+from counterfoil.cli.options import CONVERSION, DataArgument, Device, data_options, example
 
 Weights = Annotated[
     Literal["stored", "bf16", "fp32"],
@@ -28,11 +28,11 @@ app = typer.Typer(rich_markup_mode="markdown")
         "--tokens 32768",
     ),
 )
+@data_options
 def encode(
     model: Annotated[str, typer.Argument(help="Model folder, or HF name.")],
-    data: Annotated[str, typer.Argument(help="Data set, as `--data` takes.")],
+    data: DataArgument,
     folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the vectors.")],
-    images: Images = None,
     weights: Weights = "stored",
     device_map: DeviceMap = None,
     tokens: Tokens = 0,
@@ -48,7 +48,7 @@ def encode(
     from counterfoil.model import load_model
 
     distributed.init()
-    dataset = DataArgument(data, images=images).source().open()
+    dataset = data.source().open()
     opened = load_model(model, weights=weights, device_map=device_map, tokens=tokens)
     written = opened.write_vectors(dataset, folder)
     output(f"{len(written):,} images and {len(written.texts):,} texts: {folder}")
