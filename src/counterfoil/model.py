@@ -323,6 +323,7 @@ def _inner_calls(value: Any) -> Iterator[Config[Any]]:
 
 _FILES = (CARD, "*.safetensors", "*.json", "pieces/*", f"{ENCODER}/*", "README.md")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_SETTINGS = ["*.json", "*.jinja", "*.txt"]  # what says which kind of model a name is
 
 
 def download_model(name: str, *, revision: str | None = None) -> Path | None:
@@ -1101,12 +1102,25 @@ def _load_pretrained(name: str) -> Model:
 
 
 def sentence_transformers_kind(name: str) -> type[SentenceTransformersModel] | None:
-    """The class for a model of sentence-transformers, a folder or one in the hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
+    """The class for a model of sentence-transformers, a folder or a name on the hub.
+
+    Of a name that is not in the hub's cache the settings are downloaded, which say what it is.
+    """
+    from huggingface_hub import hf_hub_download, snapshot_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError
 
     if Path(name).is_dir():
         return library_kind(Path(name))
-    cached = try_to_load_from_cache(name, MODULES) if _HUB_NAME.fullmatch(name) else None
+    if not _HUB_NAME.fullmatch(name):
+        return None
+    cached = try_to_load_from_cache(name, MODULES)
+    known = isinstance(try_to_load_from_cache(name, "config.json"), str)  # another library's
+    if cached is None and not known:  # else its path, or a mark that the model has no such file
+        try:
+            hf_hub_download(name, MODULES)
+            cached = str(Path(snapshot_download(name, allow_patterns=_SETTINGS)) / MODULES)
+        except (OSError, EntryNotFoundError, ValueError):  # another library's, none, or no network
+            return None
     return library_kind(Path(cached).parent) if isinstance(cached, str) else None
 
 

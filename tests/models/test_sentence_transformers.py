@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 import sentence_transformers as st
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image
 
 import sentence_cases
 import sentence_transformer_cases as cases
-from counterfoil.model import load_model, load_saved_model, pretrained_pair, save_model
+from counterfoil.model import (
+    load_model,
+    load_saved_model,
+    pretrained_pair,
+    save_model,
+    sentence_transformers_kind,
+)
 from counterfoil.models.sentence_transformers import (
     CrossEncoderModel,
     DenseEmbedder,
@@ -136,6 +143,28 @@ def test_what_reads_no_pictures_is_refused(tmp_path):
     folder = sentence_cases.encoder(tmp_path / "bert", WORDS)
     with pytest.raises(ValueError, match=r"reads text and no pictures; give a model of"):
         load_model(folder)
+
+
+def test_a_name_on_the_hub_is_asked_once_for_its_kind(folders, monkeypatch):
+    """Its settings are downloaded; a name without `modules.json` belongs to another library."""
+    asked = []
+
+    def download(name, file):
+        asked.append((name, file))
+        if name == "them/clip":
+            raise EntryNotFoundError("404")
+        return str(folders["clip"] / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    settings = {"us/embedder": folders["clip"], "us/judge": folders["judge"]}
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, allow_patterns: str(settings[name])
+    )
+    assert sentence_transformers_kind("us/embedder") is DenseEmbedder
+    assert sentence_transformers_kind("us/judge") is CrossEncoderModel
+    assert sentence_transformers_kind("them/clip") is None
+    assert sentence_transformers_kind("no name") is None
+    assert asked == [(name, "modules.json") for name in ("us/embedder", "us/judge", "them/clip")]
 
 
 def test_code_of_others_is_refused(folders, tmp_path):
