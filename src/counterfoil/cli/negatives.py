@@ -171,7 +171,7 @@ def pull(
     split: Split = "train",
     revision: Annotated[str | None, typer.Option(help="Of the hub; default the newest.")] = None,
 ) -> None:
-    """Download mined negatives of these data from the Hugging Face hub."""
+    """Download mined negatives of a data set from the Hugging Face hub."""
     from counterfoil.core.console import output
     from counterfoil.hub import load_negatives
 

@@ -406,7 +406,7 @@ def write_trec(negatives: ExportedNegatives, folder: Path) -> list[str]:
 def write_runs(
     groups: Mapping[Direction, Sequence[ExportGroup]], folder: Path, noun: str
 ) -> list[str]:
-    """Write the files of `write_trec` of queries with their ranked items; `noun` is of these."""
+    """Write the files of `write_trec`: each query with its ranked items, which `noun` names."""
     lines = []
     for direction, queries in groups.items():
         run = (line for group in _with_progress(direction, queries) for line in _run_lines(group))
@@ -572,7 +572,7 @@ def export_batches(
     ``false_negatives`` lists the places in the batch whose captions are no negatives of the row's
     image, by `false_negatives`. For sentence-transformers, which takes further columns for inputs,
     it is ``label``, which its ranking losses hand on and do not read, filled with -1 to one length;
-    there is none if no batch has a false negative.
+    the column is left out if no batch has a false negative.
     """
     check_batches_export(store, to, folder)
     mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)

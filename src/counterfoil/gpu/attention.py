@@ -23,7 +23,7 @@ there are no atomic sums.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import torch
@@ -32,12 +32,12 @@ from torch.autograd.function import once_differentiable
 
 from counterfoil.gpu import CELLS, Pooling, padded_to
 from counterfoil.gpu.common import (
-    by_length,
     dot_settings,
     fine_product,
     launch,
     pool,
     product,
+    score_by_length,
     tiles,
 )
 from counterfoil.gpu.language import LOWEST, TINY, constant, jit, tl
@@ -114,25 +114,19 @@ def attention_scores(
         (Q, C) float32 scores, differentiable by vectors, squares and Gram matrices.
     """
     apply: Callable[..., Tensor] = _Attention.apply
-    places, scores = [], []
-    for rows, x, x_mask in by_length(queries, query_mask):
-        length = x.shape[1]
-        square = squares[rows, :length]
-        for columns, y, y_mask in by_length(contexts, context_mask):
-            gram = grams[columns, : y.shape[1], : y.shape[1]]
-            inputs = x, y, x_mask, y_mask, square, gram
-            places.append((rows.unsqueeze(1), columns))
-            if back is None:
-                scores.append(apply(*inputs, settings))
-            else:
-                own = back[0][columns, : y.shape[1]], back[1][rows, :length, :length]
-                scores.append(_scores(*inputs, settings, own))
-    if len(scores) == 1:
-        return scores[0]
-    out = scores[0].new_empty(len(queries), len(contexts))
-    for place, part in zip(places, scores, strict=True):
-        out = out.index_put(place, part)
-    return out
+
+    def score(
+        rows: Tensor, x: Tensor, x_mask: Tensor, columns: Tensor, y: Tensor, y_mask: Tensor
+    ) -> Tensor:
+        length, context_length = x.shape[1], y.shape[1]
+        gram = grams[columns, :context_length, :context_length]
+        inputs = x, y, x_mask, y_mask, squares[rows, :length], gram
+        if back is None:
+            return apply(*inputs, settings)
+        own = back[0][columns, :context_length], back[1][rows, :length, :length]
+        return _scores(*inputs, settings, own)
+
+    return score_by_length(queries, contexts, query_mask, context_mask, score)
 
 
 @final
@@ -156,14 +150,6 @@ class _Tile:
         items = max(items, 16 // length)
         return _Tile(items, length, columns // context_length, context_length)
 
-    def arguments(self) -> dict[str, int]:
-        return {
-            "items": self.items,
-            "length": self.length,
-            "contexts": self.contexts,
-            "context_length": self.context_length,
-        }
-
 
 def _scores(
     x: Tensor,
@@ -185,7 +171,7 @@ def _scores(
     launch(
         _forward, (tiles(nq, tile.items) * tiles(nc, tile.contexts),), x, y, *masks,
         square.contiguous(), gram.contiguous(), back_square.contiguous(), back_gram.contiguous(),
-        out, nq, nc, lq, lc, width, **settings.arguments(), **tile.arguments(),
+        out, nq, nc, lq, lc, width, **settings.arguments(), **asdict(tile),
         **dot_settings(x), both=back is not None,
     )  # fmt: skip
     return out
@@ -240,7 +226,7 @@ class _Attention(torch.autograd.Function):
                     _backward, (tiles(m, tile.contexts), splits), *part, x_mask[q], y_mask[c],
                     square[q], gram[c], grad[q, c].contiguous(), d_s, d_sq, d_g,
                     n, m, lq, lc, width,
-                    **ctx.settings.arguments(), **tile.arguments(), **dot_settings(x),
+                    **ctx.settings.arguments(), **asdict(tile), **dot_settings(x),
                 )  # fmt: skip
                 flat = d_s.view(n * lq, m * lc)
                 d_x[q] += (flat @ part[1].flatten(0, 1)).view_as(part[0])

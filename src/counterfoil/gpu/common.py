@@ -7,7 +7,7 @@ a reduction over an item's vectors is a reshape and a reduction of one axis.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -40,6 +40,39 @@ def by_length(tokens: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Te
             yield rows, tokens[rows, :longest], mask[rows, :longest]
 
 
+def score_by_length(
+    queries: Tensor,
+    contexts: Tensor,
+    query_mask: Tensor,
+    context_mask: Tensor,
+    score: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Score every query with every context, group by group of `by_length`.
+
+    Args:
+        queries: (Q, L, D).
+        contexts: (C, R, D).
+        query_mask: (Q, L) bool.
+        context_mask: (C, R) bool.
+        score: computes (q, c) scores of a group of queries and one of contexts, given rows, tokens
+            and mask of either.
+
+    Returns:
+        (Q, C) scores.
+    """
+    places, scores = [], []
+    for rows, x, x_mask in by_length(queries, query_mask):
+        for columns, y, y_mask in by_length(contexts, context_mask):
+            places.append((rows.unsqueeze(1), columns))
+            scores.append(score(rows, x, x_mask, columns, y, y_mask))
+    if len(scores) == 1:
+        return scores[0]
+    out = scores[0].new_empty(len(queries), len(contexts))
+    for place, part in zip(places, scores, strict=True):
+        out = out.index_put(place, part)
+    return out
+
+
 def tiles(size: int, tile: int) -> int:
     """Return the number of tiles that cover `size`."""
     return -(-size // tile)
@@ -67,7 +100,7 @@ def dot_settings(x: Tensor) -> dict[str, Any]:
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
     """Run a kernel on the device of its first argument."""
     with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
-        # how products and sums fuse is said, since triton's default changes
+        # triton's default for fusing products and sums differs between versions, so it is set
         kernel[grid](*arguments, **constants, num_warps=8, num_stages=3, enable_fp_fusion=True)
 
 

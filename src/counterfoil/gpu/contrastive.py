@@ -159,7 +159,7 @@ def _forward(  # type: ignore[no-untyped-def]
         e = tl.where(wrong, tl.exp(s - higher[:, None]), 0.0)
         total = total * tl.exp(top - higher) + tl.sum(e, 1)
         top = higher
-        # columns: of these rows only
+        # of a column: the part in these rows
         peak = tl.max(s, 0)
         e = tl.where(wrong, tl.exp(s - peak[None, :]), 0.0)
         of_column = tl.sum(e, 0)

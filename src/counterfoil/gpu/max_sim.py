@@ -20,12 +20,12 @@ from torch.autograd.function import once_differentiable
 
 from counterfoil.gpu import Pooling, padded_to
 from counterfoil.gpu.common import (
-    by_length,
     dot_settings,
     fine_product,
     launch,
     pool,
     product,
+    score_by_length,
     tiles,
 )
 from counterfoil.gpu.language import LOWEST, jit, tl
@@ -60,17 +60,13 @@ def max_sim(
         (Q, C) float32 scores, differentiable.
     """
     apply: Callable[..., Tensor] = _MaxSim.apply
-    places, scores = [], []
-    for rows, x, x_mask in by_length(queries, query_mask):
-        for columns, y, y_mask in by_length(contexts, context_mask):
-            places.append((rows.unsqueeze(1), columns))
-            scores.append(apply(x, y, x_mask, y_mask, pooling, sharpness, scale))
-    if len(scores) == 1:
-        return scores[0]
-    out = scores[0].new_empty(len(queries), len(contexts))
-    for place, part in zip(places, scores, strict=True):
-        out = out.index_put(place, part)
-    return out
+
+    def score(
+        rows: Tensor, x: Tensor, x_mask: Tensor, columns: Tensor, y: Tensor, y_mask: Tensor
+    ) -> Tensor:
+        return apply(x, y, x_mask, y_mask, pooling, sharpness, scale)
+
+    return score_by_length(queries, contexts, query_mask, context_mask, score)
 
 
 @final

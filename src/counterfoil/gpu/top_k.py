@@ -67,7 +67,7 @@ def _best_of(x: Tensor, y: Tensor, k: int, x_groups: Tensor, y_groups: Tensor) -
 
 
 def _floors(keys: Tensor) -> Tensor:
-    """Scores of k-th best keys; the lowest number where there is none."""
+    """Scores of the k-th best keys; the lowest float32 where a query has fewer."""
     monotone = (keys >> 32).int()
     bits = monotone ^ ((monotone >> 31) & 0x7FFFFFFF)
     lowest = torch.finfo(torch.float32).min
