@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 import explain_cases as cases
 import recipes_cases
 from corpus_cases import write_picture
-from counterfoil.cli.explain import ExplainOutputs, explain_many, explain_one
-from counterfoil.evaluation.explain import ExplainConfig, ExplainedWord, Explanation
-from counterfoil.pipelines.run import DataSource
+from counterfoil.evaluation.explain import ExplainedWord, Explanation
+from recipes_cases import run
 
-PLAN = ExplainConfig(threshold=0.5)
 DOUBTS = (0.25, 0.75, 0.5, 0.75, 0.0, 0.5)
 
 
@@ -37,11 +34,13 @@ def audited(tmp_path, monkeypatch):
     monkeypatch.setattr("counterfoil.evaluation.explain.explain_dataset", made_up)
 
     def audited(top: int, doubts: bool):
-        out = ExplainOutputs(json=tmp_path / "lines.jsonl")
+        out, shown = tmp_path / "lines.jsonl", []
         monkeypatch.setattr("counterfoil.evaluation.explain.has_doubt_head", lambda _: doubts)
-        shown = explain_many(str(model), DataSource(str(folder)), "all", PLAN, top, out)
-        kept = [json.loads(line) for line in out.json.read_text().splitlines()]
-        return [one.caption[-1] for one in shown], kept
+        monkeypatch.setattr("counterfoil.cli.explain.print_ranking", shown.extend)
+        words = ("--data", folder, "--split", "all", "--top", top, "--json", out)
+        assert run("explain", model, *words) == 0
+        kept = [json.loads(line) for line in out.read_text().splitlines()]
+        return [card.explanation.caption[-1] for card in shown], kept
 
     return audited
 
@@ -61,24 +60,15 @@ def test_by_score_the_lowest_come_first(audited):
     assert [line["suspicion"] for line in lines] == sorted(DOUBTS, reverse=True)
 
 
-def test_what_is_no_picture_is_refused_before_a_model_is_opened(tmp_path):
-    with pytest.raises(ValueError, match="'dog 7' is no picture; give the path of one"):
-        explain_one("no model", "dog 7", "a dog", None, PLAN, ExplainOutputs())
-
-
 @pytest.mark.parametrize(
-    ("places", "told"),
+    ("words", "told"),
     [
-        (ExplainOutputs(resume=True), "--resume continues the file that --json has begun"),
-        (ExplainOutputs(page="."), "folder"),
-        (ExplainOutputs(json="."), "folder"),
+        (("dog 7", "a dog"), "'dog 7' is no picture; give the path of one"),
+        (("dog 7", "a dog", "--output", "."), "is a folder"),
+        (("dog 7", "a dog", "--json", "."), "is a folder"),
+        (("--data", "scenes", "--resume"), "--resume continues the file that --json has begun"),
     ],
 )
-def test_places_that_cannot_be_written_are_refused(places, told, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    named = {
-        name: None if getattr(places, name) is None else tmp_path / getattr(places, name)
-        for name in ("page", "json")
-    }
-    with pytest.raises(ValueError, match=told):
-        replace(places, **named).check()
+def test_what_cannot_be_explained_is_refused_before_a_model_is_opened(words, told, capsys):
+    assert run("explain", "no/model", *words) == 2
+    assert told in capsys.readouterr().err

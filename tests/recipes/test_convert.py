@@ -14,7 +14,7 @@ from torch import Tensor
 
 import hub_cases
 from corpus_cases import small_corpus
-from counterfoil.cli.convert import convert as convert_command
+from counterfoil.cli.models import convert as convert_command
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model

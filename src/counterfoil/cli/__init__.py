@@ -13,22 +13,14 @@ import typer
 from counterfoil.cli import (
     analyse,
     audit,
-    cache,
-    convert,
     data,
-    diagnose,
-    encode,
     evaluate,
     explain,
-    export,
     foils,
-    grid,
     index,
-    interpolate,
-    judge,
     mine,
+    models,
     negatives,
-    report,
     run,
     search,
     serve,
@@ -46,18 +38,13 @@ app = typer.Typer(
 )
 # The help lists the verbs in this order: everyday ones, recipes, research, and tools.
 app.add_typer(data.app, name="data")
-for module in (train, mine, judge, evaluate, explain, audit, index, search, serve, run):
-    app.add_typer(module.app)
-for module in (diagnose, foils):
+for module in (train, mine, evaluate, explain, audit, index, search, serve, run, foils):
     app.add_typer(module.app)
 app.add_typer(analyse.app, name="analyse", rich_help_panel=RESEARCH)
-app.add_typer(report.app)
-app.add_typer(grid.app)
 app.add_typer(write.app, name="write", rich_help_panel=RESEARCH)
+app.add_typer(negatives.diagnose_app)
 app.add_typer(negatives.app, name="negatives", rich_help_panel=RESEARCH)
-app.add_typer(data.features_app)
-for module in (encode, convert, export, interpolate, cache):
-    app.add_typer(module.app)
+app.add_typer(models.app)
 
 
 def _print_version(requested: bool) -> None:

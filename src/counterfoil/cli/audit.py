@@ -10,12 +10,13 @@ import typer
 
 from counterfoil.cli.options import (
     DataArgument,
-    data_options,
-    example,
     open_images,
+    print_tables,
     refuse,
     refuse_without,
+    verb,
 )
+from counterfoil.core.console import output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,14 +31,12 @@ PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 app = typer.Typer(rich_markup_mode="markdown")
 
 
-@app.command(
-    epilog=example(
-        "counterfoil audit my-photos/ --output audit/",
-        "counterfoil audit my-photos/ --model runs/mine --explainer runs/tags-dc --output audit/",
-        "counterfoil audit my-photos/ --model runs/mine/online --negatives lists/ --output audit/",
-    )
+@verb(
+    app,
+    "counterfoil audit my-photos/ --output audit/",
+    "counterfoil audit my-photos/ --model runs/mine --explainer runs/tags-dc --output audit/",
+    "counterfoil audit my-photos/ --model runs/mine/online --negatives lists/ --output audit/",
 )
-@data_options
 def audit(
     context: typer.Context,
     data: DataArgument,
@@ -134,17 +133,13 @@ def _print_and_write(
 ) -> None:
     """Print the number of findings of each kind; write the page and its numbers."""
     from counterfoil.audit import render_audit
-    from counterfoil.core.console import console, output
     from counterfoil.core.io import write_json, write_text
     from counterfoil.report.page import TableBlock
-    from counterfoil.report.tables import terminal_table
 
     rows = tuple(
         (section.title, f"{section.found:,}", f"{section.shown:,}") for section in page.sections
     )
-    console().print(
-        terminal_table(TableBlock("", ("", "found", "on the page"), rows), page.protocol)
-    )
+    print_tables([TableBlock("", ("", "found", "on the page"), rows)], page.protocol)
     write_text(folder / PAGE_FILE, render_audit(page))
     values = {
         "data": dataset.name,

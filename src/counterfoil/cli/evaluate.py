@@ -13,10 +13,12 @@ from counterfoil.cli.options import (
     Device,
     Numbers,
     Split,
+    check_new_files,
     check_new_folder,
-    data_options,
-    example,
+    print_tables,
+    verb,
 )
+from counterfoil.core.console import console, output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,17 +35,15 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode="markdown")
 
 
-@app.command(
-    epilog=example(
-        "counterfoil evaluate runs/mine/best --data my-photos/",
-        "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
-        "counterfoil evaluate runs/a/online runs/b/online --data flickr8k/ --output measured/",
-        "counterfoil evaluate runs/tags/tags --first runs/vsepp/online --depth 50 --data flickr8k/",
-        "counterfoil evaluate runs/mine/best --data my-photos/ --foils questions/",
-        "counterfoil evaluate vectors --data embeddings/ --split all",
-    )
+@verb(
+    app,
+    "counterfoil evaluate runs/mine/best --data my-photos/",
+    "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
+    "counterfoil evaluate runs/a/online runs/b/online --data flickr8k/ --output measured/",
+    "counterfoil evaluate runs/tags/tags --first runs/vsepp/online --depth 50 --data flickr8k/",
+    "counterfoil evaluate runs/mine/best --data my-photos/ --foils questions/",
+    "counterfoil evaluate vectors --data embeddings/ --split all",
 )
-@data_options
 def evaluate(
     model: Annotated[
         list[str],
@@ -89,7 +89,6 @@ def evaluate(
     """
     from counterfoil.core import distributed
     from counterfoil.core.config import parse_literal
-    from counterfoil.core.io import ensure_writable_file
     from counterfoil.evaluation.cascade import DEPTH
     from counterfoil.evaluation.protocols import folds_of, protocol_by_name
     from counterfoil.pipelines.stages.evaluate import build_shortlist
@@ -102,9 +101,9 @@ def evaluate(
     _check_options(
         len(compared), first=bool(first), shortlist=depth is not None or full, extended=extended
     )
-    for check, path in ((ensure_writable_file, json), (check_new_folder, folder)):
-        if path is not None:
-            check(path)
+    check_new_files(json)
+    if folder is not None:
+        check_new_folder(folder)
     distributed.init()
     dataset = data.source().split(split)
     folds_of(settings, len(dataset))  # fails before anything is encoded
@@ -209,15 +208,13 @@ def _show_single(evaluation: _Evaluation, json: Path | None, folder: Path | None
     """Print all tables of one evaluation; write its numbers and ranks."""
     from dataclasses import asdict
 
-    from counterfoil.core.console import console, output
     from counterfoil.core.io import write_json
     from counterfoil.evaluation.extended import extended_table
-    from counterfoil.report.tables import terminal_table
 
     retrieval, attack = evaluation.retrieval, evaluation.attack
     retrieval.show(" + ".join(evaluation.models))
     if attack:
-        console().print(terminal_table(attack.table(), attack.protocol()))
+        print_tables([attack.table()], attack.protocol())
     for table in extended_table(evaluation.eccv, evaluation.cxc):
         console().print(table)
     if json is not None:
@@ -239,16 +236,14 @@ def _show_comparison(
     """Print evaluations side by side, then paired intervals; write their numbers and ranks."""
     from dataclasses import asdict, replace
 
-    from counterfoil.core.console import console, output
     from counterfoil.core.io import write_json
     from counterfoil.evaluation.results import headline, result_table, results
-    from counterfoil.report.tables import terminal_table
 
     runs = results({name: evaluation.retrieval.report for name, evaluation in evaluations.items()})
     settings = [evaluation.retrieval.report.setting for evaluation in evaluations.values()]
     same = len({setting.seed for setting in settings}) == 1
     setting = settings[0] if same else replace(settings[0], seed=None)
-    console().print(terminal_table(result_table(runs), setting.line()))
+    print_tables([result_table(runs)], setting.line())
     for run in runs[1:]:
         output(headline((runs[0], run)))
     if json is not None:

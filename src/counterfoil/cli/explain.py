@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -16,11 +18,12 @@ from counterfoil.cli.options import (
     Device,
     Resume,
     Split,
-    data_options,
-    example,
+    check_new_files,
     refuse,
     refuse_without,
+    verb,
 )
+from counterfoil.core.console import console, output
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -46,16 +49,14 @@ Json = Annotated[Path | None, typer.Option(help="Write JSON of one caption, JSON
 app = typer.Typer(rich_markup_mode="markdown")
 
 
-@app.command(
-    epilog=example(
-        "counterfoil explain runs/tags-dc/uniter-scenes/tags-dc scene-0-test-00003 "
-        '"a red star above a square" --data scenes:features=regions --output page.html',
-        "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --json out.json",
-        "counterfoil explain runs/mine --data photos/ --split all --output page.html",
-        "counterfoil explain runs/mine --data flickr8k/ --features regions/ --json all.jsonl",
-    )
+@verb(
+    app,
+    "counterfoil explain runs/tags-dc/uniter-scenes/tags-dc scene-0-test-00003 "
+    '"a red star above a square" --data scenes:features=regions --output page.html',
+    "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --json out.json",
+    "counterfoil explain runs/mine --data photos/ --split all --output page.html",
+    "counterfoil explain runs/mine --data flickr8k/ --features regions/ --json all.jsonl",
 )
-@data_options
 def explain(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Model folder or HF name.")],
@@ -84,23 +85,26 @@ def explain(
     resume: Resume = False,
 ) -> None:
     """Find wrong words of a caption and correct them; or of all captions of a data set."""
+    from counterfoil.core import distributed
     from counterfoil.evaluation.explain import ExplainConfig
 
     if image is not None:
         refuse(context, ("split", "top", "resume"), "with --data alone")
     refuse_without(context, "data", ("features", "images", "corrections", "split"))
-    exchanges = None if index is None else _exchanges(index)
-    config = ExplainConfig(threshold, alternatives, exchanges)
-    source = data.source(default="")
-    outputs = ExplainOutputs(page, json, resume)
-    if image is None and data.data is not None:
-        explain_many(model, source, split, config, top, outputs)
-    elif image is None or caption is None:
+    config = ExplainConfig(threshold, alternatives, _exchanges(index) if index else None)
+    source = data.source() if data.data else None
+    if caption is None and (image is not None or source is None):
         raise ValueError(
             "give an image and a caption, or --data without either for all captions of a split"
         )
-    else:
-        explain_one(model, image, caption, source if data.data else None, config, outputs)
+    if resume and json is None:
+        raise ValueError("--resume continues the file that --json has begun; name that file")
+    check_new_files(page, json)
+    distributed.init()
+    if image is not None and caption is not None:
+        _explain_one(model, image, caption, source, config, page, json)
+    elif source is not None:
+        _explain_many(model, source.split(split), config, top, page, json, resume=resume)
 
 
 def _exchanges(index: Path) -> WordExchanges:
@@ -128,44 +132,22 @@ def _open_model(name: str, config: ExplainConfig) -> Model:
     return model
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ExplainOutputs:
-    """Output files; None for none."""
-
-    page: Path | None = None  # page with the pictures
-    json: Path | None = None  # JSON of one caption, JSON lines of several
-    resume: bool = False  # continue interrupted JSON lines
-
-    def check(self) -> None:
-        """Fail early where a file cannot be written, or nothing can be resumed."""
-        from counterfoil.core.io import ensure_writable_file
-
-        if self.resume and self.json is None:
-            raise ValueError("--resume continues the file that --json has begun; name that file")
-        for path in (self.page, self.json):
-            if path is not None:
-                ensure_writable_file(path)
-
-
-def explain_one(
+def _explain_one(
     model_name: str,
     image: str,
     caption: str,
     source: DataSource | None,
     config: ExplainConfig,
-    outputs: ExplainOutputs,
+    page: Path | None,
+    json_file: Path | None,
 ) -> None:
     """Explain a caption of an image, given by path, or by id where `source` is given."""
     from counterfoil.core import distributed
-    from counterfoil.core.console import output
     from counterfoil.core.io import write_json
     from counterfoil.data.images import is_picture_name, open_picture
     from counterfoil.evaluation import explain as explaining
     from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
 
-    outputs.check()
-    distributed.init()
     dataset = None if source is None else source.open()
     if dataset is not None:
         picture = _open_picture(dataset, explaining.find_image_row(dataset, image))
@@ -191,24 +173,25 @@ def explain_one(
     card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
     _print_method(model, config)
     print_caption(card)
-    if outputs.page is not None:
+    if page is not None:
         title = headline(explanation, config.threshold)
-        method = _method(model, config)
-        _write_page(outputs.page, method, "A caption explained", title, [card])
-    if outputs.json is not None:
-        write_json(outputs.json, {"model": model_name, "image": image, **explanation.to_dict()})
-        output(f"{outputs.json}")
+        _write_page(page, _method(model, config), "A caption explained", title, [card])
+    if json_file is not None:
+        write_json(json_file, {"model": model_name, "image": image, **explanation.to_dict()})
+        output(f"{json_file}")
 
 
-def explain_many(
+def _explain_many(
     model_name: str,
-    source: DataSource,
-    split: str,
+    dataset: ImageTextDataset,
     config: ExplainConfig,
     top: int,
-    outputs: ExplainOutputs,
-) -> list[Explanation]:
-    """Explain all captions of a split; returns the most suspicious, which are shown."""
+    page: Path | None,
+    json_file: Path | None,
+    *,
+    resume: bool,
+) -> None:
+    """Explain all captions of a split, write them all, and show the most suspicious."""
     from counterfoil.core import distributed
     from counterfoil.core.io import atomic_write
     from counterfoil.evaluation.explain import (
@@ -217,41 +200,33 @@ def explain_many(
         has_doubt_head,
     )
 
-    outputs.check()
-    distributed.init()
-    dataset = source.split(split)
     model = _open_model(model_name, config)
-    by_doubt = (
-        has_doubt_head(model.model) or config.exchanges is not None
-    )  # otherwise by score, the lowest first
-    lines_file = None if distributed.rank() else outputs.json
+    # otherwise by score, the lowest first
+    by_doubt = has_doubt_head(model.model) or config.exchanges is not None
+    lines_file = None if distributed.rank() else json_file
     checkpoint = None
     if lines_file is not None:
         facts = _facts(model, dataset, config)
-        checkpoint = ExplanationCheckpoint(lines_file, facts, resume=outputs.resume)
-    captions = doubted = truncated = 0
+        checkpoint = ExplanationCheckpoint(lines_file, facts, resume=resume)
     lines: list[tuple[float, bytes]] = []  # suspicion, JSON
-    heap: list[tuple[float, int, Explanation]] = []  # the `top`: suspicion, - caption row
-    for row, explanation in explain_dataset(model, dataset, config, checkpoint):
-        doubt = explanation.doubt or 0.0
-        suspicion = doubt if by_doubt else -explanation.score
-        if lines_file is not None:
-            image = dataset.image_ids[int(dataset.text_to_image[row])]
-            values = {"id": dataset.text_ids[row], "image": image, "suspicion": suspicion}
-            line = json.dumps({**values, **explanation.to_dict()}, ensure_ascii=False)
-            lines.append((suspicion, line.encode()))
-        captions += 1
-        truncated += explanation.unread is not None
-        doubted += doubt >= config.threshold
-        # of equally suspicious captions the first row comes first, as in the stable sort of `lines`
-        one = (suspicion, -row, explanation)
-        if len(heap) < top:
-            heapq.heappush(heap, one)
-        else:
-            heapq.heappushpop(heap, one)
-    best = [
-        (suspicion, -row, explanation) for suspicion, row, explanation in sorted(heap, reverse=True)
-    ]
+    count = Counter[str]()
+
+    def ranked() -> Iterator[Ranked]:
+        for row, explanation in explain_dataset(model, dataset, config, checkpoint):
+            doubt = explanation.doubt or 0.0
+            suspicion = doubt if by_doubt else -explanation.score
+            if lines_file is not None:
+                image = dataset.image_ids[int(dataset.text_to_image[row])]
+                values = {"id": dataset.text_ids[row], "image": image, "suspicion": suspicion}
+                line = json.dumps({**values, **explanation.to_dict()}, ensure_ascii=False)
+                lines.append((suspicion, line.encode()))
+            count["captions"] += 1
+            count["truncated"] += explanation.unread is not None
+            count["doubted"] += doubt >= config.threshold
+            yield suspicion, row, explanation
+
+    # holds `top` explanations at a time; of equally suspicious captions the first row comes first
+    best = heapq.nlargest(top, ranked(), key=itemgetter(0))
     if lines_file is not None:
         lines.sort(key=lambda line: -line[0])
         with atomic_write(lines_file) as temporary, temporary.open("wb") as stream:
@@ -259,19 +234,22 @@ def explain_many(
     # only now is the output complete on disk
     if checkpoint is not None:
         checkpoint.parts.remove()
-    if distributed.rank() == 0:
-        order = "greatest doubt" if by_doubt else "lowest score"
-        protocol = f"{dataset.name}: {captions:,} captions; {order} first"
-        if truncated:
-            protocol += f"; {truncated:,} too long for the model, explained up to its limit"
-        summary = ""
-        if best and best[0][2].doubts:
-            summary = (
-                f"{doubted:,} of {captions:,} captions ({100 * doubted / captions:.1f} %) have a "
-                f"word whose doubt is {config.threshold:g} or more."
-            )
-        _show_ranking(model, dataset, best, (summary, protocol), config, outputs)
-    return [explanation for _, _, explanation in best]
+    if distributed.rank():
+        return
+    order = "greatest doubt" if by_doubt else "lowest score"
+    protocol = f"{dataset.name}: {count['captions']:,} captions; {order} first"
+    if count["truncated"]:
+        protocol += f"; {count['truncated']:,} too long for the model, explained up to its limit"
+    summary = ""
+    if best and best[0][2].doubts:
+        share = 100 * count["doubted"] / count["captions"]
+        summary = (
+            f"{count['doubted']:,} of {count['captions']:,} captions ({share:.1f} %) have a word "
+            f"whose doubt is {config.threshold:g} or more."
+        )
+    _show_ranking(model, dataset, best, (summary, protocol), config, page)
+    if json_file is not None:
+        output(f"{json_file}")
 
 
 def _facts(model: Model, dataset: ImageTextDataset, config: ExplainConfig) -> dict[str, object]:
@@ -295,30 +273,26 @@ def _show_ranking(
     best: Sequence[Ranked],
     sentences: tuple[str, str],
     config: ExplainConfig,
-    outputs: ExplainOutputs,
+    page: Path | None,
 ) -> None:
-    """Print the ranking, write the page, and name the files."""
-    from counterfoil.core.console import output
+    """Print the ranking and write the page."""
     from counterfoil.evaluation.explanation_page import ExplainedCard, picture_of
 
     cards = []
     for place, (_, row, explanation) in enumerate(best, 1):
         image = int(dataset.text_to_image[row])
-        picture = _open_picture(dataset, image) if outputs.page is not None else None
+        picture = _open_picture(dataset, image) if page is not None else None
         shown = picture_of(dataset.image_ids[image], picture)
         cards.append(ExplainedCard(shown, explanation, config.threshold, place))
     _print_method(model, config)
     print_ranking(cards)
     for sentence in filter(None, sentences):
         output(sentence)
-    summary, protocol = sentences
-    if outputs.page is not None:
+    if page is not None:
+        summary, protocol = sentences
         headline = summary or f"The {len(cards):,} captions that fit least."
-        _write_page(
-            outputs.page, _method(model, config), "Suspicious captions", headline, cards, protocol
-        )
-    if outputs.json is not None:
-        output(f"{outputs.json}")
+        method = "; ".join((_method(model, config), protocol))
+        _write_page(page, method, "Suspicious captions", headline, cards)
 
 
 def _open_picture(dataset: ImageTextDataset, row: int) -> Image.Image | None:
@@ -326,7 +300,6 @@ def _open_picture(dataset: ImageTextDataset, row: int) -> Image.Image | None:
 
 
 def _print_method(model: Model, config: ExplainConfig) -> None:
-    from counterfoil.core.console import output
     from counterfoil.evaluation.explain import describe_missing_heads, has_doubt_head
 
     if exchanges := config.exchanges:
@@ -348,19 +321,12 @@ def _method(model: Model, config: ExplainConfig) -> str:
 
 
 def _write_page(
-    path: Path,
-    method: str,
-    title: str,
-    headline: str,
-    cards: Sequence[ExplainedCard],
-    data: str = "",
+    path: Path, protocol: str, title: str, headline: str, cards: Sequence[ExplainedCard]
 ) -> None:
-    from counterfoil.core.console import output
     from counterfoil.core.io import write_text
     from counterfoil.evaluation.explanation_page import render_explanations
     from counterfoil.pipelines.state import current_provenance
 
-    protocol = "; ".join(filter(None, (method, data)))
     page = render_explanations(
         cards, title=title, headline=headline, protocol=protocol, provenance=current_provenance()
     )
@@ -374,7 +340,6 @@ def print_caption(card: ExplainedCard) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from counterfoil.core.console import console, output
     from counterfoil.evaluation.explanation_page import measure, tints
 
     explanation = card.explanation

@@ -14,9 +14,12 @@ from counterfoil.cli.options import (
     Features,
     Images,
     Split,
-    example,
+    check_new_files,
+    print_tables,
     refuse,
+    verb,
 )
+from counterfoil.core.console import output
 
 if TYPE_CHECKING:
     from counterfoil.evaluation.foils.measures import BlindControl, FoilReport, FoilScore
@@ -39,13 +42,12 @@ MEANINGS = {
 }
 
 
-@app.command(
-    rich_help_panel=RESEARCH,
-    epilog=example(
-        "counterfoil foils runs/mine/best winoground/ --images winoground/images --output w.html",
-        "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/ --images coco/val2017",
-        "counterfoil foils blind sugarcrepe/ --blind captions.txt",
-    ),
+@verb(
+    app,
+    "counterfoil foils runs/mine/best winoground/ --images winoground/images --output w.html",
+    "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/ --images coco/val2017",
+    "counterfoil foils blind sugarcrepe/ --blind captions.txt",
+    panel=RESEARCH,
 )
 def foils(
     context: typer.Context,
@@ -76,10 +78,8 @@ def foils(
 ) -> None:
     """Test whether a model tells captions from foils, which differ in one detail."""
     from counterfoil.core import distributed
-    from counterfoil.core.console import console, output
-    from counterfoil.core.io import ensure_writable_file, write_json, write_text
+    from counterfoil.core.io import write_json, write_text
     from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
-    from counterfoil.report.tables import terminal_table
 
     if page is None:
         refuse(context, ("examples",), "with --output")
@@ -89,16 +89,13 @@ def foils(
         refuse(context, ("corrections",), "with --blind and data, whose captions they correct")
     if model == BLIND and blind is None:
         raise ValueError("the blind model learns from captions; name them with --blind")
-    for path in (page, json):
-        if path is not None:
-            ensure_writable_file(path)
+    check_new_files(page, json)
     distributed.init()
     foils = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
     report = _report(model, foils, blind, corrections, seed)
     if distributed.rank():
         return
-    for table in _tables(report):
-        console().print(terminal_table(table, report.protocol))
+    print_tables(_tables(report), report.protocol)
     output(report.headline())
     if page is not None:
         write_text(page, _page(report, examples, seed))

@@ -1,7 +1,9 @@
-"""``counterfoil mine``: hard negatives of a whole split."""
+"""``counterfoil mine`` and ``counterfoil judge``: hard negatives, and true pairs among them."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,11 +15,11 @@ from counterfoil.cli.options import (
     NewFolder,
     Resume,
     Split,
-    data_options,
-    example,
     refuse_without,
     resumable_work,
+    verb,
 )
+from counterfoil.core.console import output
 
 Filter = Annotated[
     list[str] | None,
@@ -42,15 +44,13 @@ Proposals = Annotated[int, typer.Option(min=1, help="Candidates proposed per kep
 app = typer.Typer(rich_markup_mode="markdown")
 
 
-@app.command(
-    epilog=example(
-        "counterfoil mine runs/mine/online --data my-photos/ --output lists/ --texts 300 "
-        "--images-per-text 60",
-        "counterfoil mine runs/scan/online --data flickr8k/ --output lists/ --filter captions=0.8 "
-        "--filter guided=0 --guide runs/vsrn/online --minutes 60 --resume",
-    )
+@verb(
+    app,
+    "counterfoil mine runs/mine/online --data my-photos/ --output lists/ --texts 300 "
+    "--images-per-text 60",
+    "counterfoil mine runs/scan/online --data flickr8k/ --output lists/ --filter captions=0.8 "
+    "--filter guided=0 --guide runs/vsrn/online --minutes 60 --resume",
 )
-@data_options
 def mine(
     context: typer.Context,
     model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
@@ -84,7 +84,6 @@ def mine(
 ) -> None:
     """Mine the hardest negatives of every image and every caption from a whole split."""
     refuse_without(context, "propose", ("proposals",))
-    from counterfoil.core.console import output
     from counterfoil.negatives.advice import advise_mining
     from counterfoil.pipelines.stages.mine import mining_request, remove_partial, run_mining
 
@@ -107,3 +106,60 @@ def mine(
         store, _ = run_mining(stage, dataset, folder, left=minutes_left)
     remove_partial(folder)
     output(f"{store.lists.describe()}, {dataset.name} {dataset.split_name}: {folder}")
+
+
+@verb(
+    app,
+    "counterfoil judge runs/mine/online --negatives lists/ --data my-photos/ "
+    "--output corrections.jsonl",
+    "counterfoil judge Salesforce/blip-itm-base-coco --negatives lists/ --data my-photos/ "
+    "--output my-photos/corrections.jsonl",
+)
+def judge(
+    model: Annotated[list[str], typer.Argument(help="Model folder or HF name that judges.")],
+    negatives: Annotated[Path, typer.Option(help="Folder of mined negatives.")],
+    file: Annotated[
+        Path, typer.Option("--output", help="Corrections to write; the file must not exist yet.")
+    ],
+    data: DataOptions,
+    promote_at: Annotated[
+        float, typer.Option(help="Quantile of true pairs from which a pair is an extra positive.")
+    ] = 0.95,
+    drop_at: Annotated[
+        float, typer.Option(help="Quantile from which another pair is no negative.")
+    ] = 0.5,
+    weight: Annotated[float, typer.Option(help="Weight of extra positives in training.")] = 0.5,
+) -> None:
+    """Find true pairs among mined negatives by a model, as corrections of the data."""
+    from counterfoil.core import distributed
+    from counterfoil.core.io import ensure_absent, ensure_writable_file, write_text
+    from counterfoil.data.corrections import corrections_beside, read_corrections
+    from counterfoil.model import load_model
+    from counterfoil.negatives.judging import JudgeConfig, judge_negatives
+    from counterfoil.negatives.store import MINED, NegativeStore
+
+    config = JudgeConfig(promote_at=promote_at, drop_at=drop_at, weight=weight)
+    ensure_absent(file, "another file with --output")
+    ensure_writable_file(file)
+    distributed.init()
+    source = data.source()
+    dataset = source.split(MINED.read_manifest(negatives).split)
+    lists = NegativeStore.open(negatives, fingerprint=dataset.fingerprint).lists
+    before = source.decisions or corrections_beside(source.data)
+    earlier = read_corrections(before) if before is not None else ()
+    members = [load_model(name).embed(dataset) for name in model]
+    judged = judge_negatives(members, dataset.relation, lists)
+    if distributed.rank():
+        return
+    corrections = judged.corrections(dataset, config)
+    lines = [
+        json.dumps(correction.to_dict(), ensure_ascii=False) + "\n"
+        for correction in (*earlier, *corrections)
+    ]
+    write_text(file, "".join(lines))
+    promoted, dropped = int(judged.promoted(config).sum()), int(judged.dropped(config).sum())
+    output(
+        f"{len(judged.scores):,} pairs judged by {' + '.join(model)}: {promoted:,} promoted to "
+        f"extra positives, {dropped:,} left out of the negatives"
+    )
+    output(f"{file}" + (f", with {len(earlier):,} earlier corrections" if earlier else ""))

@@ -1,4 +1,4 @@
-"""``counterfoil negatives``: lists of a denotation graph, of AOQ's code, and of the hub."""
+"""``counterfoil negatives`` and ``counterfoil diagnose``: lists of negatives."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import (
+    RESEARCH,
     DataOptions,
     NewFolder,
+    Numbers,
     Phrases,
     Seed,
     Split,
+    check_new_files,
     check_new_folder,
-    data_options,
-    example,
     phrase_parser,
+    print_tables,
+    verb,
 )
+from counterfoil.core.console import output
 
+diagnose_app = typer.Typer(rich_markup_mode="markdown")
 app = typer.Typer(
     no_args_is_help=True,
     help="Negatives from a denotation graph of captions, from and for the code of AOQ, and on the "
@@ -27,11 +32,59 @@ app = typer.Typer(
 )
 
 
-@app.command(
-    "graph",
-    epilog=example("counterfoil negatives graph --data scenes --output lists/ --texts 100"),
+@verb(
+    diagnose_app,
+    "counterfoil diagnose lists/ --model runs/mine/online --data my-photos/",
+    "counterfoil diagnose lists/ --data flickr8k/ --alike 0.7 --json diagnosis.json",
+    panel=RESEARCH,
 )
-@data_options
+def diagnose(
+    store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
+    data: DataOptions,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model whose scores to compare; several are an ensemble."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Anchor captions to inspect.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of anchors.")] = 0,
+    alike: Annotated[
+        float, typer.Option(help="TF-IDF cosine from which a text is suspected to be true.")
+    ] = 0.6,
+    examples: Annotated[
+        int, typer.Option(min=0, help="Anchors of each direction on the page.")
+    ] = 6,
+    page: Annotated[
+        Path, typer.Option("--output", help="HTML page of examples, with the images.")
+    ] = Path("diagnosis.html"),
+    json: Numbers = None,
+) -> None:
+    """Report hardness, hubness and estimated false-negative rate of mined negatives."""
+    from counterfoil.analysis.diagnosis import diagnose_lists, diagnosis_tables, write_diagnosis
+    from counterfoil.core import distributed
+    from counterfoil.core.io import write_json
+    from counterfoil.model import load_model
+    from counterfoil.negatives.store import MINED, NegativeStore
+
+    check_new_files(page, json)
+    distributed.init()
+    dataset = data.source().split(MINED.read_manifest(store).split)
+    negatives = NegativeStore.open(store, fingerprint=dataset.fingerprint)
+    models = [load_model(name) for name in model or ()]
+    diagnosis = diagnose_lists(negatives, dataset, models, samples=samples, seed=seed, alike=alike)
+    if distributed.rank() == 0:
+        print_tables(diagnosis_tables(diagnosis))
+        write_diagnosis(diagnosis, page, title=str(store), examples=examples)
+        if json is not None:
+            names = {"store": str(store), "models": model or []}
+            write_json(json, {**names, **diagnosis.to_dict()})
+        output(diagnosis.line)
+        output(f"{page}")
+
+
+@verb(
+    app,
+    "counterfoil negatives graph --data scenes --output lists/ --texts 100",
+)
 def graph(
     folder: NewFolder,
     data: DataOptions,
@@ -44,7 +97,6 @@ def graph(
     seed: Seed = 0,
 ) -> None:
     """List wrong captions and images that share an expression with the true ones, by no model."""
-    from counterfoil.core.console import output
     from counterfoil.negatives.graph import graph_negatives
 
     check_new_folder(folder)
@@ -58,11 +110,11 @@ def graph(
     output(f"{negatives.lists.describe()}, {filters}: {folder}")
 
 
-@app.command(
-    "import",
-    epilog=example("counterfoil negatives import aoq/data/ --data f30k_precomp/ --output lists/"),
+@verb(
+    app,
+    "counterfoil negatives import aoq/data/ --data f30k_precomp/ --output lists/",
+    name="import",
 )
-@data_options
 def import_negatives(
     source: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Holds `i2t_NAME.npy` and `t2i_NAME.npy`.")
@@ -75,7 +127,6 @@ def import_negatives(
     ] = None,
 ) -> None:
     """Import the lists of AOQ's released code as mined negatives."""
-    from counterfoil.core.console import output
     from counterfoil.negatives.aoq_format import only_aoq_name, read_aoq
     from counterfoil.negatives.store import NegativeStore
 
@@ -87,13 +138,11 @@ def import_negatives(
     output(f"{lists.describe()}, from {source}: {folder}")
 
 
-@app.command(
-    "export",
-    epilog=example(
-        "counterfoil negatives export lists/ --data my-photos/ --output aoq/ --name scenes"
-    ),
+@verb(
+    app,
+    "counterfoil negatives export lists/ --data my-photos/ --output aoq/ --name scenes",
+    name="export",
 )
-@data_options
 def export_negatives(
     store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
     folder: Annotated[Path, typer.Option("--output", help="Folder of both files.")],
@@ -108,7 +157,6 @@ def export_negatives(
     ] = 400,
 ) -> None:
     """Export mined negatives as `i2t_NAME.npy` and `t2i_NAME.npy`, which AOQ's code reads."""
-    from counterfoil.core.console import output
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.negatives.aoq_format import READ, aoq_paths, write_aoq
     from counterfoil.negatives.store import HardNegativeLists, NegativeStore
@@ -131,11 +179,10 @@ def export_negatives(
         output(f"AOQ's code reads {READ[0]} texts and {READ[1]} images by default")
 
 
-@app.command(
-    "push",
-    epilog=example("counterfoil negatives push lists/ me/my-negatives --data my-photos/"),
+@verb(
+    app,
+    "counterfoil negatives push lists/ me/my-negatives --data my-photos/",
 )
-@data_options
 def push(
     store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
     name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
@@ -147,7 +194,6 @@ def push(
     public: Annotated[bool, typer.Option("--public", help="A new data set is public.")] = False,
 ) -> None:
     """Upload mined negatives to the Hugging Face hub, as ids and scores, without captions."""
-    from counterfoil.core.console import output
     from counterfoil.hub import push_negatives
     from counterfoil.negatives.mining import HardNegatives
     from counterfoil.negatives.store import NegativeStore
@@ -157,11 +203,10 @@ def push(
     output(push_negatives(HardNegatives(mined, dataset), name, judge=judge, private=not public))
 
 
-@app.command(
-    "pull",
-    epilog=example("counterfoil negatives pull me/my-negatives --data my-photos/ --output lists/"),
+@verb(
+    app,
+    "counterfoil negatives pull me/my-negatives --data my-photos/ --output lists/",
 )
-@data_options
 def pull(
     name: Annotated[
         str, typer.Argument(metavar="USER/NAME", help="Data set on the hub, or folder.")
@@ -172,7 +217,6 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="Of the hub; default the newest.")] = None,
 ) -> None:
     """Download mined negatives of a data set from the Hugging Face hub."""
-    from counterfoil.core.console import output
     from counterfoil.hub import load_negatives
 
     check_new_folder(folder)

@@ -11,20 +11,24 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final, get_type_hints
 
 import typer
+
+from counterfoil.core.console import console, info, output
 
 if TYPE_CHECKING:
     from counterfoil.core.config import Config
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.data.phrases import PhraseParser
     from counterfoil.pipelines.run import DataSource
+    from counterfoil.report.page import TableBlock
 
+Command = TypeVar("Command", bound=Callable[..., None])
 
 # Panels of ``counterfoil --help``, in the order in which `counterfoil.cli` adds the verbs.
 RECIPES, CONVERSION, RESEARCH = "Recipes", "Models and features", "Research"
@@ -164,7 +168,6 @@ def open_images(source: DataSource, split: str = "all") -> ImageTextDataset:
     Raises:
         ValueError: there is no data set, or a folder of images with features or other images.
     """
-    from counterfoil.core.console import output
     from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
     from counterfoil.data.readers.folder import is_image_folder, read_image_folder
 
@@ -218,6 +221,25 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def verb(
+    app: typer.Typer, *examples: str, name: str | None = None, panel: str | None = None
+) -> Callable[[Command], Command]:
+    """Add a function to an application, as `data_options` describes it.
+
+    Args:
+        app: the application.
+        examples: command lines to try, the last lines of the verb's help.
+        name: of the verb; default the function's.
+        panel: of the help.
+    """
+
+    def add(command: Command) -> Command:
+        app.command(name, rich_help_panel=panel, epilog=example(*examples))(data_options(command))
+        return command
+
+    return add
+
+
 def phrase_parser(phrases: str) -> Config[PhraseParser]:
     """The phrase parser: by rules, by spaCy, or read from a file."""
     from counterfoil.core.config import config, unknown_name
@@ -231,6 +253,23 @@ def phrase_parser(phrases: str) -> Config[PhraseParser]:
         known = ["rules", "spacy", "a file that ends in .json", "a folder of a txt_db"]
         raise ValueError(unknown_name(phrases, known, "a phrase parser"))
     return config(PhraseFile, path=phrases)
+
+
+def check_new_files(*paths: Path | None) -> None:
+    """Refuse files that exist or cannot be written, before long work is done for them."""
+    from counterfoil.core.io import ensure_writable_file
+
+    for path in paths:
+        if path is not None:
+            ensure_writable_file(path)
+
+
+def print_tables(tables: Iterable[TableBlock], protocol: str = "") -> None:
+    """Print tables of a page, with the protocol below each."""
+    from counterfoil.report.tables import terminal_table
+
+    for table in tables:
+        console().print(terminal_table(table, protocol))
 
 
 def check_new_folder(folder: Path) -> None:
@@ -256,7 +295,6 @@ def resumable_work(
         minutes: time limit; None for none.
     """
     from counterfoil.core import distributed
-    from counterfoil.core.console import info
     from counterfoil.core.io import write_lock
     from counterfoil.core.resumable import partial_folder
     from counterfoil.pipelines.state import RunStopped

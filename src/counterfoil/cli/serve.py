@@ -13,9 +13,8 @@ from counterfoil.cli.options import (
     Depth,
     Device,
     Rerank,
-    data_options,
-    example,
     loading,
+    verb,
 )
 
 Explainer = Annotated[
@@ -28,15 +27,13 @@ KEY = "COUNTERFOIL_KEY"
 app = typer.Typer(rich_markup_mode="markdown")
 
 
-@app.command(
-    epilog=example(
-        "counterfoil serve photos.index/",
-        "counterfoil serve runs/mine/online photos.index/ --explainer runs/tags-dc/tags-dc",
-        "counterfoil serve photos.index/ --rerank runs/tags/vilt --depth 50",
-        "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key-file key.txt",
-    )
+@verb(
+    app,
+    "counterfoil serve photos.index/",
+    "counterfoil serve runs/mine/online photos.index/ --explainer runs/tags-dc/tags-dc",
+    "counterfoil serve photos.index/ --rerank runs/tags/vilt --depth 50",
+    "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key-file key.txt",
 )
-@data_options
 def serve(
     context: typer.Context,
     model: Annotated[

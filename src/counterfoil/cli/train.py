@@ -15,10 +15,10 @@ from counterfoil.cli.options import (
     Resume,
     RunFolder,
     Settings,
-    data_options,
-    example,
     refuse_without,
+    verb,
 )
+from counterfoil.core.console import output
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -127,20 +127,18 @@ ShowPlan = Annotated[
 Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
 
 
-@app.command(
-    epilog=example(
-        "counterfoil train vsepp --data my-photos/ --output runs/mine",
-        "counterfoil train vsepp --data my-photos/ --negatives lists/ --output runs/lists",
-        "counterfoil train gpo --data my-photos/ --epochs 10 --precision bf16 --plan",
-        "counterfoil train gpo --data my-photos/ --tower google/siglip2-base-patch16-224",
-        "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
-        "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
-        "--data my-photos/ --output runs/clip",
-        "counterfoil train reranker --model Salesforce/blip-itm-base-coco --negatives lists/ "
-        "--first runs/clip/best --data my-photos/ --output runs/reranker",
-    ),
+@verb(
+    app,
+    "counterfoil train vsepp --data my-photos/ --output runs/mine",
+    "counterfoil train vsepp --data my-photos/ --negatives lists/ --output runs/lists",
+    "counterfoil train gpo --data my-photos/ --epochs 10 --precision bf16 --plan",
+    "counterfoil train gpo --data my-photos/ --tower google/siglip2-base-patch16-224",
+    "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
+    "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
+    "--data my-photos/ --output runs/clip",
+    "counterfoil train reranker --model Salesforce/blip-itm-base-coco --negatives lists/ "
+    "--first runs/clip/best --data my-photos/ --output runs/reranker",
 )
-@data_options
 def train(
     context: typer.Context,
     loss_or_model: LossOrModel,
@@ -172,7 +170,6 @@ def train(
     show_plan: ShowPlan = False,
 ) -> None:
     """Train a model, or fine-tune a public one, and evaluate it."""
-    from counterfoil.core.console import output
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.plan import print_plan
     from counterfoil.pipelines.run import run_pipeline

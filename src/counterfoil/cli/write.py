@@ -19,13 +19,13 @@ from counterfoil.cli.options import (
     Seed,
     Split,
     check_new_folder,
-    data_options,
-    example,
     phrase_parser,
     refuse,
     refuse_without,
     resumable_work,
+    verb,
 )
+from counterfoil.core.console import output
 
 if TYPE_CHECKING:
     from counterfoil.negatives.generation.inputs import Rule
@@ -54,12 +54,10 @@ NO_RULE = "none"
 app = typer.Typer(no_args_is_help=True, help="Generate false captions (foils) and store them.")
 
 
-@app.command(
-    "rules",
-    epilog=example(
-        "counterfoil write rules scenes --output written/",
-        "counterfoil write rules flickr8k/ --output written/ --kind noun --kind relation --most 10",
-    ),
+@verb(
+    app,
+    "counterfoil write rules scenes --output written/",
+    "counterfoil write rules flickr8k/ --output written/ --kind noun --kind relation --most 10",
 )
 def rules(
     context: typer.Context,
@@ -85,7 +83,6 @@ def rules(
     """Change a noun, a number or a relation of every caption."""
     if kind and "noun" not in kind:
         refuse(context, ("frequency", "synonyms"), "where nouns are changed, with --kind noun")
-    from counterfoil.core.console import output
     from counterfoil.negatives.generation.store import ROWS
     from counterfoil.pipelines.pipeline import RuleConfig
     from counterfoil.pipelines.stages.generate import describe_generation, rewrite_captions
@@ -105,18 +102,15 @@ def rules(
     output(f"{describe_generation(store, dataset)}: {folder / ROWS}")
 
 
-@app.command(
-    "tags",
-    epilog=example(
-        "counterfoil write tags runs/tags/uniter-scenes/tags "
-        "scenes:images=2600,dev=100,test=500,features=regions --output written/",
-        "counterfoil write tags runs/mine/tags flickr8k/ --features regions/ --output written/ "
-        "--rule captions --rule wordnet --guide runs/chan/online --minutes 60 --resume",
-        "counterfoil write tags runs/tags/tags txt_db/ --features img_db/flickr30k/ "
-        "--phrases txt_db/ --output written/",
-    ),
+@verb(
+    app,
+    "counterfoil write tags runs/tags/uniter-scenes/tags "
+    "scenes:images=2600,dev=100,test=500,features=regions --output written/",
+    "counterfoil write tags runs/mine/tags flickr8k/ --features regions/ --output written/ "
+    "--rule captions --rule wordnet --guide runs/chan/online --minutes 60 --resume",
+    "counterfoil write tags runs/tags/tags txt_db/ --features img_db/flickr30k/ "
+    "--phrases txt_db/ --output written/",
 )
-@data_options
 def tags(
     context: typer.Context,
     model: Annotated[
@@ -146,7 +140,6 @@ def tags(
     """Change phrases of every caption with a model that sees the image (TAGS)."""
     if encoder is None:
         refuse_without(context, "guide", ("slack",))
-    from counterfoil.core.console import output
     from counterfoil.negatives.generation.store import ROWS
     from counterfoil.pipelines.pipeline import Generate
     from counterfoil.pipelines.stages.generate import describe_generation, generate_captions

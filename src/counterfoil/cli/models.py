@@ -1,0 +1,410 @@
+"""Verbs about models: features, encode, convert, export, interpolate and cache."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from counterfoil.cli.options import (
+    CONVERSION,
+    Corrections,
+    Data,
+    DataArgument,
+    DataOptions,
+    Device,
+    Images,
+    NewFolder,
+    refuse,
+    refuse_without,
+    verb,
+)
+from counterfoil.core.console import output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from counterfoil.data.tokenizers import Tokenizer
+    from counterfoil.models.checkpoints import ConvertedModel
+
+Weights = Annotated[
+    Literal["stored", "bf16", "fp32"],
+    typer.Option(help="Numbers of the weights: stored (as on disk), bf16 or fp32."),
+]
+DeviceMap = Annotated[
+    str | None, typer.Option(help="Place the model on several devices, such as `auto`.")
+]
+Tokens = Annotated[int, typer.Option(min=0, help="Tokens of a pass; 0 for what suits the device.")]
+To = Annotated[
+    str,
+    typer.Option(
+        help="Models: counterfoil, hf, sentence-transformers, onnx. Rankings: trec. Negatives: "
+        "sentence-transformers, flagembedding, tevatron, ms-swift, vlm2vec, webdataset, open-clip, "
+        "trec."
+    ),
+]
+Alpha = Annotated[
+    list[float] | None,
+    typer.Option(
+        min=0, max=1, help="Share of the fine-tuned weights; of several, or all, the best on dev."
+    ),
+]
+Other = Annotated[
+    str | None, typer.Option(help="Other data, as --data: measure what is forgotten there.")
+]
+
+DEFAULT_MOST, OURS, RANKINGS = 8, "counterfoil", "trec"
+IMAGE_LAYER = re.compile(r"image\.(tower\.)*fc\.weight")
+EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@verb(
+    app,
+    "counterfoil features my-photos/ features/ --model google/vit-base-patch16-224",
+    "counterfoil features my-photos/ regions/ --model PekingU/rtdetr_r50vd --regions 36",
+    "counterfoil features trainval_resnet101_faster_rcnn_genome_36.tsv regions/",
+    "counterfoil features img_db/flickr30k/ regions/",
+    panel=CONVERSION,
+)
+def features(
+    context: typer.Context,
+    data: Annotated[
+        str,
+        typer.Argument(help="Data set, as `--data` takes; without --model, features to convert."),
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the features.")],
+    model: Annotated[
+        str | None, typer.Option(help="HF vision model or detector, its folder, or `timm:NAME`.")
+    ] = None,
+    images: Images = None,
+    corrections: Corrections = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 32,
+    grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
+    regions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most confident regions of a detector of DETR's kind; 36 is usual."
+        ),
+    ] = None,
+) -> None:
+    """Extract patch, grid or region features of all images; run it again to continue.
+
+    Without --model, convert region features that exist: a .tsv of bottom-up attention or a folder
+    of its parts, an img_db of UNITER, a precomp folder.
+    """
+    from counterfoil.core import distributed
+    from counterfoil.core.io import ensure_writable_folder
+    from counterfoil.data.extract import convert_features, extract_features
+
+    if model is None:
+        refuse(context, ("images", "corrections", "batch", "grid", "regions"), "with --model")
+    if regions is not None:
+        refuse(context, ("batch", "grid"), "without --regions")
+    ensure_writable_folder(folder)
+    if model is None:
+        table = convert_features(Path(data), folder)
+    else:
+        dataset = DataArgument(data, images=images, corrections=corrections).source().open()
+        table = extract_features(
+            dataset,
+            model,
+            folder,
+            grid=grid,
+            regions=regions,
+            batch=batch,
+            device=distributed.device(),
+        )
+    output(f"{len(table.features):,} images: {folder}")
+
+
+@verb(
+    app,
+    "counterfoil encode my-embedder/ my-photos/ vectors/ --weights bf16 --device-map auto "
+    "--tokens 32768",
+    panel=CONVERSION,
+)
+def encode(
+    model: Annotated[str, typer.Argument(help="Model folder, or HF name.")],
+    data: DataArgument,
+    folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the vectors.")],
+    weights: Weights = "stored",
+    device_map: DeviceMap = None,
+    tokens: Tokens = 0,
+    device: Device = None,
+) -> None:
+    """Encode all images and captions as one vector each; run it again to continue.
+
+    The folder is a data set for the model `vectors`: evaluate, mine, train adapters and join
+    ensembles without encoding again.
+    """
+    from counterfoil.core import distributed
+    from counterfoil.model import load_model
+
+    distributed.init()
+    dataset = data.source().open()
+    opened = load_model(model, weights=weights, device_map=device_map, tokens=tokens)
+    written = opened.write_vectors(dataset, folder)
+    output(f"{len(written):,} images and {len(written.texts):,} texts: {folder}")
+
+
+@verb(
+    app,
+    "counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/",
+    panel=CONVERSION,
+)
+def convert(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, xdim "
+            "or uniter."
+        ),
+    ],
+    checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
+    vocabulary: Annotated[
+        Path, typer.Argument(help="Its vocabulary, JSON or pickle; or the folder of its BERT.")
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="Folder of the model; it must not exist yet.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Setting of the model: key=value, as direction=i2t."),
+    ] = None,
+) -> None:
+    """Convert an authors' checkpoint to a model folder."""
+    from dataclasses import replace
+
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+    from counterfoil.data.processor import FeatureProcessor, Processor
+    from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
+    from counterfoil.model import save_model
+    from counterfoil.models.convert import WITH_BERT, convert_checkpoint
+    from counterfoil.pipelines.overrides import changed_settings
+
+    ensure_absent(folder)
+    ensure_writable_folder(folder)
+    is_bert = vocabulary.is_dir()
+    converted = convert_checkpoint(checkpoint, model, bert=str(vocabulary) if is_bert else None)
+    tokenizer = WordPieceTokenizer(str(vocabulary)) if is_bert else read_vocabulary(vocabulary)
+    _check_vocabulary(converted, tokenizer, vocabulary, masks=model in WITH_BERT)
+    converted.build()  # refuses weights that do not fit before any setting is applied
+    spec = converted.model
+    if "mask" in spec.arguments and tokenizer.mask is not None:
+        spec = spec.replace(mask=tokenizer.mask)
+    for setting in settings or ():
+        spec = changed_settings(spec, setting)
+    layer = next(weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
+    save_model(
+        folder,
+        spec=spec,
+        model=replace(converted, model=spec).build(),
+        processor=Processor(FeatureProcessor(layer.shape[1]), tokenizer),
+        provenance={"converted_from": checkpoint.name, "system": model},
+    )
+    output(f"{spec!r}: {folder}")
+
+
+def _check_vocabulary(
+    converted: ConvertedModel, tokenizer: Tokenizer, path: Path, *, masks: bool
+) -> None:
+    """Refuse a vocabulary of another size or kind than the trained embeddings."""
+    from counterfoil.data.tokenizers import WordPieceTokenizer
+
+    name, table = next(
+        (name, weight) for name, weight in converted.state.items() if EMBEDDINGS.fullmatch(name)
+    )
+    needs_bert = name.endswith("word_embeddings.weight")
+    if needs_bert != isinstance(tokenizer, WordPieceTokenizer):
+        raise ValueError(
+            f"this checkpoint reads texts by BERT and {path} is a file; give the folder of that "
+            "model, with its config.json and tokenizer"
+            if needs_bert
+            else f"this checkpoint reads words and {path} is a folder; give its vocabulary file"
+        )
+    # BERT's table may have more rows than there are pieces; a model with a mask token has one more.
+    spare = len(table) - tokenizer.size
+    if spare < 0 or (spare > masks and not needs_bert):
+        raise ValueError(
+            f"{path} has {tokenizer.size} words and this checkpoint was trained with {len(table)}; "
+            "give the vocabulary that belongs to it"
+        )
+
+
+@verb(
+    app,
+    "counterfoil export runs/mine/best --to counterfoil --output my-model/",
+    "counterfoil export runs/clip/online --to sentence-transformers --output my-clip/",
+    "counterfoil export runs/clip/online --to trec --data my-photos/ --output rankings/",
+    "counterfoil export lists/ --to sentence-transformers --data my-photos/ --output out/",
+    "counterfoil export lists/ --to sentence-transformers --batch 32 --data scenes --output out/",
+    "counterfoil export written/ --to trec --data scenes --output out/",
+    panel=CONVERSION,
+)
+def export(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL_OR_NEGATIVES", help="Model, or folder of negatives.")
+    ],
+    to: To,
+    folder: NewFolder,
+    data: DataOptions,
+    split: Annotated[
+        str | None, typer.Option(help="Split of the data; default train, of rankings test.")
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(min=1, help="Length of a list, at most; default 8, of rankings 100."),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=2, help="Write pairs in batches of this size, composed of mined lists."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="With --batch: epochs to write; default 1.")
+    ] = None,
+    evaluation: Annotated[
+        list[Path] | None,
+        typer.Option(help="For a model's card: JSON file of `evaluate --json`; repeatable."),
+    ] = None,
+) -> None:
+    """Export a model, its rankings or negatives in the formats of other tools."""
+    from counterfoil.export.negatives import (
+        check_batches_export,
+        check_negatives_export,
+        export_batches,
+        export_negatives,
+        negatives_kind,
+    )
+
+    store = Path(name)
+    if negatives_kind(store) is not None:
+        if evaluation:
+            raise ValueError(f"--evaluation is for the card of a model, and {name} holds negatives")
+        refuse_without(context, "batch", ("most",), alone=True)
+        refuse_without(context, "batch", ("epochs",))
+        check = check_negatives_export if batch is None else check_batches_export
+        check(store, to, folder)
+        dataset = data.source().split(split or "train")
+        if batch is None:
+            lines = export_negatives(store, to, folder, dataset, most=most or DEFAULT_MOST)
+        else:
+            lines = export_batches(store, to, folder, dataset, batch=batch, epochs=epochs or 1)
+    elif to == RANKINGS:
+        refuse(context, ("batch", "epochs"), "with mined negatives")
+        refuse(context, ("evaluation",), f"with --to {OURS}")
+        lines = _export_rankings(name, folder, data, split or "test", most)
+    else:
+        refuse(
+            context,
+            ("data", "features", "images", "corrections", "split", "most", "batch", "epochs"),
+            f"with negatives or --to {RANKINGS}, and {name} holds none that `counterfoil mine` or "
+            "`counterfoil write` made",
+        )
+        lines = []
+        _export_model(name, to, folder, evaluation or ())
+    for line in (*lines, str(folder)):
+        output(line)
+
+
+def _export_rankings(
+    name: str, folder: Path, data: DataOptions, split: str, depth: int | None
+) -> list[str]:
+    """Export the rankings of a model, or of an ensemble."""
+    from counterfoil.core.io import ensure_absent
+    from counterfoil.export.rankings import DEPTH, export_rankings
+    from counterfoil.model import load_model
+    from counterfoil.pipelines.publishing import ensemble_parts
+
+    ensure_absent(folder)
+    dataset = data.source().split(split)
+    models = [load_model(part) for part in ensemble_parts(name)]
+    return export_rankings(models, folder, dataset, depth=depth or DEPTH)
+
+
+def _export_model(name: str, to: str, folder: Path, evaluations: Sequence[Path]) -> None:
+    """Export a model in our format or another library's."""
+    from counterfoil.export.models import check_export, export_model
+    from counterfoil.model import load_model
+
+    if to == OURS:
+        load_model(name).save_pretrained(folder, evaluations=evaluations)
+        return
+    if evaluations:
+        raise ValueError(f"--evaluation is for a card, which only --to {OURS} writes")
+    check_export(to, folder)
+    model = load_model(name)
+    export_model(model.model, model.processor, to, folder, name=name)
+
+
+@verb(
+    app,
+    "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip/tuned --data my-photos/ "
+    "--other scenes --output runs/between",
+    "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip/tuned --alpha 0.5 "
+    "--output runs/half",
+    panel=CONVERSION,
+)
+def interpolate(
+    context: typer.Context,
+    original: Annotated[str, typer.Argument(help="Model before fine-tuning.")],
+    tuned: Annotated[str, typer.Argument(help="Folder of the fine-tuned model.")],
+    folder: NewFolder,
+    alpha: Alpha = None,
+    data: Data = None,
+    images: Images = None,
+    corrections: Corrections = None,
+    other: Other = None,
+) -> None:
+    """Average the weights of a model before and after fine-tuning (WiSE-FT)."""
+    refuse_without(context, "data", ("images", "corrections"))
+    from counterfoil import hub
+
+    hub.interpolate(
+        original,
+        tuned,
+        folder,
+        alphas=alpha or (),
+        source=DataOptions(data, images=images, corrections=corrections).source() if data else None,
+        other=DataOptions(other).source() if other else None,
+    )
+
+
+@verb(
+    app,
+    "counterfoil cache",
+    "counterfoil cache --clear pixels --days 30",
+    "counterfoil cache --clear all",
+    panel=CONVERSION,
+)
+def cache(
+    context: typer.Context,
+    clear: Annotated[
+        str | None, typer.Option(help="Delete: pixels, states, tokens, vectors, or all.")
+    ] = None,
+    days: Annotated[
+        float, typer.Option(min=0, help="Delete only what was written so many days ago.")
+    ] = 0,
+) -> None:
+    """List cached files with their sizes, or delete them; they are made again when needed."""
+    refuse_without(context, "clear", ("days",))
+    from counterfoil.core.cache import KINDS, cached_files, remove_cached
+    from counterfoil.core.io import cache_folder
+
+    kinds = list(KINDS) if clear in (None, "all") else [str(clear)]
+    caches = [cached_files(kind, days=days) for kind in kinds]
+    for files in caches:
+        if clear:
+            remove_cached(files)
+        number = f"{len(files.entries):,} {'entry' if len(files.entries) == 1 else 'entries'}"
+        age = f", the oldest {files.days:.0f} days old" if files.entries and not clear else ""
+        verb = "deleted " if clear else ""
+        output(
+            f"{files.kind} ({KINDS[files.kind]}): {verb}{number}, {files.size / 1e6:,.1f} MB{age}"
+        )
+    total = sum(files.size for files in caches) / 1e6
+    output(f"{cache_folder()}: {total:,.1f} MB{' freed' if clear else ''}")
