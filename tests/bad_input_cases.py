@@ -855,7 +855,7 @@ verb write rules $SCENES --split test --output w ::
 analyse difficulty $run --output p.html
     => no log below | tells how hard written captions are | tags/uniter-scenes
 write metrics.jsonl '{"step": 1, "written_above": 1.0}' :: analyse difficulty . --output p.html
-    => metrics.jsonl tells only a part | 'written_gap' is missing
+    => metrics.jsonl cannot be read as the difficulty of written captions | no 'written_gap'
 analyse triples $pixels --batch 4 $ASKED => pixels writes no captions | --writer | --written
 analyse triples $pixels+$run/online --batch 4 $ASKED => writes no captions | name one model
 analyse triples $pixels --written w --writer $pixels $ASKED => --written | --writer | drop one

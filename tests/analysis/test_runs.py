@@ -65,7 +65,7 @@ def test_what_a_log_does_not_tell_is_left_open(tmp_path):
 @pytest.mark.parametrize("line", [{"epoch": 1.0}, {"step": 1, "seconds": "long"}, {"step": None}])
 def test_a_log_of_something_else_is_named(line, tmp_path):
     folder = logged(tmp_path / "own", line)
-    with pytest.raises(ValueError, match=r"metrics\.jsonl is no log of a training"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl cannot be read as the log of a training"):
         training_cost("own", folder)
     with pytest.raises(ValueError, match="does not exist"):
         training_cost("own", tmp_path / "nowhere")
@@ -137,7 +137,7 @@ def test_read(read):
 
 def test_logs_of_other_trainings(read):
     assert read([{"step": 10, "loss": 1.0}]) is None
-    with pytest.raises(ValueError, match=r"metrics\.jsonl tells only a part"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl cannot be read as .* no 'written_gap'"):
         read([{"step": 10, "written_above": 1.0}])
 
 

@@ -182,7 +182,7 @@ def test_foils_and_written_negatives_stand_where_they_were_measured(tmp_path, re
     [
         (("nowhere",), "nowhere holds no note of a stage"),
         (("a", "a"), "a is given twice"),
-        (("a", "--foils", "a/test-a.json"), "holds no accuracies of foils"),
+        (("a", "--foils", "a/test-a.json"), "cannot be read as accuracies of foils"),
         (
             ("a", "b", "--data", "scenes:images=60"),
             "other data than scenes test as they are now; name the data of the run with --data, "

@@ -16,7 +16,12 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from counterfoil.analysis.runs import METRICS, training_folders, training_note
+from counterfoil.analysis.runs import (
+    METRICS,
+    describe_notes,
+    training_folders,
+    training_note,
+)
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.evaluation.galleries import shown_caption, shown_image
@@ -563,9 +568,11 @@ def curves(folders: Sequence[Path]) -> Analysis:
     if empty is not None:
         raise ValueError(f"{empty / METRICS} holds no epoch; was the training stopped at once?")
     notes = [training_note(place) for place in places]
-    losses = [", ".join(dict.fromkeys(_loss_names(note.terms))) for note in notes]
-    data = ", ".join(dict.fromkeys(note.data for note in notes if note.data))
-    seeds = ", ".join(dict.fromkeys(str(note.seed) for note in notes if note.seed is not None))
+    losses = [
+        ", ".join(dict.fromkeys(_loss_names(note.stage.objective.get("terms")))) if note else ""
+        for note in notes
+    ]
+    data, seeds = describe_notes(notes)
     rows = []
     for curve, note, loss in zip(measured, notes, losses):
         rsum = curve.dev_rsum
@@ -575,18 +582,17 @@ def curves(folders: Sequence[Path]) -> Analysis:
             ways = curve.dev_i2t_r1, curve.dev_t2i_r1
             recalls = (f"{way[place]:.1f}" if way else MISSING for way in ways)
             best = f"{rsum[place]:.1f}", f"{curve.epochs[place]:g}", *recalls, f"{rsum[-1]:.1f}"
-        seed = MISSING if note.seed is None else str(note.seed)
+        seed = MISSING if note is None or note.seed is None else str(note.seed)
         rows.append((curve.name, loss or MISSING, seed, *best))
     there = "R@1 i2t there", "R@1 t2i there"
     head = "training", "loss", "seed", "best dev RSum", "at epoch", *there, "last RSum"
-    same_data = len({note.fingerprint for note in notes if note.fingerprint}) < 2
+    same_data = len({n.data.fingerprint for n in notes if n and n.data.fingerprint}) < 2
     return Analysis(
         title="Learning curves",
         headline=_curves_headline(measured, same_data=same_data),
         protocol=(
-            f"{f'{data} ' if data else ''}dev, whole split: RSum after each epoch, sum of R@1, R@5 "
-            "and R@10 both ways, and R@1 each way, any hit; single models"
-            f"{f'; seed {seeds}' if seeds else ''}"
+            f"{data}dev, whole split: RSum after each epoch, sum of R@1, R@5 and R@10 both ways, "
+            f"and R@1 each way, any hit; single models{seeds}"
         ),
         numbers={
             "trainings": [
@@ -594,9 +600,9 @@ def curves(folders: Sequence[Path]) -> Analysis:
                     "curve": asdict(curve),
                     "folder": str(place),
                     "losses": loss,
-                    "seed": note.seed,
-                    "data": note.data,
-                    "fingerprint": note.fingerprint,
+                    "seed": note.seed if note else None,
+                    "data": note.data.name if note else "",
+                    "fingerprint": note.data.fingerprint if note else "",
                 }
                 for curve, place, note, loss in zip(measured, places, notes, losses)
             ]

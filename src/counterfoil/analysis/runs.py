@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -51,7 +51,6 @@ from counterfoil.report.page import (
     ExampleCard,
     Figure,
     FigureSection,
-    PageItem,
     TableBlock,
 )
 from counterfoil.training.logging import read_metrics
@@ -64,7 +63,7 @@ METRICS = "metrics.jsonl"
 @final
 class _NotedPlan(BaseModel):
     seed: int
-    batch: int
+    batch: int | None = None
 
 
 @final
@@ -76,13 +75,45 @@ class _NotedStage(BaseModel):
     depth: int = DEPTH
     guide: str | None = None
     plan: _NotedPlan | None = None
+    filler: str | None = None
+    objective: dict[str, Any] = {}
 
 
 @final
-class _StageNote(BaseModel):
+class _NotedData(BaseModel):
+    name: str = ""
+    fingerprint: str = ""
+
+
+@final
+class StageNote(BaseModel):
+    """The note of a stage that lies beside its folder, as far as analyses need it."""
+
     kind: str
     state: str
     stage: _NotedStage
+    data: _NotedData = _NotedData()
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of a training; None if not noted."""
+        return self.stage.plan.seed if self.stage.plan else None
+
+    @property
+    def writer(self) -> str:
+        """Writer of captions: "dynamic", the model in training, or "static: " and a frozen one."""
+        return "dynamic" if self.stage.filler is None else f"static: {self.stage.filler}"
+
+
+def _parse_note(path: Path, content: Any) -> StageNote:
+    try:
+        return StageNote.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(
+            f"{path} is no note of a stage: {where or 'it'}: {first['msg'].lower()}"
+        ) from None
 
 
 @final
@@ -160,7 +191,7 @@ def _of_run(run: str, folder: Path) -> list[FinishedEvaluation]:
     contents = stage_records(folder)
     if not contents:
         raise ValueError(f"{folder} holds no note of a stage; name the folder of a run")
-    notes = {path.stem: _read_note(path, content) for path, content in contents.items()}
+    notes = {path.stem: _parse_note(path, content) for path, content in contents.items()}
     done = [
         note.stage
         for note in notes.values()
@@ -174,7 +205,7 @@ def _of_run(run: str, folder: Path) -> list[FinishedEvaluation]:
 
 
 def _evaluation(
-    run: str, folder: Path, stage: _NotedStage, notes: Mapping[str, _StageNote]
+    run: str, folder: Path, stage: _NotedStage, notes: Mapping[str, StageNote]
 ) -> FinishedEvaluation:
     models = (*stage.using, *stage.models)
     trained = [notes[name].stage for name in stage.using if name in notes]
@@ -192,17 +223,6 @@ def _evaluation(
         tuple(folder / name for name in stage.using if (folder / name / METRICS).is_file()),
         evaluation_title(models, stage.first, stage.depth),
     )
-
-
-def _read_note(path: Path, content: Any) -> _StageNote:
-    try:
-        return _StageNote.model_validate(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(
-            f"{path} is no note of a stage: {where or 'it'}: {first['msg'].lower()}"
-        ) from None
 
 
 # -- Logs of trainings ----------------------------------------------------------------------------
@@ -228,39 +248,24 @@ def training_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(places)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class TrainingNote:
-    """Settings of a training, as far as the note beside its folder has them."""
-
-    terms: Any  # its losses, as written calls
-    writer: str  # of captions: "dynamic", the model in training, or "static: " and a frozen one
-    seed: int | None
-    data: str
-    fingerprint: str  # of the data
-
-
-def training_note(folder: Path) -> TrainingNote:
-    """Read the note beside the folder of a training.
+def training_note(folder: Path) -> StageNote | None:
+    """Read the note beside the folder of a training; None if there is none.
 
     Raises:
         ValueError: the file is no note of a stage.
     """
     path = folder.with_name(f"{folder.name}.json")
-    content = read_json(path, "the note of a stage") if path.is_file() else {}
-    try:
-        stage, data = content.get("stage", {}), content.get("data", {})
-        filler = stage.get("filler")
-        writer = "dynamic" if filler is None else f"static: {filler}"
-        return TrainingNote(
-            terms=stage.get("objective", {}).get("terms", {}),
-            writer=writer if content else "",
-            seed=stage.get("plan", {}).get("seed"),
-            data=data.get("name", ""),
-            fingerprint=data.get("fingerprint", ""),
-        )
-    except AttributeError as error:
-        raise ValueError(f"{path} is no note of a stage: {error}") from error
+    if not path.is_file():
+        return None
+    return _parse_note(path, read_json(path, "the note of a stage"))
+
+
+def describe_notes(notes: Iterable[StageNote | None]) -> tuple[str, str]:
+    """Names of the data of trainings, followed by a space, and their seeds after "; seed "."""
+    known = [note for note in notes if note]
+    data = ", ".join(dict.fromkeys(note.data.name for note in known if note.data.name))
+    seeds = ", ".join(dict.fromkeys(str(note.seed) for note in known if note.seed is not None))
+    return f"{data} " if data else "", f"; seed {seeds}" if seeds else ""
 
 
 PERCENTILES = (10, 25, 50, 75, 90)
@@ -281,7 +286,7 @@ def caption_difficulty(name: str, folder: Path) -> dict[str, Any] | None:
     lines = [line for line in read_metrics(folder / METRICS) if _ABOVE in line]
     if not lines:
         return None
-    try:
+    with parsing(folder / METRICS, "the difficulty of written captions"):
         losses = [float(line[_LOSS]) for line in lines if _LOSS in line]
         return {
             "training": name,
@@ -293,11 +298,6 @@ def caption_difficulty(name: str, folder: Path) -> dict[str, Any] | None:
             ],
             "loss": losses if len(losses) == len(lines) else [],
         }
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{folder / METRICS} tells only a part of how hard written captions are: {error} is "
-            "missing or no number"
-        ) from error
 
 
 def first_and_last(course: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -348,7 +348,7 @@ def training_cost(name: str, folder: Path) -> dict[str, Any]:
     def numbers(key: str) -> list[float]:
         return [float(line[key]) for line in lines if key in line]
 
-    try:
+    with parsing(folder / METRICS, "the log of a training"):
         seconds, speeds = numbers("seconds"), numbers("pairs_per_second")
         return {
             "name": name,
@@ -359,13 +359,11 @@ def training_cost(name: str, folder: Path) -> dict[str, Any]:
             "pairs_per_second": median(speeds) if speeds else None,
             "mined_minutes": sum(numbers("mined_seconds")) / 60,
         }
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / METRICS} is no log of a training: {error!r}") from error
 
 
 # -- The report -----------------------------------------------------------------------------------
 
-NamedEvaluations = list[tuple[str, FinishedEvaluation]]
+NamedEvaluations: TypeAlias = dict[str, FinishedEvaluation]
 SHOWN_QUERIES = 3  # of each kind on which two runs differ
 TEXTS, IMAGES = 5, 3  # of a list, as many as Figure 6 of AOQ shows
 
@@ -384,20 +382,17 @@ def report(
             evaluations.
     """
     named = _named(folders, source)
-    same = [
-        (name, evaluation) for name, evaluation in named if _comparable(evaluation, named[0][1])
-    ]
-    others = [
-        (name, evaluation) for name, evaluation in named if not _comparable(evaluation, named[0][1])
-    ]
-    places = list(dict.fromkeys(place for _, evaluation in named for place in evaluation.trained))
+    first = next(iter(named.values()))
+    same = {name: each for name, each in named.items() if _comparable(each, first)}
+    others = {name: each for name, each in named.items() if name not in same}
+    places = list(dict.fromkeys(place for each in named.values() for place in each.trained))
     trained = dict(zip(short_names(places), places, strict=True))
     costs = [training_cost(name, place) for name, place in trained.items()]
     accuracies = foil_accuracies(foils)
     difficulties = [caption_difficulty(name, place) for name, place in trained.items()]
     courses = [course for course in difficulties if course]
     cards, queries = _differing_queries(source, same) if source else ((), ())
-    runs = results({name: evaluation.report for name, evaluation in same})
+    runs = results({name: each.report for name, each in same.items()})
     curves = [learning_curve(name, place / METRICS) for name, place in trained.items()]
     gaps = _gap_samples(named)
     figures = {
@@ -406,7 +401,7 @@ def report(
         "Written negatives while training": tuple(difficulty_figures(courses)),
     }
     return Analysis(
-        title=_title([name for name, _ in same]),
+        title=_title(list(same)),
         headline=headline(runs),
         protocol=_protocol(same),
         tables=(
@@ -423,7 +418,7 @@ def report(
             "runs": [asdict(run) for run in runs],
             "curves": [asdict(curve) for curve in curves],
             "hardness": [gap.gap_summary() for gap in gaps],
-            "apart": {name: evaluation.report.to_dict() for name, evaluation in others},
+            "apart": {name: each.report.to_dict() for name, each in others.items()},
             "cost": costs,
             "foils": accuracies,
             "written": courses,
@@ -498,14 +493,14 @@ def _named(folders: Sequence[Path], source: DataSource | None) -> NamedEvaluatio
                 "with --data"
             )
         dataset = source.split(named[0][1].report.setting.split if named else "test")
-        named += [
-            (name, _of_model(folder, dataset)) for name, folder in zip(short_names(models), models)
-        ]
-    counts = Counter(name for name, _ in named)
-    return [
-        (name if counts[name] == 1 else f"{name} ({evaluation.folder})", evaluation)
-        for name, evaluation in named
-    ]
+        evaluated = [_of_model(folder, dataset) for folder in models]
+        named += zip(short_names(models), evaluated)
+    count = Counter(name for name, _ in named)
+    places = short_names([evaluation.folder for _, evaluation in named])
+    return {
+        name if count[name] == 1 else f"{name} ({place})": evaluation
+        for (name, evaluation), place in zip(named, places)
+    }
 
 
 def _without_run(folder: Path) -> FinishedEvaluation | None:
@@ -522,12 +517,9 @@ def _of_model(folder: Path, dataset: ImageTextDataset) -> FinishedEvaluation:
     """Evaluate a saved model for the report."""
     model = load_model(str(folder))
     seed = model.card.provenance.get("seed") if model.card else None
-    evaluation = RetrievalEvaluation.of(
-        [model.embed(dataset)],
-        dataset,
-        protocol_by_name("whole"),
-        seed=seed if isinstance(seed, int) else None,
-    )
+    seed = seed if isinstance(seed, int) else None
+    members, protocol = [model.embed(dataset)], protocol_by_name("whole")
+    evaluation = RetrievalEvaluation.of(members, dataset, protocol, seed=seed)
     return _single((str(folder),), evaluation, folder)
 
 
@@ -544,41 +536,31 @@ def _single(
     )
 
 
-def _of_runs(folders: Sequence[Path]) -> NamedEvaluations:
-    """Evaluations of runs, and those in runs that were named themselves."""
-    alone = {folder for folder in folders if (folder / NUMBERS).is_file()}
-    runs = list(dict.fromkeys(folder.parent if folder in alone else folder for folder in folders))
-    of_run = {run: _in_order(run, finished_evaluations([run])) for run in runs}
-    once = {
-        evaluation.folder: evaluation
-        for folder in folders
-        for evaluation in of_run[folder.parent if folder in alone else folder]
-        if folder not in alone or evaluation.folder == folder
-    }
-    evaluations = list(once.values())  # an evaluation may be named beside its run
-    names = dict(zip(runs, short_names(runs), strict=True))
-    before = {run: "" if len(runs) == 1 else f"{name}/" for run, name in names.items()}
-    titles = [before[evaluation.folder.parent] + evaluation.name for evaluation in evaluations]
+def _of_runs(folders: Sequence[Path]) -> list[tuple[str, FinishedEvaluation]]:
+    """Evaluations of runs in the order of their own reports, and those that were named alone."""
+    chosen: dict[Path, FinishedEvaluation] = {}  # an evaluation may be named beside its run
+    for folder in folders:
+        alone = (folder / NUMBERS).is_file()
+        run = folder.parent if alone else folder
+        notes = stage_records(run).values()
+        order = [name for note in notes for name in note["stage"].get("results", ())]
+        places = {name: place for place, name in enumerate(order)}
+        evaluations = sorted(
+            finished_evaluations([run]), key=lambda one: places.get(one.folder.name, len(order))
+        )
+        chosen |= {e.folder: e for e in evaluations if not alone or e.folder == folder}
+    runs = list(dict.fromkeys(folder.parent for folder in chosen))
+    before = dict(zip(runs, short_names(runs))) if len(runs) > 1 else {}
     return [
-        (title if titles.count(title) == 1 else f"{title} ({evaluation.folder.name})", evaluation)
-        for title, evaluation in zip(titles, evaluations, strict=True)
+        (f"{before[folder.parent]}/{one.name}" if before else one.name, one)
+        for folder, one in chosen.items()
     ]
-
-
-def _in_order(run: Path, evaluations: Sequence[FinishedEvaluation]) -> list[FinishedEvaluation]:
-    """Sort evaluations as the run's own report has them, others behind them."""
-    order = [
-        name for note in stage_records(run).values() for name in note["stage"].get("results", ())
-    ]
-
-    places = {name: place for place, name in enumerate(order)}
-    return sorted(evaluations, key=lambda one: places.get(one.folder.name, len(order)))
 
 
 def _protocol(same: NamedEvaluations) -> str:
     """In one sentence, with the seed if it is the same for all."""
-    setting = same[0][1].report.setting
-    seeds = {evaluation.report.setting.seed for _, evaluation in same}
+    settings = [evaluation.report.setting for evaluation in same.values()]
+    setting, seeds = settings[0], {setting.seed for setting in settings}
     return (setting if len(seeds) == 1 else replace(setting, seed=None)).line()
 
 
@@ -598,7 +580,7 @@ def _title(names: Sequence[str]) -> str:
 
 def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
     """Score gaps of the negatives of each run's mined lists."""
-    runs = list(dict.fromkeys(evaluation.folder.parent for _, evaluation in named))
+    runs = list(dict.fromkeys(evaluation.folder.parent for evaluation in named.values()))
     places = [path.parent for run in runs for path in sorted(run.glob(f"*/{HARDNESS}"))]
     return tuple(
         replace(sample, name=f"{name}, {sample.name.partition(':')[0]}")
@@ -636,10 +618,10 @@ def cost_table(costs: Sequence[Mapping[str, Any]]) -> TableBlock:
 
 def foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
     """Read the aggregates that ``counterfoil foils --json`` wrote."""
-    lines = []
+    writer, lines = "what `counterfoil foils --json` wrote", []
     for path in files:
-        content = read_json(path, "what `counterfoil foils --json` wrote")
-        try:
+        content = read_json(path, writer)
+        with parsing(path, "accuracies of foils", f"name {writer}"):
             lines += [
                 {
                     "set": str(content["set"]),
@@ -653,11 +635,6 @@ def foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
                 }
                 for line in content["lines"]
             ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path} holds no accuracies of foils ({error!r}); name what `counterfoil foils "
-                "--json` wrote"
-            ) from None
     return sorted(lines, key=lambda line: (line["set"], line["of"], line["measure"]))
 
 
@@ -679,7 +656,7 @@ def foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
 def _apart_table(others: NamedEvaluations) -> TableBlock:
     rows = tuple(
         (name, f"{evaluation.report.rsum:.1f}", evaluation.report.setting.line())
-        for name, evaluation in others
+        for name, evaluation in others.items()
     )
     note = "Other data, another split or another protocol: these do not compare with those above."
     return TableBlock("Measured otherwise", ("run", "RSum", "how"), rows, note)
@@ -691,7 +668,7 @@ def _differing_queries(
     """Queries on which the first and the last run differ most (AOQ, Figure 6), and their JSON."""
     if len(same) < 2:
         return (), ()
-    (first, one), (last, other) = same[0], same[-1]
+    (first, one), *_, (last, other) = same.items()
     dataset = source.split(one.report.setting.split)
     if dataset.fingerprint != one.dataset:
         raise ValueError(
@@ -707,55 +684,36 @@ def _differing_queries(
         targets = "images for a caption" if side else "captions for an image"
         for name, rows in ((last, better), (first, worse)):
             note = f"Where {name} ranks the best true one highest above the other; {targets}."
-            cards = tuple(_difference_card(dataset, both, side, row) for row in rows)
-            if cards:
+            shown = [_differing_query(dataset, both, side, row) for row in rows]
+            if shown:
+                cards = tuple(card for card, _ in shown)
                 sections.append(CardSection(f"{title}: for {name}", note, cards))
-            queries += [_difference_numbers(dataset, both, side, row) for row in rows]
+            queries += [numbers for _, numbers in shown]
     return tuple(sections), queries
 
 
-def _first_items(
-    measured: RetrievalEvaluation, side: int, row: int
-) -> tuple[list[int], list[float]]:
-    rows, scores, count = (
-        (measured.images, measured.image_scores, IMAGES)
-        if side
-        else (measured.texts, measured.text_scores, TEXTS)
-    )
-    return rows[row, :count].tolist(), scores[row, :count].tolist()
-
-
-def _match_rank(measured: RetrievalEvaluation, side: int, row: int) -> int:
-    """Rank of the best match, from 1; below 1 if the query has none."""
-    return int(measured.report.ranked[side].ranks[row]) + 1
-
-
-def _difference_card(
+def _differing_query(
     dataset: ImageTextDataset, both: Mapping[str, RetrievalEvaluation], side: int, row: int
-) -> ExampleCard:
+) -> tuple[ExampleCard, dict[str, object]]:
+    """A query with the first items of both runs, and its numbers."""
     query, item = (shown_caption, shown_image) if side else (shown_image, shown_caption)
-    columns = []
-    for name, measured in both.items():
-        rank = _match_rank(measured, side, row)
-        note = "no true counterpart" if rank < 1 else f"first true one at place {rank:,}"
-        listed = enumerate(zip(*_first_items(measured, side, row)))
-        items: tuple[PageItem, ...] = tuple(
-            item(dataset, r, row, place, score) for place, (r, score) in listed if r >= 0
-        )
-        columns.append(CardColumn(name, note, items))
-    return ExampleCard(query(dataset, row), "", tuple(columns))
-
-
-def _difference_numbers(
-    dataset: ImageTextDataset, both: Mapping[str, RetrievalEvaluation], side: int, row: int
-) -> dict[str, object]:
     names = dataset.image_ids if side else dataset.text_ids
-    return {
+    columns, first_ranks, first_items = [], {}, {}
+    for name, run in both.items():
+        rows, scores, count = (
+            (run.images, run.image_scores, IMAGES) if side else (run.texts, run.text_scores, TEXTS)
+        )
+        listed = list(zip(rows[row, :count].tolist(), scores[row, :count].tolist()))
+        items = tuple(
+            item(dataset, r, row, place, score) for place, (r, score) in enumerate(listed) if r >= 0
+        )
+        rank = int(run.report.ranked[side].ranks[row]) + 1  # below 1 if nothing matches the query
+        note = "no true counterpart" if rank < 1 else f"first true one at place {rank:,}"
+        columns.append(CardColumn(name, note, items))
+        first_ranks[name], first_items[name] = rank, [names[r] for r, _ in listed if r >= 0]
+    return ExampleCard(query(dataset, row), "", tuple(columns)), {
         "direction": "t2i" if side else "i2t",
         "query": dataset.texts[row] if side else dataset.image_ids[row],
-        "rank": {name: _match_rank(measured, side, row) for name, measured in both.items()},
-        "found": {
-            name: [names[r] for r in _first_items(measured, side, row)[0] if r >= 0]
-            for name, measured in both.items()
-        },
+        "rank": first_ranks,
+        "found": first_items,
     }

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from counterfoil.analysis.runs import (
     caption_difficulty,
+    describe_notes,
     difficulty_figures,
     first_and_last,
     training_folders,
@@ -531,34 +532,35 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
             "name trainings on negatives that are written, as by tags/uniter-scenes"
         )
     notes = [training_note(place) for place in courses]
-    data = ", ".join(dict.fromkeys(note.data for note in notes if note.data))
-    seeds = ", ".join(dict.fromkeys(str(note.seed) for note in notes if note.seed is not None))
+    data, seeds = describe_notes(notes)
     words, rows, numbers = [], [], []
     for name, place, note in zip(short_names(list(courses)), courses, notes):
-        course = courses[place] | {"training": name}
-        ends = first_and_last(course)
-        above = [f"{part['percent_above'].value:.1f} %" for part in ends]
-        words.append(f"{name} from {above[0]} to {above[1]}")
+        writer, seed = (note.writer, note.seed) if note else ("", None)
+        first, last = first_and_last(courses[place])
+        ends = [f"{part['percent_above'].value:.1f} %" for part in (first, last)]
+        words.append(f"{name} from {ends[0]} to {ends[1]}")
         rows += [
             (
                 name,
-                note.writer or MISSING,
-                MISSING if note.seed is None else str(note.seed),
+                writer or MISSING,
+                MISSING if seed is None else str(seed),
                 f"{part['from']:,} to {part['to']:,}",
                 format_share(part["percent_above"]),
                 format_share(part["gap"], "+.4f"),
             )
-            for part in ends
+            for part in (first, last)
         ]
-        first, last = (
+        numbers.append(
             {
-                key: value.to_dict() if isinstance(value, Share) else value
-                for key, value in part.items()
+                **courses[place],
+                "training": name,
+                "folder": str(place),
+                "writer": writer,
+                "seed": seed,
+                "first": first,
+                "last": last,
             }
-            for part in ends
         )
-        description = {"folder": str(place), "writer": note.writer, "seed": note.seed}
-        numbers.append({**course, **description, "first": first, "last": last})
     head = "training", "writer", "seed", "steps", "above, %", "score − the original's"
     explanation = (
         "The first and the last fifth of the logged steps. Neighbouring steps are alike, so these "
@@ -568,10 +570,9 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
         title="Difficulty of written captions",
         headline=f"Written captions above their original: {'; '.join(words)}.",
         protocol=(
-            f"{f'{data} ' if data else ''}train: captions written for the last batch before each "
-            "line of the log, as the model in training scores them, dropout included; a tie is not "
-            f"above; single models{f', seed {seeds}' if seeds else ''}; 95 % intervals: logged "
-            "steps drawn anew, 1,000 times, seed 0"
+            f"{data}train: captions written for the last batch before each line of the log, as the "
+            "model in training scores them, dropout included; a tie is not above; single "
+            f"models{seeds}; 95 % intervals: logged steps drawn anew, 1,000 times, seed 0"
         ),
         figures=tuple(difficulty_figures(numbers, loss=True)),
         tables=(TableBlock("First and last steps", head, tuple(rows), explanation),),

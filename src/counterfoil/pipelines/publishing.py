@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, final
 
@@ -29,7 +29,7 @@ class Analysis(Page):
     """Result of an analysis: a page with its numbers, ready to be published.
 
     Attributes:
-        numbers: JSON-ready numbers.
+        numbers: JSON-ready numbers, or records of them as `to_numbers` takes.
         seed: of the sampling, if there was any.
         recipe: name of the recipe, if the analysis is about one.
     """
@@ -53,12 +53,25 @@ class Analysis(Page):
             "title": self.title,
             "protocol": self.protocol,
             "provenance": asdict(provenance),
-            **self.numbers,
+            **to_numbers(self.numbers),
         }
         write_json(out.with_suffix(".json"), numbers)
         write_page(page, out)
         output(self.headline)
         output(f"{out}, {out.with_suffix('.json')}")
+
+
+def to_numbers(value: Any) -> Any:
+    """Convert records inside of lists and mappings to JSON: by `to_dict`, or by their fields."""
+    if hasattr(value, "to_dict"):
+        return to_numbers(value.to_dict())
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_numbers({each.name: getattr(value, each.name) for each in fields(value)})
+    if isinstance(value, Mapping):
+        return {key: to_numbers(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_numbers(part) for part in value]
+    return value
 
 
 def check_page_path(out: Path) -> None:
