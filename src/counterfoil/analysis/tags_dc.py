@@ -34,7 +34,6 @@ from counterfoil.evaluation.bootstrap import Counted, Share, shares
 from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
     ExplainConfig,
-    Explanation,
     describe_missing_heads,
     explain,
     explain_dataset,
@@ -55,7 +54,6 @@ from counterfoil.model import Model, load_model
 from counterfoil.negatives.generation.generator import GeneratedItems, ModelGenerator
 from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts
-from counterfoil.negatives.generation.store import GeneratedCaption
 from counterfoil.negatives.generation.tags import MaskRefill, check_heads
 from counterfoil.pipelines.publishing import (
     MISSING,
@@ -108,11 +106,8 @@ class WordPredictions:
 
     def rows(self, index: Tensor) -> WordPredictions:
         """A subset of the captions."""
-        fields = (
-            getattr(self, name) if getattr(self, name) is None else getattr(self, name)[index]
-            for name in self.__slots__
-        )
-        return WordPredictions(*fields)
+        tensors = (getattr(self, name) for name in self.__slots__)
+        return WordPredictions(*(None if t is None else t[index] for t in tensors))
 
 
 def concatenate(parts: Sequence[WordPredictions]) -> WordPredictions:
@@ -142,90 +137,64 @@ class WordCounts(NamedTuple):
 
 
 def word_counts(predictions: WordPredictions) -> tuple[WordCounts, ...]:
-    """Accuracies under every definition that the model's heads allow."""
-    return (*_doubted(predictions), *_corrected(predictions))
+    """Accuracies under every definition that the model's heads allow.
 
+    A token is doubted if its `right` is at most `THRESHOLD`, and corrected if the original one has
+    the highest probability.
+    """
+    p, every = predictions, predictions.counted
+    same = p.written == p.original
+    wrong, right, hidden = every & ~same, every & same, every & p.slots
+    wrong_words, words = _any_token(p, wrong), _any_token(p, every)
 
-def _doubted(predictions: WordPredictions) -> Iterator[WordCounts]:
-    """Word discrimination; a token is doubted if its `right` is at most `THRESHOLD`."""
-    if predictions.right is None:
-        return
-    same, trusts = predictions.written == predictions.original, predictions.right > THRESHOLD
-    hit = trusts == same
-    for of, among in (
-        ("tokens, special ones too", predictions.mask),
-        ("tokens", predictions.counted),
-        ("wrong tokens", predictions.counted & ~same),
-        ("right tokens", predictions.counted & same),
-        ("tokens that were hidden", predictions.slots & predictions.counted),
-    ):
-        yield WordCounts("doubt", of, _correct(hit, among), _correct(same, among))
-    wrong, doubted = (
-        _any_token(predictions, ~correct & predictions.counted) for correct in (same, trusts)
-    )
-    words = _any_token(predictions, predictions.counted)
-    for of, among in (
-        ("words", words),
-        ("wrong words", words & wrong),
-        ("right words", words & ~wrong),
-    ):
-        yield WordCounts("doubt", of, _correct(doubted == wrong, among), _correct(~wrong, among))
-    sides = predictions.counted & ~same, predictions.counted & same
-    # The mean of two accuracies: shares of two columns are averaged, not pooled.
-    correct, unchanged = (
-        _columns([_correct(correct_tokens, side) for side in sides])
-        for correct_tokens in (hit, same)
-    )
-    yield WordCounts("doubt", "tokens, mean of wrong and right", correct, unchanged)
-    correct, unchanged = (
-        Counted.where((correct_tokens | ~predictions.counted).all(1))
-        for correct_tokens in (hit, same)
-    )
-    yield WordCounts("doubt", "captions, every word", correct, unchanged)
-    some = (~trusts & predictions.counted).any(1)
-    never = Counted.where(torch.zeros_like(some))
-    yield WordCounts("doubt", "captions with any doubt", Counted.where(some), never)
+    def whole(tokens: Tensor) -> Tensor:  # (W, 1), captions of which all tokens are among these
+        return (tokens | ~every).all(1, keepdim=True)
 
-
-def _corrected(predictions: WordPredictions) -> Iterator[WordCounts]:
-    """Word correction; the original token must have the highest probability."""
-    if predictions.better is None:
-        return
-    same, hit = (
-        predictions.written == predictions.original,
-        predictions.better == predictions.original,
+    captions = torch.ones_like(whole(same))
+    # name, units that are right, units right if nothing is doubted or changed, units that count
+    readings: dict[Task, list[tuple[str, Tensor, Tensor, Tensor]]] = {"doubt": [], "correct": []}
+    if p.right is not None:
+        doubted = p.right <= THRESHOLD
+        hit, word_hit = doubted != same, _any_token(p, every & doubted) == wrong_words
+        readings["doubt"] = [
+            ("tokens, special ones too", hit, same, p.mask),
+            ("tokens", hit, same, every),
+            ("wrong tokens", hit, same, wrong),
+            ("right tokens", hit, same, right),
+            ("tokens that were hidden", hit, same, hidden),
+            ("words", word_hit, ~wrong_words, words),
+            ("wrong words", word_hit, ~wrong_words, words & wrong_words),
+            ("right words", word_hit, ~wrong_words, words & ~wrong_words),
+            # shares of two columns are averaged, not pooled
+            ("tokens, mean of wrong and right", hit, same, torch.stack([wrong, right], 2)),
+            ("captions, every word", whole(hit), whole(same), captions),
+            ("captions with any doubt", ~whole(~doubted), ~captions, captions),
+        ]
+    if p.better is not None:
+        hit = p.better == p.original
+        readings["correct"] = [
+            ("tokens that were hidden", hit, same, hidden),
+            ("wrong tokens", hit, same, wrong),
+            ("hidden tokens that are right", hit, same, hidden & same),
+            ("tokens", hit, same, every),
+            ("wrong words", ~_any_token(p, wrong & ~hit), ~wrong_words, wrong_words),
+            ("captions, only wrong words replaced", whole(same | hit), whole(same), captions),
+        ]
+        if p.right is not None:
+            after = p.written.where(p.right > THRESHOLD, p.better) == p.original
+            name = "captions, doubted words replaced"
+            readings["correct"].append((name, whole(after), whole(same), captions))
+    return tuple(
+        WordCounts(task, of, _correct(hit, among), _correct(unchanged, among))
+        for task, some in readings.items()
+        for of, hit, unchanged, among in some
     )
-    for of, among in (
-        ("tokens that were hidden", predictions.slots & predictions.counted),
-        ("wrong tokens", predictions.counted & ~same),
-        ("hidden tokens that are right", predictions.slots & predictions.counted & same),
-        ("tokens", predictions.counted),
-    ):
-        yield WordCounts("correct", of, _correct(hit, among), _correct(same, among))
-    wrong, missed = (
-        _any_token(predictions, tokens & predictions.counted) for tokens in (~same, ~same & ~hit)
-    )
-    never = torch.zeros_like(wrong)
-    yield WordCounts("correct", "wrong words", _correct(~missed, wrong), _correct(never, wrong))
-    corrected = Counted.where((same | hit | ~predictions.counted).all(1))
-    unchanged = Counted.where((same | ~predictions.counted).all(1))
-    yield WordCounts("correct", "captions, only wrong words replaced", corrected, unchanged)
-    if predictions.right is not None:
-        after = predictions.written.where(predictions.right > THRESHOLD, predictions.better)
-        correct = Counted.where(((after == predictions.original) | ~predictions.counted).all(1))
-        yield WordCounts("correct", "captions, doubted words replaced", correct, unchanged)
 
 
 def _correct(right: Tensor, among: Tensor) -> Counted:
-    """(W,) correct units among some."""
+    """(W,) correct units among some, (W, n) or in several columns (W, n, C)."""
+    right = right if among.dim() == right.dim() else right.unsqueeze(2)
     return Counted((right & among).sum(1).double(), among.sum(1).double())
-
-
-def _columns(columns: list[Counted]) -> Counted:
-    return Counted(
-        torch.stack([column.gained for column in columns], 1),
-        torch.stack([column.possible for column in columns], 1),
-    )
 
 
 def _any_token(predictions: WordPredictions, tokens: Tensor) -> Tensor:
@@ -248,9 +217,9 @@ class _Reading:
 
     task: Task
     of: str
-    every: Share  # over all generated captions
+    all: Share  # over all generated captions
     hardest: Share  # over the hardest of each caption
-    idle: float  # percent that a model gets right that doubts and changes nothing
+    idle: float | None  # percent right without any doubt or change; None if nothing counts
 
 
 def words(
@@ -307,24 +276,11 @@ def words(
         ),
         seed=seed,
         figures=tuple(_word_figures(readings, read)),
-        tables=tuple(
-            _word_table([reading for reading in readings if reading.task == task], task)
-            for task in _TITLES
-            if any(reading.task == task for reading in readings)
-        ),
+        tables=tuple(_word_tables(readings)),
         numbers={
             "model": model,
             "writer": writer or model,
-            "readings": [
-                {
-                    "task": reading.task,
-                    "of": reading.of,
-                    "all": reading.every.to_dict(),
-                    "hardest": reading.hardest.to_dict(),
-                    "idle": reading.idle if reading.every.count else None,
-                }
-                for reading in readings
-            ],
+            "readings": readings,
         },
     )
 
@@ -392,7 +348,7 @@ def _readings(read: WordPredictions, images: Tensor, first: Tensor, seed: int) -
         for side, rows in ((every, images), (hardest, images[first]))
     ]
     return [
-        _Reading(counts.task, counts.of, over_all, over_hardest, lazy.value)
+        _Reading(counts.task, counts.of, over_all, over_hardest, lazy.value if lazy.count else None)
         for counts, lazy, over_all, over_hardest in zip(every, idle, *sides, strict=True)
     ]
 
@@ -406,44 +362,48 @@ def _word_figures(readings: Sequence[_Reading], read: WordPredictions) -> Iterat
         points = [
             share_point(series, share, group=reading.of, baseline=reading.idle)
             for reading in readings
+            if reading.task == task
             for series, share in (
-                ("all", reading.every),
+                ("all", reading.all),
                 ("hardest of each caption", reading.hardest),
             )
-            if reading.task == task
         ]
         if points:
             yield dot_plot(points, "right, %", task, f"{title}.", "nothing doubted")
 
 
-def _word_table(readings: Sequence[_Reading], task: Task) -> TableBlock:
+def _word_tables(readings: Sequence[_Reading]) -> Iterator[TableBlock]:
     def cells(share: Share) -> tuple[str, str]:
         if not share.count:
             return MISSING, MISSING
         return f"{share.value:.1f}", f"{share.interval.low:.1f} to {share.interval.high:.1f}"
 
-    rows = tuple(
-        (
-            reading.of,
-            f"{reading.every.count:,}",
-            *cells(reading.every),
-            *cells(reading.hardest),
-            f"{reading.idle:.1f}",
-        )
-        for reading in readings
-    )
     head = "of", "count", "right, %", "95 %", "hardest, %", "95 %", "nothing doubted, %"
-    note = (
-        "Tokens: without special ones unless stated. Hardest: of each caption, the generated one "
-        "that its generator scores highest. Nothing doubted: accuracy if no word is doubted or "
-        "changed.\n"
-        f"The paper reports {_PAPER[task]} on Flickr30K, by a definition that it does not state."
-    )
-    return TableBlock(_TITLES[task], head, rows, note)
+    for task, title in _TITLES.items():
+        rows = tuple(
+            (
+                reading.of,
+                f"{reading.all.count:,}",
+                *cells(reading.all),
+                *cells(reading.hardest),
+                MISSING if reading.idle is None else f"{reading.idle:.1f}",
+            )
+            for reading in readings
+            if reading.task == task
+        )
+        note = (
+            "Tokens: without special ones unless stated. Hardest: of each caption, the generated "
+            "one that its generator scores highest. Nothing doubted: accuracy if no word is "
+            "doubted or changed.\n"
+            f"The paper reports {_PAPER[task]} on Flickr30K, by a definition that it does not "
+            "state."
+        )
+        if rows:
+            yield TableBlock(title, head, rows, note)
 
 
 def _words_headline(readings: Sequence[_Reading]) -> str:
-    shown = {(reading.task, reading.of): reading.every for reading in readings}
+    shown = {(reading.task, reading.of): reading.all for reading in readings}
     parts = []
     if ("doubt", "wrong tokens") in shown:
         wrong, right = (shown["doubt", f"{side} tokens"] for side in ("wrong", "right"))
@@ -516,14 +476,7 @@ def caption_fluency(
             "lm": lm,
             "corrector": corrector,
             "sets": [
-                {
-                    "name": name,
-                    **{
-                        part: parts[part].to_dict() if part in parts else None
-                        for part in ("captions", "written", "corrected")
-                    },
-                    "kinds": {kind: part_fluency.to_dict() for kind, part_fluency in kinds.items()},
-                }
+                {"name": name, "corrected": None, **parts, "kinds": kinds}
                 for name, (parts, kinds) in lines.items()
             ],
         },
@@ -636,14 +589,7 @@ def _fluency_table(
             )
             times = format_share(part_fluency.times, ".2f") if part_fluency.times else ""
             rows.append((f"{line}: {name}", f"{part_fluency.captions:,}", *values, times))
-    head = (
-        "",
-        "captions",
-        "perplexity",
-        "mean of captions",
-        "of all tokens",
-        "times the captions",
-    )
+    head = "", "captions", "perplexity", "mean of captions", "of all tokens", "times the captions"
     note = (
         "Lower is more fluent. Perplexity: exp of the mean, over captions, of the mean negative "
         "log probability of a token; beside it the mean of the captions' own perplexities, and "
@@ -666,55 +612,6 @@ def _fluency_headline(name: str, parts: Mapping[str, Fluency]) -> str:
 
 
 # -- Figure 4: captions on which two models differ ------------------------------------------------
-
-_KINDS = "caption", "written", "corrected"
-ScorePair: TypeAlias = tuple[float, float]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A generated caption on which two models differ."""
-
-    image: str  # id
-    picture: str | None  # ``data:`` address of the image, if there are pictures
-    caption: str  # that it was made of
-    written: Explanation
-    scores: dict[str, ScorePair | None]  # of both models, for each of `_KINDS`
-    card: ExplainedCard
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return {
-            "image": self.image,
-            "caption": self.caption,
-            "written": self.written.to_dict(),
-            "scores": self.scores,
-        }
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _CaseGroup:
-    """Cases chosen by one rule."""
-
-    title: str
-    note: str  # the rule
-    cases: tuple[_Case, ...]
-
-    def table(self, models: tuple[str, str]) -> TableBlock:
-        """Sentences with the scores of both models."""
-        rows = tuple(row for case in self.cases for row in _case_rows(case))
-        return TableBlock(self.title, ("", "sentence", *models), rows, self.note)
-
-    def cards(self, models: tuple[str, str], note: str) -> CardSection:
-        """Sentences with their words marked; `note` explains the marks."""
-        cards = tuple(_case_card(case, models) for case in self.cases)
-        return CardSection(f"{self.title}: words", note, cards)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return {"title": self.title, "cases": [case.to_dict() for case in self.cases]}
 
 
 def margin_differences(first: Tensor, second: Tensor) -> Tensor:
@@ -797,7 +694,8 @@ def cases(
     ]
     gaps = margin_differences(*(scores[0] - scores[1] for scores in both))
     first, second = (scorer.name for scorer in scorers)
-    groups: list[_CaseGroup] = []
+    word_note = DOUBT_NOTE if has_doubt_head(explainer.model) else GAIN_NOTE
+    tables, sections, groups = [], [], []
     for (title, note), chosen in zip(
         (
             (f"For {second}", f"Margin of {second} largest, beside {first}."),
@@ -806,14 +704,16 @@ def cases(
         ),
         choose_cases(gaps, images, count, seed=seed),
     ):
-        some = []
-        for at in chosen:
-            old, new = ((float(both[0][n, at]), float(both[1][n, at])) for n in (0, 1))
-            scores = {"caption": old, "written": new}
-            image = int(images[at])
-            some.append(_case(stored, foils[at], image, explainer, scorers, threshold, scores))
-        if some:
-            groups.append(_CaseGroup(title, note, tuple(some)))
+        shown = [
+            _case(stored, rows[at], explainer, scorers, threshold, *(s[:, at] for s in both))
+            for at in chosen
+        ]
+        if shown:
+            lines = tuple(line for case in shown for line in case.lines)
+            tables.append(TableBlock(title, ("", "sentence", first, second), lines, note))
+            cards = tuple(case.card for case in shown)
+            sections.append(CardSection(f"{title}: words", word_note, cards))
+            groups.append({"title": title, "cases": [case.numbers for case in shown]})
     by = next(s.name for s in scorers if any(model is explainer for model in s.models))
     parts = [
         f"{stored.dataset.name} {stored.dataset.split_name}; {stored.describe()}, {len(rows):,} "
@@ -825,20 +725,15 @@ def cases(
         "their standard deviation; one case a picture",
         f"seed {seed}",
     ]
-    word_note = DOUBT_NOTE if has_doubt_head(explainer.model) else GAIN_NOTE
     return Analysis(
         title=f"Cases of {first} and {second}",
         headline=f"Scores of {first} and {second} for captions, what was written of them, and the "
         "correction.",
         protocol="; ".join(part for part in parts if part),
         seed=seed,
-        tables=tuple(group.table((first, second)) for group in groups),
-        sections=tuple(group.cards((first, second), word_note) for group in groups),
-        numbers={
-            "models": [first, second],
-            "seed": seed,
-            "groups": [group.to_dict() for group in groups],
-        },
+        tables=tuple(tables),
+        sections=tuple(sections),
+        numbers={"models": [first, second], "seed": seed, "groups": groups},
     )
 
 
@@ -850,47 +745,53 @@ def _choose_explainer(scorers: Sequence[Scorer]) -> Model:
     return next((model for model in single if has_doubt_head(model.model)), single[0])
 
 
+class _Case(NamedTuple):
+    """A generated caption on which two models differ."""
+
+    lines: list[tuple[str, ...]]  # of a table: kind, sentence, scores of both models
+    card: ExampleCard  # the same with the words marked
+    numbers: dict[str, Any]
+
+
 def _case(
     stored: StoredCaptions,
-    foil: GeneratedCaption,
-    image: int,
+    row: int,
     model: Model,
     scorers: Sequence[Scorer],
     threshold: float,
-    scores: Mapping[str, ScorePair],
+    *both: Tensor,
 ) -> _Case:
-    """Explain a generated caption, and score its correction."""
-    dataset = stored.dataset
+    """Explain a generated caption of which both models' scores of the two captions are known."""
+    dataset, foil, image = stored.dataset, stored.foils[row], stored.images[row]
     explained = explain(model, foil.image, foil.foil, dataset=dataset, threshold=threshold)
-    better = None
+    words = ExplainedCard(PageItem(foil.image), explained, threshold)
+    parts = words.parts
+    marked = "".join(f"{part.text} [{part.number}]" if part.marked else part.text for part in parts)
+    sentences = [
+        ("caption", foil.caption, PageItem(foil.caption)),
+        ("written", marked, PageItem(foil.foil, parts=parts)),
+    ]
+    pairs = list(zip(*(scores.tolist() for scores in both)))
     if explained.corrected:
-        texts, here = [explained.corrected.text], torch.tensor([image])
-        one, two = (score_captions(s, dataset, here, texts, scaled=False) for s in scorers)
-        better = float(one[0]), float(two[0])
-    picture = thumbnail(dataset.pictures.open(image)) if dataset.pictures else None
-    card = ExplainedCard(PageItem(foil.image), explained, threshold)
-    scored = {**scores, "corrected": better}
-    return _Case(foil.image, picture, foil.caption, explained, scored, card)
-
-
-def _case_rows(case: _Case) -> Iterator[tuple[str, ...]]:
-    marked = "".join(f"{p.text} [{p.number}]" if p.marked else p.text for p in case.card.parts)
-    corrected = case.written.corrected.text if case.written.corrected else ""
-    for kind, text in zip(_KINDS, (case.caption, marked, corrected), strict=True):
-        pair = case.scores[kind]
-        if pair:
-            yield kind, text, *(format_number(score, ".3f") for score in pair)
-
-
-def _case_card(case: _Case, models: tuple[str, str]) -> ExampleCard:
-    written = tuple(TextPart(p.text, p.tint, p.number, p.marked) for p in case.card.parts)
-    items = [PageItem(case.caption), PageItem(case.written.caption, parts=written)]
-    if case.written.corrected:
-        new = tuple(TextPart(text, inserted=inserted) for text, inserted in case.card.new)
-        items.append(PageItem(case.written.corrected.text, parts=new))
-    columns = []
-    for kind, item in zip(_KINDS, items):
-        scores = zip(models, case.scores[kind] or ())
-        note = ", ".join(f"{name} {format_number(score, '.3f')}" for name, score in scores)
+        text, here = explained.corrected.text, torch.tensor([image])
+        new = tuple(TextPart(part, inserted=inserted) for part, inserted in words.new)
+        sentences.append(("corrected", text, PageItem(text, parts=new)))
+        pairs.append(
+            tuple(score_captions(s, dataset, here, [text], scaled=False).item() for s in scorers)
+        )
+    lines, columns = [], []
+    for (kind, sentence, item), pair in zip(sentences, pairs):
+        scores = [format_number(score, ".3f") for score in pair]
+        lines.append((kind, sentence, *scores))
+        note = ", ".join(f"{scorer.name} {score}" for scorer, score in zip(scorers, scores))
         columns.append(CardColumn(kind, note, (item,)))
-    return ExampleCard(PageItem(case.image, case.picture), case.image, tuple(columns))
+    picture = thumbnail(dataset.pictures.open(image)) if dataset.pictures else None
+    numbers = {
+        "image": foil.image,
+        "caption": foil.caption,
+        "written": explained,
+        "scores": {"corrected": None, **{line[0]: pair for line, pair in zip(lines, pairs)}},
+    }
+    return _Case(
+        lines, ExampleCard(PageItem(foil.image, picture), foil.image, tuple(columns)), numbers
+    )

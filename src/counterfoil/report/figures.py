@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 Array: TypeAlias = "npt.NDArray[Any]"
+Series: TypeAlias = "Sequence[tuple[str, Sequence[float], Sequence[float]]]"  # name, x, y
 
 SERIES = 6  # colours of the page
 INK, FAINT = "#010101", "#020202"
@@ -36,6 +37,7 @@ SIZE = (5.2, 3.1)
 WIDE = (9.2, 3.1)
 BINS = 48
 MAX_POINTS = 1000  # of a series of a scatter plot
+_LEGEND: dict[str, Any] = {"frameon": False, "labelcolor": INK, "fontsize": 9.5}
 _LEGEND_LINES, _LINE_HEIGHT = 3, 0.2  # lines of a legend that fit, inches of each more
 
 
@@ -60,14 +62,18 @@ class NamedSample:
     name: str
     values: Array
 
+    @property
+    def floats(self) -> Array:
+        """The values in double precision, in which quantiles are taken."""
+        return np.asarray(self.values, dtype=np.float64)
+
     def gap_summary(self) -> dict[str, Any]:
         """Summarise values that are score gaps to a positive, as JSON-ready numbers."""
-        gaps = np.asarray(self.values, dtype=np.float64)
         return {
             "name": self.name,
-            "negatives": len(gaps),
-            "median_gap": float(np.median(gaps)),
-            "at_or_above": 100 * float(np.mean(gaps >= 0)),
+            "negatives": len(self.values),
+            "median_gap": float(np.median(self.floats)),
+            "at_or_above": 100 * float(np.mean(self.floats >= 0)),
         }
 
 
@@ -107,7 +113,7 @@ def learning_curves(curves: Sequence[LearningCurve]) -> tuple[Figure, ...]:
         ends = "; ".join(f"{n} goes from {y[0]:.3g} to {y[-1]:.3g}" for n, _, y in loss)
         caption = ("Mean training loss of each epoch; different objectives do not compare.",)
         alt = f"Training loss by epoch: {ends}."
-        figures.append(Figure(_epochs(loss, "training loss", "loss"), alt, caption))
+        figures.append(Figure(_by_epoch(loss, "training loss", "loss"), alt, caption))
     return tuple(figures)
 
 
@@ -121,23 +127,51 @@ def recall_curves(curves: Sequence[LearningCurve]) -> tuple[Figure, ...]:
     )
 
 
+def _dev_curves(series: Series, measure: str, key: str) -> list[Figure]:
+    """The figure of a measure on the development split, or none."""
+    measured = [(name, x, y) for name, x, y in series if y]
+    if not measured:
+        return []
+    ends = "; ".join(f"{n} ends at {y[-1]:.1f}, best {max(y):.1f}" for n, _, y in measured)
+    caption = (f"{measure} on the development split after each epoch.",)
+    alt = f"Development {measure} by epoch: {ends}."
+    return [Figure(_by_epoch(measured, f"dev {measure}", key), alt, caption)]
+
+
+def _by_epoch(series: Series, label: str, key: str) -> str:
+    from matplotlib.ticker import MaxNLocator
+
+    canvas, axes = _canvas(SIZE)
+    for number, (name, x, y) in enumerate(series):
+        axes.plot(x[: len(y)], y, marker="o", markersize=3.2, **_line(number, name))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    _dress(axes, "epoch", label, columns=legend_columns([name for name, *_ in series]))
+    return svg(canvas, key)
+
+
+def step_curves(series: Series, label: str, key: str) -> Figure:
+    """Draw a quantity by training step."""
+    canvas, axes = _canvas(SIZE)
+    for number, (name, steps, values) in enumerate(series):
+        axes.plot(steps, values, **_line(number, name))
+    axes.set_ylim(bottom=0)
+    _dress(axes, "step", label)
+    words = "; ".join(f"{name} from {v[0]:.3g} to {v[-1]:.3g}" for name, _, v in series)
+    return _figure(canvas, key, f"{label[0].upper()}{label[1:]} by step.", words)
+
+
 def gap_histograms(samples: Sequence[NamedSample]) -> Figure:
     """Draw scores of negatives less those of their positives."""
-    gaps = [np.asarray(sample.values, dtype=np.float64) for sample in samples]
-    low, high = np.quantile(np.concatenate(gaps), [0.002, 0.998])
     canvas, axes = _canvas(WIDE)
-    named = [(sample.name, values.tolist()) for sample, values in zip(samples, gaps)]
-    _histograms(axes, named, np.linspace(low, max(high, low + 1e-6), BINS + 1).tolist())
-    axes.axvline(0, color=INK, linewidth=1)
-    _note(axes, 0, "as high as the positive")
+    _histograms(axes, samples, histogram_bins(samples), (0, "as high as the positive"))
     label = "score of the negative − score of its positive"
-    columns = legend_columns([name for name, _ in named], WIDE)
+    columns = legend_columns([sample.name for sample in samples], WIDE)
     _dress(axes, label, "share of negatives, %", columns=columns)
     lines = []
-    for sample, values in zip(samples, gaps):
+    for sample in samples:
         summary = sample.gap_summary()
         lines.append(
-            f"{sample.name}: {len(values):,} negatives, median gap "
+            f"{sample.name}: {summary['negatives']:,} negatives, median gap "
             f"{format_number(summary['median_gap'])}, {summary['at_or_above']:.1f} % at "
             "or above their positive."
         )
@@ -146,7 +180,7 @@ def gap_histograms(samples: Sequence[NamedSample]) -> Figure:
 
 def histogram_bins(samples: Sequence[NamedSample]) -> tuple[float, ...]:
     """Edges of `BINS` equal bins without the outermost 0.2 % of all values at each end."""
-    values = np.concatenate([np.asarray(sample.values, dtype=np.float64) for sample in samples])
+    values = np.concatenate([sample.floats for sample in samples])
     low, high = np.quantile(values, [0.002, 0.998], method="nearest").tolist()
     edges: list[float] = np.linspace(low, max(high, low + 1e-6), BINS + 1).tolist()
     return tuple(edges)
@@ -157,16 +191,50 @@ def histograms(
 ) -> Figure:
     """Draw samples over the same bins, given by their edges, with a line at 0."""
     canvas, axes = _canvas(SIZE)
-    _histograms(axes, [(s.name, np.asarray(s.values).tolist()) for s in samples], bins)
-    if bins[0] < 0 < bins[-1]:
-        axes.axvline(0, color=INK, linewidth=1)
+    _histograms(axes, samples, bins, (0, "") if bins[0] < 0 < bins[-1] else None)
     _dress(axes, label, "share of queries, %")
     words = "; ".join(
         f"{s.name}: median {format_number(lower_median(s.values))}, "
-        f"{100 * np.mean(np.asarray(s.values) < 0):.1f} % below 0"
+        f"{100 * np.mean(s.values < 0):.1f} % below 0"
         for s in samples
     )
-    return Figure(svg(canvas, key), f"{caption} {words}.", (caption, f"{words}."))
+    return _figure(canvas, key, caption, words)
+
+
+def doubt_histograms(right: Array, same: Array, threshold: float) -> Figure:
+    """Draw the probability that a word is right, of words that are right and that are wrong.
+
+    A word is right where `same` is true, and doubted up to the threshold.
+    """
+    canvas, axes = _canvas(SIZE)
+    sides = NamedSample("wrong words", right[~same]), NamedSample("right words", right[same])
+    samples = [side for side in sides if len(side.values)]
+    bins = np.linspace(0, 1, 26).tolist()
+    _histograms(axes, samples, bins, (threshold, "doubted | trusted"), style=":")
+    _dress(axes, "how likely the word is right", "share of words, %")
+    words = "; ".join(
+        f"of {len(s.values):,} {s.name} {100 * np.mean(s.values <= threshold):.1f} % are doubted"
+        for s in samples
+    )
+    return _figure(canvas, "doubts", "What the model thinks of each word.", words)
+
+
+def _histograms(
+    axes: Axes,
+    samples: Sequence[NamedSample],
+    bins: Sequence[float],
+    mark: tuple[float, str] | None,
+    style: str = "-",
+) -> None:
+    """Draw histograms over each other, in percent of each sample, and mark a value."""
+    for number, sample in enumerate(samples):
+        share = np.full(len(sample.values), 100 / len(sample.values))
+        fill: dict[str, Any] = {"weights": share, "color": series_colour(number)}
+        axes.hist(sample.floats, bins, histtype="stepfilled", alpha=0.22, **fill)
+        axes.hist(sample.floats, bins, weights=share, histtype="step", **_line(number, sample.name))
+    if mark:
+        axes.axvline(mark[0], color=INK, linewidth=1, linestyle=style)
+        _note(axes, *mark)
 
 
 def cumulative(
@@ -176,18 +244,15 @@ def cumulative(
     canvas, axes = _canvas(SIZE)
     shares = np.linspace(0, 1, 101)
     for number, sample in enumerate(samples):
-        values = np.asarray(sample.values, dtype=np.float64)
-        axes.plot(
-            np.quantile(values, shares, method="nearest"), shares, **_line(number, sample.name)
-        )
+        values = np.quantile(sample.floats, shares, method="nearest")
+        axes.plot(values, shares, **_line(number, sample.name))
     axes.axvline(level, color=INK, linewidth=1, linestyle=":")
     _note(axes, level, f"{level:g}")
     _dress(axes, label, "P(x ≤ s)", columns=2)
     words = "; ".join(
-        f"{s.name}: {100 * np.mean(np.asarray(s.values) < level):.1f} % below {level:g}"
-        for s in samples
+        f"{s.name}: {100 * np.mean(s.values < level):.1f} % below {level:g}" for s in samples
     )
-    return Figure(svg(canvas, key), f"{caption} {words}.", (caption, f"{words}."))
+    return _figure(canvas, key, caption, words)
 
 
 def expected_by_batch(
@@ -249,16 +314,15 @@ def share_bars(
 def grouped_bars(points: Sequence[ResultPoint], label: str, key: str, caption: str) -> Figure:
     """Draw bars in groups; where intervals are narrow the axis does not begin at 0."""
     groups = list(dict.fromkeys(point.group for point in points))
-    names = list(dict.fromkeys(point.series for point in points))
     canvas, axes = _canvas(WIDE)
-    width = 0.8 / len(names)
-    for number, name in enumerate(names):
-        series_points = [point for point in points if point.series == name]
+    series = _by_series(points)
+    width = 0.8 / len(series)
+    for number, (name, bars) in enumerate(series.items()):
         axes.bar(
-            [groups.index(p.group) - 0.4 + width * (number + 0.5) for p in series_points],
-            [p.value for p in series_points],
+            [groups.index(p.group) - 0.4 + width * (number + 0.5) for p in bars],
+            [p.value for p in bars],
             width * 0.92,
-            yerr=_spreads(series_points),
+            yerr=_spreads(bars),
             ecolor=INK,
             alpha=0.6,
             color=series_colour(number),
@@ -291,25 +355,16 @@ def result_curves(
 ) -> Figure:
     """Draw results against a number, with a line through the means of each series."""
     canvas, axes = _canvas(SIZE)
-    names = list(dict.fromkeys(point.series for point in points))
+    series = _by_series(points)
     ticks = sorted({point.at for point in points})
-    for number, name in enumerate(names):
-        series_points = [point for point in points if point.series == name]
+    for number, (name, some) in enumerate(series.items()):
         # Series are shifted a little so that their intervals do not hide each other.
-        step = 0.02 * (number - (len(names) - 1) / 2)
+        step = 0.02 * (number - (len(series) - 1) / 2)
         x = {at: at * 16**step if log else at + step * (ticks[-1] - ticks[0]) for at in ticks}
-        means = {
-            at: float(np.mean([p.value for p in series_points if p.at == at]))
-            for at in sorted({point.at for point in series_points})
-        }
-        axes.plot([x[at] for at in means], list(means.values()), **_line(number, name))
-        _errorbars(
-            axes,
-            [x[p.at] for p in series_points],
-            [p.value for p in series_points],
-            _spreads(series_points),
-            number,
-        )
+        values = {at: [p.value for p in some if p.at == at] for at in ticks}
+        means = {x[at]: float(np.mean(each)) for at, each in values.items() if each}
+        axes.plot(list(means), list(means.values()), **_line(number, name))
+        _errorbars(axes, [x[p.at] for p in some], [p.value for p in some], _spreads(some), number)
     if log:
         axes.set_xscale("log", base=2)
     _ticks(axes, ticks)
@@ -324,25 +379,16 @@ def dot_plot(
 ) -> Figure:
     """Draw percentages as dots with intervals, one line per group; NaN values are left out."""
     lines = list(dict.fromkeys(point.group for point in points))
-    names = list(dict.fromkeys(point.series for point in points))
     canvas, axes = _canvas((5.8, 1.1 + 0.36 * len(lines)))
-    known = [point for point in points if not np.isnan(point.value)]
-    for number, name in enumerate(names):
-        series_points = [point for point in known if point.series == name]
-        shift = 0.22 * (number - (len(names) - 1) / 2)
-        at, colour = (
-            [lines.index(point.group) + shift for point in series_points],
-            series_colour(number),
-        )
-        axes.hlines(
-            at,
-            [p.low for p in series_points],
-            [p.high for p in series_points],
-            color=colour,
-            linewidth=1.6,
-        )
+    series = _by_series(points)
+    for number, (name, some) in enumerate(series.items()):
+        known = [point for point in some if not np.isnan(point.value)]
+        shift = 0.22 * (number - (len(series) - 1) / 2)
+        at = [lines.index(point.group) + shift for point in known]
+        colour = series_colour(number)
+        axes.hlines(at, [p.low for p in known], [p.high for p in known], color=colour, lw=1.6)
         axes.plot(
-            [p.value for p in series_points],
+            [p.value for p in known],
             at,
             MARKERS[number % SERIES],
             color=colour,
@@ -366,17 +412,11 @@ def dot_plot(
     legend = axes.get_legend()
     assert legend is not None
     legend.remove()
-    canvas.legend(
-        loc="outside upper left",
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9.5,
-        ncols=2,
-        handlelength=1.2,
-        columnspacing=1.6,
-    )
+    canvas.legend(loc="outside upper left", ncols=2, handlelength=1.2, columnspacing=1.6, **_LEGEND)
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
-    words = "; ".join(f"{p.group}, {p.series}: {p.value:.1f}" for p in known)
+    words = "; ".join(
+        f"{p.group}, {p.series}: {p.value:.1f}" for p in points if not np.isnan(p.value)
+    )
     return Figure(svg(canvas, key), f"{label}: {words}.", (caption, "Lines: 95 % intervals."))
 
 
@@ -422,28 +462,7 @@ def score_scatter(
     return Figure(svg(canvas, key), f"{caption} {words}.", caption_lines)
 
 
-def doubt_histograms(right: Array, same: Array, threshold: float) -> Figure:
-    """Draw the probability that a word is right, of words that are right and that are wrong.
-
-    A word is right where `same` is true, and doubted up to the threshold.
-    """
-    canvas, axes = _canvas(SIZE)
-    sides = ("wrong words", right[~same]), ("right words", right[same])
-    named = [(name, values.tolist()) for name, values in sides if len(values)]
-    _histograms(axes, named, np.linspace(0, 1, 26).tolist())
-    axes.axvline(threshold, color=INK, linewidth=1, linestyle=":")
-    _note(axes, threshold, "doubted | trusted")
-    _dress(axes, "how likely the word is right", "share of words, %")
-    words = "; ".join(
-        f"of {len(values):,} {name} {100 * sum(v <= threshold for v in values) / len(values):.1f} "
-        "% are doubted"
-        for name, values in named
-    )
-    caption = "What the model thinks of each word."
-    return Figure(svg(canvas, "doubts"), f"{caption} {words}.", (caption, f"{words}."))
-
-
-def percentile_bands(series: Sequence[tuple[str, Array, Array]]) -> Figure:
+def percentile_bands(series: Sequence[tuple[str, Sequence[float], Array]]) -> Figure:
     """Draw median, middle half and middle four fifths of score differences by training step.
 
     Series are (name, steps, (N, 5) percentiles 10, 25, 50, 75 and 90).
@@ -465,18 +484,6 @@ def percentile_bands(series: Sequence[tuple[str, Array, Array]]) -> Figure:
     caption = "Written captions against their originals; higher is harder."
     bands = "Lines: medians. Bands: middle half, middle four fifths of a step's captions."
     return Figure(svg(canvas, "fans"), f"{caption} {words}.", (caption, bands))
-
-
-def step_curves(series: Sequence[tuple[str, Array, Array]], label: str, key: str) -> Figure:
-    """Draw a quantity by training step."""
-    canvas, axes = _canvas(SIZE)
-    for number, (name, steps, values) in enumerate(series):
-        axes.plot(steps, values, **_line(number, name))
-    axes.set_ylim(bottom=0)
-    _dress(axes, "step", label)
-    words = "; ".join(f"{name} from {v[0]:.3g} to {v[-1]:.3g}" for name, _, v in series)
-    title = f"{label[0].upper()}{label[1:]} by step."
-    return Figure(svg(canvas, key), f"{title} {words}.", (title, f"{words}."))
 
 
 def embedding_map(kinds: Sequence[MapPoints], key: str, caption: str) -> Figure:
@@ -511,15 +518,13 @@ def embedding_map(kinds: Sequence[MapPoints], key: str, caption: str) -> Figure:
         side.set_visible(False)
     axes.legend(
         *(part[::-1] for part in axes.get_legend_handles_labels()),
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9.5,
         ncols=3,
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
         borderaxespad=0,
         handletextpad=0.2,
         columnspacing=1.2,
+        **_LEGEND,
     )
     legend = tuple(
         f"{name}: {words}"
@@ -579,6 +584,18 @@ def svg(canvas: Any, key: str) -> str:
     return re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", markup)
 
 
+def _figure(canvas: Canvas, key: str, caption: str, words: str) -> Figure:
+    """A drawing whose numbers are said in words below it as well as in its description."""
+    return Figure(svg(canvas, key), f"{caption} {words}.", (caption, f"{words}."))
+
+
+def _by_series(points: Sequence[ResultPoint]) -> dict[str, list[ResultPoint]]:
+    series: dict[str, list[ResultPoint]] = {}
+    for point in points:
+        series.setdefault(point.series, []).append(point)
+    return series
+
+
 def _canvas(size: tuple[float, float]) -> tuple[Canvas, Axes]:
     from matplotlib.figure import Figure as Canvas
 
@@ -594,32 +611,6 @@ def _line(number: int, name: str) -> dict[str, Any]:
         "linestyle": LINE_STYLES[number % SERIES],
         "label": literal(name),
     }
-
-
-def _dev_curves(
-    series: Sequence[tuple[str, Sequence[float], Sequence[float]]], measure: str, key: str
-) -> list[Figure]:
-    """The figure of a measure on the development split, or none."""
-    measured = [(name, x, y) for name, x, y in series if y]
-    if not measured:
-        return []
-    ends = "; ".join(f"{n} ends at {y[-1]:.1f}, best {max(y):.1f}" for n, _, y in measured)
-    caption = (f"{measure} on the development split after each epoch.",)
-    alt = f"Development {measure} by epoch: {ends}."
-    return [Figure(_epochs(measured, f"dev {measure}", key), alt, caption)]
-
-
-def _epochs(
-    series: Sequence[tuple[str, Sequence[float], Sequence[float]]], label: str, key: str
-) -> str:
-    from matplotlib.ticker import MaxNLocator
-
-    canvas, axes = _canvas(SIZE)
-    for number, (name, x, y) in enumerate(series):
-        axes.plot(x[: len(y)], y, marker="o", markersize=3.2, **_line(number, name))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    _dress(axes, "epoch", label, columns=legend_columns([name for name, *_ in series]))
-    return svg(canvas, key)
 
 
 def _errorbars(
@@ -676,15 +667,13 @@ def _dress(axes: Axes, x: str, y: str, *, columns: int = 3) -> None:
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.legend(
-        frameon=False,
-        labelcolor=INK,
-        fontsize=9.5,
         handlelength=2.6,
         borderaxespad=0,
         loc="lower left",
         bbox_to_anchor=(0, 1.07),
         ncols=columns,
         columnspacing=1.6,
+        **_LEGEND,
     )
     axes.margins(x=0.03)
     lines = -(-len(axes.get_legend_handles_labels()[1]) // columns)
@@ -692,14 +681,3 @@ def _dress(axes: Axes, x: str, y: str, *, columns: int = 3) -> None:
     if figure is not None and lines > _LEGEND_LINES:
         wanted = SIZE[1] + _LINE_HEIGHT * (lines - _LEGEND_LINES)
         figure.set_figheight(max(figure.get_figheight(), wanted))
-
-
-def _histograms(
-    axes: Axes, named: Sequence[tuple[str, Sequence[float]]], bins: Sequence[float]
-) -> None:
-    """Draw histograms over each other, in percent of each sample."""
-    for number, (name, values) in enumerate(named):
-        share = [100 / len(values)] * len(values)
-        fill: dict[str, Any] = {"weights": share, "color": series_colour(number)}
-        axes.hist(values, bins, histtype="stepfilled", alpha=0.22, **fill)
-        axes.hist(values, bins, weights=share, histtype="step", **_line(number, name))
