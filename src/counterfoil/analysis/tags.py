@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -243,15 +244,17 @@ EASY_LEVEL = 0.05  # of the hardest negatives 40 % score above the positive, 18 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Triples:
-    """N triples with negatives of one source, chosen by one model and scored by one model."""
+    """Triples with negatives of one source, chosen by one model and scored by one model."""
 
-    source: str
     chosen_by: str
     scored_by: str
-    images: Tensor  # (N,) long
-    positive: Tensor  # (N,) scores of the captions, in units of a score
-    negative: Tensor  # (N,) scores of the negatives
+    negatives: str  # their source
     left_out: int  # anchors without a negative
+    percent_above: Share  # see `triple_difficulty`
+    percent_far_below: Share
+    mean_gap: Share
+    positive: list[float]  # scores of the captions, in units of a score
+    negative: list[float]  # scores of the negatives
 
     @property
     def by(self) -> str:
@@ -362,28 +365,28 @@ def triples(
         foils: Iterable[GeneratedCaption] | None = stored
         if foils is None:
             author = scorer if writer is None else open_scorers([writer])[0]
-            _check_generates(author)
+            if not can_generate(author):
+                raise ValueError(
+                    f"{author.given} writes no captions; name one model with a head for hidden "
+                    "words with --writer, or captions that are written with --written"
+                )
             foils = _generate(author, dataset, rows, mask_refill, keep, seed)
         rng = torch.Generator().manual_seed(seed + 1)
         negatives = _hardest_of_each_source(scorer, dataset, rows, foils, batch, rng)
-        for scoring in (scorer, *scorers[len(models) :]):
-            every += _scored_triples(scorer, scoring, dataset, rows, negatives)
-    hard = [
-        triple_difficulty(
-            triple_set.positive, triple_set.negative, triple_set.images, level=level, seed=seed
-        )
-        for triple_set in every
-    ]
-    first = every[0]
+        for judging in (scorer, *scorers[len(models) :]):
+            every += [
+                _scored_triples(name, texts, scorer, judging, dataset, rows, level, seed)
+                for name, texts in negatives.items()
+            ]
+    first = scorers[0].name
     shown = ", ".join(
-        f"{above.value:.1f} % ({triple_set.source})"
-        for triple_set, (above, *_) in zip(every, hard)
-        if (triple_set.scored_by, triple_set.chosen_by) == (first.scored_by, first.chosen_by)
-        and above.count
+        f"{one.percent_above.value:.1f} % ({one.negatives})"
+        for one in every
+        if one.chosen_by == one.scored_by == first and one.positive
     )
     return Analysis(
         title="Triples",
-        headline=f"Negatives that {first.scored_by} scores above the positive: {shown}.",
+        headline=f"Negatives that {first} scores above the positive: {shown}.",
         protocol=(
             f"{dataset.name} {dataset.split_name}, {len(dataset.texts):,} captions: a caption "
             f"each of {len(rows):,} images; written {origin}; a tie is not above; "
@@ -391,21 +394,12 @@ def triples(
         ),
         seed=seed,
         figures=tuple(_triple_figures(every, level)),
-        tables=(_triple_table(every, hard, level),),
+        tables=(_triple_table(every, level),),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
-            "triples": [_triple_numbers(triple_set, gaps) for triple_set, gaps in zip(every, hard)],
+            "triples": every,
         },
     )
-
-
-def _check_generates(author: Scorer) -> None:
-    """Refuse a model that cannot generate captions."""
-    if not can_generate(author):
-        raise ValueError(
-            f"{author.given} writes no captions; name one model with a head for hidden "
-            "words with --writer, or captions that are written with --written"
-        )
 
 
 def _hardest_of_each_source(
@@ -440,65 +434,52 @@ def _hardest_of_each_source(
 
 
 def _scored_triples(
+    negatives: str,
+    texts: Sequence[str],
     chosen_by: Scorer,
     judge: Scorer,
     dataset: ImageTextDataset,
     rows: Tensor,
-    negatives: Mapping[str, Sequence[str]],
-) -> Iterator[_Triples]:
-    for source, texts in negatives.items():
-        available = torch.tensor([bool(text) for text in texts])
-        anchors = rows[available]
-        images = dataset.text_to_image[anchors]
-        positives = [dataset.texts[row] for row in anchors.tolist()]
-        pairs = [*positives, *(text for text in texts if text)]
-        scores = score_captions(judge, dataset, torch.cat([images, images]), pairs)
-        positive, negative = scores.view(2, -1)
-        missing = int((~available).sum())
-        yield _Triples(source, chosen_by.name, judge.name, images, positive, negative, missing)
-
-
-def _triple_numbers(triple_set: _Triples, gaps: tuple[Share, Share, Share]) -> dict[str, Any]:
-    above, below, mean = gaps
-    return {
-        "chosen_by": triple_set.chosen_by,
-        "scored_by": triple_set.scored_by,
-        "negatives": triple_set.source,
-        "left_out": triple_set.left_out,
-        "percent_above": above.to_dict(),
-        "percent_far_below": below.to_dict(),
-        "mean_gap": mean.to_dict(),
-        "positive": triple_set.positive.tolist(),
-        "negative": triple_set.negative.tolist(),
-    }
+    level: float,
+    seed: int,
+) -> _Triples:
+    """The triples of a source, whose texts are "" where it has no negative of a caption."""
+    anchors = rows[torch.tensor([bool(text) for text in texts])]
+    images = dataset.text_to_image[anchors]
+    pairs = [*(dataset.texts[row] for row in anchors.tolist()), *filter(None, texts)]
+    scores = score_captions(judge, dataset, torch.cat([images, images]), pairs)
+    positive, negative = scores.view(2, -1)
+    return _Triples(
+        chosen_by.name,
+        judge.name,
+        negatives,
+        len(rows) - len(anchors),
+        *triple_difficulty(positive, negative, images, level=level, seed=seed),
+        positive.tolist(),
+        negative.tolist(),
+    )
 
 
 def _triple_figures(every: Sequence[_Triples], level: float) -> Iterator[Figure]:
     """A scatter plot for every pair of a choosing and a scoring model."""
-    for number, pair in enumerate(
-        dict.fromkeys((triple_set.chosen_by, triple_set.scored_by) for triple_set in every)
-    ):
-        triple_sets = [t for t in every if (t.chosen_by, t.scored_by) == pair and len(t.images)]
-        if triple_sets:
-            points = [(t.source, t.positive.numpy(), t.negative.numpy()) for t in triple_sets]
-            yield score_scatter(
-                points, level, f"triples-{number}", f"Scored by {triple_sets[0].by}."
-            )
+    for number, by in enumerate(dict.fromkeys(one.by for one in every)):
+        some = [one for one in every if one.by == by and one.positive]
+        points = [(t.negatives, np.array(t.positive), np.array(t.negative)) for t in some]
+        if points:
+            yield score_scatter(points, level, f"triples-{number}", f"Scored by {by}.")
 
 
-def _triple_table(
-    every: Sequence[_Triples], hard: Sequence[tuple[Share, Share, Share]], level: float
-) -> TableBlock:
+def _triple_table(every: Sequence[_Triples], level: float) -> TableBlock:
     rows = tuple(
         (
-            triple_set.by,
-            triple_set.source,
-            f"{len(triple_set.images):,}",
-            format_share(above),
-            format_share(below),
-            format_share(gap, "+.4f"),
+            one.by,
+            one.negatives,
+            f"{len(one.positive):,}",
+            format_share(one.percent_above),
+            format_share(one.percent_far_below),
+            format_share(one.mean_gap, "+.4f"),
         )
-        for triple_set, (above, below, gap) in zip(every, hard)
+        for one in every
     )
     head = "scored by", "negatives", "triples", "above, %", f"{level:g} below, %", "mean gap"
     note = (
@@ -730,8 +711,8 @@ def discrimination(
 
 
 def _accuracy_numbers(accuracies: Accuracies) -> dict[str, Any]:
-    values = {kind: share.to_dict() if share else None for kind, (share, _) in accuracies.items()}
-    return {**values, "chance": {kind: guess for kind, (_, guess) in accuracies.items()}}
+    chance = {kind: guess for kind, (_, guess) in accuracies.items()}
+    return {**{kind: share for kind, (share, _) in accuracies.items()}, "chance": chance}
 
 
 def random_captions(
