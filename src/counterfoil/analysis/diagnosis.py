@@ -12,6 +12,7 @@ from torch import Tensor
 
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.galleries import shown_caption, shown_image
 from counterfoil.model import Model
 from counterfoil.negatives.diagnose import (
     HubStatistics,
@@ -37,9 +38,7 @@ from counterfoil.report.page import (
     ExampleCard,
     FigureSection,
     Page,
-    PageItem,
     TableBlock,
-    thumbnail,
     write_page,
 )
 from counterfoil.report.tables import format_number
@@ -348,46 +347,26 @@ def _example_section(
 def _example(
     diagnosis: Diagnosis, side: DirectionDiagnosis, line: int, *, of_images: bool
 ) -> ExampleCard:
+    """An anchor with its own counterparts and the first of its list, of which some are marked."""
     dataset, looked = diagnosis.dataset, side.looked
     image, text = int(looked.anchors.image[line]), int(looked.anchors.text[line])
     depth = min(SHOWN, int(looked.listed[line].sum()))
-    listed = tuple(_listed_item(dataset, side, line, n, of_images=of_images) for n in range(depth))
+    scores = [None] * depth if side.scores is None else side.scores[line].tolist()
     if of_images:
-        captions, _ = dataset.relation.captions(looked.anchors.image[line : line + 1])
-        own = tuple(
-            PageItem(dataset.texts[row], true=True, score=_none_if_nan(float(diagnosis.own[row])))
-            for row in captions.tolist()
-        )
-        return ExampleCard(_image(dataset, image), "", (CardColumn("", "", (*own, *listed)),))
-    shown = replace(_image(dataset, image, score=float(diagnosis.own[text])), true=True)
-    return ExampleCard(PageItem(dataset.texts[text]), "", (CardColumn("", "", (shown, *listed)),))
-
-
-def _listed_item(
-    dataset: ImageTextDataset, side: DirectionDiagnosis, line: int, place: int, *, of_images: bool
-) -> PageItem:
-    marks = tuple(e.name for e in side.estimates if bool(e.suspected[line, place]))
-    score = None if side.scores is None else float(side.scores[line, place])
-    pairs = side.looked.pairs
-    if of_images:
-        item = PageItem(dataset.texts[int(pairs.text[line, place])], place=place + 1, score=score)
+        captions = dataset.relation.captions(torch.tensor([image]))[0].tolist()
+        own = [(row, diagnosis.own[row]) for row in captions]
+        asked, item, anchor, listed = shown_image, shown_caption, image, looked.pairs.text
     else:
-        row = int(pairs.image[line, place])
-        item = _image(dataset, row, place=place + 1, score=score)
-    return replace(item, marks=marks)
-
-
-def _image(
-    dataset: ImageTextDataset, row: int, *, place: int = 0, score: float | None = None
-) -> PageItem:
-    pictures = dataset.pictures
-    picture = thumbnail(pictures.open(row)) if pictures else None
-    text = pictures.place(row) if pictures else dataset.image_ids[row]
-    return PageItem(text, picture, place=place, score=_none_if_nan(score))
-
-
-def _none_if_nan(score: float | None) -> float | None:
-    return None if score is None or score != score else score
+        own = [(image, diagnosis.own[text])]
+        asked, item, anchor, listed = shown_caption, shown_image, text, looked.pairs.image
+    items = [
+        item(dataset, row, anchor, score=None if score.isnan() else float(score))
+        for row, score in own
+    ]
+    for place, (row, score) in enumerate(zip(listed[line, :depth].tolist(), scores)):
+        marks = tuple(e.name for e in side.estimates if bool(e.suspected[line, place]))
+        items.append(replace(item(dataset, row, place=place, score=score), marks=marks))
+    return ExampleCard(asked(dataset, anchor), "", (CardColumn("", "", tuple(items)),))
 
 
 def _percent(share: float | None) -> str:

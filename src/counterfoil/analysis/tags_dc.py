@@ -106,8 +106,8 @@ class WordPredictions:
 
     def rows(self, index: Tensor) -> WordPredictions:
         """A subset of the captions."""
-        tensors = (getattr(self, name) for name in self.__slots__)
-        return WordPredictions(*(None if t is None else t[index] for t in tensors))
+        tensors: list[Any] = [getattr(self, name) for name in self.__slots__]
+        return WordPredictions(*(tensor if tensor is None else tensor[index] for tensor in tensors))
 
 
 def concatenate(parts: Sequence[WordPredictions]) -> WordPredictions:
