@@ -107,7 +107,8 @@ class WordPredictions:
     def rows(self, index: Tensor) -> WordPredictions:
         """A subset of the captions."""
         tensors: list[Any] = [getattr(self, name) for name in self.__slots__]
-        return WordPredictions(*(tensor if tensor is None else tensor[index] for tensor in tensors))
+        subset: list[Any] = [None if tensor is None else tensor[index] for tensor in tensors]
+        return WordPredictions(*subset)
 
 
 def concatenate(parts: Sequence[WordPredictions]) -> WordPredictions:
