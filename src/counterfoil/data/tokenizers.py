@@ -20,15 +20,16 @@ import string
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import parse_literal
+from counterfoil.core.config import parse_choice
 from counterfoil.core.io import check_file, read_json, write_json
 from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import ModalityBatch
@@ -180,11 +181,9 @@ class WordTokenizer(Tokenizer):
         return WordTokenizer([*SPECIAL, *(w for w in words if w not in SPECIAL)], longest=longest)
 
     def read(self, texts: Sequence[str]) -> TokenIds:
-        ids, unknown = self._ids, 3
         rows = [split_words(text) for text in texts]
-        cut = [row[: self.longest] for row in rows]
         return TokenIds(
-            [[1, *(ids.get(word, unknown) for word in row), 2] for row in cut],
+            [[1, *(self._ids.get(word, 3) for word in row[: self.longest]), 2] for row in rows],
             truncated=sum(len(row) > self.longest for row in rows),
         )
 
@@ -258,19 +257,17 @@ class WordPieceTokenizer(Tokenizer):
     def read(self, texts: Sequence[str]) -> TokenIds:
         out = self._cut(texts)
         ids = [list(row) for row in out["input_ids"]]
-        if self.siglip2:
-            end = self._pieces.eos_token_id
-            words = [self._gemma_words(row) for row in ids]
-            return TokenIds([[*row, end] for row in ids], words, _truncated(out))
-        if not self.divides:
+        if not self.divides and not self.siglip2:
             return TokenIds(ids, None, sum(len(row) >= self.longest for row in ids))
-        words = [[-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids))]
-        return TokenIds(ids, words, _truncated(out))
-
-    def _gemma_words(self, ids: Sequence[int]) -> list[int]:
-        """Index of the word of each piece; its tokenizer takes a caption for one word."""
-        starts = [piece.startswith(GEMMA_BLANK) for piece in self.tokens(ids)]
-        return [*(sum(starts[1 : place + 1]) for place in range(len(ids))), -1]
+        truncated = sum(bool(encoding.overflowing) for encoding in out.encodings)
+        if not self.siglip2:
+            words = [[-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids))]
+            return TokenIds(ids, words, truncated)
+        words = []  # by the pieces: Gemma's tokenizer takes a caption for one word
+        for row in ids:
+            starts = [piece.startswith(GEMMA_BLANK) for piece in self.tokens(row)]
+            words.append([*(sum(starts[1 : place + 1]) for place in range(len(row))), -1])
+        return TokenIds([[*row, self._pieces.eos_token_id] for row in ids], words, truncated)
 
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         if not self.divides:
@@ -318,11 +315,6 @@ class WordPieceTokenizer(Tokenizer):
     def _form(self) -> dict[str, bool]:
         """Settings that are at their defaults in files of earlier versions."""
         return {"siglip2": True} if self.siglip2 else {}
-
-
-def _truncated(out: Any) -> int:
-    """Number of truncated texts in the output of a fast tokenizer."""
-    return sum(bool(encoding.overflowing) for encoding in out.encodings)
 
 
 GEMMA_BLANK = "▁"  # begins the first piece of a word behind a blank
@@ -384,17 +376,9 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         case {"kind": "pieces"}:
             siglip2 = content.get("siglip2", False) is True
             return WordPieceTokenizer(str(folder / "pieces"), longest=longest, siglip2=siglip2)
-        case {
-            "kind": "open_clip",
-            "clean": str(clean),
-            "ends": bool(ends),
-            "pieces": bool(has_pieces),
-        }:
-            name = str(folder / "pieces")
-            pieces = WordPieceTokenizer(name, longest=longest) if has_pieces else None
-            return OpenClipTokenizer(
-                clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends
-            )
+        case {"kind": "open_clip", "clean": str(clean), "ends": bool(ends), "pieces": bool(own)}:
+            pieces = WordPieceTokenizer(str(folder / "pieces"), longest=longest) if own else None
+            return OpenClipTokenizer(clean=clean, longest=longest, pieces=pieces, ends=ends)
     raise ValueError(f"{path} is not a tokenizer that counterfoil wrote")
 
 
@@ -459,20 +443,18 @@ class TokenArray:
 
 def pack_tokens(reading: TokenIds, pad: int) -> TokenArray:
     """Token ids from lists to one flat array."""
-    lengths = torch.tensor([len(row) for row in reading.ids], dtype=torch.long)
-    starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-    words = None if reading.words is None else _flat(reading.words)
-    return TokenArray(_flat(reading.ids), starts, pad, words, reading.truncated)
+    starts = torch.tensor([0, *accumulate(map(len, reading.ids))])
+    flat = torch.tensor([*chain.from_iterable(reading.ids)], dtype=torch.int32)
+    words = None
+    if reading.words is not None:
+        words = torch.tensor([*chain.from_iterable(reading.words)], dtype=torch.int32)
+    return TokenArray(flat, starts, pad, words, reading.truncated)
 
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
     """Token ids of texts as one flat array."""
     # Hugging Face tokenizers refuse an empty list
     return pack_tokens(tokenizer.read(texts) if texts else TokenIds([]), tokenizer.pad)
-
-
-def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
-    return torch.tensor([number for row in rows for number in row], dtype=torch.int32)
 
 
 # Vocabularies that come with the checkpoints of VSE++, SCAN, BFAN, VSRN and AOQ: JSON with
@@ -514,7 +496,13 @@ def _reconstruct(kind: Any, parent: Any, state: Any) -> Vocabulary:
 
 def read_vocabulary(path: Path, *, longest: int = 60) -> WordTokenizer:
     """Read an authors' vocabulary, JSON or pickle."""
-    ids = _read_pickle(path) if path.suffix in (".pkl", ".pickle") else _read_word2idx(path)
+    if path.suffix in (".pkl", ".pickle"):
+        ids: Any = _read_pickle(path)
+    else:
+        plain = read_json(path, "a vocabulary")
+        ids = plain.get("word2idx") if isinstance(plain, dict) else None
+        if not isinstance(ids, dict):
+            raise ValueError(f'{path} is not a vocabulary: {{"word2idx": {{...}}}} is needed')
     words: list[str | None] = [None] * len(ids)
     for word, place in ids.items():
         if not isinstance(word, str) or type(place) is not int:
@@ -531,15 +519,7 @@ def read_vocabulary(path: Path, *, longest: int = 60) -> WordTokenizer:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _read_word2idx(path: Path) -> Mapping[Any, Any]:
-    plain = read_json(path, "a vocabulary")
-    if not isinstance(plain, dict) or not isinstance(plain.get("word2idx"), dict):
-        raise ValueError(f'{path} is not a vocabulary: {{"word2idx": {{...}}}} is needed')
-    ids: dict[Any, Any] = plain["word2idx"]
-    return ids
-
-
-def _read_pickle(path: Path) -> Mapping[Any, Any]:
+def _read_pickle(path: Path) -> dict[Any, Any]:
     try:
         check_file(path)
         with path.open("rb") as file:
@@ -558,7 +538,7 @@ def _read_pickle(path: Path) -> Mapping[Any, Any]:
 
 OPEN_CLIP_PREFIX = "open_clip:"
 _LOCAL_FOLDER = "local-dir:"
-Clean = Literal["lower", "whitespace", "canonicalize"]
+CLEANINGS = ("lower", "whitespace", "canonicalize")
 _END = "</w>"  # of a word, in CLIP's own vocabulary
 
 
@@ -582,13 +562,13 @@ class OpenClipTokenizer(Tokenizer):
     def __init__(
         self,
         *,
-        clean: Clean,
+        clean: str,
         longest: int = 77,
         pieces: WordPieceTokenizer | None = None,
         ends: bool = True,
     ) -> None:
-        parse_literal(Clean, clean, "a cleaning of open_clip")
-        self.clean, self.longest, self.pieces, self.ends = clean, longest, pieces, ends
+        self.clean = parse_choice(CLEANINGS, clean, "a cleaning of open_clip")
+        self.longest, self.pieces, self.ends = longest, pieces, ends
         if pieces:
             self.size, self.pad, self.wordless = pieces.size, pieces.pad, pieces.wordless
             self.divides = pieces.divides
@@ -606,11 +586,12 @@ class OpenClipTokenizer(Tokenizer):
         start, stop = self._own.sot_token_id, self._own.eot_token_id
         rows = [self._own.encode(text) for text in texts]
         cut = [row[: self.longest - 2] for row in rows]
-        return TokenIds(
-            [[start, *row, stop] for row in cut],
-            [self._words(row) for row in cut],
-            sum(len(row) > self.longest - 2 for row in rows),
-        )
+        words = []
+        for row in cut:
+            ends = [piece.endswith(_END) for piece in self.tokens(row)]
+            words.append([-1, *(sum(ends[:place]) for place in range(len(row))), -1])
+        truncated = sum(len(row) > self.longest - 2 for row in rows)
+        return TokenIds([[start, *row, stop] for row in cut], words, truncated)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         if self.pieces:
@@ -629,14 +610,6 @@ class OpenClipTokenizer(Tokenizer):
         inner = self.pieces.digest if self.pieces else "own"
         text = f"open_clip {self.clean} {self.longest} {self.ends} {inner}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def _words(self, row: Sequence[int]) -> list[int]:
-        """Index of the word of each piece of a caption, with -1 for both special tokens."""
-        word, words = 0, [-1]
-        for piece in self.tokens(row):
-            words.append(word)
-            word += piece.endswith(_END)
-        return [*words, -1]
 
     def _cleaned(self, text: str) -> str:
         import ftfy
@@ -677,7 +650,7 @@ def load_open_clip_tokenizer(name: str, *, longest: int = 0) -> OpenClipTokenize
     if public and where.startswith(_LOCAL_FOLDER):
         public = where.removeprefix(_LOCAL_FOLDER)
     pieces = WordPieceTokenizer(public, longest=longest) if public else None
-    return OpenClipTokenizer(clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends)
+    return OpenClipTokenizer(clean=clean, longest=longest, pieces=pieces, ends=ends)
 
 
 def _library() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, final
@@ -273,7 +273,8 @@ def _two(
         pronoun = _to_pronoun(links[0].relation, plural[other], dice)
         return f"{phrases[other]} with {phrases[one]} {pronoun}"
     if not has_verb and dice.chance(0.25):
-        copula, there = _copula(plural[one], dice), _there(plural[one], dice)
+        copula = _copula(plural[one], dice)
+        there = dice.usual(("there are" if plural[one] else "there is", "we see", "you can see"))
         comma, verb = dice.pick((("", copula), (",", there)))
         return f"{relation} {phrases[other]}{comma} {verb} {phrases[one]}"
     return f"{phrases[one]} {_verb(plural[one], dice, has_verb)}{relation} {phrases[other]}"
@@ -316,10 +317,6 @@ def _verb(plural: bool, dice: Dice, has_verb: bool) -> str:
 def _copula(plural: bool, dice: Dice) -> str:
     plurals, singulars = ("are", "sit", "are placed", "lie"), ("is", "sits", "is placed", "lies")
     return dice.usual(plurals if plural else singulars)
-
-
-def _there(plural: bool, dice: Dice) -> str:
-    return dice.usual(("there are" if plural else "there is", "we see", "you can see"))
 
 
 def _noun_phrase(phrase: Phrase, dice: Dice, earlier: str) -> str:
@@ -418,15 +415,6 @@ class _OutsideError(Exception):
     """The caption is outside the grammar."""
 
 
-_AND: tuple[Words, ...] = (("and",),)
-_COMMA: tuple[Words, ...] = ((",",),)
-_FULL_STOP: tuple[Words, ...] = ((".",),)
-_JOINTS: tuple[Words, ...] = (*FIRM, *LOOSE)
-_VERBS: tuple[Words, ...] = (*COPULAS, *THERE)
-_WITH: tuple[Words, ...] = (("with",),)
-_WHICH: tuple[Words, ...] = (("which",), (",", "which"), ("that",))
-_ARTICLES = tuple((article,) for article in ARTICLES)
-_PRONOUNS = tuple((pronoun,) for pronoun in PRONOUNS)
 _WITH_PATTERN: dict[Words, str] = {
     ("with", noun): pattern for pattern, nouns in PATTERN_NOUNS.items() for noun in nouns
 }
@@ -436,25 +424,33 @@ _AT_ITS_SIDE: dict[Words, str] = {
     for its in SIDES
 }
 
-
-_Index = dict[str, tuple[Words, ...]]
-_INDICES: dict[int, tuple[Collection[Words], _Index]] = {}
+_Choices = dict[str, list[Words]]  # by their first word, the longest first
 
 
-def _by_first_word(choices: Collection[Words]) -> _Index:
-    """Choices by their first word, the longest first.
+def _choices(*choices: Words) -> _Choices:
+    """Index choices by their first word, for parsing is most of the time that foils take."""
+    index: _Choices = {}
+    for words in sorted(choices, key=len, reverse=True):
+        index.setdefault(words[0], []).append(words)
+    return index
 
-    Parsing is most of the time that foils take, and choices are constants: each is indexed once,
-    by its identity, which holds while it is kept beside the index.
-    """
-    entry = _INDICES.get(id(choices))
-    if entry is None:
-        groups: dict[str, list[Words]] = {}
-        for words in sorted(choices, key=len, reverse=True):
-            groups.setdefault(words[0], []).append(words)
-        entry = choices, {first: tuple(group) for first, group in groups.items()}
-        _INDICES[id(choices)] = entry
-    return entry[1]
+
+_AND = _choices(("and",))
+_COMMA = _choices((",",))
+_FULL_STOP = _choices((".",))
+_WITH = _choices(("with",))
+_WHICH = _choices(("which",), (",", "which"), ("that",))
+_OPENING = _choices(*OPENINGS)
+_CLOSING = _choices(*CLOSINGS)
+_JOINT = _choices(*FIRM, *LOOSE)
+_COPULA = _choices(*COPULAS)
+_VERB = _choices(*COPULAS, *THERE)
+_ARTICLE = _choices(*_words(*ARTICLES))
+_PRONOUN = _choices(*_words(*PRONOUNS))
+_NUMBER = _choices(*COUNT_OF)
+_RELATION = _choices(*RELATION_OF)
+_PATTERN = _choices(*_WITH_PATTERN)
+_SIDE = _choices(*_AT_ITS_SIDE)
 
 
 @final
@@ -468,10 +464,10 @@ class _Parser:
         self.spans: list[Span] = []
 
     def caption(self) -> Form:
-        opened = bool(self._accept(OPENINGS))
+        opened = bool(self._accept(_OPENING))
         related, complete, firm = [self._clause(has_verb=opened)], False, True
-        while not (complete := bool(self._accept(CLOSINGS))):
-            if not (joint := self._accept(_JOINTS)):
+        while not (complete := bool(self._accept(_CLOSING))):
+            if not (joint := self._accept(_JOINT)):
                 break
             firm = firm and joint in FIRM
             related.append(self._clause(has_verb=False))
@@ -480,22 +476,20 @@ class _Parser:
             raise _OutsideError
         return Form(tuple(self.phrases), tuple(self.links), complete)
 
-    def _next(self, choices: Collection[Words]) -> Words:
-        """The longest of the choices, a constant, that comes next; () if none does."""
-        if self.at == len(self.words):
-            return ()
-        for words in _by_first_word(choices).get(self.words[self.at], ()):
+    def _next(self, choices: _Choices) -> Words:
+        """The longest of the choices that comes next; () if none does."""
+        for words in choices.get(self._word(), ()):
             if self.words[self.at : self.at + len(words)] == words:
                 return words
         return ()
 
-    def _accept(self, choices: Collection[Words]) -> Words:
+    def _accept(self, choices: _Choices) -> Words:
         """Consume the longest of the choices that comes next, if any."""
         words = self._next(choices)
         self.at += len(words)
         return words
 
-    def _expect(self, choices: Collection[Words]) -> Words:
+    def _expect(self, choices: _Choices) -> Words:
         words = self._accept(choices)
         if not words:
             raise _OutsideError
@@ -503,7 +497,7 @@ class _Parser:
 
     def _clause(self, *, has_verb: bool) -> bool:
         """One clause; whether it contains a relation."""
-        if self._next(RELATION_OF):
+        if self._next(_RELATION):
             self._inverted()
             return True
         subject = self._noun_phrase()
@@ -511,8 +505,8 @@ class _Parser:
             companion = self._noun_phrase()
             self._relation_to_pronoun(companion, subject)
             return True
-        copula = not has_verb and bool(self._accept(COPULAS))
-        if not self._next(RELATION_OF):
+        copula = not has_verb and bool(self._accept(_COPULA))
+        if not self._next(_RELATION):
             if copula:
                 raise _OutsideError
             return False
@@ -520,7 +514,7 @@ class _Parser:
         if self._and_relation():
             self._related(subject)
         elif self._accept(_WHICH):
-            self._expect(COPULAS)
+            self._expect(_COPULA)
             self._related(middle)
         return True
 
@@ -529,7 +523,7 @@ class _Parser:
         relations = self._relations()
         landmark = self._noun_phrase()
         self._accept(_COMMA)
-        self._expect(_VERBS)
+        self._expect(_VERB)
         self._link(relations, self._noun_phrase(), landmark)
 
     def _related(self, subject: int) -> int:
@@ -548,23 +542,23 @@ class _Parser:
 
     def _relation(self) -> tuple[str, int, int]:
         start = self.at
-        return RELATION_OF[self._expect(RELATION_OF)], start, self.at
+        return RELATION_OF[self._expect(_RELATION)], start, self.at
 
     def _and_relation(self) -> bool:
         """Consume an "and" that a relation follows."""
         start = self.at
-        if self._accept(_AND) and self._next(RELATION_OF):
+        if self._accept(_AND) and self._next(_RELATION):
             return True
         self.at = start
         return False
 
     def _relation_to_pronoun(self, subject: int, landmark: int) -> None:
         start = self.at
-        if side := self._accept(_AT_ITS_SIDE):
+        if side := self._accept(_SIDE):
             relation = _AT_ITS_SIDE[side]
         else:
-            relation = RELATION_OF[self._expect(RELATION_OF)]
-            self._expect(_PRONOUNS)
+            relation = RELATION_OF[self._expect(_RELATION)]
+            self._expect(_PRONOUN)
         self._link([(relation, start, self.at)], subject, landmark)
 
     def _link(self, relations: list[tuple[str, int, int]], subject: int, landmark: int) -> None:
@@ -575,10 +569,10 @@ class _Parser:
     def _noun_phrase(self) -> int:
         """A noun phrase; its index."""
         place, start = len(self.phrases), self.at
-        if number := self._accept(COUNT_OF):
+        if number := self._accept(_NUMBER):
             self.spans.append(Span("number", start, self.at, place))
         else:
-            self._expect(_ARTICLES)
+            self._expect(_ARTICLE)
         count = COUNT_OF.get(number)
         attributes: dict[str, Any] = {}
         while self._word() in ATTRIBUTE_OF:
@@ -588,7 +582,7 @@ class _Parser:
             raise _OutsideError
         self.spans.append(Span("object", self.at, self.at + 1, place))
         self.at += 1
-        if pattern := _WITH_PATTERN.get(self._next(_WITH_PATTERN)):
+        if pattern := _WITH_PATTERN.get(self._next(_PATTERN)):
             self._attribute(attributes, "pattern", pattern, place, width=2)
         self.spans.append(Span("phrase", start, self.at, place))
         self.phrases.append(Phrase(count, shape=shape, **attributes))

@@ -69,18 +69,13 @@ def _paint(canvas: Image.Image, thing: Thing) -> None:
     shadow = mask.point([value // 8 for value in range(256)])
     drop = round(0.07 * radius)
     canvas.paste((60, 50, 70), (left + drop, top + drop), shadow)
-    canvas.paste(_shade(PALETTE[thing.colour]), (left, top), mask)
+    red, green, blue = (round(channel * 0.8) for channel in PALETTE[thing.colour])
+    canvas.paste((red, green, blue), (left, top), mask)  # the rim
     inner = _mask(thing, side, radius - max(0.085 * radius, 1.2))
     canvas.paste(PALETTE[thing.colour], (left, top), inner)
     if thing.pattern != "plain":
         light = ImageChops.multiply(inner, _PATTERNS[thing.pattern](side, radius))
         canvas.paste(LIGHT, (left, top), light)
-
-
-def _shade(colour: Colour) -> Colour:
-    """The colour of a rim."""
-    red, green, blue = (round(channel * 0.8) for channel in colour)
-    return red, green, blue
 
 
 def _blank(side: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
@@ -141,15 +136,8 @@ def _stripes(side: int, radius: float) -> Image.Image:
     period = 0.62 * radius
     for step in range(-8, 9):
         start = side / 2 + step * period
-        pen.polygon(
-            [
-                (start - side / 2, side),
-                (start - side / 2 + 0.44 * period, side),
-                (start + side / 2 + 0.44 * period, 0),
-                (start + side / 2, 0),
-            ],
-            fill=255,
-        )
+        low, high, width = start - side / 2, start + side / 2, 0.44 * period
+        pen.polygon([(low, side), (low + width, side), (high + width, 0), (high, 0)], fill=255)
     return mask
 
 

@@ -238,17 +238,12 @@ def foils(caption: str, scene: Scene, rng: torch.Generator) -> list[Foil]:
         foil = _edited(caption, parsed, kind, edits)
         if is_true(foil.caption, scene) is False:
             false.setdefault(foil.caption, foil)
-    return _varied(dice.shuffled(list(false.values())))
-
-
-def _varied(shuffled: list[Foil]) -> list[Foil]:
-    """The first of each kind, then the second of each, and so on."""
-    counts: Counter[str] = Counter()
-    ranks = []
-    for foil in shuffled:
-        ranks.append(counts[foil.kind])
+    ranked, counts = [], Counter[str]()
+    for foil in dice.shuffled(list(false.values())):
+        ranked.append((counts[foil.kind], foil))
         counts[foil.kind] += 1
-    return [foil for _, foil in sorted(zip(ranks, shuffled), key=lambda pair: pair[0])]
+    # the first of each kind, then the second of each, and so on
+    return [foil for _, foil in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _replacements(parsed: Parse, dice: Dice) -> Iterator[tuple[str, list[Edit]]]:
@@ -304,20 +299,17 @@ def _mirrored(words: Words, relation: str) -> Words:
 
 
 def _swaps(parsed: Parse) -> Iterator[tuple[str, list[Edit]]]:
+    """Exchanges of nouns of one number, or of modifiers of one length."""
     for kind in SWAPPED:
         for one, other in combinations(parsed.of(kind), 2):
             first = parsed.words[one.start : one.stop]
             second = parsed.words[other.start : other.stop]
-            if first != second and _same_frame(parsed, one, other):
+            if kind == "object":
+                alike = SHAPE_OF[first[0]][1] == SHAPE_OF[second[0]][1]
+            else:
+                alike = len(first) == len(second)
+            if alike and first != second:
                 yield "swap", [(one, second), (other, first)]
-
-
-def _same_frame(parsed: Parse, one: Span, other: Span) -> bool:
-    """Return True if two spans can be swapped: nouns of one number, or modifiers of one length."""
-    if one.kind == "object":
-        first, second = parsed.words[one.start], parsed.words[other.start]
-        return SHAPE_OF[first][1] == SHAPE_OF[second][1]
-    return one.stop - one.start == other.stop - other.start
 
 
 def _edited(caption: str, parsed: Parse, kind: str, edits: list[Edit]) -> Foil:

@@ -126,18 +126,11 @@ class Scene:
 
 def relates(relation: str, one: Thing, other: Thing) -> bool:
     """Return True if one thing stands in a relation to another."""
-    match relation:
-        case "left of":
-            return other.x - one.x >= APART
-        case "right of":
-            return one.x - other.x >= APART
-        case "above":
-            return other.y - one.y >= APART
-        case "below":
-            return one.y - other.y >= APART
-        case "next to":
-            return within(one, other, CLOSE)
-    raise AssertionError(relation)
+    right, down = other.x - one.x, other.y - one.y
+    if relation == "next to":
+        return within(one, other, CLOSE)
+    distance = {"left of": right, "right of": -right, "above": down, "below": -down}[relation]
+    return distance >= APART
 
 
 def within(one: Thing, other: Thing, gap: int) -> bool:
@@ -203,8 +196,8 @@ def _thing(others: list[Thing], dice: Dice) -> Thing:
     """A thing without a place; it often shares attributes with an earlier one."""
     size = dice.pick(SIZES)
     pattern = "plain" if dice.chance(0.2) else dice.pick(PATTERNS)
-    new = Thing(dice.pick(SHAPES), dice.pick(COLOURS), size, pattern, 0, 0, _radius(size, dice))
-    new = replace(new, turn=dice.between(-10, 10))
+    shape, colour, radius = dice.pick(SHAPES), dice.pick(COLOURS), dice.between(*RADII[size])
+    new = Thing(shape, colour, size, pattern, 0, 0, radius, turn=dice.between(-10, 10))
     if not others or dice.chance(0.4):
         return new
     like = dice.pick(others)
@@ -216,10 +209,6 @@ def _thing(others: list[Thing], dice: Dice) -> Thing:
         case 2:
             return replace(new, shape=like.shape, colour=like.colour)
     return replace(new, size=like.size, pattern=like.pattern, radius=like.radius)
-
-
-def _radius(size: str, dice: Dice) -> int:
-    return dice.between(*RADII[size])
 
 
 def _placed(looks: list[Thing], dice: Dice) -> Things | None:
@@ -250,18 +239,14 @@ def _somewhere(look: Thing, placed: list[Thing], dice: Dice) -> Thing:
 def _clear(thing: Thing, others: list[Thing]) -> bool:
     """Return True if a thing is inside the picture and its relations to others are clear."""
     low, high = EDGE + thing.radius, 1000 - EDGE - thing.radius
-    if not (low <= thing.x <= high and low <= thing.y <= high):
-        return False
-    return not any(_ambiguous(thing, other) for other in others)
-
-
-def _ambiguous(one: Thing, other: Thing) -> bool:
-    if within(one, other, AIR):
-        return True
-    if not within(one, other, CLOSE) and within(one, other, NOT_CLOSE):
-        return True
-    across, down = abs(one.x - other.x), abs(one.y - other.y)
-    return HARDLY_APART < across < APART or HARDLY_APART < down < APART
+    inside = low <= thing.x <= high and low <= thing.y <= high
+    return inside and not any(
+        within(thing, other, AIR)
+        or (within(thing, other, NOT_CLOSE) and not within(thing, other, CLOSE))
+        or HARDLY_APART < abs(thing.x - other.x) < APART
+        or HARDLY_APART < abs(thing.y - other.y) < APART
+        for other in others
+    )
 
 
 def _changed(things: Things, dice: Dice) -> Things:
@@ -303,7 +288,7 @@ def _change(things: list[Thing], dice: Dice) -> None:
     values = [value for value in KINDS[kind] if value != getattr(thing, kind)]
     new: dict[str, Any] = {kind: dice.pick(values)}
     if kind == "size":
-        new["radius"] = _radius(new["size"], dice)
+        new["radius"] = dice.between(*RADII[new["size"]])
     things[at] = replace(thing, **new)
 
 
@@ -317,7 +302,7 @@ def _change(things: list[Thing], dice: Dice) -> None:
 REGIONS = 12
 WIDTH = 128
 CLASSES = sum(map(len, KINDS.values()))
-PLACES = 4
+
 NOISE = 0.35
 MISTAKEN = 0.04
 MISSED = 0.02
@@ -338,7 +323,7 @@ def region_features(scenes: Sequence[Scene]) -> FeatureArray:
     to the boundary of any grid. So the product is taken of whole numbers (see `_GRID`), which
     float64 adds without error in any order, and its division rounds as IEEE 754 prescribes.
     """
-    raw = np.zeros((len(scenes), REGIONS, CLASSES + PLACES))  # in thousandths
+    raw = np.zeros((len(scenes), REGIONS, CLASSES + 4))  # classes and place, in thousandths
     noise = np.zeros((len(scenes), REGIONS, WIDTH))  # in steps of the grid
     boxes = np.zeros((len(scenes), REGIONS, 4), np.float32)
     lengths = np.zeros(len(scenes), np.int64)
@@ -349,7 +334,9 @@ def region_features(scenes: Sequence[Scene]) -> FeatureArray:
         boxes[row, :real] = np.array([box for _, box in regions]) / 1000
         for region, (thing, box) in enumerate(regions):
             raw[row, region, _detected_classes(thing, dice)] = 1000
-            raw[row, region, CLASSES:] = _place(box)
+            # middle of the box and its distance from the middle lines of the picture
+            x, y = box[0] + box[2] - 1000, box[1] + box[3] - 1000
+            raw[row, region, CLASSES:] = x, y, abs(x) - 500, abs(y) - 500
         rng = torch.Generator().manual_seed(dice.below(2**53))
         noise[row, :real] = np.rint(NOISE * _normal(int(real), WIDTH, rng) * _GRID)
     exact = raw @ _mixture() + 1000 * noise  # whole numbers below 2**26
@@ -393,16 +380,10 @@ def _detected_classes(thing: Thing | None, dice: Dice) -> list[int]:
     return classes
 
 
-def _place(box: Box) -> tuple[int, int, int, int]:
-    """Middle of a box and its distance from the picture's middle lines, in thousandths."""
-    x, y = box[0] + box[2] - 1000, box[1] + box[3] - 1000
-    return x, y, abs(x) - 500, abs(y) - 500
-
-
 @lru_cache(maxsize=1)
 def _mixture() -> npt.NDArray[np.float64]:
-    """(classes + places, 128) rows of one length, in steps of the grid."""
-    rows = _normal(CLASSES + PLACES, WIDTH, torch.Generator().manual_seed(20_190_615))
+    """(classes + 4, 128) rows of one length, in steps of the grid."""
+    rows = _normal(CLASSES + 4, WIDTH, torch.Generator().manual_seed(20_190_615))
     lengths = np.sqrt((rows**2).sum(1, keepdims=True))
     scaled: npt.NDArray[np.float64] = rows / lengths * (0.25 * math.sqrt(WIDTH)) * _GRID
     return np.rint(scaled)
