@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, final
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -427,7 +427,6 @@ def _tree(plain: Any, length: int) -> dict[str, list[list[int]]]:
 # Bottom-up attention: tables of boxes and features.
 
 _TABLE = re.compile(r".*\.tsv(\.\d+)?")  # the authors wrote a part for each GPU: .tsv.0, .tsv.1
-_Fields: TypeAlias = dict[str, bytes]
 
 
 @final
@@ -447,13 +446,12 @@ class DetectorTable(RegionRecords):
             "megabytes read", sum(file.stat().st_size for file in files) >> 20
         ) as advance:
             for file in files:
-                for place, fields in _lines(file, advance):
-                    name, count = fields["image_id"].decode(errors="replace"), _count(fields, file)
-                    if name not in self._places:
-                        self._places[name] = file, place
-                        counts.append(count)
-                    if count and not self._width:
-                        self._width = len(_decoded(fields, "features", file)) // count
+                for place, line in _lines(file, advance):
+                    if line.image not in self._places:
+                        self._places[line.image] = file, place
+                        counts.append(line.count)
+                    if line.count and not self._width:
+                        self._width = len(line.decoded("features")) // line.count
         if not self._width:
             raise ValueError(f"{path} holds no image with boxes")
         self.names, self.lengths = list(self._places), np.array(counts, np.int64)
@@ -462,19 +460,18 @@ class DetectorTable(RegionRecords):
         file, place = self._places[name]
         with file.open("rb") as lines:
             lines.seek(place)
-            fields = _fields(lines.readline(), file, name)
-        count = _count(fields, file)
-        numbers, corners = (_decoded(fields, key, file) for key in ("features", "boxes"))
+            line = _Line(lines.readline(), file, name)
+        count, numbers, corners = line.count, line.decoded("features"), line.decoded("boxes")
         if len(numbers) != count * self._width or len(corners) != count * 4:
             raise ValueError(
                 f"{file}: image {name!r} has {len(numbers):,} feature values and "
                 f"{len(corners)} box values for {count} boxes of {self._width}"
             )
         try:
-            size = np.array([float(fields["image_w"]), float(fields["image_h"])] * 2, np.float32)
+            size = [float(line.fields[side]) for side in ("image_w", "image_h")]
         except ValueError as error:
             raise ValueError(f"{file}: the size of image {name!r}: {error}") from None
-        boxes = corners.reshape(count, 4) / size  # fractions of the image
+        boxes = corners.reshape(count, 4) / np.array(size * 2, np.float32)  # fractions of the image
         return {"features": numbers.reshape(count, self._width), "norm_bb": boxes}
 
 
@@ -494,45 +491,46 @@ def _tables(path: Path) -> list[Path]:
     return [file for file in files if _TABLE.fullmatch(file.name) and file.is_file()]
 
 
-def _lines(file: Path, advance: Callable[[int], None]) -> Iterator[tuple[int, _Fields]]:
-    """The byte at which each line begins, and its fields."""
+def _lines(file: Path, advance: Callable[[int], None]) -> Iterator[tuple[int, _Line]]:
+    """The lines of a table, and the byte at which each begins."""
     place = 0
     with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            yield place, _fields(line, file, f"line {number}")
-            advance((place + len(line) >> 20) - (place >> 20))
-            place += len(line)
+        for number, text in enumerate(lines, 1):
+            yield place, _Line(text, file, f"line {number}")
+            advance((place + len(text) >> 20) - (place >> 20))
+            place += len(text)
 
 
-def _fields(line: bytes, file: Path, where: str) -> _Fields:
-    parts = line.rstrip(b"\n").split(b"\t")
-    names = _names(parts)
-    if names is None:
-        raise ValueError(f"{file}, {where}: {len(parts)} fields; {', '.join(TSV_FIELDS)} are read")
-    return dict(zip(names, parts, strict=True))
+@final
+class _Line:
+    """A line of a table: an image with its boxes."""
+
+    def __init__(self, text: bytes, file: Path, where: str) -> None:
+        parts = text.rstrip(b"\n").split(b"\t")
+        names = _names(parts)
+        if names is None:
+            fields = ", ".join(TSV_FIELDS)
+            raise ValueError(f"{file}, {where}: {len(parts)} fields; {fields} are read")
+        self.file, self.fields = file, dict(zip(names, parts, strict=True))
+        self.image = self.fields["image_id"].decode(errors="replace")
+        if not self.fields["num_boxes"].isdigit():
+            raise ValueError(f"{file}: the number of boxes of image {self.image!r} is no number")
+        self.count = int(self.fields["num_boxes"])
+        if self.count > MOST_COUNTED:  # before memory for all of them is allocated
+            raise ValueError(
+                f"{file}: image {self.image!r} names {self.count:,} boxes; {MOST_COUNTED:,} are "
+                "read"
+            )
+
+    def decoded(self, name: str) -> npt.NDArray[np.float32]:
+        """The numbers of a field in base64."""
+        try:
+            return np.frombuffer(base64.b64decode(self.fields[name], validate=True), np.float32)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(
+                f"{self.file}: {name} of {self.fields['image_id']!r} are damaged: {error}"
+            ) from error
 
 
 def _names(parts: Sequence[bytes]) -> tuple[str, ...] | None:
     return next((names for names in (TSV_FIELDS, LXMERT_FIELDS) if len(names) == len(parts)), None)
-
-
-def _count(fields: _Fields, file: Path) -> int:
-    if not fields["num_boxes"].isdigit():
-        image = fields["image_id"].decode(errors="replace")
-        raise ValueError(f"{file}: the number of boxes of image {image!r} is no number")
-    count = int(fields["num_boxes"])
-    if count > MOST_COUNTED:  # before memory for all of them is allocated
-        image = fields["image_id"].decode(errors="replace")
-        raise ValueError(
-            f"{file}: image {image!r} names {count:,} boxes; {MOST_COUNTED:,} are read"
-        )
-    return count
-
-
-def _decoded(fields: _Fields, name: str, file: Path) -> npt.NDArray[np.float32]:
-    try:
-        return np.frombuffer(base64.b64decode(fields[name], validate=True), np.float32)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(
-            f"{file}: {name} of {fields['image_id']!r} are damaged: {error}"
-        ) from error
