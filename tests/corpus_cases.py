@@ -63,6 +63,14 @@ def write_picture(path: Path, seed: int = 0, size: tuple[int, int] = (12, 8)) ->
     Image.fromarray(noise).save(path)
 
 
+def write_pictures(folder: Path, seeds: Sequence[int]) -> list[Path]:
+    """Files "0.png", "1.png", ... with the noise of each seed."""
+    paths = [folder / f"{row}.png" for row in range(len(seeds))]
+    for path, seed in zip(paths, seeds, strict=True):
+        write_picture(path, seed)
+    return paths
+
+
 def karpathy_image(name: str, split: str, captions: Sequence[str], first: int = 0, **more) -> dict:
     sentences = [
         {"raw": text, "tokens": text.split(), "imgid": 0, "sentid": first + n}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from corpus_cases import random_array, small_corpus, write_picture
+from corpus_cases import random_array, small_corpus, write_picture, write_pictures
 from counterfoil.data.checks import SplitCounts, check_dataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import DrawnPictures, PictureFiles
@@ -20,9 +20,7 @@ def healthy():
 
 
 def pictured(tmp_path, seeds=(0, 1, 2, 3)):
-    paths = [tmp_path / f"{row}.png" for row in range(4)]
-    for path, seed in zip(paths, seeds):
-        write_picture(path, seed)
+    paths = write_pictures(tmp_path, seeds)
     return replace(healthy(), pictures=PictureFiles(paths), features=None)
 
 

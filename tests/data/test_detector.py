@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +10,9 @@ import torch
 
 import hub_cases
 from corpus_cases import small_corpus
-from counterfoil.data import extract
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.extract import class_probabilities, extract_features
 from counterfoil.data.features import FeatureTable
-from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
 
 transformers = pytest.importorskip("transformers")
@@ -104,6 +100,8 @@ def test_regions_are_the_queries_of_the_detector(detectors, photos, tmp_path, na
 
 def test_regions_do_not_depend_on_the_pictures_beside(detectors, photos, tmp_path):
     together = extracted(photos, detectors / "detr", tmp_path / "all", batch=6)
+    with pytest.raises(ValueError, match="exists and does not hold these features"):
+        extracted(photos, detectors / "detr", tmp_path / "all", regions=5)
     order = torch.tensor([4, 1, 0])
     some = extracted(photos.subset(order), detectors / "detr", tmp_path / "some", batch=2, shard=2)
     one, other = together.features.take(order), some.features.take(torch.arange(3))
@@ -116,37 +114,6 @@ def test_of_equal_confidence_the_first_query_comes_first():
     logits[1, 2] = 1.0
     _, confidence = class_probabilities(logits, 5)
     assert confidence.sort(descending=True, stable=True).indices.tolist() == [1, 0, 2]
-
-
-def test_killed_run_goes_on_where_it_stopped(detectors, photos, tmp_path, monkeypatch):
-    model = detectors / "rt-detr"
-    extracted(photos, model, tmp_path / "whole", shard=2)
-    process = os.fork()
-    if process == 0:
-        write_rows, calls = extract._write_rows, []
-
-        def dying(*args: object) -> None:
-            write_rows(*args)  # type: ignore[arg-type]
-            calls.append(1)
-            if len(calls) == 2:  # written, but not saved as complete
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        extract._write_rows = dying
-        torch.set_num_threads(1)  # threads of the parent are not in the fork
-        extracted(photos, model, tmp_path / "f", shard=2)
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
-    opened: list[int] = []
-    original = PictureFiles.open
-    monkeypatch.setattr(
-        PictureFiles, "open", lambda self, row: opened.append(row) or original(self, row)
-    )
-    extracted(photos, model, tmp_path / "f", shard=2)
-    assert opened == [2, 3, 4, 5]
-    for file in (tmp_path / "whole").iterdir():
-        assert file.read_bytes() == (tmp_path / "f" / file.name).read_bytes()
-    with pytest.raises(ValueError, match="exists and does not hold these features"):
-        extracted(photos, model, tmp_path / "f", regions=5)
 
 
 def test_bad_input_in_one_sentence(detectors, photos, tmp_path):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from corpus_cases import small_corpus, write_picture
+import processes
+from corpus_cases import small_corpus, write_picture, write_pictures
 from corpus_timm import fake_timm
 from counterfoil.data import extract
 from counterfoil.data.extract import extract_features, grid_boxes
@@ -20,9 +21,7 @@ from counterfoil.data.readers.precomp import features_of
 @pytest.fixture
 def dataset(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", fake_timm())
-    paths = [tmp_path / "photos" / f"{row}.png" for row in range(7)]
-    for row, path in enumerate(paths):
-        write_picture(path, row)
+    paths = write_pictures(tmp_path / "photos", range(7))
     return replace(small_corpus((1,) * 7), pictures=PictureFiles(paths), features=None)
 
 
@@ -64,29 +63,29 @@ def test_pooled_grid(dataset, tmp_path):
     assert not (tmp_path / "g").exists()
 
 
-def killed(dataset, out, after):
-    """Extract in a process that kills itself after so many shards."""
-    process = os.fork()
-    if process == 0:
+def killed(dataset, out, after, *, written=False):
+    """Extract in a process that kills itself after so many shards; the next may be `written`."""
+
+    def extracted():
         write_rows, calls = extract._write_rows, []
 
         def dying(*args):
+            if written or len(calls) < after:
+                write_rows(*args)
             if len(calls) == after:
                 os.kill(os.getpid(), signal.SIGKILL)
             calls.append(1)
-            write_rows(*args)
 
         extract._write_rows = dying
         extract_features(dataset, "timm:any", out, shard=2)
-        os._exit(0)
-    _, status = os.waitpid(process, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
+
+    assert processes.ended(processes.forked(extracted)) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-def test_killed_run_goes_on_where_it_stopped(dataset, tmp_path, monkeypatch, after):
+@pytest.mark.parametrize("after, written", [(0, False), (1, False), (1, True), (3, False)])
+def test_killed_run_goes_on_where_it_stopped(dataset, tmp_path, monkeypatch, after, written):
     extract_features(dataset, "timm:any", tmp_path / "whole", shard=2)
-    killed(dataset, tmp_path / "f", after)
+    killed(dataset, tmp_path / "f", after, written=written)
     assert not (tmp_path / "f").exists()
     opened = []
     original = PictureFiles.open

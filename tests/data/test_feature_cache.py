@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from corpus_cases import write_picture
+from corpus_cases import write_picture, write_pictures
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data import feature_cache
 from counterfoil.data.dataset import ImageTextDataset
@@ -41,11 +41,8 @@ class Model:
 
     def of(self, dataset: ImageTextDataset, rows: Sequence[int], key: str = "key") -> Tensor:
         """What a lens that is new sees."""
-        return (
-            CachedFeatureProcessor(PIXELS, self, key)
-            .from_dataset(dataset, torch.tensor(rows))
-            .values
-        )
+        eye = CachedFeatureProcessor(PIXELS, self, key)
+        return eye.from_dataset(dataset, torch.tensor(rows)).values
 
 
 def patches(images: ModalityBatch) -> Tensor:
@@ -63,17 +60,14 @@ def test_numbers_too_large_for_half_precision_are_kept_as_they_are():
         found = patches(images)
         return torch.where((images.values.amax((1, 2, 3)) > 0)[:, None, None], found * 1e6, found)
 
-    def of() -> Tensor:
-        return (
-            CachedFeatureProcessor(PIXELS, large, "large")
-            .from_dataset(dataset, torch.tensor([5, 1]))
-            .values
-        )
-
-    found = of()
-    torch.testing.assert_close(found, large(PIXELS.from_dataset(dataset, torch.tensor([5, 1]))))
+    rows = torch.tensor([5, 1])
+    found, again = (
+        CachedFeatureProcessor(PIXELS, large, "large").from_dataset(dataset, rows).values
+        for _ in range(2)
+    )
+    torch.testing.assert_close(found, large(PIXELS.from_dataset(dataset, rows)))
     assert found.abs().max() > 65504
-    assert torch.equal(of(), found)
+    assert torch.equal(again, found)
 
 
 def photos(paths: Sequence[Path]) -> ImageTextDataset:
@@ -175,9 +169,7 @@ def test_names_and_states_of_other_kinds_are_looked_at_again(cache):
 
 
 def test_a_file_that_has_changed_is_looked_at_again(tmp_path):
-    paths, model = [tmp_path / f"{n}.png" for n in range(3)], Model()
-    for n, path in enumerate(paths):
-        write_picture(path, n)
+    paths, model = write_pictures(tmp_path, range(3)), Model()
     model.of(photos(paths), [0])
     write_picture(paths[1], 7, size=(20, 20))
     dataset = photos(paths)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from counterfoil.data import extract
 from counterfoil.data.extract import convert_features
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
@@ -176,28 +175,6 @@ def test_parts_of_a_table_are_one(tmp_path):
     items = table.features.take(torch.tensor([1, 2]))
     assert torch.equal(items.values[0], torch.from_numpy(first[1]))
     assert torch.equal(items.values[1, :2], torch.from_numpy(second[0]))
-
-
-def test_a_stopped_conversion_goes_on(tmp_path, monkeypatch):
-    tsv(tmp_path / "trainval.tsv", [(7, 3), (12, 5), (30, 2)])
-    convert_features(tmp_path / "trainval.tsv", tmp_path / "whole", shard=1)
-    write_rows, written = extract._write_rows, []
-
-    def stopped(work, rows, *rest):
-        if rows.start == 2 and 2 not in written:
-            written.append(2)
-            raise KeyboardInterrupt
-        written.append(rows.start)
-        write_rows(work, rows, *rest)
-
-    monkeypatch.setattr(extract, "_write_rows", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        convert_features(tmp_path / "trainval.tsv", tmp_path / "out", shard=1)
-    assert not (tmp_path / "out").exists()
-    convert_features(tmp_path / "trainval.tsv", tmp_path / "out", shard=1)
-    assert written == [0, 1, 2, 2]
-    for file in (tmp_path / "whole").iterdir():
-        assert file.read_bytes() == (tmp_path / "out" / file.name).read_bytes()
 
 
 def test_a_database_becomes_a_feature_folder(tmp_path):
