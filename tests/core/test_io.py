@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from counterfoil.core.io import (
     check_room,
     ensure_absent,
     ensure_writable_file,
+    holding,
     in_bytes,
     new_array,
     parse_json,
@@ -43,6 +45,7 @@ from counterfoil.core.io import (
     write_lock,
     write_text,
 )
+from processes import ended, forked
 
 
 def write(path: Path, text: str) -> None:
@@ -50,14 +53,20 @@ def write(path: Path, text: str) -> None:
         (folder / "text").write_text(text)
 
 
+def outcome(act: Callable[[], object]) -> int:
+    """The exit code of a process of its own, which is what the function returns."""
+    return ended(forked(act))
+
+
 def killed_within(path: Path) -> None:
     """A process that dies while it writes the folder."""
-    child = os.fork()
-    if child == 0:
+
+    def dies() -> None:
         with atomic_folder(path) as folder:
             (folder / "text").write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+    assert outcome(dies) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("name", ["lists", "run [1] of *"])
@@ -91,6 +100,8 @@ def test_the_folders_of_others_are_left_alone(tmp_path):
     with atomic_folder(path) as outer:
         write(path, "inner")
         assert outer.is_dir()
+        with pytest.raises(InUse), holding(outer):
+            pass
     assert all((tmp_path / name).is_dir() for name in others)
 
 
@@ -246,33 +257,31 @@ def test_other_files_are_no_arrays(tmp_path, content):
 # Locks, and what killed processes leave.
 
 
-def forked(act) -> int:
-    """What a child process did, as its exit code."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = int(act() or 0)
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_one_process_at_a_time_writes_and_others_hear_which(tmp_path):
     lock = tmp_path / "new" / "run" / ".lock"
 
     def refused() -> int:
         holder = f"process {os.getppid()} on {socket.gethostname()} since "
-        sentence = re.escape(f"runs/a is being written by {holder}")
+        sentence = re.escape(f"runs/a is being written by {holder}") + r"\d{4}-"
         with pytest.raises(InUse, match=sentence), write_lock(lock, "runs/a"):
             pass
         return 7
 
     with write_lock(lock, "runs/a"):
-        assert forked(refused) == 7
+        assert set(read_json(lock, "a lock")) == {"pid", "host", "boot", "since"}
+        assert outcome(refused) == 7
         with pytest.raises(InUse), write_lock(lock, "runs/a"):
             pass
     assert not list(tmp_path.iterdir()), "the lock's folders were left"
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    refused = pytest.raises(ValueError, match="is a link, which is not followed")
+    with refused, write_lock(tmp_path / ".lock", "x"):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_a_lock_ends_with_its_process_though_a_child_lives_on(tmp_path):
@@ -285,7 +294,7 @@ def test_a_lock_ends_with_its_process_though_a_child_lives_on(tmp_path):
                 os._exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    assert forked(killed) == -signal.SIGKILL
+    assert outcome(killed) == -signal.SIGKILL
     with write_lock(lock, "it"):
         pass
     os.write(writes, b"x")
@@ -336,7 +345,7 @@ def with_files_of(most: int, act) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         return act()
 
-    return forked(limited)
+    return outcome(limited)
 
 
 def test_a_full_disk_is_one_sentence(tmp_path):
@@ -394,19 +403,12 @@ def test_a_refusal_within_a_lock_keeps_its_own_sentence(tmp_path):
         return 7
 
     with write_lock(inner, "the inner"):
-        assert forked(refused) == 7
+        assert outcome(refused) == 7
 
 
 def test_sizes_in_words():
-    sizes = [0, 999, 1000, 10**6, 10**9, 10**12]
-    assert [in_bytes(n) for n in sizes] == [
-        "0 bytes",
-        "999 bytes",
-        "1.0 kB",
-        "1.0 MB",
-        "1.0 GB",
-        "1.0 TB",
-    ]
+    words = {0: "0 bytes", 999: "999 bytes", 1000: "1.0 kB", 10**6: "1.0 MB", 10**12: "1.0 TB"}
+    assert {size: in_bytes(size) for size in words} == words
 
 
 def test_a_full_disk_of_unknown_size_is_a_sentence(tmp_path, monkeypatch):

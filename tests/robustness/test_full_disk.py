@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import recipes_cases
 from counterfoil.cli import main
-from counterfoil.core.io import NoRoom, atomic_write, check_room, new_array, write_array
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="limits of files are those of Unix")
-
-
-@pytest.fixture
-def small_files():
-    """Files of 100 kB at most, as on a disk that is full then."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_an_array_that_does_not_fit_is_refused_before_it_is_written(tmp_path, small_files):
-    sentence = r"x.npy cannot be written: it takes 8.0 MB, and files have at most 100.0 kB here"
-    with pytest.raises(NoRoom, match=sentence):
-        new_array(tmp_path / "x.npy", (1000, 1000), np.float64)
-    with pytest.raises(NoRoom, match=sentence):
-        write_array(tmp_path / "x.npy", np.zeros((1000, 1000)))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_that_grows_too_large_is_a_sentence(tmp_path, small_files):
-    with (
-        pytest.raises(NoRoom, match="make room or name another place"),
-        atomic_write(tmp_path / "x") as temporary,
-    ):
-        temporary.write_bytes(bytes(200_000))
-    assert not list(tmp_path.iterdir())
-
-
-def test_more_than_the_disk_has_is_refused(tmp_path):
-    with pytest.raises(NoRoom, match=r"it takes 1000.0 TB, and .* free on its disk"):
-        check_room(tmp_path / "x", 10**15)
 
 
 @pytest.mark.parametrize(

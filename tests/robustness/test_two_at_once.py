@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 import recipes_cases
 from counterfoil.cli import main
-from counterfoil.core.io import InUse, atomic_folder, holding, write_lock
+from counterfoil.core.io import atomic_folder, write_lock
 
 RUN = (
     *("run", "aoq/vsepp-scenes", "--smoke", "--data", "scenes:images=60"),
@@ -33,37 +32,29 @@ def until_it_holds(lock: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def test_the_lock_of_a_run_is_held_until_its_end(tmp_path, capsys):
-    folder = tmp_path / "run"
-    with write_lock(folder / ".lock", folder):
-        assert main([*RUN, str(folder)]) == 2
-        (sentence,) = capsys.readouterr().err.splitlines()
+LOCKED = {  # commands and their locks
+    f"{' '.join(RUN)} x": "x/.lock",
+    "sweep vsepp-scenes --over online.rate=1e-3 --data scenes:images=60 --output x": "x/.lock",
+    "features scenes:images=12 x --model clip": ".x.lock",
+    "mine vectors --data scenes:images=60 --output x": ".x.lock",
+}
+
+
+@pytest.mark.parametrize("command", LOCKED)
+def test_of_two_commands_the_second_hears_who_holds_the_folder(
+    command, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    if command.startswith("features"):
+        recipes_cases.clip_like(tmp_path / "clip")
+    if command.startswith("mine"):
+        (tmp_path / "x.partial").mkdir()
+    with write_lock(tmp_path / LOCKED[command], "x"):
+        assert main(command.split()) == 2
+        sentence = capsys.readouterr().err.splitlines()[-1]
         assert f"is being written by process {os.getpid()} on" in sentence
-        assert [path.name for path in folder.iterdir()] == [".lock"]
-    assert not folder.exists()
-
-
-def test_of_two_extractions_the_second_hears_who_holds_the_folder(tmp_path, capsys):
-    out, model = tmp_path / "features", recipes_cases.clip_like(tmp_path / "clip")
-    with write_lock(tmp_path / ".features.lock", out):
-        words = ("features", "scenes:images=12", str(out), "--model", str(model))
-        assert main([*words]) == 2
-    assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_the_lock_of_a_sweep(tmp_path, capsys):
-    words = (
-        "sweep",
-        "vsepp-scenes",
-        "--over",
-        "online.rate=1e-3,1e-4",
-        "--data",
-        "scenes:images=60",
-    )
-    with write_lock(tmp_path / "x" / ".lock", tmp_path / "x"):
-        assert main([*words, "--output", str(tmp_path / "x")]) == 2
-    assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
+        assert not [path for path in (tmp_path / "x").glob("*") if path.name != ".lock"]
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_finished_run_needs_no_lock(tmp_path, capsys):
@@ -75,14 +66,6 @@ def test_a_finished_run_needs_no_lock(tmp_path, capsys):
         assert main([*map(str, words)]) == 0
     assert "online: kept" in capsys.readouterr().err
     assert sorted(folder.rglob("*")) == files
-
-
-def test_of_two_minings_the_second_hears_who_holds_the_folder(tmp_path, capsys):
-    lists = tmp_path / "lists"
-    (tmp_path / "lists.partial").mkdir()
-    with write_lock(tmp_path / ".lists.lock", lists):
-        assert main(["mine", "vectors", "--data", "scenes:images=60", "--output", str(lists)]) == 2
-    assert f"is being written by process {os.getpid()} on" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -135,36 +118,3 @@ def test_a_temporary_folder_of_a_dead_process_of_another_container_is_removed(tm
         (temporary / "a").write_text("2")
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
     assert (path / "a").read_text() == "2"
-
-
-def test_a_temporary_folder_in_use_is_left(tmp_path):
-    with atomic_folder(tmp_path / "out") as first:
-        with atomic_folder(tmp_path / "out") as second:
-            (second / "a").write_text("2")
-        assert first.is_dir()
-        with pytest.raises(InUse), holding(first):
-            pass
-
-
-def test_the_holder_is_named(tmp_path):
-    with write_lock(tmp_path / "new" / ".lock", "new"):
-        known = json.loads((tmp_path / "new" / ".lock").read_text())
-        assert known["pid"] == os.getpid()
-        assert set(known) == {"pid", "host", "boot", "since"}
-        with (
-            pytest.raises(InUse, match=r"new is being written by process \d+ on .* since \d{4}-"),
-            write_lock(tmp_path / "new" / ".lock", "new"),
-        ):
-            pass
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_lock_that_is_a_link_is_refused(tmp_path):
-    (tmp_path / "precious").write_text("mine")
-    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
-    with (
-        pytest.raises(ValueError, match="is a link, which is not followed"),
-        write_lock(tmp_path / ".lock", "x"),
-    ):
-        pass
-    assert (tmp_path / "precious").read_text() == "mine"
