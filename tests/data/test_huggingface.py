@@ -108,3 +108,11 @@ def test_what_cannot_be_read(tmp_path, monkeypatch):
 def test_name_on_the_hub_without_network():
     with pytest.raises(ValueError, match="'someone/nothing' cannot be read"):
         read_huggingface("someone/nothing")
+
+
+def test_a_parquet_file_without_images_gets_a_sentence(tmp_path):
+    datasets.Dataset.from_list([{"url": "http://x", "text": "y"}]).to_parquet(
+        tmp_path / "x.parquet"
+    )
+    with pytest.raises(ValueError, match="has the columns 'url', 'text', but no 'image'"):
+        read_huggingface(str(tmp_path / "x.parquet"))

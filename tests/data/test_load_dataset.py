@@ -50,24 +50,10 @@ def test_precomp_folder_with_pictures(tmp_path):
         load_dataset(tmp_path / "p", images=tmp_path / "none")
 
 
-def test_folder_of_captions_list_and_embeddings(tmp_path):
-    write_picture(tmp_path / "f" / "a.jpg")
-    (tmp_path / "f" / "captions.csv").write_text("image,caption\na.jpg,x\n")
-    for source in (tmp_path / "f", tmp_path / "f" / "captions.csv"):
-        assert captions_by_image(load_dataset(source)) == {"a.jpg": ["x"]}
-    (tmp_path / "e").mkdir()
+def test_embeddings(tmp_path):
     for name in ("images", "texts"):
-        np.save(tmp_path / "e" / f"{name}.npy", random_array(2, 4))
-    assert load_dataset(tmp_path / "e").text_features is not None
-
-
-def test_hugging_face_folder(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    rows = {"image": [np.zeros((2, 2, 3), np.uint8)], "caption": ["x"]}
-    features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
-    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "d")
-    assert load_dataset(tmp_path / "d").texts == ["x"]
+        np.save(tmp_path / f"{name}.npy", random_array(2, 4))
+    assert load_dataset(tmp_path).text_features is not None
 
 
 @pytest.fixture

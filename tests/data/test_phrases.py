@@ -190,31 +190,18 @@ def test_files_of_another_form(graphs: Any, words: str, tmp_path: Path) -> None:
         stored(tmp_path, graphs).phrases([TEXT], ["7#0"])
 
 
-class Token:
-    def __init__(self, text: str, idx: int, pos: str) -> None:
-        self.text, self.idx, self.pos_ = text, idx, pos
-
-
 class Document(list):
     text: str
 
 
-class Model:
-    """Gives the words of any caption these parts of speech."""
-
-    def __init__(self, kinds: str) -> None:
-        self.kinds = kinds.split()
-
-    def pipe(self, texts: list[str]) -> list[Document]:
-        return [self.read(text) for text in texts]
-
-    def read(self, text: str) -> Document:
-        at, tokens = 0, Document()
-        tokens.text = text
-        for word, kind in zip(text.split(), self.kinds, strict=True):
-            tokens.append(Token(word, text.index(word, at), kind))
-            at = tokens[-1].idx + len(word)
-        return tokens
+def tagged(text: str, kinds: str) -> Document:
+    """A caption as spaCy returns it, with these parts of speech."""
+    at, document = 0, Document()
+    document.text = text
+    for word, kind in zip(text.split(), kinds.split(), strict=True):
+        at = text.index(word, at)
+        document.append(SimpleNamespace(text=word, idx=at, pos_=kind))
+    return document
 
 
 @pytest.mark.parametrize(
@@ -233,7 +220,8 @@ class Model:
     ],
 )
 def test_spacy(text: str, kinds: str, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    spacy = SimpleNamespace(load=lambda name, **options: Model(kinds))
+    model = SimpleNamespace(pipe=lambda texts: [tagged(text, kinds) for text in texts])
+    spacy = SimpleNamespace(load=lambda name, **options: model)
     monkeypatch.setitem(sys.modules, "spacy", spacy)
     assert told(SpacyPhraseParser(), text) == wanted
 

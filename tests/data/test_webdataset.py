@@ -1,19 +1,26 @@
-"""Shards of WebDataset, and parquet files."""
+"""Shards of WebDataset: what is written is read again as it was."""
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
+from dataclasses import replace
 
 import pytest
 import torch
 
 from corpus_cases import captions_by_image, splits_by_image, write_picture
+from counterfoil.cli import main
 from counterfoil.data.checks import check_dataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
+from counterfoil.data.readers.webdataset import (
+    is_webdataset,
+    read_webdataset,
+    write_webdataset,
+)
 
 
 def write_shard(path, members, *, mode="w"):
@@ -108,34 +115,40 @@ def test_a_broken_picture_is_named_by_shard_and_member(tmp_path):
     assert "0.jpg" in str(check_dataset(load_dataset(shard)))
 
 
-def test_parquet_files(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    for split in ("train", "validation"):
-        rows = []
-        for row in range(2):
-            write_picture(tmp_path / "p.png", row)
-            content = (tmp_path / "p.png").read_bytes()
-            rows.append({"image": {"bytes": content, "path": None}, "text": f"{split} {row}"})
-        table = datasets.Dataset.from_list(rows)
-        (tmp_path / "d").mkdir(exist_ok=True)
-        table.to_parquet(tmp_path / "d" / f"{split}-00000-of-00001.parquet")
-    dataset = load_dataset(tmp_path / "d")
-    assert splits_by_image(dataset) == {
-        "train/0": "train", "train/1": "train", "dev/0": "dev", "dev/1": "dev",
-    }  # fmt: skip
-    assert sorted(dataset.texts) == ["train 0", "train 1", "validation 0", "validation 1"]
-    write_picture(tmp_path / "p.png", 1)
-    assert (
-        dataset.pictures.open(1).tobytes() == PictureFiles([tmp_path / "p.png"]).open(0).tobytes()
-    )
-    alone = load_dataset(tmp_path / "d" / "train-00000-of-00001.parquet")
-    assert len(alone) == 2
+def test_scenes_come_back(tmp_path):
+    dataset = load_dataset("scenes:images=60")
+    assert write_webdataset(dataset, tmp_path / "shards", size=15) == 5
+    again = load_dataset(tmp_path / "shards")
+    assert captions_by_image(again) == captions_by_image(dataset)
+    assert splits_by_image(again) == splits_by_image(dataset)
+    for row, name in enumerate(again.image_ids):
+        drawn = dataset.pictures.open(dataset.image_ids.index(name))
+        assert again.pictures.open(row).tobytes() == drawn.tobytes()
+    write_webdataset(dataset, tmp_path / "twice", size=15)
+    for file in (tmp_path / "shards").iterdir():
+        assert file.read_bytes() == (tmp_path / "twice" / file.name).read_bytes()
 
 
-def test_a_parquet_file_without_images_gets_a_sentence(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_list([{"url": "http://x", "text": "y"}]).to_parquet(
-        tmp_path / "x.parquet"
-    )
-    with pytest.raises(ValueError, match="has the columns 'url', 'text', but no 'image'"):
-        load_dataset(tmp_path / "x.parquet")
+def test_files_are_copied_as_they_are(tmp_path, capsys):
+    photos = tmp_path / "photos"
+    for name in ("a.b.jpg", "c.png"):
+        write_picture(photos / "train" / name, 3)
+        (photos / "train" / name).with_suffix(".txt").write_text("a red\u2028dog")
+    words = ["data", "convert", str(photos), "--output", str(tmp_path / "shards")]
+    assert main(words) == 0
+    assert "2 pictures in 1 shard" in capsys.readouterr().out
+    first, again = load_dataset(str(photos)), load_dataset(str(tmp_path / "shards"))
+    assert list(again.image_ids) == list(first.image_ids)
+    assert list(again.texts) == ["a red dog"] * 2
+    content = (tmp_path / "shards" / "train-00000.tar").read_bytes()
+    assert (photos / "train" / "a.b.jpg").read_bytes() in content
+    assert main(words) == 2
+    assert "shards exists" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "shards")
+    outside = replace(first, splits=["train", "../../outside"])
+    with pytest.raises(ValueError, match=r"split '../../outside', .* without slashes"):
+        write_webdataset(outside, tmp_path / "a" / "b" / "shards")
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(ValueError, match="has no pictures to write"):
+        write_webdataset(replace(first, pictures=None), tmp_path / "shards")
+    assert not (tmp_path / "shards").exists()
