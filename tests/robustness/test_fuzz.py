@@ -20,7 +20,7 @@ import shutil
 import signal
 import tarfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial
@@ -39,7 +39,7 @@ from counterfoil.analysis.true_rate import _read_sheet
 from counterfoil.core.io import write_array, write_json
 from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.features import FEATURES, FeaturesManifest, open_features
+from counterfoil.data.features import FEATURES, FeaturesManifest
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.precomp import open_feature_table
@@ -169,15 +169,14 @@ def index(folder: Path) -> Any:
     return [(hit.id, hit.score, hit.captions, hit.image_id) for hit in hits]
 
 
-def features(folder: Path) -> Any:
-    table = open_feature_table(folder / "features")
-    taken = table.features.take(torch.arange(len(table.features)))
-    return list(table.ids or ()), taken.values, taken.mask, taken.boxes
+def read_table(name: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        gc.collect()  # closes LMDB environments, whose inodes are given to the next copy
+        opened = open_feature_table(folder / name)
+        taken = opened.features.take(torch.arange(len(opened.features)))
+        return list(opened.ids or ()), taken.values, taken.mask, taken.boxes
 
-
-def negatives(folder: Path) -> Any:
-    lists = NegativeStore.open(folder / "negatives", fingerprint=train_fingerprint()).lists
-    return lists
+    return read
 
 
 def taught(folder: Path) -> Any:
@@ -208,11 +207,12 @@ def karpathy(folder: Path) -> None:
 
 
 def pictures(folder: Path, count: int = 4) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [f"{n}.png" for n in range(count)]
-    for n, name in enumerate(names):
-        corpus_cases.write_picture(folder / name, seed=n)
-    return names
+    return [path.name for path in corpus_cases.write_pictures(folder, range(count))]
+
+
+def write_lines(path: Path, rows: Iterable[object]) -> None:
+    """JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def table(ending: str, folder: Path) -> None:
@@ -228,7 +228,7 @@ def jsonl(folder: Path) -> None:
         {"image": name, "captions": ["a dog", f"a cat on {name}"], "id": name, "split": "train"}
         for name in pictures(folder)
     ]
-    (folder / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(folder / "captions.jsonl", rows)
 
 
 def beside(folder: Path) -> None:
@@ -238,15 +238,11 @@ def beside(folder: Path) -> None:
 
 def precomp(folder: Path) -> None:
     for split in ("train", "dev", "test"):
-        values = corpus_cases.random_array(4, 3, 5)
-        np.save(folder / f"{split}_ims.npy", values)
+        texts, ids = [f"a dog {n} of {split}" for n in range(8)], [f"{split}{n}" for n in range(4)]
+        corpus_cases.write_split(folder, split, corpus_cases.random_array(4, 3, 5), texts, ids)
         np.save(folder / f"{split}_boxes.npy", np.abs(corpus_cases.random_array(4, 3, 4)))
         np.save(folder / f"{split}_lengths.npy", np.array([1, 2, 3, 3]))
-        texts = [f"a dog {n} of {split}" for n in range(8)]
-        (folder / f"{split}_caps.txt").write_text("\n".join(texts) + "\n")
-        (folder / f"{split}_ids.txt").write_text("".join(f"{split}{n}\n" for n in range(4)))
-    owners = "".join(f"{n // 2}\n" for n in range(8))
-    (folder / "test_owner.txt").write_text(owners)
+    (folder / "test_owner.txt").write_text("".join(f"{n // 2}\n" for n in range(8)))
 
 
 def embeddings(folder: Path) -> None:
@@ -316,7 +312,7 @@ def corrections(folder: Path) -> None:
         {"do": "true", "caption": "1.png#0", "was": "a dog", "image": "2.png", "weight": 0.5},
         {"do": "keep", "caption": "2.png#0", "was": "a dog"},
     ]
-    (folder / "corrections.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(folder / "corrections.jsonl", rows)
 
 
 def votes(folder: Path) -> None:
@@ -325,17 +321,9 @@ def votes(folder: Path) -> None:
     )
 
 
-def read_votes(folder: Path) -> Any:
-    return read_crowd_votes(folder / "votes.txt", corpus_cases.small_corpus())
-
-
 def aoq(folder: Path) -> None:
     write_array(folder / "i2t_x.npy", (np.arange(4)[:, None] * 5 + 5 + np.arange(3)) % 20)
     write_array(folder / "t2i_x.npy", (np.arange(20)[:, None] // 5 + 1 + np.arange(2)) % 4)
-
-
-def read_aoq(folder: Path) -> Any:
-    return open_lists(folder, corpus_cases.small_corpus((5, 5, 5, 5)))
 
 
 FOILS = (
@@ -401,7 +389,7 @@ def metrics(folder: Path) -> None:
         if step % 4 == 0:
             dev = {"dev_rsum": 100.0 + step, "dev_i2t_r1": 1.0, "dev_t2i_r1": 2.0}
             lines.append({"step": step, "epoch": step / 4, **dev})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(folder / "metrics.jsonl", lines)
 
 
 def read_log(folder: Path) -> Any:
@@ -452,10 +440,6 @@ def vocabulary(folder: Path) -> None:
     write_json(folder / "vocab.json", plain_words)
 
 
-def read_words(folder: Path) -> Any:
-    return read_vocabulary(folder / "vocab.json").words
-
-
 def glove(folder: Path) -> None:
     (folder / "glove.txt").write_text("".join(f"{w} 0.5 {n} 1\n" for n, w in enumerate("abcdef")))
 
@@ -493,9 +477,8 @@ def lists(folder: Path) -> None:
     store.save(folder / "lists")
 
 
-def read_lists(folder: Path) -> Any:
-    opened = NegativeStore.open(folder / "lists", fingerprint=train_fingerprint()).lists
-    return opened.texts, opened.images, opened.text_scores, opened.image_scores
+def lists_of(name: str) -> Callable[[Path], Any]:
+    return lambda folder: NegativeStore.open(folder / name, fingerprint=train_fingerprint()).lists
 
 
 def feature_folder(folder: Path) -> None:
@@ -503,16 +486,6 @@ def feature_folder(folder: Path) -> None:
     np.save(folder / "features.npy", values)
     manifest = FeaturesManifest(ids=list("abcdef"), kind="float32", model="", settings={})
     FEATURES.write_manifest(folder, manifest)
-
-
-def read_folder(folder: Path) -> Any:
-    table = open_features(folder)
-    return table.ids, table.features.take(torch.arange(6)).values
-
-
-def read_authors(folder: Path) -> Any:
-    found = read_checkpoint(folder / "model.pth.tar")
-    return sorted(found.state)
 
 
 def accuracies(folder: Path) -> None:
@@ -554,16 +527,6 @@ def uniter_images(folder: Path) -> None:
     uniter_files.image_database(folder, "feat_th0.2_max100_min10", compressed=True)
 
 
-def read_table(name: str) -> Callable[[Path], Any]:
-    def read(folder: Path) -> Any:
-        gc.collect()  # closes LMDB environments, whose inodes are given to the next copy
-        opened = open_feature_table(folder / name)
-        taken = opened.features.take(torch.arange(len(opened.features)))
-        return list(opened.ids or ()), taken.values, taken.boxes
-
-    return read
-
-
 def detector(folder: Path) -> None:
     import uniter_files
 
@@ -576,8 +539,8 @@ CASES = {
     "uniter": Case(saved("uniter"), model("uniter"), sealed=True),
     "index": Case(saved("index"), index),
     "data of 0.1": Case(saved("data"), data("data"), only=(".jsonl",)),
-    "features": Case(saved("features"), features),
-    "negatives": Case(saved("negatives"), negatives),
+    "features": Case(saved("features"), read_table("features")),
+    "negatives": Case(saved("negatives"), lists_of("negatives")),
     "taught": Case(saved("taught"), taught, sealed=True),
     "written": Case(saved("written"), written, sealed=True),
     "karpathy": Case(karpathy, data(), rounds=3),
@@ -592,23 +555,33 @@ CASES = {
     "parquet": Case(parquet, data(), rounds=2),
     "hugging face": Case(arrow, data()),
     "corrections": Case(corrections, data(), rounds=3, only=("corrections.jsonl",)),
-    "votes": Case(votes, read_votes, rounds=2),
-    "aoq": Case(aoq, read_aoq, rounds=2),
+    "votes": Case(
+        votes,
+        lambda folder: read_crowd_votes(folder / "votes.txt", corpus_cases.small_corpus()),
+        rounds=2,
+    ),
+    "aoq": Case(
+        aoq, lambda folder: open_lists(folder, corpus_cases.small_corpus((5, 5, 5, 5))), rounds=2
+    ),
     "foils": Case(foils, read_foils, only=(".json", ".jsonl", ".csv", ".tsv")),
     "ground truth": Case(ground_truth, read_ground_truth, rounds=2),
     "phrases": Case(phrases, read_phrases, rounds=3),
     "calibration": Case(calibration, there(Calibration.read), rounds=2, sealed=True),
     "exchanges": Case(exchanges, there(WordExchanges.read), rounds=2, sealed=True),
-    "lists": Case(lists, read_lists, rounds=2, only=(".npy",), sealed=True),
-    "feature folder": Case(feature_folder, read_folder, rounds=2, only=(".npy",), sealed=True),
+    "lists": Case(lists, lists_of("lists"), rounds=2, only=(".npy",), sealed=True),
+    "feature folder": Case(feature_folder, read_table("."), rounds=2, only=(".npy",), sealed=True),
     "metrics": Case(metrics, read_log, rounds=3),
     "evaluation": Case(evaluation, read_evaluation, rounds=3),
     "stage": Case(stage, stage_records),
     "explanations": Case(explanations, read_explanations, rounds=2),
     "sheet": Case(sheet, lambda folder: _read_sheet(folder / "sheet.csv"), rounds=2),
-    "vocabulary": Case(vocabulary, read_words, rounds=2),
+    "vocabulary": Case(
+        vocabulary, lambda folder: read_vocabulary(folder / "vocab.json").words, rounds=2
+    ),
     "word vectors": Case(glove, read_glove, rounds=2),
-    "checkpoint": Case(checkpoint, read_authors, rounds=3),
+    "checkpoint": Case(
+        checkpoint, lambda folder: sorted(read_checkpoint(folder / "model.pth.tar").state), rounds=3
+    ),
     "accuracies": Case(accuracies, lambda folder: foil_accuracies([folder / "foils.json"])),
     "caption space": Case(space, read_space),
     "txt_db": Case(uniter_texts, data(), rounds=2),
