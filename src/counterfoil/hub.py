@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -35,6 +34,7 @@ from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.evaluation.results import headline, result_table, results
 from counterfoil.model import (
+    HUB_NAME,
     Model,
     SavedModelCard,
     load_model,
@@ -209,11 +209,7 @@ def _evaluation(content: Any, path: Path) -> Evaluation:
 
 
 _DIRECTIONS = {"i2t": "image to text", "t2i": "text to image"}
-_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-_COLUMNS = (
-    "| data | split | i2t R@1 | R@5 | R@10 | t2i R@1 | R@5 | R@10 | rsum |",
-    "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-)
+_COLUMNS = ("data", "split", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "rsum")
 _PROVENANCE = {
     "recipe": "recipe",
     "stage": "stage",
@@ -300,17 +296,16 @@ def _usage(processor: Processor, name: str) -> str:
 
 
 def _results(card: SavedModelCard, measured: Sequence[Evaluation]) -> str:
-    lines = []
+    parts = []
     for evaluation in measured:
         cells = [f"{evaluation[side][f'r{k}']:.1f}" for side in _DIRECTIONS for k in (1, 5, 10)]
         setting = evaluation["setting"]
         row = [setting["dataset"], setting["split"], *cells, f"{evaluation['rsum']:.1f}"]
-        lines += [*_COLUMNS, f"| {' | '.join(row)} |", ""]
-        lines += [f"Protocol: {evaluation['protocol']}.", ""]
+        parts += [_table(_COLUMNS, [row], right=7), f"Protocol: {evaluation['protocol']}."]
     if card.metrics:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(card.metrics.items()))
-        lines += [f"On dev, when the best epoch was chosen: {figures}.", ""]
-    return "\n".join(["## Results", "", *(lines or ["None were measured.", ""])])
+        parts.append(f"On dev, when the best epoch was chosen: {figures}.")
+    return "\n\n".join(["## Results", *(parts or ["None were measured."])]) + "\n"
 
 
 def _origin(card: SavedModelCard, base: str | None) -> str:
@@ -410,7 +405,7 @@ def _base_model(card: SavedModelCard) -> str | None:
         name = hub_name(str(name))
     elif spec.make is not DualEncoder:
         return None
-    return name if name and _HUB.fullmatch(name) else None
+    return name if name and HUB_NAME.fullmatch(name) else None
 
 
 def _without_configs(value: Any) -> Any:
@@ -604,11 +599,11 @@ def _negatives_card(
         "precision": manifest.precision,
         "counterfoil": manifest.version,
     }
-    rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value)
+    rows = [(key, value) for key, value in facts.items() if value]
     return (
         f"---\ntags: {json.dumps(['hard-negatives', 'image-text-retrieval', 'counterfoil'])}\n"
         f"configs: {json.dumps(configs)}\n---\n\n# {name.rpartition('/')[2]}\n\n"
-        f"Hard negatives of {dataset.name}, as ids and scores.\n\n| | |\n|---|---|\n{rows}\n\n"
+        f"Hard negatives of {dataset.name}, as ids and scores.\n\n{_table(('', ''), rows)}\n\n"
         "```python\nfrom counterfoil import load_dataset\n"
         "from counterfoil.hub import load_negatives\n\n"
         f"data = load_dataset('path/to/{dataset.name}').split({manifest.split!r})"

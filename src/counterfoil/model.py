@@ -159,7 +159,7 @@ def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Mod
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
     try:
         with _BoundedBuild(weights, folder / CARD):
-            model = _with_own_files(card.model, folder).build()
+            model: RetrievalModel = _with_own_files(card.model, folder).build()
     except ValueError:
         raise
     except Exception as error:  # constructors raise anything at wrong arguments
@@ -224,29 +224,25 @@ def _check_calls(spec: Config[Any], path: Path) -> None:
         raise ValueError(f"{path} calls {name}, which is no part of a model; the file is refused")
 
 
-def _with_own_files(call: Config[Any], folder: Path) -> Config[Any]:
-    """The call whose parts read their files in the model folder, wherever they came from."""
-    inner: dict[str, Any] = {
-        name: _parts_with_own_files(value, folder)
-        for name, value in call.arguments.items()
-        if isinstance(value, Config | Mapping | tuple | list)
-    }
-    if own := getattr(call.make, OWN_FILES, None):
-        if not (folder / own).is_dir():
-            raise ValueError(f"{folder / own} is missing; the model of {folder / CARD} reads it")
-        inner["name"] = str(folder / own)
-    return call.replace(**inner) if inner else call
+def _with_own_files(value: Any, folder: Path) -> Any:
+    """A call whose parts read their files in the model folder, wherever they came from.
 
-
-def _parts_with_own_files(value: Any, folder: Path) -> Any:
-    """The same of all calls in an argument, also in lists and mappings."""
+    Calls inside the arguments, also in lists and mappings, are replaced too.
+    """
     match value:
         case Config():
-            return _with_own_files(value, folder)
+            inner = {name: _with_own_files(item, folder) for name, item in value.arguments.items()}
+            if own := getattr(value.make, OWN_FILES, None):
+                if not (folder / own).is_dir():
+                    raise ValueError(
+                        f"{folder / own} is missing; the model of {folder / CARD} reads it"
+                    )
+                inner["name"] = str(folder / own)
+            return Config(value.make, inner)
         case Mapping():
-            return {key: _parts_with_own_files(inner, folder) for key, inner in value.items()}
+            return {key: _with_own_files(item, folder) for key, item in value.items()}
         case tuple() | list():
-            return type(value)(_parts_with_own_files(inner, folder) for inner in value)
+            return type(value)(_with_own_files(item, folder) for item in value)
     return value
 
 
@@ -322,7 +318,7 @@ def _inner_calls(value: Any) -> Iterator[Config[Any]]:
 
 
 _FILES = (CARD, "*.safetensors", "*.json", "pieces/*", f"{ENCODER}/*", "README.md")
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _SETTINGS = ["*.json", "*.jinja", "*.txt"]  # what says which kind of model a name is
 
 
@@ -338,7 +334,7 @@ def download_model(name: str, *, revision: str | None = None) -> Path | None:
         LocalEntryNotFoundError,
     )
 
-    if not _HUB_NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name):
         return None
     if isinstance(try_to_load_from_cache(name, "config.json"), str):  # another library's model
         return None
@@ -1111,7 +1107,7 @@ def sentence_transformers_kind(name: str) -> type[SentenceTransformersModel] | N
 
     if Path(name).is_dir():
         return library_kind(Path(name))
-    if not _HUB_NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name):
         return None
     cached = try_to_load_from_cache(name, MODULES)
     known = isinstance(try_to_load_from_cache(name, "config.json"), str)  # another library's

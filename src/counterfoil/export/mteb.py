@@ -7,7 +7,6 @@ text. mteb itself is imported for the description of the model alone, when it is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from counterfoil.core.optional import optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.model import Model
+from counterfoil.model import HUB_NAME, Model
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.scoring.reducers import TopK
@@ -29,8 +28,6 @@ from counterfoil.scoring.stream import stream_scores
 Array: TypeAlias = NDArray[np.float32] | Tensor
 BatchedInput: TypeAlias = Mapping[str, Sequence[Any]]  # "text", "image", ... of the rows of a batch
 Row: TypeAlias = Mapping[str, Any]
-
-_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
 def as_mteb(model: Model) -> MTEBEncoder | MTEBSearch:
@@ -94,7 +91,7 @@ class _Described:
         size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         tokenizer = model.processor.tokenizer if model.processor else None
         path = Path(model.name).resolve()
-        name = model.name if not path.exists() and _HUB.fullmatch(model.name) else path.name
+        name = model.name if not path.exists() and HUB_NAME.fullmatch(model.name) else path.name
         hub = "/" in name
         return meta(
             loader=None,

@@ -8,7 +8,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
@@ -93,37 +93,50 @@ def mined_negatives(
 
     lists = store.lists
     texts, images = positive_rows(dataset)
-
-    def groups(direction: Direction) -> Iterator[ExportGroup]:
-        query, answer, positives = image, text, texts
-        rows, scores = lists.texts, lists.text_scores
-        if direction == TO_IMAGE:
-            query, answer, positives = text, image, images
-            rows, scores = lists.images, lists.image_scores
-        for row, own_positives in enumerate(positives):
-            if not own_positives:
-                continue
-            negatives = [other for other in rows[row].tolist() if other >= 0][:most]
-            own_scores = () if scores is None else scores[row, : len(negatives)].tolist()
-            yield ExportGroup(
-                query(row),
-                tuple(map(answer, own_positives)),
-                tuple(map(answer, negatives)),
-                tuple(own_scores),
-            )
-
     models = " and ".join(source.matcher for source in store.manifest.sources)
     return ExportedNegatives(
         f"Hard negatives of {dataset.name} ({store.manifest.split}), mined by counterfoil "
         f"{store.manifest.version} with {models or 'an unknown model'}.",
         dataset,
-        {direction: list(groups(direction)) for direction in (TO_TEXT, TO_IMAGE)},
+        {
+            TO_TEXT: ranked_groups(image, text, texts, lists.texts, lists.text_scores, most),
+            TO_IMAGE: ranked_groups(text, image, images, lists.images, lists.image_scores, most),
+        },
         lambda direction: (
             map(text, range(len(dataset.texts)))
             if direction == TO_TEXT
             else map(image, range(len(dataset)))
         ),
     )
+
+
+def ranked_groups(
+    query: Callable[[int], ExportItem],
+    answer: Callable[[int], ExportItem],
+    positives: Sequence[Sequence[int]],
+    rows: Tensor,
+    scores: Tensor | None,
+    most: int | None = None,
+) -> list[ExportGroup]:
+    """The queries that have an answer, each with the first `most` of its list.
+
+    Args:
+        query: a query by its row.
+        answer: an answer by its row.
+        positives: rows of the true answers of each of the Q queries.
+        rows: (Q, K) rows of other answers, hardest first; -1 at the end of shorter lists.
+        scores: (Q, K); None if they are unknown.
+        most: length of a list; None for all.
+    """
+    groups = []
+    for row, true in enumerate(positives):
+        if not true:
+            continue
+        listed = [other for other in rows[row].tolist() if other >= 0][:most]
+        known = () if scores is None else tuple(scores[row, : len(listed)].tolist())
+        right, wrong = tuple(map(answer, true)), tuple(map(answer, listed))
+        groups.append(ExportGroup(query(row), right, wrong, known))
+    return groups
 
 
 def positive_rows(dataset: ImageTextDataset) -> tuple[list[list[int]], list[list[int]]]:
@@ -205,12 +218,8 @@ def write_sentence_transformers(negatives: ExportedNegatives, folder: Path) -> l
     return lines
 
 
-def write_flag_embedding(negatives: ExportedNegatives, folder: Path) -> list[str]:
-    """``DIRECTION.jsonl`` with query, pos, neg and, if known, neg_scores."""
-    return _write_queries(negatives, folder, _flag_embedding_rows)
-
-
-def _flag_embedding_rows(group: ExportGroup, direction: Direction) -> Rows:
+def flag_embedding_rows(group: ExportGroup, direction: Direction) -> Rows:
+    """FlagEmbedding: query, pos, neg and, if known, neg_scores."""
     yield {
         "query": group.query.value,
         "pos": _values(group.positives),
@@ -224,7 +233,7 @@ def write_tevatron(negatives: ExportedNegatives, folder: Path) -> list[str]:
 
     Its older format, with passages inside the queries, has no place for an image.
     """
-    lines = _write_queries(negatives, folder, _tevatron_rows)
+    lines = _write_queries(tevatron_rows, negatives, folder)
     for direction in negatives.groups:
         name = f"{direction}-corpus.jsonl"
         documents = _tevatron_documents(negatives.documents(direction), direction)
@@ -232,7 +241,8 @@ def write_tevatron(negatives: ExportedNegatives, folder: Path) -> list[str]:
     return lines
 
 
-def _tevatron_rows(group: ExportGroup, direction: Direction) -> Rows:
+def tevatron_rows(group: ExportGroup, direction: Direction) -> Rows:
+    """Tevatron: a query with the ids of its documents."""
     yield {
         "query_id": group.query.id,
         "query_text": None if direction == TO_TEXT else group.query.value,
@@ -251,41 +261,29 @@ def _tevatron_documents(items: Iterable[ExportItem], direction: Direction) -> Ro
         }
 
 
-def write_ms_swift(negatives: ExportedNegatives, folder: Path) -> list[str]:
-    """``DIRECTION.jsonl`` for ``swift sft --task_type embedding``: lists of messages with images.
-
-    Lists of images that would be empty are left out.
-    """
-    return _write_queries(negatives, folder, _ms_swift_rows)
-
-
-def _ms_swift_rows(group: ExportGroup, direction: Direction) -> Rows:
-    def side(items: Sequence[ExportItem], pictures: bool) -> tuple[list[Any], list[Any]]:
+def ms_swift_rows(group: ExportGroup, direction: Direction) -> Rows:
+    """``swift sft --task_type embedding``: lists of messages, and of images where there are any."""
+    sides = (
+        ("", [group.query], direction == TO_TEXT),
+        ("positive_", group.positives, direction == TO_IMAGE),
+        ("negative_", group.negatives, direction == TO_IMAGE),
+    )
+    record: dict[str, list[Any]] = {}
+    for name, items, pictures in sides:
         contents = ["<image>" if pictures else item.value for item in items]
-        messages = [[{"role": "user", "content": content}] for content in contents]
-        return messages, [[item.value] for item in items] if pictures else []
-
-    (query,), images = side([group.query], direction == TO_TEXT)
-    record: dict[str, object] = {"messages": query}
-    if images:
-        record["images"] = images[0]
-    for name, items in (("positive", group.positives), ("negative", group.negatives)):
-        messages, images = side(items, direction == TO_IMAGE)
-        record[f"{name}_messages"] = messages
-        if images:
-            record[f"{name}_images"] = images
-    yield record
+        record[f"{name}messages"] = [[{"role": "user", "content": text}] for text in contents]
+        if pictures and items:
+            record[f"{name}images"] = [[item.value] for item in items]
+    # a query is one list of messages, not a list of such lists
+    yield {**record, **{key: record[key][0] for key in ("messages", "images") if key in record}}
 
 
-def write_vlm2vec(negatives: ExportedNegatives, folder: Path) -> list[str]:
-    """``DIRECTION.jsonl`` with the columns of MMEB-train, a row for each positive.
+def vlm2vec_rows(group: ExportGroup, direction: Direction) -> Rows:
+    """The columns of MMEB-train: a row for each positive, with one negative, the hardest.
 
-    A row has one negative, the hardest. VLM2Vec's own collators read queries and positives alone.
+    VLM2Vec's own collators read queries and positives alone.
     """
-    return _write_queries(negatives, folder, _vlm2vec_rows)
 
-
-def _vlm2vec_rows(group: ExportGroup, direction: Direction) -> Rows:
     def side(name: str, item: ExportItem | None, picture: bool) -> dict[str, str]:
         query = "" if name == "qry" else "_text"
         value = item.value if item else ""
@@ -422,35 +420,21 @@ def write_runs(
     return lines
 
 
-FORMATS: dict[str, Callable[[ExportedNegatives, Path], list[str]]] = {
-    "sentence-transformers": write_sentence_transformers,
-    "flagembedding": write_flag_embedding,
-    "tevatron": write_tevatron,
-    "ms-swift": write_ms_swift,
-    "vlm2vec": write_vlm2vec,
-    "webdataset": write_webdataset,
-    "open-clip": write_open_clip,
-    "trec": write_trec,
-}
-
-
 def _pair_rows(group: ExportGroup, direction: Direction) -> Rows:
     yield {"anchor": group.query.value, "positive": group.positives[0].value}
 
 
 BATCH_ROWS: dict[str, Callable[[ExportGroup, Direction], Rows]] = {
     "sentence-transformers": _pair_rows,
-    "flagembedding": _flag_embedding_rows,
-    "tevatron": _tevatron_rows,
-    "ms-swift": _ms_swift_rows,
-    "vlm2vec": _vlm2vec_rows,
+    "flagembedding": flag_embedding_rows,
+    "tevatron": tevatron_rows,
+    "ms-swift": ms_swift_rows,
+    "vlm2vec": vlm2vec_rows,
 }
 
 
 def _write_queries(
-    negatives: ExportedNegatives,
-    folder: Path,
-    rows: Callable[[ExportGroup, Direction], Rows],
+    rows: Callable[[ExportGroup, Direction], Rows], negatives: ExportedNegatives, folder: Path
 ) -> list[str]:
     """Write ``DIRECTION.jsonl`` with the rows of each query that has negatives."""
     lines = []
@@ -460,6 +444,18 @@ def _write_queries(
         count = _write_json_lines(folder / f"{direction}.jsonl", records)
         lines.append(f"{direction}.jsonl: {counted(count, 'row')}")
     return lines
+
+
+FORMATS: dict[str, Callable[[ExportedNegatives, Path], list[str]]] = {
+    "sentence-transformers": write_sentence_transformers,
+    "flagembedding": partial(_write_queries, flag_embedding_rows),
+    "tevatron": write_tevatron,
+    "ms-swift": partial(_write_queries, ms_swift_rows),
+    "vlm2vec": partial(_write_queries, vlm2vec_rows),
+    "webdataset": write_webdataset,
+    "open-clip": write_open_clip,
+    "trec": write_trec,
+}
 
 
 def _with_progress(direction: Direction, groups: Sequence[ExportGroup]) -> Iterator[ExportGroup]:

@@ -10,9 +10,9 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.export.negatives import (
     TO_IMAGE,
     TO_TEXT,
-    ExportGroup,
     ExportItem,
     positive_rows,
+    ranked_groups,
     write_runs,
 )
 from counterfoil.model import Model
@@ -47,29 +47,14 @@ def export_rankings(
     images, texts = len(dataset), len(dataset.texts)
     lists = TopK("image", images, min(depth, texts)), TopK("text", texts, min(depth, images))
     stream_scores([model.embed(dataset) for model in models], lists)
-    image_items, text_items = (
-        [ExportItem(id_, id_) for id_ in ids] for ids in (dataset.image_ids, dataset.text_ids)
+    image, text = (
+        [ExportItem(id_, id_) for id_ in ids].__getitem__
+        for ids in (dataset.image_ids, dataset.text_ids)
     )
     of_images, of_texts = positive_rows(dataset)
     groups = {
-        TO_TEXT: _groups(image_items, text_items, of_images, lists[0]),
-        TO_IMAGE: _groups(text_items, image_items, of_texts, lists[1]),
+        TO_TEXT: ranked_groups(image, text, of_images, lists[0].rows, lists[0].scores),
+        TO_IMAGE: ranked_groups(text, image, of_texts, lists[1].rows, lists[1].scores),
     }
     with atomic_folder(folder) as temporary:
         return write_runs(groups, temporary, "ranked")
-
-
-def _groups(
-    queries: Sequence[ExportItem],
-    answers: Sequence[ExportItem],
-    positives: Sequence[Sequence[int]],
-    lists: TopK,
-) -> list[ExportGroup]:
-    groups = []
-    for row, (query, true) in enumerate(zip(queries, positives, strict=True)):
-        found = lists.rows[row] >= 0
-        ranked, scores = lists.rows[row][found].tolist(), lists.scores[row][found].tolist()
-        if true:
-            right, best = (tuple(answers[place] for place in rows) for rows in (true, ranked))
-            groups.append(ExportGroup(query, right, best, tuple(scores)))
-    return groups
