@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import huggingface_hub
+import pytest
 import tokenizers
 import torch
 import transformers
+from huggingface_hub.errors import EntryNotFoundError
 
 TEXT = {
     "vocab_size": 40,
@@ -30,6 +33,14 @@ VISION = {
 def _saved(model: torch.nn.Module, folder: Path) -> str:
     model.save_pretrained(folder)
     return str(folder)
+
+
+def _varied(model: torch.nn.Module) -> torch.nn.Module:
+    """A model whose weights are large enough that its inputs show."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return model
 
 
 def clip(folder: Path) -> str:
@@ -69,18 +80,8 @@ def vilt(folder: Path, kind: str = "MaskedLM", words: int = TEXT["vocab_size"]) 
     """A ViLT with this head, whose weights are large enough to show; one without is "Model"."""
     torch.manual_seed(0)
     sizes = {**TEXT, **VISION, "vocab_size": words, "max_position_embeddings": 12}
-    model = _vilt_class(kind)(transformers.ViltConfig(**sizes))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) / 3)
-    return _saved(model, folder)
-
-
-def _vilt_class(kind: str) -> type[torch.nn.Module]:
-    made: type[torch.nn.Module] = getattr(
-        transformers, "ViltModel" if kind == "Model" else f"ViltFor{kind}"
-    )
-    return made
+    make = getattr(transformers, "ViltModel" if kind == "Model" else f"ViltFor{kind}")
+    return _saved(_varied(make(transformers.ViltConfig(**sizes))), folder)
 
 
 def blip(folder: Path, words: int = TEXT["vocab_size"]) -> str:
@@ -92,11 +93,7 @@ def blip(folder: Path, words: int = TEXT["vocab_size"]) -> str:
     config = transformers.BlipConfig(
         text_config=text, vision_config=vision, image_text_hidden_size=8
     )
-    model = transformers.BlipForImageTextRetrieval(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) / 3)
-    return _saved(model, folder)
+    return _saved(_varied(transformers.BlipForImageTextRetrieval(config)), folder)
 
 
 def mobilenet(folder: Path) -> str:
@@ -168,14 +165,6 @@ def yolos(folder: Path) -> str:
     return _saved(_varied(transformers.YolosForObjectDetection(config)), folder)
 
 
-def _varied(model: torch.nn.Module) -> torch.nn.Module:
-    """Weights large enough that queries differ."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) / 3)
-    return model
-
-
 def processor(folder: Path, **plain: object) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "preprocessor_config.json").write_text(json.dumps(plain))
@@ -194,10 +183,58 @@ def gpt2(folder: Path, words: Sequence[str]) -> str:
     )
     fast.save_pretrained(folder)
     sizes = {"n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": len(ids)}
-    model = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) / 3)
-    return _saved(model, folder)
+    config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    return _saved(_varied(transformers.GPT2LMHeadModel(config)), folder)
+
+
+class FakeHub:
+    """Keeps what is pushed in a folder each, and gives it back as the hub's functions do."""
+
+    def __init__(self, root: Path, repo_type: str) -> None:
+        self.root, self.repo_type, self.calls = root, repo_type, []
+
+    def create_repo(self, name: str, *, private: bool, exist_ok: bool, repo_type: str) -> str:
+        assert exist_ok
+        assert repo_type == self.repo_type
+        self.calls.append((name, private))
+        return f"https://hub.test/{name}"
+
+    def upload_folder(
+        self, *, repo_id: str, folder_path: Path, commit_message: str, repo_type: str
+    ) -> None:
+        assert repo_type == self.repo_type
+        self.calls.append(commit_message)
+        (self.root / repo_id).parent.mkdir(parents=True)
+        Path(folder_path).rename(self.root / repo_id)
+
+    def hf_hub_download(self, name: str, file: str, *, revision: str | None) -> str:
+        if not (self.root / name / file).is_file() or revision not in (None, "main"):
+            raise EntryNotFoundError(name)
+        return str(self.root / name / file)
+
+    def snapshot_download(
+        self,
+        name: str,
+        *,
+        revision: str | None,
+        allow_patterns: list[str],
+        repo_type: str = "model",
+    ) -> str:
+        assert repo_type == self.repo_type
+        folder = self.root / name
+        if not folder.is_dir() or revision not in (None, "main"):
+            raise OSError(f"404 Client Error: {name}")
+        for path in folder.rglob("*"):
+            named = path.relative_to(folder)
+            kept = any(named.match(pattern) for pattern in allow_patterns)
+            assert path.is_dir() or kept, f"{named} is not asked for"
+        return str(folder)
+
+
+def fake_hub(root: Path, monkeypatch: pytest.MonkeyPatch, repo_type: str = "model") -> FakeHub:
+    """A hub in a folder, in place of huggingface_hub's."""
+    hub = FakeHub(root, repo_type)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    for name in ("hf_hub_download", "snapshot_download"):
+        monkeypatch.setattr(huggingface_hub, name, getattr(hub, name))
+    return hub

@@ -122,8 +122,8 @@ def test_vectors_without_pictures(analysed, tmp_path):
     shown, _, numbers = analysed("negatives", *whole, "--anchors", "2", data=data)
     assert len(numbers["anchors"]) == 2
     assert "batches of 18; offline: drawn from 18 texts and 6 images" in shown
-    analysed("cross-rank", *whole, data=data, name="cross")
-    analysed("online-rank", *whole, data=data, name="rank")
+    for verb in ("cross-rank", "online-rank", "margins", "quantiles", "map"):
+        analysed(verb, *whole, data=data, name=verb)
 
 
 def test_names_that_tell_apart():

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from analysis_cases import SCENES
-from corpus_cases import random_array
 from counterfoil.analysis.ndgl import (
     margins,
     negative_similarities,
@@ -88,12 +86,3 @@ def test_map_of_given_queries(models, analysed):
     assert numbers["seed"] is None
     assert "sampling seed" not in shown
     assert f"The text “{dataset.texts[7]}” and its nearest images" in page
-
-
-def test_vectors_without_pictures(analysed, tmp_path):
-    data = tmp_path / "vectors"
-    data.mkdir()
-    np.save(data / "images.npy", random_array(6, 8))
-    np.save(data / "texts.npy", random_array(18, 8))
-    for what in ("margins", "quantiles", "map"):
-        analysed(what, "vectors", "--split", "all", data=data, name=what)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,6 @@ from corpus_cases import write_picture
 from counterfoil.evaluation import explain
 from counterfoil.pipelines import plan
 from recipes_cases import run
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -158,30 +154,6 @@ def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
     assert not parts.exists()
     dataset = cases.load_dataset(cases.SCENES).split("dev")
     assert sorted(text for part in made for text in part) == sorted(dataset.texts), "each once"
-
-
-def test_nothing_is_gone_on_with_where_no_lines_go(words, capsys):
-    assert run("explain", words, "--data", cases.SCENES, "--resume") == 2
-    assert "--resume continues the file that --json has begun" in capsys.readouterr().err
-
-
-def test_commands_of_the_page_run(words, tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    on_scenes = [
-        line for line in lines if line.startswith("counterfoil explain") and "scenes" in line
-    ]
-    assert len(on_scenes) >= 2
-    monkeypatch.chdir(tmp_path)
-    for line in on_scenes:
-        found = shlex.split(line.split("  #")[0])
-        found[2] = str(words)
-        data = found.index("--data") + 1
-        found[data] = cases.SCENES
-        if not found[3].startswith("--"):
-            found[3] = cases.IMAGE
-        assert run(*found[1:]) == 0, line
 
 
 def _picture(models: Path) -> Path:

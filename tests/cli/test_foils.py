@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import html
 import json
-import re
-import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +13,6 @@ from counterfoil.evaluation.foils.sets import open_foil_set
 from counterfoil.model import load_model
 from recipes_cases import run
 
-ROOT = Path(__file__).parents[2]
 SCENES = "scenes:images=36"
 
 
@@ -149,19 +145,3 @@ def test_region_features_and_ensembles(models, asked, tmp_path):
     for mean, one, other in zip(both["items"], single[0]["items"], single[1]["items"]):
         means = [(a + b) / 2 for a, b in zip(one["scores"], other["scores"])]
         assert mean["scores"] == pytest.approx(means, abs=1e-6)
-
-
-def test_commands_of_the_page_run(models, tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "foils.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    on_scenes = [line for line in lines if "scenes" in line]
-    assert len(on_scenes) >= 3
-    monkeypatch.chdir(tmp_path)
-    for name in ("demo/alike", "vse-c/online"):  # the recipe of VSE-C has a test of its own
-        (tmp_path / "runs" / name).parent.mkdir(parents=True)
-        (tmp_path / "runs" / name).symlink_to(models / "run" / "online")
-    for line in on_scenes:
-        words = shlex.split(re.sub(r"(?<=[ :])scenes\S*", SCENES, line))
-        if words[1] != "run":
-            assert run(*words[1:]) == 0, line

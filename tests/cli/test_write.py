@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,7 @@ from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import is_true
 from counterfoil.negatives.generation import generator
 from counterfoil.negatives.generation.store import GeneratedStore
-from recipes_cases import SMALL, run
-from test_docs import blocks
+from recipes_cases import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "generated.md"
 SCENES = "scenes:images=36"
@@ -131,24 +129,6 @@ def test_stopped_and_gone_on_with(printed, model, tmp_path, monkeypatch, capsys)
     found, whole = (tmp_path / name / "foils.jsonl" for name in ("w", "whole"))
     assert found.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*.partial"))
-
-
-def test_the_page_runs(printed, model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    first, tailored, recipe, asked = (block.splitlines() for block in blocks(PAGE, "console"))
-    for line in first:
-        printed(*shlex.split(line.replace(" scenes ", f" {SCENES} "))[1:])
-    trained, writes, judges = (shlex.split(line)[1:] for line in tailored)
-    assert trained[:2] == ["run", "tags/uniter-scenes"]
-    printed(*writes[:2], model, REGIONS, *writes[4:], *FEW)
-    printed(*("scenes:images=36,features=regions" if "scenes:" in w else w for w in judges))
-    (tmp_path / "mine.py").write_text(blocks(PAGE, "python")[0])
-    words = shlex.split(recipe[0].replace(" scenes", f" {SCENES}"))[1:]
-    printed(*words, *SMALL, "--smoke", "--output", "run")
-    (log,) = (tmp_path / "run").glob("*/metrics.jsonl")
-    losses = [json.loads(line) for line in log.read_text().splitlines()]
-    assert any(line.get("loss_written", 0) > 0 for line in losses)
-    assert "accuracy" in printed(*shlex.split(asked[0])[1:])
 
 
 def test_foils_of_the_page_are_the_rules():

@@ -85,17 +85,6 @@ def test_most_cuts_the_lists_and_keeps_more_queries(export):
     assert list(rows[0]) == ["anchor", "positive", "negative_1"]
 
 
-def test_datasets_reads_the_folder(export, tmp_path):
-    datasets = pytest.importorskip("datasets")
-    out = export("sentence-transformers")
-    for direction in BOTH:
-        found = datasets.load_dataset(
-            str(out), direction, split="train", cache_dir=tmp_path / "cache"
-        )
-        assert found.column_names == ["anchor", "positive", "negative_1", "negative_2"]
-        assert [dict(row) for row in found] == records(out / f"{direction}.jsonl")
-
-
 def test_flag_embedding_has_a_line_for_every_query(export, tmp_path):
     out = export("flagembedding")
     texts = export_cases.dataset().texts
@@ -218,7 +207,10 @@ def test_webdataset_needs_pictures(export):
         export("webdataset", dataset=export_cases.dataset())
 
 
-@pytest.mark.parametrize("to", ["flagembedding", "tevatron", "ms-swift", "vlm2vec", "webdataset"])
+@pytest.mark.parametrize(
+    "to",
+    ["sentence-transformers", "flagembedding", "tevatron", "ms-swift", "vlm2vec", "webdataset"],
+)
 def test_datasets_reads_every_form(to, export, tmp_path):
     datasets = pytest.importorskip("datasets")
     out = export(to)

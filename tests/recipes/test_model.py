@@ -85,11 +85,8 @@ def test_what_cannot_be_encoded(name, items, message, folders):
     assert len(model.encode(["a dog"])) == 1
     with pytest.raises(ValueError, match=message):
         model.encode(items)
-
-
-def test_a_text_that_is_no_text_gets_a_sentence(folders):
     with pytest.raises(ValueError, match="a text is a str, not int: 3"):
-        load_model(folders / "clip").encode_texts([3])
+        model.encode_texts([3])
 
 
 READERS = ("pixels", "stage", "clip", "siglip", "vilt", "blip")
@@ -134,18 +131,15 @@ def test_bare_items_score_as_in_a_corpus(name, folders):
     torch.testing.assert_close(inside.detach(), bare, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_two_openings_are_equal(name, folders):
-    one, two = (load_model(folders / name) for _ in range(2))
-    assert one.digest() == two.digest()
-    assert one.spec == two.spec
-    first, second = (m.encode(["a dog"]).tokens for m in (one, two))
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
-
-
-def test_digests_tell_models_apart(folders):
-    found = {load_model(folders / name).digest() for name in ("regions", *READERS)}
-    assert len(found) == 6  # a stage is the model inside it
+def test_two_openings_are_equal_and_digests_tell_models_apart(folders):
+    digests = {load_model(folders / "regions").digest()}
+    for name in READERS:
+        one, two = (load_model(folders / name) for _ in range(2))
+        assert one.digest() == two.digest()
+        assert one.spec == two.spec
+        assert torch.equal(one.encode(["a dog"]).tokens, two.encode(["a dog"]).tokens)
+        digests.add(one.digest())
+    assert len(digests) == 6  # a stage is the model inside it
 
 
 def tokens(folder, captions, **how):

@@ -189,58 +189,15 @@ def test_nothing_is_left_of_a_saving_that_failed(finished, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["no.json"]
 
 
-class FakeHub:
-    """Keeps what is pushed in a folder a model, and gives it back as the hub's functions do."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.calls = root, []
-
-    def create_repo(self, name: str, *, private: bool, exist_ok: bool, repo_type: str) -> str:
-        assert repo_type == "model"
-        self.calls.append((name, private, exist_ok))
-        return f"https://hub.test/{name}"
-
-    def upload_folder(
-        self, *, repo_id: str, folder_path: Path, commit_message: str, repo_type: str
-    ) -> None:
-        assert repo_type == "model"
-        self.calls.append(commit_message)
-        (self.root / repo_id).parent.mkdir(parents=True)
-        Path(folder_path).rename(self.root / repo_id)
-
-    def hf_hub_download(self, name: str, file: str, *, revision: str | None) -> str:
-        from huggingface_hub.errors import EntryNotFoundError
-
-        if not (self.root / name / file).is_file() or revision not in (None, "main"):
-            raise EntryNotFoundError(name)
-        return str(self.root / name / file)
-
-    def snapshot_download(
-        self, name: str, *, revision: str | None, allow_patterns: list[str]
-    ) -> str:
-        folder = self.root / name
-        for path in folder.rglob("*"):
-            named = path.relative_to(folder).as_posix()
-            kept = any(Path(named).match(pattern) for pattern in allow_patterns)
-            assert path.is_dir() or kept, f"{named} is not asked for"
-        return str(folder)
-
-
 @pytest.fixture
-def fake(tmp_path, monkeypatch) -> FakeHub:
-    import huggingface_hub
-
-    found = FakeHub(tmp_path / "hub")
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
-    for name in ("hf_hub_download", "snapshot_download"):
-        monkeypatch.setattr(huggingface_hub, name, getattr(found, name))
-    return found
+def fake(tmp_path, monkeypatch) -> hub_cases.FakeHub:
+    return hub_cases.fake_hub(tmp_path / "hub", monkeypatch)
 
 
 def test_pushed_and_opened_by_name(fake, finished):
     model = Model.from_pretrained(finished / "online")
     assert model.push_to_hub("me/mine", message="first") == "https://hub.test/me/mine"
-    assert fake.calls == [("me/mine", True, True), "first"]
+    assert fake.calls == [("me/mine", True), "first"]
     again = Model.from_pretrained("me/mine")
     assert again.digest() == model.digest()
     assert Model.from_pretrained("me/mine", revision="main").digest() == model.digest()
@@ -345,7 +302,7 @@ def test_the_card_tells_data_losses_negatives_settings_and_versions(finished, tm
     assert "| quintuplet | SwitchAfter(SumTripletLoss(AdaptiveQuintuplet)) | 1 |" in text
     assert "[arXiv:2003.03669](https://arxiv.org/abs/2003.03669)" in text
     assert "  eprint = {2003.03669}," in text
-    mined = read_json_of(finished / "lists" / "manifest.json")
+    mined = json.loads((finished / "lists" / "manifest.json").read_text())
     assert f"| texts of an image, at most | {mined['texts_per_image']} |" in text
     assert f"| fingerprint of their data | `{train.fingerprint}` |" in text
     assert "| mined with | `VSEPP(" in text
@@ -354,14 +311,7 @@ def test_the_card_tells_data_losses_negatives_settings_and_versions(finished, tm
     assert f"- torch: {torch.__version__}" in text
     assert text.index("<details>") < text.index("- precision: `fp32`")
     assert "precision" not in text[: text.index("<details>")]
-
-
-def read_json_of(path: Path) -> dict:
-    return json.loads(path.read_text())
-
-
-def test_the_card_of_an_online_training_has_no_lists(finished, tmp_path):
-    Model.from_pretrained(finished / "online").save_pretrained(tmp_path / "mine")
-    text = (tmp_path / "mine" / "README.md").read_text()
+    Model.from_pretrained(finished / "online").save_pretrained(tmp_path / "online")
+    text = (tmp_path / "online" / "README.md").read_text()
     assert "### Hyperparameters" in text
-    assert "### Hard negatives" not in text
+    assert "### Hard negatives" not in text  # an online training has no lists

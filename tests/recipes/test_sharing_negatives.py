@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 import export_cases
+import hub_cases
 import negatives_cases
 from counterfoil.core.types import Pairs
 from counterfoil.data.corrections import apply_corrections, read_corrections
@@ -23,43 +23,9 @@ from recipes_cases import run
 NAME = "me/negatives"
 
 
-class FakeHub:
-    """Keeps data sets in folders, and gives back the files that are asked for."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.calls = root, []
-
-    def create_repo(self, name: str, *, private: bool, exist_ok: bool, repo_type: str) -> str:
-        assert exist_ok
-        assert repo_type == "dataset"
-        self.calls.append((name, private))
-        return f"https://hub.test/datasets/{name}"
-
-    def upload_folder(
-        self, *, repo_id: str, folder_path: Path, commit_message: str, repo_type: str
-    ) -> None:
-        assert repo_type == "dataset"
-        (self.root / repo_id).parent.mkdir(parents=True)
-        Path(folder_path).rename(self.root / repo_id)
-
-    def snapshot_download(
-        self, name: str, *, repo_type: str, revision: str | None, allow_patterns: list[str]
-    ) -> str:
-        assert repo_type == "dataset"
-        if not (self.root / name).is_dir() or revision not in (None, "main"):
-            raise OSError(f"404 Client Error: {name}")
-        assert {path.name for path in (self.root / name).iterdir()} <= set(allow_patterns)
-        return str(self.root / name)
-
-
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> FakeHub:
-    import huggingface_hub
-
-    found = FakeHub(tmp_path / "hub")
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", found.snapshot_download)
-    return found
+def hub(tmp_path, monkeypatch) -> hub_cases.FakeHub:
+    return hub_cases.fake_hub(tmp_path / "hub", monkeypatch, "dataset")
 
 
 def mined(folder, dataset, **more) -> HardNegatives:
@@ -90,8 +56,8 @@ def same_lists(one: HardNegativeLists, other: HardNegativeLists) -> bool:
 def test_what_is_pushed_is_loaded(scored, hub, tmp_path):
     data = export_cases.dataset()
     negatives = mined(tmp_path / "lists", data, scored=scored)
-    assert push_negatives(negatives, NAME) == f"https://hub.test/datasets/{NAME}"
-    assert hub.calls == [(NAME, True)]
+    assert push_negatives(negatives, NAME) == f"https://hub.test/{NAME}"
+    assert hub.calls[0] == (NAME, True)
     found = load_negatives(NAME, data)
     assert same_lists(found.lists, negatives.lists)
     assert found.store.manifest == negatives.store.manifest
@@ -215,8 +181,8 @@ def test_on_the_command_line(hub, tmp_path, capsys):
     store.save(tmp_path / "lists")
     asked = ("--data", "scenes:images=12")
     assert run("negatives", "push", tmp_path / "lists", NAME, *asked, "--public") == 0
-    assert capsys.readouterr().out.strip() == f"https://hub.test/datasets/{NAME}"
-    assert hub.calls == [(NAME, False)]
+    assert capsys.readouterr().out.strip() == f"https://hub.test/{NAME}"
+    assert hub.calls[0] == (NAME, False)
     out = tmp_path / "out"
     assert run("negatives", "pull", NAME, *asked, "--output", out) == 0
     found = NegativeStore.open(out, fingerprint=data.fingerprint)
