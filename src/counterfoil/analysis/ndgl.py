@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -112,13 +113,13 @@ def margin_distributions(
     dataset, scorers = source.split(split), open_scorers(models)
     by_model = {s.name: margins(s.on(dataset), dataset.text_to_image) for s in scorers}
     samples = {
-        name: {
-            side: NamedSample(name, margins[~margins.isnan()].numpy())
-            for side, margins in both.items()
-        }
-        for name, both in by_model.items()
+        side: [
+            NamedSample(name, both[side][~both[side].isnan()].numpy())
+            for name, both in by_model.items()
+        ]
+        for side in _QUERIES
     }
-    bins = histogram_bins([sample for both in samples.values() for sample in both.values()])
+    bins = histogram_bins([sample for some in samples.values() for sample in some])
     numbers = {
         name: {side: _margin_numbers(margins, bins) for side, margins in both.items()}
         for name, both in by_model.items()
@@ -134,32 +135,20 @@ def margin_distributions(
         "Margin: score of the best true counterpart minus that of the hardest wrong one of the "
         "split, over the unit of the model's score. Below 0: the wrong one wins."
     )
+    figures, tables = [], []
+    for side, query in _QUERIES.items():
+        figures.append(histograms(samples[side], bins, "margin", side, f"Asked for {query}."))
+        rows = tuple(_margin_row(name, both[side]) for name, both in numbers.items())
+        tables.append(TableBlock(f"Margins: {query}", head, rows, note))
     return Analysis(
         title="Margins",
         headline=f"{'; '.join(words)}.",
         protocol=describe_protocol(dataset, scorers),
-        figures=tuple(
-            histograms(
-                [both[side] for both in samples.values()],
-                bins,
-                "margin",
-                side,
-                f"Asked for {query}.",
-            )
-            for side, query in _QUERIES.items()
-        ),
-        tables=tuple(
-            TableBlock(
-                f"Margins: {query}",
-                head,
-                tuple(_margin_row(name, both[side]) for name, both in numbers.items()),
-                note,
-            )
-            for side, query in _QUERIES.items()
-        ),
+        figures=tuple(figures),
+        tables=tuple(tables),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
-            "bins": list(bins),
+            "bins": bins,
             "margins": numbers,
         },
     )
@@ -262,8 +251,10 @@ def quantiles(
     bags = holds_bags(members)
     samples: dict[str, list[NamedSample]] = {"query": [], "hardest negative": []}
     for modality, (hardest, every, between) in similarities.items():
-        samples["query"].append(NamedSample(f"{modality}, hardest", hardest.numpy()))
-        samples["query"].append(NamedSample(f"{modality}, top {top}", every.numpy()))
+        samples["query"] += [
+            NamedSample(f"{modality}, hardest", hardest.numpy()),
+            NamedSample(f"{modality}, top {top}", every.numpy()),
+        ]
         if len(between):
             samples["hardest negative"].append(NamedSample(modality, between.numpy()))
     captions = (
@@ -517,18 +508,16 @@ def maps(
         for place, (side, cosine) in enumerate(cosines, 1)
         if cosine is not None
     ]
+    shown = [_show_map(item, dataset, f"map-{place}") for place, item in enumerate(around)]
     legend = "Letters and numbers are those beside the points; distances on a map are no scores."
     table = tuple(
         (
-            _query_name(dataset, neighbours),
-            f"{len(neighbours.true)}",
-            f"{len(neighbours.wrong)}",
-            *(
-                MISSING if x is None else format_number(x, ".3f")
-                for x in neighbours.cosines.values()
-            ),
+            numbers["query"],
+            f"{len(item.true)}",
+            f"{len(item.wrong)}",
+            *(MISSING if x is None else format_number(x, ".3f") for x in item.cosines.values()),
         )
-        for neighbours in around
+        for item, (_, _, numbers) in zip(around, shown)
     )
     head = "query", "true", "wrong", "query to true", "query to wrong", "among wrong"
     note = f"Between the vectors, not on the map.{_bag_note(bags=bags)}"
@@ -536,23 +525,15 @@ def maps(
         title="Maps of embeddings",
         headline=f"Mean cosine of two of a query's nearest wrong counterparts: {', '.join(words)}.",
         protocol=f"{describe_protocol(dataset, scorers, seed=sampling)}; {_METHODS[by]}",
-        figures=tuple(
-            _map_figure(neighbours, dataset, place) for place, neighbours in enumerate(around)
-        ),
+        figures=tuple(figure for figure, _, _ in shown),
         tables=(TableBlock("Mean cosines", head, table, note),),
-        sections=(
-            CardSection(
-                "On the maps",
-                legend,
-                tuple(_map_card(neighbours, dataset) for neighbours in around),
-            ),
-        ),
+        sections=(CardSection("On the maps", legend, tuple(card for _, card, _ in shown)),),
         numbers={
             "models": [model],
             "method": by,
             "seed": sampling,
             "bags": bags,
-            "maps": [_map_numbers(neighbours, dataset) for neighbours in around],
+            "maps": [numbers for _, _, numbers in shown],
         },
     )
 
@@ -591,64 +572,54 @@ def _random_queries(
     return [*(("i2t", row) for row in images.tolist()), *(("t2i", row) for row in texts.tolist())]
 
 
-def _query_name(dataset: ImageTextDataset, neighbours: Neighbourhood) -> str:
-    return (
-        dataset.image_ids[neighbours.row]
-        if neighbours.direction == "i2t"
-        else dataset.texts[neighbours.row]
-    )
-
-
-def _map_figure(neighbours: Neighbourhood, dataset: ImageTextDataset, place: int) -> Figure:
-    query, others = _MAP_SIDES[neighbours.direction]
-    item = shown_caption if neighbours.direction == "i2t" else shown_image
-    edge = 1 + len(neighbours.true)
-
-    def words(rows: Tensor) -> tuple[str, ...]:
-        return tuple(item(dataset, row).text for row in rows.tolist())
-
-    points = neighbours.points.numpy()
-    letters = tuple(chr(ord("a") + n) for n in range(min(len(neighbours.true), 26)))
-    numbers = tuple(str(n + 1) for n in range(min(len(neighbours.wrong), LABELLED)))
-    return embedding_map(
+def _show_map(
+    neighbours: Neighbourhood, dataset: ImageTextDataset, key: str
+) -> tuple[Figure, ExampleCard, dict[str, Any]]:
+    """The map of a query, its labelled points as a card, and its numbers."""
+    row, true, wrong = neighbours.row, neighbours.true.tolist(), neighbours.wrong.tolist()
+    kind, others = _MAP_SIDES[neighbours.direction]
+    if neighbours.direction == "i2t":
+        query, item, name = shown_image, shown_caption, dataset.image_ids[row]
+        names = dataset.text_ids
+    else:
+        query, item, name = shown_caption, shown_image, dataset.texts[row]
+        names = dataset.image_ids
+    matches = [item(dataset, match, row) for match in true]
+    nearest = [item(dataset, r, row, place) for place, r in enumerate(wrong[:LABELLED])]
+    points, edge = neighbours.points.numpy(), 1 + len(true)
+    letters = tuple(ascii_lowercase[: len(matches)])
+    figure = embedding_map(
         (
-            MapPoints(f"query {query}", points[:1]),
-            MapPoints(f"true {others}", points[1:edge], letters, words(neighbours.true[:26])),
+            MapPoints(f"query {kind}", points[:1]),
             MapPoints(
-                f"wrong {others}", points[edge:], numbers, words(neighbours.wrong[:LABELLED])
+                f"true {others}",
+                points[1:edge],
+                letters,
+                tuple(match.text for match in matches[: len(letters)]),
+            ),
+            MapPoints(
+                f"wrong {others}",
+                points[edge:],
+                tuple(str(1 + place) for place in range(len(nearest))),
+                tuple(negative.text for negative in nearest),
             ),
         ),
-        f"map-{place}",
-        f"The {query} “{_query_name(dataset, neighbours)}” and its nearest {others}.",
+        key,
+        f"The {kind} “{name}” and its nearest {others}.",
     )
-
-
-def _map_card(neighbours: Neighbourhood, dataset: ImageTextDataset) -> ExampleCard:
-    query, item = (
-        (shown_image, shown_caption)
-        if neighbours.direction == "i2t"
-        else (shown_caption, shown_image)
-    )
-    true = tuple(item(dataset, row, neighbours.row) for row in neighbours.true.tolist())
-    wrong = enumerate(neighbours.wrong[:LABELLED].tolist())
-    nearest = tuple(item(dataset, row, neighbours.row, place) for place, row in wrong)
     columns = (
-        CardColumn("True", "a, b, … in this order", true),
-        CardColumn("Wrong", "the nearest", nearest),
+        CardColumn("True", "a, b, … in this order", tuple(matches)),
+        CardColumn("Wrong", "the nearest", tuple(nearest)),
     )
-    return ExampleCard(query(dataset, neighbours.row), "", columns)
-
-
-def _map_numbers(neighbours: Neighbourhood, dataset: ImageTextDataset) -> dict[str, Any]:
-    names = dataset.text_ids if neighbours.direction == "i2t" else dataset.image_ids
-    return {
+    numbers = {
         "direction": neighbours.direction,
-        "query": _query_name(dataset, neighbours),
-        "true": [names[row] for row in neighbours.true.tolist()],
-        "wrong": [names[row] for row in neighbours.wrong.tolist()],
+        "query": name,
+        "true": [names[match] for match in true],
+        "wrong": [names[negative] for negative in wrong],
         "points": [[round(x, 3) for x in point] for point in neighbours.points.tolist()],
         "cosines": neighbours.cosines,
     }
+    return figure, ExampleCard(query(dataset, row), "", columns), numbers
 
 
 # -- Figure 3a: students, teachers and their ensembles --------------------------------------------
@@ -667,32 +638,32 @@ def student(folders: Sequence[Path]) -> Analysis:
                 f"{run} has measured no student beside a teacher of its own; name runs of recipes "
                 "such as ndgl/gpo-scenes"
             )
-    points, rows, words, numbers = [], [], [], []
-    for name, teachers, ensemble, student_evaluation in students:
+    points, rows, words, numbers, every = [], [], [], [], []
+    for name, teachers, ensemble, own in students:
+        labels = [f"teacher {place}" for place in range(1, len(teachers) + 1)]
+        labels += ["ensemble of the teachers"] if ensemble else []
         others = [*teachers, *([ensemble] if ensemble else [])]
-        # the last comparison is that of RSum
-        against_other = [compare(other.report, student_evaluation.report)[-1] for other in others]
-        series = [f"teacher {place}" for place in range(1, len(teachers) + 1)]
-        series += ["ensemble of the teachers"] if ensemble else []
-        for label, evaluation in zip((*series, "student"), (*others, student_evaluation)):
-            span = sums(evaluation.report)[0]
-            points.append(ResultPoint(label, evaluation.report.rsum, span.low, span.high, name))
-        spans = [
-            f"{signed(change.interval.low)} to {signed(change.interval.high)}"
-            for change in against_other
+        every += [*others, own]
+        points += [
+            _sum_point(label, evaluation, group=name)
+            for label, evaluation in zip([*labels, "student"], [*others, own])
         ]
-        for evaluation, change, span_words in zip(others, against_other, spans):
-            difference = f"{signed(change.difference)} ({span_words})"
-            rows.append((*_sum_cells(name, evaluation), difference, chance(change.p)))
-        rows.append((*_sum_cells(name, student_evaluation), "", ""))
-        parts = [f"{name}: the student reaches RSum {student_evaluation.report.rsum:.1f}"]
+        # the last comparison is that of RSum
+        changes = [compare(other.report, own.report)[-1] for other in others]
+        spans = [f"{signed(c.interval.low)} to {signed(c.interval.high)}" for c in changes]
+        rows += [
+            (*_sum_cells(name, other), f"{signed(c.difference)} ({span})", chance(c.p))
+            for other, c, span in zip(others, changes, spans)
+        ]
+        rows.append((*_sum_cells(name, own), "", ""))
+        parts = [f"{name}: the student reaches RSum {own.report.rsum:.1f}"]
         if teachers:
             mean = sum(teacher.report.rsum for teacher in teachers) / len(teachers)
             parts.append(f"its teachers {mean:.1f} on average")
         if ensemble:
             parts.append(
                 f"their ensemble {ensemble.report.rsum:.1f} (student − ensemble "
-                f"{signed(against_other[-1].difference)}, 95 % interval {spans[-1]})"
+                f"{signed(changes[-1].difference)}, 95 % interval {spans[-1]})"
             )
         words.append(f"{', '.join(parts)}.")
         numbers.append(
@@ -700,11 +671,8 @@ def student(folders: Sequence[Path]) -> Analysis:
                 "name": name,
                 "teachers": [_evaluation_numbers(teacher) for teacher in teachers],
                 "ensemble": _evaluation_numbers(ensemble) if ensemble else None,
-                "student": _evaluation_numbers(student_evaluation),
-                "differences": {
-                    " + ".join(evaluation.models): change.to_dict()
-                    for evaluation, change in zip(others, against_other)
-                },
+                "student": _evaluation_numbers(own),
+                "differences": {" + ".join(o.models): c for o, c in zip(others, changes)},
             }
         )
     note = (
@@ -713,15 +681,10 @@ def student(folders: Sequence[Path]) -> Analysis:
         "two exchange their answers image by image (sign flips)."
     )
     head = "run", "model", "scored by", "RSum", "i2t", "t2i", "student − this", "p"
-    every = [
-        evaluation
-        for _, some, ensemble, student_evaluation in students
-        for evaluation in (*some, ensemble, student_evaluation)
-    ]
     return Analysis(
         title="Students, teachers and their ensembles",
         headline=" ".join(words),
-        protocol=common_setting([evaluation for evaluation in every if evaluation]),
+        protocol=common_setting(every),
         figures=(grouped_bars(points, "RSum", "student", "Models alone, together, and taught."),),
         tables=(TableBlock("Single models, ensembles and students", head, tuple(rows), note),),
         numbers={"students": numbers},
@@ -748,6 +711,15 @@ def _students(
             yield name, alone, together[0] if together else None, evaluation
 
 
+def _sum_point(
+    series: str, evaluation: FinishedEvaluation, place: int = 0, group: str = "", at: float = 0
+) -> ResultPoint:
+    """RSum with its interval; at place 1 and 2 its halves, i2t and t2i."""
+    report, span = evaluation.report, sums(evaluation.report)[place]
+    value = (report.rsum, report.i2t.total, report.t2i.total)[place]
+    return ResultPoint(series, value, span.low, span.high, group, at)
+
+
 def _sum_cells(group: str, evaluation: FinishedEvaluation) -> tuple[str, ...]:
     """Group, model, scorers, and RSum with its halves."""
     span, report = sums(evaluation.report)[0], evaluation.report
@@ -765,8 +737,8 @@ def _evaluation_numbers(evaluation: FinishedEvaluation) -> dict[str, Any]:
         "teachers": list(evaluation.teachers),
         "seeds": list(evaluation.seeds),
         "batch": evaluation.batch,
-        "intervals": {"rsum": total.to_dict(), "i2t": i2t.to_dict(), "t2i": t2i.to_dict()},
-        "result": evaluation.report.to_dict(),
+        "intervals": {"rsum": total, "i2t": i2t, "t2i": t2i},
+        "result": evaluation.report,
     }
 
 
@@ -858,12 +830,7 @@ def _series_figures(
     placed: Sequence[tuple[str, int, FinishedEvaluation]], label: str, *, log: bool
 ) -> Iterator[Figure]:
     sides = ("RSum", "Both ways."), ("i2t", "Image to text."), ("t2i", "Text to image.")
-    for number, (name, caption) in enumerate(sides):
-        points = []
-        for series, at, evaluation in placed:
-            report = evaluation.report
-            value = (report.rsum, report.i2t.total, report.t2i.total)[number]
-            span = sums(report)[number]
-            points.append(ResultPoint(series, value, span.low, span.high, at=at))
+    for place, (name, caption) in enumerate(sides):
+        points = [_sum_point(series, each, place, at=at) for series, at, each in placed]
         whole = name if name == "RSum" else f"sum of recalls, {name}"
         yield result_curves(points, whole, label, name.lower(), caption, log=log)
