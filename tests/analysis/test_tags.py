@@ -7,7 +7,6 @@ import torch
 
 import tailored_cases
 from counterfoil.analysis.tags import (
-    all_scores,
     foil_accuracies,
     in_all,
     in_batches,
@@ -15,7 +14,6 @@ from counterfoil.analysis.tags import (
     triple_difficulty,
 )
 from counterfoil.data.dataset import Relation
-from evaluation_cases import member, scores
 
 # Figure 1a: triples.
 
@@ -65,11 +63,6 @@ def test_where_all_captions_are_of_one_image():
     assert in_all(torch.zeros(1, 2), rows, alone).tolist() == [-1]
     rng = torch.Generator()
     assert in_batches(torch.zeros(1, 2), rows, alone, batch=2, rng=rng).tolist() == [-1]
-
-
-def test_scores_of_some_images():
-    found = scores(4, OWNER, 0)
-    assert torch.equal(all_scores([member(found)], torch.tensor([2, 0])), found[[2, 0]].float())
 
 
 def test_difficulty_by_hand():

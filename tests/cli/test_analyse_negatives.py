@@ -8,7 +8,8 @@ import torch
 
 import recipes_cases
 from analysis_cases import REGIONS, reader
-from counterfoil.analysis.tags import all_scores, draw_captions, in_all, score_captions
+from counterfoil.analysis.aoq import image_scores
+from counterfoil.analysis.tags import draw_captions, in_all, score_captions
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.pipelines.publishing import open_scorers
@@ -56,7 +57,7 @@ def test_triples(uniters, analysed):
     dataset = load_dataset(REGIONS).split("test")
     rows = draw_captions(dataset, 5, torch.Generator().manual_seed(4))
     member = load_model(first).embed(dataset)
-    scores = all_scores([member], dataset.text_to_image[rows])
+    scores = image_scores([member], dataset.text_to_image[rows])
     whole = found[("first", "whole set")]
     positive = scores.gather(1, rows[:, None])[:, 0]
     assert whole["positive"] == pytest.approx(positive.tolist(), abs=1e-6)

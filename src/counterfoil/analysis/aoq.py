@@ -9,8 +9,8 @@ folder raise a ValueError.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
+from statistics import median_low
 from typing import Any, TypedDict
 
 import torch
@@ -157,11 +157,13 @@ def online_ranks(
                 place, negatives = places(images, wrong_images), text_to_image[negatives]
                 measured["t2i"].append(_hardest(place, images - images[image], negatives, batches))
                 advance(1)
-    ranks_and_gaps = {}
-    for direction, each in measured.items():
-        ranks, gaps = zip(*each)
-        ranks_and_gaps[direction] = torch.stack(ranks, 1), torch.stack(gaps, 1)
-    return ranks_and_gaps
+    return {
+        direction: (
+            torch.stack([ranks for ranks, _ in each], 1),
+            torch.stack([g for _, g in each], 1),
+        )
+        for direction, each in measured.items()
+    }
 
 
 def mean_rank(ranks: Tensor) -> tuple[float, float]:
@@ -184,14 +186,19 @@ def anchor_scores(
 
     Anchors are (S,) text rows, each of an image.
     """
-    images = relation.text_to_image[anchors]
-    with_images = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
+    texts = image_scores(members, relation.text_to_image[anchors])
     with_anchors = [EmbeddedDataset(m.model, m.images, m.texts.rows(anchors)) for m in members]
-    texts = DenseScores(len(anchors), len(relation.text_to_image))
     pictures = DenseScores(relation.images, len(anchors))
-    stream_scores(with_images, [texts])
     stream_scores(with_anchors, [pictures])
-    return texts.scores.cpu(), pictures.scores.T.contiguous().cpu()
+    return texts, pictures.scores.T.contiguous().cpu()
+
+
+def image_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
+    """(S, T) scores of some images, by their rows, with all texts."""
+    subsets = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
+    dense = DenseScores(len(images), len(subsets[0].texts))
+    stream_scores(subsets, [dense])
+    return dense.scores.cpu()
 
 
 def places(scores: Tensor, wrong: Tensor) -> Tensor:
@@ -526,13 +533,11 @@ def _example_table(pairs: Sequence[tuple[Example, Example]]) -> TableBlock:
     rows = []
     for name, side in zip(("captions of an image", "images of a caption"), zip(*pairs)):
         for kind in ("true", "online", "offline"):
-            listed: list[Listed] = [example[kind] for example in side]
-            ranks = torch.tensor([float(place) for items in listed for place in items["places"]])
-            scores = torch.tensor([score for items in listed for score in items["scores"]])
+            ranks = [place for example in side for place in example[kind]["places"]]
+            scores = [score for example in side for score in example[kind]["scores"]]
             medians = MISSING, MISSING
-            if len(ranks):
-                score = format_number(scores.double().median().item(), ".3f")
-                medians = f"{ranks.median():,.0f}", score
+            if ranks:
+                medians = f"{median_low(ranks):,}", format_number(median_low(scores), ".3f")
             rows.append((f"{name}, {kind}", *medians))
     note = "Rank among all wrong counterparts of the split, from 1."
     return TableBlock("In these examples", ("", "median rank", "median score"), tuple(rows), note)
@@ -597,7 +602,7 @@ def curves(folders: Sequence[Path]) -> Analysis:
         numbers={
             "trainings": [
                 {
-                    "curve": asdict(curve),
+                    "curve": curve,
                     "folder": str(place),
                     "losses": loss,
                     "seed": note.seed if note else None,

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterfoil.analysis.aoq import image_scores
 from counterfoil.analysis.runs import (
     caption_difficulty,
     describe_notes,
@@ -58,10 +59,7 @@ from counterfoil.pipelines.publishing import (
 from counterfoil.pipelines.run import DataSource
 from counterfoil.report.figures import dot_plot, score_scatter
 from counterfoil.report.page import Figure, TableBlock
-from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import score_index_pairs
-from counterfoil.scoring.reducers import DenseScores
-from counterfoil.scoring.stream import stream_scores
 
 # -- Generated captions: stores of them, models that generate them, and their scores --------------
 
@@ -151,13 +149,19 @@ def describe_generation(mask_refill: MaskRefill, keep: int) -> str:
     )
 
 
-def generator_inputs(model: Model, dataset: ImageTextDataset) -> GeneratorInputs:
-    """Inputs with which a model generates captions of a split.
+def caption_generator(
+    model: Model, dataset: ImageTextDataset, mask_refill: MaskRefill, keep: int, seed: int
+) -> ModelGenerator:
+    """The generator with which a model writes captions of a split.
 
     Raises:
-        ValueError: the model reads ready-made vectors, or the data do not fit.
+        ValueError: the model reads ready-made vectors or has no head for hidden words, or the data
+            do not fit.
     """
-    return GeneratorInputs(processor=model.process(dataset), parser=RulePhraseParser())
+    inputs = GeneratorInputs(processor=model.process(dataset), parser=RulePhraseParser())
+    return ModelGenerator(
+        inputs=inputs, model=model.model, mask_refill=mask_refill, keep=keep, seed=seed
+    )
 
 
 def can_generate(scorer: Scorer) -> bool:
@@ -168,26 +172,6 @@ def can_generate(scorer: Scorer) -> bool:
         and isinstance(model, WordHeadModel)
         and WordHead.FILL in model.word_heads
     )
-
-
-def _generate(
-    scorer: Scorer,
-    dataset: ImageTextDataset,
-    rows: Tensor,
-    mask_refill: MaskRefill,
-    keep: int,
-    seed: int,
-) -> Iterable[GeneratedCaption]:
-    """Captions that a single model generates of some captions, the hardest of each first."""
-    model = scorer.single()
-    generator = ModelGenerator(
-        inputs=generator_inputs(model, dataset),
-        model=model.model,
-        mask_refill=mask_refill,
-        keep=keep,
-        seed=seed,
-    )
-    return generator.foils(rows.tolist())
 
 
 def draw_captions(dataset: ImageTextDataset, count: int, rng: torch.Generator) -> Tensor:
@@ -282,14 +266,6 @@ def triple_difficulty(
     return above, below, shares([Counted.mean(gaps)], images, seed=seed)[0]
 
 
-def all_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
-    """(S, T) scores of some images, by their rows, with all texts."""
-    subsets = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
-    dense = DenseScores(len(images), len(subsets[0].texts))
-    stream_scores(subsets, [dense])
-    return dense.scores.cpu()
-
-
 def in_batches(
     scores: Tensor, anchors: Tensor, relation: Relation, *, batch: int, rng: torch.Generator
 ) -> Tensor:
@@ -370,7 +346,8 @@ def triples(
                     f"{author.given} writes no captions; name one model with a head for hidden "
                     "words with --writer, or captions that are written with --written"
                 )
-            foils = _generate(author, dataset, rows, mask_refill, keep, seed)
+            writing = caption_generator(author.single(), dataset, mask_refill, keep, seed)
+            foils = writing.foils(rows.tolist())
         rng = torch.Generator().manual_seed(seed + 1)
         negatives = _hardest_of_each_source(scorer, dataset, rows, foils, batch, rng)
         for judging in (scorer, *scorers[len(models) :]):
@@ -414,7 +391,7 @@ def _hardest_of_each_source(
     captions: dict[str, list[str]] = {}  # by the id of the caption that they were made of
     for foil in generated:
         captions.setdefault(foil.text, []).append(foil.foil)
-    scores = all_scores(scorer.on(dataset), dataset.text_to_image[rows])
+    scores = image_scores(scorer.on(dataset), dataset.text_to_image[rows])
     mined = {
         f"batch of {batch}": in_batches(scores, rows, dataset.relation, batch=batch, rng=rng),
         "whole set": in_all(scores, rows, dataset.relation),
@@ -668,8 +645,9 @@ def discrimination(
         for author in writing:
             author.check_reads()
     for author in writing:
-        generated = _generate(author, dataset, rows, mask_refill, keep, seed)
-        sources += _by_kind(f"by {author.name}", generated, dataset, rows)
+        generator = caption_generator(author.single(), dataset, mask_refill, keep, seed)
+        foils_now = generator.foils(rows.tolist())
+        sources += _by_kind(f"by {author.name}", foils_now, dataset, rows)
     if rules:  # VSE-C's rules, with nouns of the training split
         nouns = frequent_nouns(source.split("train").texts)
         by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=keep, seed=seed)

@@ -21,9 +21,9 @@ from counterfoil.analysis.tags import (
     KEPT,
     MASK_REFILL,
     StoredCaptions,
+    caption_generator,
     describe_generation,
     draw_captions,
-    generator_inputs,
     open_stores,
     score_captions,
 )
@@ -51,7 +51,7 @@ from counterfoil.evaluation.language_models import (
     ngram_log_probs,
 )
 from counterfoil.model import Model, load_model
-from counterfoil.negatives.generation.generator import GeneratedItems, ModelGenerator
+from counterfoil.negatives.generation.generator import GeneratedItems
 from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts
 from counterfoil.negatives.generation.tags import MaskRefill, check_heads
@@ -246,15 +246,13 @@ def words(
     reader, author = scorers[0].single(), scorers[-1].single()
     _check_same_tokens(reader, author)
     rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
-    inputs, processor = generator_inputs(author, dataset), reader.process(dataset)
+    generator = caption_generator(author, dataset, mask_refill, keep, seed)
+    processor = reader.process(dataset)
     parts, answers = [], []
-    generator = ModelGenerator(
-        inputs=inputs, model=author.model, mask_refill=mask_refill, keep=keep, seed=seed
-    )
     for part in generator.items(rows):
         if len(part):
             parts.append(part)
-            answers.append(_read_words(reader, processor, inputs, part))
+            answers.append(_read_words(reader, processor, generator.inputs, part))
     if not parts:
         raise ValueError(
             f"nothing that may be false was written for {len(rows):,} captions of {dataset.name} "
