@@ -11,7 +11,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, final
 
@@ -71,7 +71,6 @@ from counterfoil.report.page import (
 # false, and few false ones should be lost. Intervals resample images with all their captions; all
 # filters see the same draws.
 
-RATES = "share", "false_rate", "caught", "lost"
 LEFT_OUT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # shares of the highest scores
 _PAPER_RULE = "captions"
 _MORE_RULES: tuple[Rule, ...] = ("lemmas", "wordnet", "inflection")
@@ -80,22 +79,20 @@ _MORE_RULES: tuple[Rule, ...] = ("lemmas", "wordnet", "inflection")
 @final
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Rates of a filter of captions, in percent.
-
-    "share" is the share of all captions that the filter keeps; "false_rate", the true-negative
-    rate, the share of the kept captions that are false; "caught" the share of the true captions
-    that it leaves out; "lost" the share of the false captions that it leaves out.
-    """
+    """Rates of a filter of captions, in percent."""
 
     name: str
     kept: int
-    true: int
-    rates: Mapping[str, Share]
+    true: int  # of the kept ones
+    share: Share  # of all captions, kept
+    false_rate: Share  # of the kept captions, false: the true-negative rate
+    caught: Share  # of the true captions, left out
+    lost: Share  # of the false captions, left out
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        rates = {name: rate.to_dict() for name, rate in self.rates.items()}
-        return {"name": self.name, "kept": self.kept, "true": self.true, **rates}
+    @property
+    def rates(self) -> tuple[Share, Share, Share, Share]:
+        """The four rates."""
+        return self.share, self.false_rate, self.caught, self.lost
 
 
 def filter_results(
@@ -121,14 +118,9 @@ def filter_results(
             Counted.where(~keeps, ~true),
         )
     ]
-    rates = iter(shares(wanted, image, scale=100, seed=seed, resamples=RESAMPLES))
+    rates = iter(shares(wanted, image, scale=100, seed=seed))
     return tuple(
-        FilterResult(
-            name,
-            int(keeps.sum()),
-            int((keeps & true).sum()),
-            {rate: next(rates) for rate in RATES},
-        )
+        FilterResult(name, int(keeps.sum()), int((keeps & true).sum()), *islice(rates, 4))
         for name, keeps in filters.items()
     )
 
@@ -240,13 +232,9 @@ class _TrueRate:
             "captions": len(self.judged.captions),
             "true": int(self.judged.true.sum()),
             **({"agreement": list(agreement)} if agreement else {}),
-            "filters": [result.to_dict() for result in self.filters],
+            "filters": self.filters,
             "scores": [
-                {
-                    "name": name,
-                    "roc_auc": auc.to_dict(),
-                    "below": [share.to_dict() for share in below],
-                }
+                {"name": name, "roc_auc": auc, "below": below}
                 for name, (auc, below) in self.scores.items()
             ],
         }
@@ -285,9 +273,7 @@ def true_rate(
         for stored in open_stores(stores, source)
     ]
     judged += [_by_crowd(crowd, source)] if crowd else []
-    rates = tuple(
-        _true_rate(captions, scorer, meanings, slack, examples, seed) for captions in judged
-    )
+    rates = [_true_rate(captions, scorer, meanings, slack, examples, seed) for captions in judged]
     parts = [rate.judged.description for rate in rates]
     parts += [f"guide {scorer.name}: {scorer.describe()}, slack {slack:g}"] if scorer else []
     parts += [f"sentence encoder {encoder}, slack {slack:g}"] if encoder else []
@@ -306,7 +292,7 @@ def true_rate(
             "guide": guide,
             "encoder": encoder,
             "slack": slack,
-            "sets": [rate.to_dict() for rate in rates],
+            "sets": rates,
         },
     )
 
@@ -337,10 +323,8 @@ def _true_rate(
     filtered = {}
     for name, values in scores.items():
         masks = {f"{100 * share:g}": lowest(values, share) for share in LEFT_OUT}
-        filtered[name] = (
-            roc_auc(values, *known, seed=seed),
-            filter_results(*known, masks, seed=seed),
-        )
+        below = filter_results(*known, masks, seed=seed)
+        filtered[name] = roc_auc(values, *known, seed=seed), below
     rows = (judged.true & list(masks_by_filter.values())[-1]).nonzero().flatten()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:examples]
     results = filter_results(*known, masks_by_filter, seed=seed)
@@ -456,7 +440,7 @@ def _by_crowd(path: Path, source: DataSource) -> JudgedCaptions:
 
 def _true_rate_headline(rate: _TrueRate) -> str:
     first, paper, *_ = rate.filters
-    false = {result.name: result.rates["false_rate"].value for result in rate.filters}
+    false = {result.name: result.false_rate.value for result in rate.filters}
     words = f"{rate.judged.name}: of {first.kept:,} captions {false[first.name]:.1f} % are false"
     left = [result for result in rate.filters[1:] if result.kept]
     if not left:
@@ -466,10 +450,9 @@ def _true_rate_headline(rate: _TrueRate) -> str:
     if paper.kept:
         at_paper = f"{false[paper.name]:.1f} % of those that the paper's rule keeps"
         at_best = at_paper if best is paper else f"{at_paper}, {at_best}"
-    lost = best.rates["lost"]
-    if not lost.count:
+    if not best.lost.count:
         return f"{words}; {at_best}."
-    return f"{words}; {at_best}, which loses {lost.value:.1f} % of the false ones."
+    return f"{words}; {at_best}, which loses {best.lost.value:.1f} % of the false ones."
 
 
 def _true_rate_tables(rate: _TrueRate) -> Iterator[TableBlock]:
@@ -486,7 +469,7 @@ def _true_rate_tables(rate: _TrueRate) -> Iterator[TableBlock]:
     )
 
     def rows(results: Sequence[FilterResult]) -> tuple[tuple[str, ...], ...]:
-        return tuple((r.name, f"{r.kept:,}", *map(format_share, r.rates.values())) for r in results)
+        return tuple((r.name, f"{r.kept:,}", *map(format_share, r.rates)) for r in results)
 
     yield TableBlock(f"{rate.judged.name}: filters", ("", *rates), rows(rate.filters), note)
     for name, (auc, below) in rate.scores.items():
@@ -501,7 +484,7 @@ def _true_rate_tables(rate: _TrueRate) -> Iterator[TableBlock]:
 def _true_rate_figures(rates: Sequence[_TrueRate]) -> Iterator[Figure]:
     label = "false of the kept, %"
     points = [
-        share_point(result.name, result.rates["false_rate"], group=rate.judged.name)
+        share_point(result.name, result.false_rate, group=rate.judged.name)
         for rate in rates
         for result in rate.filters
         if result.kept
@@ -509,7 +492,7 @@ def _true_rate_figures(rates: Sequence[_TrueRate]) -> Iterator[Figure]:
     yield grouped_bars(points, label, "filters", "What filters keep.")
     for number, rate in enumerate(rates):
         lines: list[ResultPoint] = [
-            share_point(name, below.rates["false_rate"], at=float(below.name))
+            share_point(name, below.false_rate, at=float(below.name))
             for name, (_, each) in rate.scores.items()
             for below in each
         ]
