@@ -17,7 +17,7 @@ in `score_matrix`; ``with use("never"):`` switches them off.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -27,18 +27,17 @@ from counterfoil import gpu
 from counterfoil.core.types import Embeddings
 from counterfoil.gpu import Pooling, use
 from counterfoil.losses.tiled import tiled_info_nce
-from counterfoil.models.chan import pool_queries
 from counterfoil.models.layers.attention_model import nonempty, torch_scores
 from counterfoil.models.layers.cross_attention import (
-    AttendedProducts,
     AttentionHead,
     CrossAttention,
     Direction,
     Focus,
     HardAssignment,
+    QueryPooling,
     RawNorm,
 )
-from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
+from counterfoil.models.layers.kernel_scores import kernel_scores
 from counterfoil.models.layers.pooling import check_choice, full_mask, full_precision
 from counterfoil.scoring.reducers import (
     NOTHING,
@@ -92,8 +91,10 @@ def max_sim(
             [0.8000, 1.0000]])
     """
     check_choice("direction", direction, get_args(Direction))
-    head = HardAssignment(direction)
-    return _scores(images, texts, image_mask, text_mask, head, _pooling(pooling, sharpness))
+    head, pool = HardAssignment(direction), _pooling(pooling, sharpness)
+    if pooling == "LogSumExp":
+        pool = replace(pool, divisor=1 / sharpness)
+    return _scores(images, texts, image_mask, text_mask, head, pool)
 
 
 def attention_scores(
@@ -142,9 +143,8 @@ def attention_scores(
     check_choice("direction", direction, get_args(Direction))
     check_choice("raw_norm", raw_norm, get_args(RawNorm))
     check_choice("focus", focus, ("none", "equal", "prob"))
-    scale = 1 / pooling_sharpness if pooling == "LogSumExp" else 1.0
     head = CrossAttention(direction, raw_norm, sharpness, focus)
-    pool = _pooling(pooling, pooling_sharpness, scale)
+    pool = _pooling(pooling, pooling_sharpness)
     return _scores(images, texts, image_mask, text_mask, head, pool)
 
 
@@ -234,11 +234,11 @@ def _best_keys(
     return sort_descending(best)
 
 
-def _pooling(kind: Pooling, sharpness: float, scale: float = 1.0) -> QueryPooling:
+def _pooling(kind: Pooling, sharpness: float) -> QueryPooling:
     check_choice("pooling", kind, get_args(Pooling))
     if sharpness <= 0:
         raise ValueError(f"a sharpness of {sharpness} was given; it must be positive")
-    return QueryPooling(kind, sharpness, scale)
+    return QueryPooling(kind, sharpness)
 
 
 def _scores(
@@ -260,7 +260,7 @@ def _scores(
     scores = kernel_scores(left, right, (head,), pooling)
     if scores is not None:
         return scores
-    return torch_scores(left, right, (head,), _similarity, partial(_pool, pooling))
+    return torch_scores(left, right, (head,), pooling)
 
 
 def _embeddings(tokens: Tensor, mask: Tensor | None) -> Embeddings:
@@ -270,15 +270,3 @@ def _embeddings(tokens: Tensor, mask: Tensor | None) -> Embeddings:
             f"{tuple(tokens.shape)}; it must be {tuple(tokens.shape[:2])} and bool"
         )
     return Embeddings(tokens, full_mask(tokens) if mask is None else mask)
-
-
-def _similarity(results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
-    return results[0] if square is None else AttendedProducts(*results).cosine(square)
-
-
-def _pool(pooling: QueryPooling, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    if pooling.kind == "LogSumExp":
-        pooled = pool_queries("LSE", similarity, dim, mask, 1 / pooling.sharpness)
-    else:
-        pooled = pool_queries(pooling.kind, similarity, dim, mask, 1 / pooling.sharpness)
-    return pooled * pooling.scale

@@ -28,8 +28,8 @@ from counterfoil import gpu
 from counterfoil.core.types import Embeddings
 from counterfoil.kernels import attention_scores, max_sim, top_k
 from counterfoil.losses.tiled import tiled_info_nce
-from counterfoil.models.layers.cross_attention import CrossAttention
-from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
+from counterfoil.models.layers.cross_attention import CrossAttention, QueryPooling
+from counterfoil.models.layers.kernel_scores import kernel_scores
 
 TYPES = {
     torch.float32: "*fp32",

@@ -128,7 +128,7 @@ def coded(bert: Path, coding: str) -> Tensor:
         one = words.rows(torch.full((len(regions),), t))
         real = one.mask if coding == "VHA" else regions.mask
         results = fused.align_pairs(model.heads, regions, one).attend(model.coding)
-        found.append(model.similarity(results, None).masked_fill(~real, -1))
+        found.append(model.query_pooling.similarity(results, None).masked_fill(~real, -1))
     return torch.stack(found, 1)
 
 

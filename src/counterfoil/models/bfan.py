@@ -14,9 +14,8 @@ from counterfoil.models.checkpoints import (
     gru_tower_names,
 )
 from counterfoil.models.layers.attention_model import AttentionModel
-from counterfoil.models.layers.cross_attention import CrossAttention, Rule, aggregate
+from counterfoil.models.layers.cross_attention import CrossAttention, QueryPooling, Rule
 from counterfoil.models.layers.fused import align_pairs, prepare_context
-from counterfoil.models.layers.kernel_scores import QueryPooling
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
 
 
@@ -38,7 +37,7 @@ class BFAN(AttentionModel):
     """
 
     score_scale = 2.0
-    kernel_pooling = QueryPooling("Mean")
+    query_pooling = QueryPooling("Mean")
 
     def __init__(
         self,
@@ -74,10 +73,6 @@ class BFAN(AttentionModel):
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors, with their Gram matrices."""
         return prepare_context(self.scale_images(self.image(images)))
-
-    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-        """Return the mean cosine of all queries."""
-        return aggregate("Mean", similarity, dim, mask, 0.0)
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> tuple[Tensor, Tensor]:
         """Return two (P, L, R) attentions of image p and text p.

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.gpu import Pooling as KernelPooling
 from counterfoil.models.checkpoints import (
     BERT,
     POSITIONS,
@@ -20,13 +19,11 @@ from counterfoil.models.checkpoints import (
 )
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.cross_attention import (
-    AttendedProducts,
     AttentionHead,
     CrossAttention,
     HardAssignment,
-    aggregate,
+    QueryPooling,
 )
-from counterfoil.models.layers.kernel_scores import QueryPooling
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice, check_heads
 
 # Self-attention over the regions of an image.
@@ -99,35 +96,6 @@ class FeedForward(nn.Module):
 
 
 Pooling = Literal["LSE", "Mean", "Max", "Sum", "Softmax"]
-
-
-def pool_queries(
-    kind: Pooling, similarity: Tensor, dim: int, mask: Tensor | None, temperature: float
-) -> Tensor:
-    """Pool similarities along `dim` to one score (CHAN, CVPR 2023, section 3.3).
-
-    "LSE" is log(sum(exp(s / temperature))), in units of the similarity over the temperature;
-    "Softmax" is the mean weighted with softmax(s / temperature). The rest is `aggregate`'s.
-
-    Args:
-        kind: the pooling.
-        similarity: (..., Q, ...).
-        dim: axis of the queries.
-        mask: as in `aggregate`.
-        temperature: of "LSE" and "Softmax".
-    """
-    if kind == "LSE":
-        return aggregate("LogSumExp", similarity, dim, mask, 1 / temperature) / temperature
-    if kind != "Softmax":
-        return aggregate(kind, similarity, dim, mask, 1 / temperature)
-    if mask is not None:
-        similarity = similarity.masked_fill(~mask, 0)
-    logits = similarity / temperature
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf)
-    return (logits.softmax(dim) * similarity).sum(dim)
-
-
 Coding = Literal["VHA", "THA", "VSA"]
 RegionBlock = Literal["basic", "selfattention", "transformer"]
 
@@ -171,7 +139,8 @@ class CHAN(AttentionModel):
                 "selfattention" (with a GRU) or "transformer", see `SelfAttention`.
             coding: "VHA": each word takes its best region; "THA": each region its best word;
                 "VSA": each region attends to the words.
-            pooling: how the similarities become one score; "LSE" with a GRU, "Mean" with BERT.
+            pooling: how the similarities become one score, see `QueryPooling`; "LSE", which is
+                log(sum(exp(s / beta))), with a GRU, "Mean" with BERT.
             alpha: temperature of "VSA".
             beta: temperature of "LSE" and "Softmax".
             heads: of the self-attention.
@@ -204,8 +173,12 @@ class CHAN(AttentionModel):
             self.coding = CrossAttention("i2t", "no_norm", 1 / alpha)
         self.heads = (self.coding,)
         self.pooling: Pooling = pooling
-        kind: KernelPooling = "LogSumExp" if pooling == "LSE" else pooling
-        self.kernel_pooling = QueryPooling(kind, 1 / beta, unit=True)
+        # its "LSE" is in units of the similarity over the temperature
+        self.query_pooling = (
+            QueryPooling("LogSumExp", 1 / beta, divisor=beta, unit=True)
+            if pooling == "LSE"
+            else QueryPooling(pooling, 1 / beta, unit=True)
+        )
         self.beta = beta
         self.score_scale = 1 / beta if pooling == "LSE" else 1.0
 
@@ -213,17 +186,6 @@ class CHAN(AttentionModel):
         """Encode N images as region vectors."""
         regions: Embeddings = self.image(images)
         return self.scale_images(regions if self.block is None else self.block(regions))
-
-    def similarity(self, results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
-        """Return the similarity of each query with its assigned or attended vector."""
-        if isinstance(self.coding, CrossAttention):
-            # queries have length 1
-            return AttendedProducts(*results).cosine(torch.ones((), device=results[0].device))
-        return results[0]
-
-    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-        """Pool the similarities of all queries to one score."""
-        return pool_queries(self.pooling, similarity, dim, mask, self.beta)
 
 
 # The authors' checkpoints: their tensor names and ours.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final, get_args
+from typing import Literal, final, get_args
 
 from torch import Tensor
 
@@ -15,15 +15,15 @@ from counterfoil.models.checkpoints import (
 )
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.cross_attention import (
-    Aggregate,
     CrossAttention,
     Direction,
+    QueryPooling,
     RawNorm,
-    aggregate,
 )
 from counterfoil.models.layers.fused import align_pairs, prepare_context
-from counterfoil.models.layers.kernel_scores import QueryPooling
 from counterfoil.models.layers.pooling import ImageTower, TextTower, check_choice
+
+Aggregate = Literal["LogSumExp", "Mean", "Max", "Sum"]
 
 
 @final
@@ -73,18 +73,13 @@ class SCAN(AttentionModel):
         self.heads = (self.attention,)
         self.aggregate: Aggregate = aggregate
         self.lambda_lse = lambda_lse
-        scale = 1 / lambda_lse if aggregate == "LogSumExp" else 1.0
-        self.kernel_pooling = QueryPooling(aggregate, lambda_lse, scale)
+        self.query_pooling = QueryPooling(aggregate, lambda_lse)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors, with Gram matrices where words attend to them."""
         regions = self.scale_images(self.image(images))
         # the Gram matrices are computed once here, not for every tile of texts
         return prepare_context(regions) if self.attention.direction == "t2i" else regions
-
-    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-        """Aggregate the cosines of all queries to one score."""
-        return aggregate(self.aggregate, similarity, dim, mask, self.lambda_lse)
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P, L, R) attention of image p and text p; sums to 1 over the context."""

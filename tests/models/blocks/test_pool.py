@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from math import exp, log
+
 import pytest
 import torch
 
 from counterfoil.core.types import Embeddings
-from counterfoil.models.layers.cross_attention import aggregate
+from counterfoil.models.layers.cross_attention import QueryPooling
 from counterfoil.models.layers.pooling import POOLS, pool_vectors, unit_vectors
 
 TOKENS = torch.tensor([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]]])
@@ -34,18 +36,26 @@ def test_a_zero_vector_stays_zero():
     torch.testing.assert_close(made.tokens, torch.tensor([[[0.0, 0.0], [0.6, 0.8]]]))
 
 
-@pytest.mark.parametrize("kind", ["LogSumExp", "Mean", "Max", "Sum"])
-def test_aggregate_leaves_out_what_the_mask_hides(kind):
-    similarity = torch.randn(4, 5, dtype=torch.double)
+@pytest.mark.parametrize("kind", ["LogSumExp", "Mean", "Max", "Sum", "Softmax"])
+def test_queries_that_the_mask_hides_are_left_out(kind):
+    similarity, pooling = torch.randn(4, 5, dtype=torch.double), QueryPooling(kind, 3.0)
     mask = torch.tensor([[True, False, True, True, False]])
-    masked = aggregate(kind, similarity, 1, mask.expand(4, 5), 3.0)
-    torch.testing.assert_close(masked, aggregate(kind, similarity[:, mask[0]], 1, None, 3.0))
+    masked = pooling.pool(similarity, 1, mask.expand(4, 5))
+    torch.testing.assert_close(masked, pooling.pool(similarity[:, mask[0]], 1, None))
 
 
-def test_aggregate_by_hand():
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("Mean", 0.5),
+        ("Max", 1.0),
+        ("Sum", 1.0),
+        ("LogSumExp", log(exp(6) + 1) / 6),
+        ("Softmax", exp(6) / (exp(6) + 1)),
+    ],
+)
+def test_pooled_queries_by_hand(kind, expected):
     similarity = torch.tensor([[0.0, 1.0]])
-    assert aggregate("Mean", similarity, 1, None, 6.0).item() == 0.5
-    assert aggregate("Max", similarity, 1, None, 6.0).item() == 1.0
-    assert aggregate("Sum", similarity, 1, None, 6.0).item() == 1.0
-    expected = (torch.tensor(6.0).exp() + 1).log() / 6
-    assert aggregate("LogSumExp", similarity, 1, None, 6.0).item() == pytest.approx(expected.item())
+    assert QueryPooling(kind, 6.0).pool(similarity, 1, None).item() == pytest.approx(expected)
+    halved = QueryPooling(kind, 6.0, divisor=2.0).pool(similarity, 1, None)
+    assert halved.item() == pytest.approx(expected / 2)

@@ -1,19 +1,15 @@
-"""Base class of models whose score pools the cross-attention of words and regions."""
+"""Base class of models whose score pools the similarities of queries with what they attend to."""
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.layers.cross_attention import (
-    AttendedProducts,
     AttentionHead,
     PackedTexts,
+    QueryPooling,
     score_tiles,
 )
 from counterfoil.models.layers.fused import (
@@ -26,67 +22,59 @@ from counterfoil.models.layers.fused import (
     region_mask,
     squared_lengths,
 )
-from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
+from counterfoil.models.layers.kernel_scores import kernel_scores
 from counterfoil.models.layers.pooling import ensure_nonempty, squared_norms
 from counterfoil.models.layers.towers import TwoTowerModel
 
 
-class AttentionModel(TwoTowerModel, ABC):
+class AttentionModel(TwoTowerModel):
     """A model whose score pools the similarities of queries with what they attend to.
 
     Queries are words that attend to regions ("t2i"), or regions that attend to words ("i2t"). The
     scores of several attention heads are added. An image without regions counts as a single zero
-    region. A subclass sets `heads` and implements `pool`.
+    region. A subclass sets `heads` and `query_pooling`.
 
     The score is exact, although no attended vector is ever formed: see
     `counterfoil.models.layers.cross_attention`.
     """
 
     heads: tuple[AttentionHead, ...]
-    kernel_pooling: QueryPooling | None = None  # what `pool` does, if GPU kernels can do it
-
-    @abstractmethod
-    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-        """Pool the similarities along the queries' axis to one score; a mask may be broadcast."""
-
-    def similarity(self, results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
-        """Return the cosine of each query with its attended vector; `square`: of the queries."""
-        assert square is not None
-        return AttendedProducts(*results).cosine(square)
+    query_pooling: QueryPooling
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        return self._score(align_pairs(self.heads, nonempty(images), texts))
+        pairs = align_pairs(self.heads, nonempty(images), texts)
+        return score_aligned(pairs, self.heads, self.query_pooling)
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        return self._score(align_listed(self.heads, nonempty(images), texts, pairs))
+        aligned = align_listed(self.heads, nonempty(images), texts, pairs)
+        return score_aligned(aligned, self.heads, self.query_pooling)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores: by kernels on a GPU, else one matrix product per tile."""
         images = nonempty(images)
-        scores = kernel_scores(images, texts, self.heads, self.kernel_pooling)
+        scores = kernel_scores(images, texts, self.heads, self.query_pooling)
         if scores is not None:
             return scores
-        return torch_scores(images, texts, self.heads, self.similarity, self.pool)
-
-    def _score(self, pairs: AlignedPairs) -> Tensor:
-        scores = []
-        for head in self.heads:
-            queries = pairs.queries(head)
-            similarity = self.similarity(pairs.attend(head), queries.square)
-            scores.append(self.pool(similarity, 1, queries.mask))
-        return torch.stack(scores).sum(0)
+        return torch_scores(images, texts, self.heads, self.query_pooling)
 
 
-Similarity: TypeAlias = Callable[[tuple[Tensor, ...], Tensor | None], Tensor]
-Pool: TypeAlias = Callable[[Tensor, int, Tensor | None], Tensor]
+def score_aligned(
+    pairs: AlignedPairs, heads: tuple[AttentionHead, ...], pooling: QueryPooling
+) -> Tensor:
+    """Return the (P,) scores of aligned pairs, summed over heads."""
+    scores = []
+    for head in heads:
+        queries = pairs.queries(head)
+        similarity = pooling.similarity(pairs.attend(head), queries.square)
+        scores.append(pooling.pool(similarity, 1, queries.mask))
+    return torch.stack(scores).sum(0)
 
 
 def torch_scores(
     images: Embeddings,
     texts: Embeddings,
     heads: tuple[AttentionHead, ...],
-    similarity: Similarity,
-    pool: Pool,
+    pooling: QueryPooling,
 ) -> Tensor:
     """Return the (I, T) scores, summed over heads, with one matrix product per tile.
 
@@ -94,8 +82,7 @@ def torch_scores(
         images: each has a region.
         texts: each has a word.
         heads: of the attention.
-        similarity: see `AttentionModel.similarity`.
-        pool: see `AttentionModel.pool`.
+        pooling: of the similarities of each query item.
     """
 
     def tile(images: Embeddings, texts: PackedTexts) -> Tensor:  # (T, I)
@@ -103,12 +90,14 @@ def torch_scores(
         for head, results in zip(heads, apply_heads(images, texts, heads), strict=True):
             if head.direction == "t2i":
                 square = squared_norms(texts.words).unsqueeze(1) if head.grams else None
-                of_words = similarity(results, square)  # (W, I)
-                scores.append(texts.reduce_words(of_words, lambda block: pool(block, 1, None)))
+                of_words = pooling.similarity(results, square)  # (W, I)
+                scores.append(
+                    texts.reduce_words(of_words, lambda block: pooling.pool(block, 1, None))
+                )
             else:
                 square = squared_lengths(images) if head.grams else None
-                of_regions = similarity(results, square)  # (T, I, R)
-                scores.append(pool(of_regions, -1, region_mask(images)))
+                of_regions = pooling.similarity(results, square)  # (T, I, R)
+                scores.append(pooling.pool(of_regions, -1, region_mask(images)))
         return torch.stack(scores).sum(0)
 
     by_words, _ = needed_grams(heads)

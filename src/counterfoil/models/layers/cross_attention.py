@@ -40,6 +40,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from counterfoil.core.types import Embeddings
+from counterfoil.gpu import Pooling
 
 Direction = Literal["t2i", "i2t"]
 
@@ -465,42 +466,73 @@ class HardAssignment:
         return block.affinity if mask is None else block.affinity.masked_fill(~mask, -torch.inf)
 
 
-# Aggregation of the similarities of all queries to one score.
+# Pooling of the similarities of all queries to one score.
 
 
-Aggregate = Literal["LogSumExp", "Mean", "Max", "Sum"]
+@final
+@dataclass(frozen=True, slots=True)
+class QueryPooling:
+    """Pooling of the similarities of a query item's vectors to one score, in torch or by a kernel.
 
-
-def aggregate(
-    kind: Aggregate, similarity: Tensor, dim: int, mask: Tensor | None, sharpness: float
-) -> Tensor:
-    """Aggregate similarities along `dim` to one score.
-
-    LogSumExp is log(sum(exp(sharpness * s))) / sharpness (SCAN, ECCV 2018, eq. 6), not divided by
-    the count, so it and Sum grow with the number of queries.
-
-    Args:
-        kind: the aggregation.
-        similarity: (..., Q, ...).
-        dim: axis of the queries.
-        mask: bool, True where a query is real; None when all are. Broadcastable, and its axis `dim`
-            is that of the queries too.
-        sharpness: lambda of LogSumExp.
+    Attributes:
+        kind: "LogSumExp" is log(sum(exp(sharpness * s))) / sharpness (SCAN, ECCV 2018, eq. 6), not
+            divided by the count, so it and "Sum" grow with the number of queries; "Softmax" is the
+            mean weighted with softmax(sharpness * s) (CHAN, CVPR 2023, section 3.3).
+        sharpness: of "LogSumExp" and "Softmax".
+        divisor: the score is divided by it.
+        unit: every query vector counts as one of length 1 in its cosine.
     """
-    if kind in ("LogSumExp", "Max"):
+
+    kind: Pooling
+    sharpness: float = 1.0
+    divisor: float = 1.0
+    unit: bool = False
+
+    def similarity(self, results: tuple[Tensor, ...], square: Tensor | None) -> Tensor:
+        """Return what is pooled: the cosine of each query with its attended or assigned vector.
+
+        Args:
+            results: of a head; a single tensor is the similarity itself.
+            square: squared lengths of the queries; None where they are not read.
+        """
+        if len(results) == 1:
+            return results[0]
+        if self.unit:
+            square = torch.ones((), device=results[0].device)
+        assert square is not None
+        return AttendedProducts(*results).cosine(square)
+
+    def pool(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+        """Pool similarities (..., Q, ...) along `dim` to one score.
+
+        Args:
+            similarity: of each query.
+            dim: axis of the queries.
+            mask: bool, True where a query is real; None when all are. Broadcastable, and its axis
+                `dim` is that of the queries too.
+        """
+        return self._pooled(similarity, dim, mask) / self.divisor
+
+    def _pooled(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+        if self.kind in ("LogSumExp", "Max"):
+            if mask is not None:
+                similarity = similarity.masked_fill(~mask, -torch.inf)
+            if self.kind == "Max":
+                return similarity.amax(dim)
+            return (similarity * self.sharpness).logsumexp(dim) / self.sharpness
         if mask is not None:
-            similarity = similarity.masked_fill(~mask, -torch.inf)
-        if kind == "Max":
-            return similarity.amax(dim)
-        return (similarity * sharpness).logsumexp(dim) / sharpness
-    if mask is not None:
-        similarity = similarity.masked_fill(~mask, 0)
-    total = similarity.sum(dim)
-    if kind == "Sum":
-        return total
-    if mask is None:
-        return total / similarity.shape[dim]
-    return total / mask.sum(dim).clamp(min=1)
+            similarity = similarity.masked_fill(~mask, 0)
+        if self.kind == "Softmax":
+            logits = similarity / (1 / self.sharpness)  # its authors divide by a temperature
+            if mask is not None:
+                logits = logits.masked_fill(~mask, -torch.inf)
+            return (logits.softmax(dim) * similarity).sum(dim)
+        total = similarity.sum(dim)
+        if self.kind == "Sum":
+            return total
+        if mask is None:
+            return total / similarity.shape[dim]
+        return total / mask.sum(dim).clamp(min=1)
 
 
 # Attended vectors themselves, for scores that need more of them than a cosine (SGRAF, X-Dim).

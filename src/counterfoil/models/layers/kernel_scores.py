@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,34 +13,17 @@ from counterfoil.models.layers.cross_attention import (
     AttentionHead,
     CrossAttention,
     HardAssignment,
+    QueryPooling,
     no_words,
 )
 from counterfoil.models.layers.fused import prepare_context, squared_lengths
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class QueryPooling:
-    """Pooling of the similarities of a query's vectors to one score, by a kernel.
-
-    Attributes:
-        kind: the pooling; "LogSumExp" is log(sum(exp(sharpness * s))).
-        sharpness: of "LogSumExp" and "Softmax".
-        scale: the score is multiplied by it.
-        unit: every query vector counts as one of length 1 in its cosine.
-    """
-
-    kind: gpu.Pooling
-    sharpness: float = 1.0
-    scale: float = 1.0
-    unit: bool = False
 
 
 def kernel_scores(
     images: Embeddings,
     texts: Embeddings,
     heads: tuple[AttentionHead, ...],
-    pooling: QueryPooling | None,
+    pooling: QueryPooling,
 ) -> Tensor | None:
     """Return the (I, T) float32 scores, summed over heads; None where the torch form is needed.
 
@@ -56,7 +38,7 @@ def kernel_scores(
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
     sides = images.tokens, texts.tokens
-    if pooling is None or not len(images) or not len(texts) or not gpu.usable(*sides):
+    if not len(images) or not len(texts) or not gpu.usable(*sides):
         return None
     if dtype not in gpu.DTYPES or not all(_fits(images, texts, head) for head in heads):
         return None
@@ -107,7 +89,9 @@ def _head_scores(
     with torch.autocast(queries.tokens.device.type, enabled=False):
         x, y = queries.tokens.to(dtype), contexts.tokens.to(dtype)
         masks = queries.mask, contexts.mask
-        kind, sharpness, scale = pooling.kind, pooling.sharpness, pooling.scale
+        kind, sharpness, scale = pooling.kind, pooling.sharpness, 1 / pooling.divisor
+        if kind == "LogSumExp":
+            scale /= sharpness
         if isinstance(head, CrossAttention):
             from counterfoil.gpu.attention import AttentionSettings, attention_scores
 
