@@ -155,7 +155,7 @@ def test_models_score_with_kernels(case, monkeypatch):
 
     expected = computed()
     # the torch form must not be reached
-    monkeypatch.delattr("counterfoil.models.layers.late_interaction.score_tiles")
+    monkeypatch.delattr("counterfoil.models.layers.late_interaction.torch_scores")
     monkeypatch.delattr("counterfoil.models.layers.attention_model.torch_scores")
     with kernels.use("always"):
         got = computed()

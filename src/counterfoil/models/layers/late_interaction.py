@@ -8,13 +8,14 @@ With unit vectors q_i of the words of a text and d_j of the regions of an image,
 or the means in place of the sums (FILIP, arXiv:2111.07783, eq. 3-4). Padding of the side that is
 searched is left out before the maximum, padding of the other side adds nothing after it.
 
-As in `counterfoil.models.layers.cross_attention`, texts are packed without padding, and one matrix
-product of a tile's words and regions serves both directions.
+It is the attention of `counterfoil.models.layers.cross_attention` with hard assignment: texts are
+packed without padding, and one matrix product of a tile's words and regions serves both directions.
 """
 
 from __future__ import annotations
 
 from abc import ABC
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -22,15 +23,15 @@ from torch import Tensor
 
 from counterfoil.core.types import Embeddings
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.layers.attention_model import nonempty
-from counterfoil.models.layers.cross_attention import (
-    Direction,
-    HardAssignment,
-    PackedTexts,
-    score_tiles,
+from counterfoil.models.layers.attention_model import (
+    nonempty,
+    score_aligned,
+    torch_scores,
 )
-from counterfoil.models.layers.kernel_scores import QueryPooling, kernel_scores
-from counterfoil.models.layers.pooling import check_choice, full_precision, zero_padded
+from counterfoil.models.layers.cross_attention import Direction, HardAssignment, QueryPooling
+from counterfoil.models.layers.fused import align_pairs
+from counterfoil.models.layers.kernel_scores import kernel_scores
+from counterfoil.models.layers.pooling import check_choice, full_precision
 
 MaxSimDirection = Literal["t2i", "i2t", "both"]
 CELLS_AT_ONCE = 1 << 24  # similarities of aligned pairs: 64 MB of float32
@@ -50,68 +51,30 @@ class MaxSimModel(RetrievalModel, ABC):
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
-        images = nonempty(images)
+        heads, pooling = self._scoring()
+        images, texts = _in_full_precision(nonempty(images)), _in_full_precision(texts)
         size = max(1, CELLS_AT_ONCE // max(1, images.mask.shape[1] * texts.mask.shape[1]))
-        parts = [images.tokens.new_zeros(0, dtype=torch.float32)]
-        for start in range(0, len(images), size):
-            rows = slice(start, start + size)
-            parts.append(self._aligned(images.rows(rows), texts.rows(rows)))
+        parts = [images.tokens.new_zeros(0)]
+        with torch.autocast(images.tokens.device.type, enabled=False):
+            for rows in (slice(first, first + size) for first in range(0, len(images), size)):
+                pairs = align_pairs(heads, images.rows(rows), texts.rows(rows))
+                parts.append(score_aligned(pairs, heads, pooling))
         return torch.cat(parts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores: by kernels on a GPU, else one matrix product per tile."""
-        images = nonempty(images)
-        heads = tuple(
-            HardAssignment(way) for way in get_args(Direction) if self.direction in (way, "both")
-        )
-        pooling = QueryPooling("Mean" if self.mean else "Sum", scale=1 / len(heads))
+        scoring, images = self._scoring(), nonempty(images)
         with torch.autocast(images.tokens.device.type, enabled=False):
-            scores = kernel_scores(images, texts, heads, pooling)
-        if scores is not None:
-            return scores
-        images = Embeddings(zero_padded(images.tokens, images.mask), images.mask)
-        return score_tiles(images, texts, self._tile)
+            # a kernel adds products of half precision in float32
+            scores = kernel_scores(images, texts, *scoring)
+            if scores is not None:
+                return scores
+            return torch_scores(_in_full_precision(images), _in_full_precision(texts), *scoring)
 
-    def _aligned(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        words, regions = (zero_padded(side.tokens, side.mask) for side in (texts, images))
-        with torch.autocast(words.device.type, enabled=False):
-            similarity = torch.bmm(full_precision(words), full_precision(regions).mT)  # (P, L, R)
-        scores = []
-        if self.direction != "i2t":
-            best = _best(similarity, images.mask[:, None], 2)
-            scores.append(self._pooled(best, texts.mask))
-        if self.direction != "t2i":
-            best = _best(similarity, texts.mask[:, :, None], 1)
-            scores.append(self._pooled(best, images.mask))
-        return scores[0] if len(scores) == 1 else (scores[0] + scores[1]) / 2
-
-    def _pooled(self, best: Tensor, mask: Tensor) -> Tensor:
-        total = best.masked_fill(~mask, 0).sum(-1)
-        return total / mask.sum(-1).clamp(min=1) if self.mean else total
-
-    def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """Return the (T, I) scores of a tile."""
-        (n_images, regions), words = images.mask.shape, texts.words
-        flat = images.tokens.flatten(0, 1)
-        with torch.autocast(words.device.type, enabled=False):
-            similarity = full_precision(words) @ full_precision(flat).T
-        similarity = similarity.view(-1, n_images, regions)  # (W, I, R)
-        mask = None if bool(images.mask.all()) else images.mask
-        scores = []
-        if self.direction != "i2t":
-            best = _best(similarity, None if mask is None else mask[None], 2)  # (W, I)
-            scores.append(
-                texts.reduce_words(best, lambda block: block.mean(1) if self.mean else block.sum(1))
-            )
-        if self.direction != "t2i":
-            best = torch.cat(
-                [
-                    similarity[run.words].view(run.n, run.length, n_images, regions).max(1).values
-                    for run in texts.runs()
-                ]
-            )  # (T, I, R)
-            scores.append(self._pooled(best, images.mask[None]))
-        return scores[0] if len(scores) == 1 else (scores[0] + scores[1]) / 2
+    def _scoring(self) -> tuple[tuple[HardAssignment, ...], QueryPooling]:
+        ways = get_args(Direction) if self.direction == "both" else (self.direction,)
+        pooling = QueryPooling("Mean" if self.mean else "Sum", divisor=len(ways))
+        return tuple(HardAssignment(way) for way in ways), pooling
 
 
 def check_direction(direction: str) -> None:
@@ -119,12 +82,5 @@ def check_direction(direction: str) -> None:
     check_choice("direction", direction, get_args(MaxSimDirection))
 
 
-def _best(similarity: Tensor, mask: Tensor | None, dim: int) -> Tensor:
-    """Return maxima along an axis over real vectors; 0 where there are none.
-
-    `max` sends the gradient to the first best vector, where `amax` would share it among equals.
-    """
-    if mask is None:
-        return similarity.max(dim).values
-    best = similarity.masked_fill(~mask, -torch.inf).max(dim).values
-    return best.masked_fill(~mask.any(dim), 0)
+def _in_full_precision(side: Embeddings) -> Embeddings:
+    return replace(side, tokens=full_precision(side.tokens))
