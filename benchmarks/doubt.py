@@ -32,7 +32,12 @@ from counterfoil.evaluation.exchanges import (
     exchanged_captions,
     similar_words,
 )
-from counterfoil.evaluation.explain import explain_by_heads, explain_by_occlusion, has_doubt_head
+from counterfoil.evaluation.explain import (
+    ExplainConfig,
+    explain_by_heads,
+    explain_by_occlusion,
+    has_doubt_head,
+)
 from counterfoil.evaluation.word_heads import replace_words
 from counterfoil.model import Model, load_model
 
@@ -83,7 +88,7 @@ def by_occlusion(
     rows = torch.tensor([case.row for case in cases])
     texts = [case.caption for case in cases]
     explained = explain_by_occlusion(
-        model.model, model.processor.process_texts, images, texts, image=rows
+        model.model, model.processor.process_texts, images, texts, rows
     )
     results: Words = []
     for one in explained:
@@ -112,9 +117,8 @@ def by_heads(model: Model, images: Embeddings, cases: Sequence[Item], similar: S
     """The doubt head, and the first word of the correction head."""
     rows, texts = torch.tensor([case.row for case in cases]), [case.caption for case in cases]
     tokenizer = model.processor.tokenizer
-    explained = explain_by_heads(
-        model.model, tokenizer, images, texts, image=rows, threshold=0.0, corrections=1
-    )
+    config = ExplainConfig(threshold=0.0, corrections=1)
+    explained = explain_by_heads(model.model, tokenizer, images, texts, rows, config=config)
     results: Words = []
     for one in explained:
         starts, words = content(one.caption, similar), list[Word]()

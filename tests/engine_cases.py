@@ -12,7 +12,6 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.scoring.encode import EmbeddedDataset
 
 
-@final
 class Dot(RetrievalModel):
     """Items are their own encodings; the score is the inner product of masked sums."""
 

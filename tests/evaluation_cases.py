@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import DrawnPictures
 from counterfoil.evaluation.galleries import RankedLists
 from counterfoil.evaluation.metrics import EvaluationReport
-from counterfoil.models.base import RetrievalModel
-from counterfoil.scoring.encode import EmbeddedDataset
+from engine_cases import Dot, best_rank, given
+
+member, Product = given, Dot
 
 
 def ragged(images: int, seed: int, most: int = 4, orphans: int = 0) -> Tensor:
@@ -33,52 +33,14 @@ def scores(images: int, text_to_image: Tensor, seed: int, levels: int | None = N
     return found if levels is None else (found * levels).round() / levels
 
 
-def slow_rank(row: Tensor, true: set[int], tie: str) -> int:
-    """Rank of the best true item by putting the items in order, one query at a time."""
-    if not true:
-        return -1
-    place = {
-        "row": lambda item: item,
-        "optimistic": lambda item: item not in true,
-        "pessimistic": lambda item: item in true,
-    }[tie]
-    order = sorted(range(len(row)), key=lambda item: (-float(row[item]), place(item)))
-    return min(order.index(item) for item in true)
-
-
 def slow_ranks(found: Tensor, text_to_image: Tensor, tie: str) -> tuple[list[int], list[int]]:
-    """Ranks in both directions, from `slow_rank`."""
-    texts = [{t for t, o in enumerate(text_to_image.tolist()) if o == i} for i in range(len(found))]
-    i2t = [slow_rank(row, true, tie) for row, true in zip(found, texts)]
-    owners = [{o} - {-1} for o in text_to_image.tolist()]
-    t2i = [slow_rank(column, true, tie) for column, true in zip(found.T, owners)]
-    return i2t, t2i
-
-
-class Product(RetrievalModel):
-    """Scores two vectors by their inner product."""
-
-    def encode_images(self, images):
-        raise NotImplementedError
-
-    encode_texts = encode_images
-
-    def score_pairs(self, images, texts):
-        return (images.tokens * texts.tokens).sum((1, 2))
-
-    def score_matrix(self, images, texts):
-        return images.tokens[:, 0] @ texts.tokens[:, 0].T
-
-    def forward(self, batch):
-        raise NotImplementedError
-
-
-def member(found: Tensor) -> EmbeddedDataset:
-    """A model that gives exactly these scores: every image is a unit vector of its own."""
-    pools = torch.eye(len(found)), found.T.contiguous()
-    return EmbeddedDataset(
-        Product(), *(Embeddings(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in pools)
+    """Ranks in both directions, one query at a time."""
+    true = text_to_image == torch.arange(len(found)).unsqueeze(1)
+    i2t, t2i = (
+        [best_rank(line, own, tie) for line, own in zip(scores.tolist(), truth.tolist())]
+        for scores, truth in ((found, true), (found.T, true.T))
     )
+    return i2t, t2i
 
 
 def found(

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from typing import final
-
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.dataset import Relation
-from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import EmbeddedDataset
+from engine_cases import Dot, vectors
 from matcher_cases import CASES
 
 HOSTS = ("scan-t2i", "bfan", "vse", "vsrn-f30k")
 
 
-@final
-class Product(RetrievalModel):
-    """Score of two vectors: their inner product."""
-
-    def encode_images(self, images: ModalityBatch) -> Embeddings:
-        return Embeddings(images.values, images.mask)
-
-    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        return Embeddings(texts.values, texts.mask)
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        return (images.tokens[:, 0] * texts.tokens[:, 0]).sum(1)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def member(images: Tensor, texts: Tensor) -> EmbeddedDataset:
-    def encoded(vectors: Tensor) -> Embeddings:
-        return Embeddings(vectors.unsqueeze(1), torch.ones(len(vectors), 1, dtype=torch.bool))
-
-    return EmbeddedDataset(Product(), encoded(images), encoded(texts))
+    """Vectors that are compared by their inner product."""
+    return EmbeddedDataset(Dot(), vectors(images), vectors(texts))
 
 
 def ragged(images: int = 12, seed: int = 0, orphans: int = 0) -> Relation:

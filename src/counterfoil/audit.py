@@ -15,7 +15,6 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Pairs
 from counterfoil.data.checks import check_pictures, equal_captions
 from counterfoil.data.corrections import Correction, CorrectionAction
 from counterfoil.data.dataset import ImageTextDataset
@@ -32,7 +31,6 @@ from counterfoil.model import Model
 from counterfoil.negatives.diagnose import (
     InspectedPairs,
     inspect_pairs,
-    pair_scores,
     suspects_by_score,
     suspects_by_wording,
 )
@@ -40,6 +38,7 @@ from counterfoil.negatives.filters import check_least, connected_groups, near_pi
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.report.page import PageItem, Provenance, TextPart, template, thumbnail
 from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.pairs import score_index_pairs
 from counterfoil.scoring.reducers import PairRanks, Ranks
 from counterfoil.scoring.stream import stream_scores
 
@@ -535,11 +534,10 @@ def likely_positives(
     for side, limit, by_wording in zip(
         sides, limits, suspects_by_wording(dataset, sides, least=alike)
     ):
-        estimates, pairs, listed = list(by_wording), side.pairs, side.listed
+        estimates, pairs = list(by_wording), side.pairs
         gaps: Tensor | None = None
         if members:
-            scores = torch.full(listed.shape, -torch.inf)
-            scores[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
+            scores = side.scores(members)
             estimates.append(suspects_by_score(side, scores, limit))
             gaps = scores - limit.unsqueeze(1)
         for estimate in estimates:
@@ -584,7 +582,7 @@ def _positive_scores(
     images, own = sides[0].anchors.image, sides[1].anchors
     if not members:
         return torch.zeros(len(images)), torch.zeros(len(own.image))
-    scores = pair_scores(members, own)
+    scores = score_index_pairs(members, own.image, own.text)
     lowest = torch.full((len(dataset),), torch.inf).scatter_reduce(0, own.image, scores, "amin")
     return lowest[images], scores
 

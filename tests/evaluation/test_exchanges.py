@@ -65,6 +65,7 @@ def explained(true: str, caption: str, **changes):
         read,
         model.encode_images(read([true])),
         [caption],
+        torch.tensor([0]),
         config=replace(ExplainConfig(exchanges=exchanges), **changes),
     )[0]
 

@@ -10,7 +10,7 @@ import torch
 import explain_cases as cases
 from counterfoil.core.types import Embeddings
 from counterfoil.data.tokenizers import Tokenizer
-from counterfoil.evaluation.explain import Explanation, explain_by_heads
+from counterfoil.evaluation.explain import ExplainConfig, Explanation, explain_by_heads
 from counterfoil.evaluation.word_heads import group_tokens, spell
 from counterfoil.models.uniter import UNITER
 
@@ -34,7 +34,8 @@ def images(model) -> Embeddings:
 
 
 def explained(model, pieces, images, **options) -> list[Explanation]:
-    return explain_by_heads(model, pieces, images, cases.CAPTIONS, image=IMAGE, **options)
+    config = ExplainConfig(**options)
+    return explain_by_heads(model, pieces, images, cases.CAPTIONS, IMAGE, config=config)
 
 
 def parts(pieces, text):
@@ -181,7 +182,7 @@ def test_nothing_is_doubted_above_every_doubt(model, pieces, images):
 
 
 def test_no_captions(model, pieces, images):
-    assert explain_by_heads(model, pieces, images, []) == []
+    assert explain_by_heads(model, pieces, images, [], IMAGE[:0], config=ExplainConfig()) == []
 
 
 def test_features_that_are_no_numbers(model, pieces, images):
@@ -192,7 +193,8 @@ def test_features_that_are_no_numbers(model, pieces, images):
 
 def test_captions_that_are_cut_say_so(model, pieces, images):
     text = "A red dog near a cat, " * 9
-    found = explain_by_heads(model, pieces, images, [text, "A dog."], image=IMAGE[:2])
+    captions = [text, "A dog."]
+    found = explain_by_heads(model, pieces, images, captions, IMAGE[:2], config=ExplainConfig())
     assert found[1].unread is None
     assert text[: found[0].unread].endswith(" red dog")
     assert len(found[0].words) == 38 - 5  # commas are none
@@ -204,7 +206,8 @@ def test_models_of_words(images):
     model = cases.model(words)
     own = model.encode_images(seen.images(torch.arange(8)))
     text = 'Red dogs, "near" GREEN zebras'
-    (one,) = explain_by_heads(model, words, own.rows(slice(1)), [text], threshold=0.0)
+    config = ExplainConfig(threshold=0.0)
+    (one,) = explain_by_heads(model, words, own, [text], torch.tensor([0]), config=config)
     assert [word.text for word in one.words] == ["Red", "dogs", "near", "GREEN", "zebras"]
     assert not [c for word in one.words for c in word.corrections if c.text.startswith("<")]
     assert all(c.text.isupper() for c in one.words[3].corrections if c.text.isalpha())

@@ -37,7 +37,7 @@ def images(seen, model):
 def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
     rows = torch.tensor([4, 0, 2])
     monkeypatch.setattr("counterfoil.evaluation.exchanges.SCORE_BATCH", 3)
-    found = explain_by_occlusion(model, seen.processor.process_texts, images, CAPTIONS, image=rows)
+    found = explain_by_occlusion(model, seen.processor.process_texts, images, CAPTIONS, rows)
 
     def score(row, text):
         texts = model.encode_texts(seen.processor.process_texts([text]))
@@ -54,7 +54,7 @@ def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
 
 def test_words_are_those_with_letters(seen, model, images):
     found = explain_by_occlusion(
-        model, seen.processor.process_texts, images.rows(slice(3)), CAPTIONS
+        model, seen.processor.process_texts, images, CAPTIONS, torch.arange(3)
     )
     assert [[word.text for word in one.words] for one in found] == [
         ["Red", "dogs", "near", "cats"],
@@ -66,4 +66,6 @@ def test_words_are_those_with_letters(seen, model, images):
 def test_scores_that_are_no_numbers(seen, model, images):
     broken = Embeddings(images.tokens * math.nan, images.mask)
     with pytest.raises(ValueError, match=r"near cats\.' is not a number"):
-        explain_by_occlusion(model, seen.processor.process_texts, broken, CAPTIONS[:1])
+        explain_by_occlusion(
+            model, seen.processor.process_texts, broken, CAPTIONS[:1], torch.tensor([0])
+        )

@@ -28,12 +28,8 @@ from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.trainer import fit
-from negatives_cases import ragged, random_lists, ranked
+from negatives_cases import ragged, random_lists, ranked, rng
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS, run
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def slow_neighbours(lists: HardNegativeLists, relation: Relation, depth: int) -> list[list[int]]:

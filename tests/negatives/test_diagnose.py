@@ -22,7 +22,6 @@ from counterfoil.negatives.diagnose import (
     inspect_pairs,
     list_overlap,
     measure_hubs,
-    pair_scores,
     statistics_by_rank,
     suspects_by_score,
     suspects_by_truth,
@@ -208,10 +207,13 @@ def test_parts_of_the_lists() -> None:
 def test_pairs_are_scored_by_the_mean_of_the_members() -> None:
     rng = torch.Generator().manual_seed(0)
     vectors = [torch.rand(n, 4, generator=rng) for n in (5, 9, 5, 9)]
-    pairs = Pairs(torch.arange(17) % 5, torch.arange(17) % 9)
+    pairs = Pairs(torch.arange(16).view(2, 8) % 5, torch.arange(16).view(2, 8) % 9)
     members = [member(vectors[0], vectors[1]), member(vectors[2], vectors[3])]
-    wanted = sum((vectors[n][pairs.image] * vectors[n + 1][pairs.text]).sum(1) for n in (0, 2)) / 2
-    torch.testing.assert_close(pair_scores(members, pairs), wanted)
+    wanted = sum((vectors[n][pairs.image] * vectors[n + 1][pairs.text]).sum(2) for n in (0, 2)) / 2
+    listed = torch.arange(8) < torch.tensor([[8], [6]])
+    anchors = Pairs(pairs.image[:, 0], pairs.text[:, 0])
+    scores = InspectedPairs(anchors, pairs, listed).scores(members)
+    torch.testing.assert_close(scores, wanted.masked_fill(~listed, -torch.inf))
 
 
 def embedded_member(seed, images=7, texts=21):

@@ -30,13 +30,9 @@ from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.training.batches import BatchStream
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.step import OptimizerStep, TrainingStep
-from negatives_cases import ragged, random_lists
+from negatives_cases import ragged, random_lists, rng
 
 TEMPERATURE = 0.3
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @settings(max_examples=40, deadline=None)

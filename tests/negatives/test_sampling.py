@@ -27,7 +27,7 @@ from counterfoil.negatives.sampling import (
     images_for_texts,
 )
 from counterfoil.negatives.store import HardNegativeLists
-from negatives_cases import ragged, random_lists, ranked
+from negatives_cases import ragged, random_lists, ranked, rng
 
 
 @settings(max_examples=30, deadline=None)
@@ -107,10 +107,6 @@ def test_what_was_judged_true_is_drawn_anew() -> None:
     every = Pairs(torch.tensor([0, 0, 0]), torch.tensor([2, 3, 4]))
     alone = RandomNegativeSampler(relation=Relation(text_to_image, images=3, besides=every))
     assert alone.draw(anchors[:2], rng)[Role.HARD_TEXT].text.shape == (2, 1)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def anchors(relation: Relation) -> Tensor:

@@ -10,7 +10,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.galleries import shown_caption, shown_image
 from counterfoil.model import Model
@@ -22,7 +21,6 @@ from counterfoil.negatives.diagnose import (
     inspect_pairs,
     list_overlap,
     measure_hubs,
-    pair_scores,
     statistics_by_rank,
     suspects_by_score,
     suspects_by_truth,
@@ -43,7 +41,7 @@ from counterfoil.report.page import (
 )
 from counterfoil.report.tables import format_number
 from counterfoil.scoring.embedding_store import ModelSource
-from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.pairs import score_index_pairs
 
 FIRST = 10  # ranks compared between the captions of an image
 SHOWN = 6  # negatives shown of each anchor
@@ -191,13 +189,12 @@ def _score_pairs(
     if stored[0] is not None and _made_by(store, models):
         members = [model.embed(dataset.subset(images)) for model in models]
         image_rows = torch.arange(len(images)).repeat_interleave(counts)
-        pairs = Pairs(image_rows, torch.arange(len(texts)))
-        positives[texts] = pair_scores(members, pairs).half().float()
+        scores = score_index_pairs(members, image_rows, torch.arange(len(texts)))
+        positives[texts] = scores.half().float()
         return positives, stored, f"{description}, in lists as kept"
     members = [model.embed(dataset) for model in models]
-    positives[texts] = pair_scores(members, Pairs(dataset.text_to_image[texts], texts))
-    listed = _listed_scores(members, looked[0]), _listed_scores(members, looked[1])
-    return positives, listed, description
+    positives[texts] = score_index_pairs(members, dataset.text_to_image[texts], texts)
+    return positives, (looked[0].scores(members), looked[1].scores(members)), description
 
 
 def _distinct(rows: Tensor) -> Tensor:
@@ -212,13 +209,6 @@ def _made_by(store: NegativeStore, models: Sequence[Model]) -> bool:
         for sources in (store.manifest.sources, [model.source() for model in models])
     )
     return len(ours) == len(theirs) and all(map(ModelSource.same, ours, theirs))
-
-
-def _listed_scores(members: Sequence[EmbeddedDataset], looked: InspectedPairs) -> Tensor:
-    pairs, listed = looked.pairs, looked.listed
-    scores = torch.full(listed.shape, -torch.inf)
-    scores[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
-    return scores
 
 
 def _describe_store(store: NegativeStore, dataset: ImageTextDataset) -> str:

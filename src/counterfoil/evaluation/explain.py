@@ -9,7 +9,7 @@ score, not the word: where two words are wrong, leaving out either may change li
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -22,13 +22,14 @@ from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
 from counterfoil.core.io import check_file, read_json, write_json
 from counterfoil.core.resumable import FACTS, PartsFolder, check_facts
-from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel
+from counterfoil.core.types import Embeddings, WordHead, WordHeadModel
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import Processor
 from counterfoil.data.tokenizers import Tokenizer, pack_tokens, word_spans
 from counterfoil.evaluation.exchanges import (
     Exchange,
+    TextReader,
     WordExchanges,
     best_exchanges,
     encode_rows,
@@ -265,26 +266,17 @@ def explain_pairs(
 
     `image` (N,) is the row of each caption's image.
     """
-    processor = text_processor(model)
+    processor, rows = text_processor(model), image.cpu()
     assert processor.tokenizer is not None
-    if config.exchanges is not None:
-        explanations = explain_by_exchange(
-            model.model, processor.process_texts, images, captions, image=image, config=config
-        )
-    elif has_doubt_head(model.model):
+    if config.exchanges is None and has_doubt_head(model.model):
         return explain_by_heads(
-            model.model,
-            processor.tokenizer,
-            images,
-            captions,
-            image=image,
-            threshold=config.threshold,
-            corrections=config.corrections,
+            model.model, processor.tokenizer, images, captions, rows, config=config
         )
+    read = processor.process_texts
+    if config.exchanges is None:
+        explanations = explain_by_occlusion(model.model, read, images, captions, rows)
     else:
-        explanations = explain_by_occlusion(
-            model.model, processor.process_texts, images, captions, image=image
-        )
+        explanations = explain_by_exchange(model.model, read, images, captions, rows, config=config)
     ends = _truncations(processor.tokenizer, captions)
     return [replace(each, unread=end) for each, end in zip(explanations, ends, strict=True)]
 
@@ -349,11 +341,10 @@ def _truncations(tokenizer: Tokenizer, captions: Sequence[str]) -> list[int | No
 
 def explain_by_occlusion(
     model: RetrievalModel,
-    read: Callable[[Sequence[str]], ModalityBatch],
+    read: TextReader,
     images: Embeddings,
     captions: Sequence[str],
-    *,
-    image: Tensor | None = None,
+    rows: Tensor,
 ) -> list[Explanation]:
     """Explain captions by the gain in score when each word is left out; for any model.
 
@@ -362,7 +353,6 @@ def explain_by_occlusion(
     Raises:
         ValueError: a score is not a number.
     """
-    rows = torch.arange(len(captions)) if image is None else image.cpu()
     words = [_removable_words(text) for text in captions]
     # the whole caption, then the caption without each word
     variants = [
@@ -386,11 +376,11 @@ def explain_by_occlusion(
 
 def explain_by_exchange(
     model: RetrievalModel,
-    read: Callable[[Sequence[str]], ModalityBatch],
+    read: TextReader,
     images: Embeddings,
     captions: Sequence[str],
+    rows: Tensor,
     *,
-    image: Tensor | None = None,
     config: ExplainConfig,
 ) -> list[Explanation]:
     """Explain captions by exchanges of their words; for any model.
@@ -406,7 +396,6 @@ def explain_by_exchange(
     """
     exchanges = config.exchanges
     assert exchanges is not None
-    rows = torch.arange(len(captions)) if image is None else image.cpu()
     results = best_exchanges(model, read, images, captions, rows, exchanges.similar)
     explanations = []
     for caption, (score, words) in zip(captions, results, strict=True):
@@ -509,10 +498,9 @@ def explain_by_heads(
     tokenizer: Tokenizer,
     images: Embeddings,
     captions: Sequence[str],
+    rows: Tensor,
     *,
-    image: Tensor | None = None,
-    threshold: float = DOUBT_THRESHOLD,
-    corrections: int = 3,
+    config: ExplainConfig,
 ) -> list[Explanation]:
     """Explain captions by a doubt head and, where there is one, a correction head.
 
@@ -526,16 +514,14 @@ def explain_by_heads(
         tokenizer: of the model.
         images: encoded.
         captions: N, none of them empty.
-        image: (N,) row of the image of each caption; aligned with the images by default.
-        threshold: doubt from which a word counts as wrong.
-        corrections: per doubted word.
+        rows: (N,) row of the image of each caption, on the CPU.
+        config: threshold, and corrections of each doubted word.
 
     Raises:
         ValueError: an output of the model is not a number.
     """
     if not captions:
         return []
-    rows = torch.arange(len(captions)) if image is None else image.cpu()
     heads = WordHeads(model, tokenizer, images)
     sentences, words = _tokenize(tokenizer, captions, rows)
     scores, token_doubts = heads.doubts(sentences)
@@ -549,18 +535,18 @@ def explain_by_heads(
             (row, word)
             for row, draft in enumerate(drafts)
             for word, doubt in enumerate(draft.doubts)
-            if doubt >= threshold
+            if doubt >= config.threshold
         ]
         # twice as many as shown: replacements that differ only in case are merged
-        ranked = _rank(heads, sentences, drafts, doubted, 2 * corrections + 2)
-        _correct(heads, sentences, drafts, ranked, threshold)
+        ranked = _rank(heads, sentences, drafts, doubted, 2 * config.corrections + 2)
+        _correct(heads, sentences, drafts, ranked, config.threshold)
     corrected = _score_corrected(heads, drafts, rows)
     return [
         Explanation(
             draft.text,
             draft.score,
             tuple(
-                _explained_word(tokenizer, draft, word, ranked.get((row, word)), corrections)
+                _explained_word(tokenizer, draft, word, ranked.get((row, word)), config.corrections)
                 for word in range(len(draft.words))
             ),
             corrected.get(row),

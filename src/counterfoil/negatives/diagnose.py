@@ -179,6 +179,13 @@ class InspectedPairs:
     pairs: Pairs
     listed: Tensor
 
+    def scores(self, members: Sequence[EmbeddedDataset]) -> Tensor:
+        """Return the (S, h) mean scores of the pairs, -inf where a list is shorter."""
+        images, texts = self.pairs.image[self.listed], self.pairs.text[self.listed]
+        scores = torch.full(self.listed.shape, -torch.inf)
+        scores[self.listed] = score_index_pairs(members, images, texts)
+        return scores
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,11 +349,3 @@ def statistics_by_rank(
         gap = float(scored.median()) if len(scored) else None
         statistics.append(RankStatistics(first, last, int(listed.sum()), gap, tuple(shares)))
     return tuple(statistics)
-
-
-def pair_scores(members: Sequence[EmbeddedDataset], pairs: Pairs) -> Tensor:
-    """Return the (P,) mean score of the members for P pairs of rows, in bounded memory."""
-    order = pairs.image.argsort(stable=True)
-    scores = torch.zeros(len(order))
-    scores[order] = score_index_pairs(members, pairs.image[order], pairs.text[order])
-    return scores

@@ -41,16 +41,19 @@ def score_index_pairs(
 
     Args:
         members: models with their encodings of the same images and texts.
-        images: (P,) long rows on the CPU, in ascending order.
+        images: (P,) long rows on the CPU.
         texts: (P,) long rows on the CPU.
         device: where to compute, as in `stream_scores`.
 
     Raises:
         ValueError: a NaN score.
     """
-    assert bool((images.diff() >= 0).all())
     scores = torch.zeros(len(images))
     if not len(images):
+        return scores
+    if bool((images.diff() < 0).any()):  # the pairs of an image are scored together
+        order = images.argsort(stable=True)
+        scores[order] = score_index_pairs(members, images[order], texts[order], device=device)
         return scores
     where = device_of(members[0]) if device is None else torch.device(device)
     grids = where.type == "cpu" and any(m.images.mask.shape[1] > 1 for m in members)

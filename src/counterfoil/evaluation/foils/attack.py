@@ -178,9 +178,7 @@ def _above_best(
     true = len(images)
     images = torch.cat([images, attack.images])
     texts = torch.cat([texts, torch.arange(count, len(dataset.texts))])
-    order = images.argsort(stable=True)
-    scores = torch.empty(len(order))
-    scores[order] = score_index_pairs(members, images[order], texts[order])
+    scores = score_index_pairs(members, images, texts)
     best = torch.full((len(dataset),), -torch.inf)
     best.scatter_reduce_(0, images[:true], scores[:true], "amax")
     return scores[true:] >= best[attack.images]
