@@ -208,7 +208,7 @@ def test_bad_shortlists():
         Shortlister((), "nobody")
     with pytest.raises(ValueError, match="a model encoded 22 images"):
         ranked(coarse, fine[1:], text_to_image, 5)
-    with pytest.raises(ValueError, match="the tie rule 'odd' is unknown"):
+    with pytest.raises(ValueError, match="'odd' is not a tie rule"):
         ranked(coarse, fine, text_to_image, 5, tie="odd")
     with pytest.raises(ValueError, match="is defined on 1,000 images"):
         ranked(coarse, fine, text_to_image, 5, replace(WHOLE, name="x", images=1000))

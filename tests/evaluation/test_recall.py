@@ -82,7 +82,7 @@ def test_nothing_to_evaluate():
         (torch.zeros(2, 3), torch.tensor([0, 1, 2]), "row", "rows from 0 to 2, but there are 2"),
         (torch.zeros(2, 1), torch.tensor([-2]), "row", "rows from -2 to -2"),
         (torch.full((1, 1), torch.nan), torch.tensor([0]), "row", "1 of the scores are NaN"),
-        (torch.zeros(1, 1), torch.tensor([0]), "mean", "'mean' is unknown; use one of row"),
+        (torch.zeros(1, 1), torch.tensor([0]), "mean", "'mean' is not a tie rule"),
     ],
 )
 def test_bad_input(scores, text_to_image, tie, message):

@@ -189,7 +189,7 @@ def test_what_was_kept_is_taken_up(skip: int) -> None:
         ({"below_share": 0.0}, "below_share=0.0: above 0 is needed"),
         ({"below_positive": math.nan}, "below_positive=nan: a finite number"),
         ({"guided": math.inf}, "guided=inf: a finite number"),
-        ({"positive": "mean"}, "positive='mean' is unknown; use lowest or highest"),
+        ({"positive": "mean"}, "'mean' is not a positive; known: highest, lowest"),
         ({"skip": -1}, "skip=-1: 0 or more"),
     ],
     ids=str,
@@ -205,7 +205,10 @@ def test_guides_have_to_fit() -> None:
         NegativeFilters(FilterConfig(guided=0.1), dataset)
     with pytest.raises(ValueError, match="a guide model was named, but no filter asks it"):
         NegativeFilters(FilterConfig(skip=1), dataset, guides=[scoring(guide)])
-    with pytest.raises(ValueError, match="encoded 3 images and 6 texts, but 4 and 6 are mined"):
+    with pytest.raises(
+        ValueError,
+        match="a guide encoded 3 images and 6 texts, but 4 images and 6 ",
+    ):
         NegativeFilters(FilterConfig(guided=0.1), dataset, guides=[scoring(guide[:3])])
 
 

@@ -92,7 +92,7 @@ def test_a_judge_and_lists_of_other_data_are_refused():
     relation = ragged(9)
     lists = random_lists(relation, 6, 4)
     texts = len(relation.text_to_image)
-    with pytest.raises(ValueError, match=f"has encoded 8 images and {texts} texts, but the lists"):
+    with pytest.raises(ValueError, match=f"judge encoded 8 images and {texts} texts, but 9 images"):
         judge_negatives([cases.given(torch.zeros(8, texts))], relation, lists)
     with pytest.raises(ValueError, match="mine them again from this corpus"):
         judge_negatives([cases.given(torch.zeros(9, texts))], ragged(9, orphans=1), lists)

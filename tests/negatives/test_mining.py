@@ -447,11 +447,11 @@ def test_proposals_of_another_corpus_are_refused() -> None:
     relation = ragged(12)
     texts, proposed = len(relation.text_to_image), random_lists(relation, 9, 7)
     other = member(torch.zeros(13, 2), torch.zeros(texts, 2))
-    told = f"are for 12 images and {texts} texts, but 13 and {texts} were encoded; propose from"
-    with pytest.raises(ValueError, match=told):
+    message = f"encoded 13 images and {texts} texts, but 12 images and {texts} texts are needed"
+    with pytest.raises(ValueError, match=message):
         rerank_proposals(proposed, [other], relation.text_to_image, **SIZES)
     far = HardNegativeLists(proposed.texts + texts, proposed.images)
-    with pytest.raises(ValueError, match=f"text row .* was proposed, but there are {texts}; prop"):
+    with pytest.raises(ValueError, match=f"of the texts was proposed, but there are {texts}; prop"):
         rerank_proposals(far, [given(torch.zeros(12, texts))], relation.text_to_image, **SIZES)
     with pytest.raises(ValueError, match="no model is given to score the proposed pairs"):
         rerank_proposals(proposed, [], relation.text_to_image, **SIZES)

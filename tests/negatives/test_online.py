@@ -242,7 +242,7 @@ def test_places_are_the_first_ones() -> None:
 
 @pytest.mark.parametrize("name", ["keep", "at_once"])
 def test_what_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}=0: at least 1"):
+    with pytest.raises(ValueError, match=f"{name}=0 is not possible; it must be at least 1"):
         TopScoringMiner(**{name: 0})
     processor = cases.processor()
     with pytest.raises(ValueError, match="no candidates to screen"):

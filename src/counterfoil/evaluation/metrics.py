@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.data.dataset import FEW_IMAGES
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -139,7 +140,7 @@ def ranks_of(
     Raises:
         ValueError: the shapes do not agree, a score is not a number, or the rule is unknown.
     """
-    check_tie(tie)
+    parse_literal(Tie, tie, "a tie rule")
     check_text_to_image(text_to_image, scores.shape[0], scores.shape[1])
     if scores.isnan().any():
         raise ValueError(f"{int(scores.isnan().sum())} of the scores are NaN; they have no order")
@@ -147,12 +148,6 @@ def ranks_of(
     if extra_positives is not None:
         truth[extra_positives.image, extra_positives.text] = True
     return rank_positions(scores, truth, tie), rank_positions(scores.T, truth.T, tie)
-
-
-def check_tie(tie: str) -> None:
-    """Refuse a tie rule that does not exist."""
-    if tie not in get_args(Tie):
-        raise ValueError(f"the tie rule {tie!r} is unknown; use one of {', '.join(TIES)}")
 
 
 def queries_with_positives(extra_positives: Pairs, text_to_image: Tensor, images: int) -> Pairs:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import parse_choice
+from counterfoil.core.config import parse_choice, parse_literal
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import (
@@ -21,7 +21,6 @@ from counterfoil.evaluation.metrics import (
     RankedQueries,
     RecallMetrics,
     check_text_to_image,
-    check_tie,
     queries_with_positives,
     ranks_of,
     recall_from_ranks,
@@ -100,15 +99,10 @@ def setting_of(
     Raises:
         ValueError: the tie rule is unknown, or a model encoded another split.
     """
-    check_tie(tie)
+    parse_literal(Tie, tie, "a tie rule")
     images, texts = len(dataset), len(dataset.text_to_image)
     for member in members:
-        encoded = len(member.images), len(member.texts)
-        if encoded != (images, texts):
-            raise ValueError(
-                f"a model encoded {encoded[0]} images and {encoded[1]} texts, but the split has "
-                f"{images} images and {texts} texts; encode this split with every model"
-            )
+        member.check_sizes(images, texts, "a model")
     return EvaluationSetting(
         protocol,
         images,

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from counterfoil.core import distributed
+from counterfoil.core.config import parse_literal
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.images import ResizeCrop, cached_pixels
@@ -412,8 +413,7 @@ class FilterConfig:
             )
         if self.below_share is not None and self.below_share <= 0:
             raise ValueError(f"below_share={self.below_share}: above 0 is needed, as in 0.95")
-        if self.positive not in ("lowest", "highest"):
-            raise ValueError(f"positive={self.positive!r} is unknown; use lowest or highest")
+        parse_literal(Positive, self.positive, "a positive")
         if self.skip < 0:
             raise ValueError(f"skip={self.skip}: 0 or more are skipped")
 
@@ -467,13 +467,7 @@ def _check_guides(
     if guides and not plan.needs_guide:
         raise ValueError("a guide model was named, but no filter asks it; set guided=0.0")
     for guide in guides:
-        encoded = len(guide.images), len(guide.texts)
-        wanted = len(dataset), len(dataset.texts)
-        if encoded != wanted:
-            raise ValueError(
-                f"a guide has encoded {encoded[0]} images and {encoded[1]} texts, but {wanted[0]} "
-                f"and {wanted[1]} are mined; encode the same split with it"
-            )
+        guide.check_sizes(len(dataset), len(dataset.texts), "a guide")
 
 
 def _exclusions(

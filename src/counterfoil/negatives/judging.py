@@ -123,12 +123,7 @@ def judge_negatives(
     """
     lists.check(relation)
     for member in members:
-        if (len(member.images), len(member.texts)) != (len(lists.texts), len(lists.images)):
-            raise ValueError(
-                f"the judge has encoded {len(member.images)} images and {len(member.texts)} texts, "
-                f"but the lists are of {len(lists.texts)} and {len(lists.images)}; encode the same "
-                "split with it"
-            )
+        member.check_sizes(len(lists.texts), len(lists.images), "the judge")
     pairs, scores = RescoredPairs(members, lists.texts, lists.images, device=device).pairs
     captions, counts = relation.captions(relation.rows())
     images = relation.rows().repeat_interleave(counts)

@@ -606,16 +606,25 @@ def rerank_proposals(
         ValueError: no model, a list shorter than 1 or longer than what was proposed, or proposals
             for another data set.
     """
+    if not members:
+        raise ValueError("no model is given to score the proposed pairs; give at least one")
     texts, images = proposed.texts.cpu(), proposed.images.cpu()
-    _check_proposed(members, texts, images)
-    for name, length, most in (
-        ("texts", texts_per_image, texts.shape[1]),
-        ("images", images_per_text, images.shape[1]),
+    for member in members:
+        member.check_sizes(len(texts), len(images), "a model")
+    for name, rows, length, count in (
+        ("texts", texts, texts_per_image, len(images)),
+        ("images", images, images_per_text, len(texts)),
     ):
+        most = rows.shape[1]
         if not 1 <= length <= most:
             raise ValueError(
                 f"{name}={length}: 1 to {most} can be kept of {most} proposed; keep fewer, or "
                 "propose more"
+            )
+        if rows.numel() and int(rows.max()) >= count:
+            raise ValueError(
+                f"row {int(rows.max())} of the {name} was proposed, but there are {count}; propose "
+                "from the same split"
             )
     own = text_to_image.cpu().int()
     rows = torch.arange(len(texts), dtype=torch.int32).unsqueeze(1)
@@ -624,22 +633,3 @@ def rerank_proposals(
     images = images.masked_fill(images == own.unsqueeze(1), -1)
     rescored = RescoredPairs(members, texts, images, device=device)
     return _on_cpu(rescored.best("image", texts_per_image), rescored.best("text", images_per_text))
-
-
-def _check_proposed(members: Sequence[EmbeddedDataset], texts: Tensor, images: Tensor) -> None:
-    sizes = len(texts), len(images)
-    if not members:
-        raise ValueError("no model is given to score the proposed pairs; give at least one")
-    for member in members:
-        encoded = len(member.images), len(member.texts)
-        if sizes != encoded:
-            raise ValueError(
-                f"the proposals are for {sizes[0]} images and {sizes[1]} texts, but {encoded[0]} "
-                f"and {encoded[1]} were encoded; propose from the same split"
-            )
-    for modality, rows, count in (("text", texts, sizes[1]), ("image", images, sizes[0])):
-        if rows.numel() and int(rows.max()) >= count:
-            raise ValueError(
-                f"{modality} row {int(rows.max())} was proposed, but there are {count}; propose "
-                "from the same split"
-            )

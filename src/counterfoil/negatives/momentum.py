@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, Role
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pooling import check_positive
 from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.scoring.encode import evaluation_mode, gather_parts, gather_shards
 
@@ -105,8 +106,7 @@ class MomentumQueue(OnlineMiner, nn.Module):
 
     def __init__(self, *, size: int = 2048, momentum: float = 0.999) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"size={size} is not possible; it must be at least 1")
+        check_positive(size=size)
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum={momentum} is not possible; give a share from 0 to below 1")
         self.momentum = momentum

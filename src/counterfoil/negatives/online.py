@@ -22,6 +22,7 @@ from counterfoil.core.types import (
     WordTask,
 )
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pooling import check_positive
 from counterfoil.scoring.encode import (
     concatenate_batches,
     evaluation_mode,
@@ -139,9 +140,7 @@ class TopScoringMiner(OnlineMiner):
     anchors_only = True
 
     def __init__(self, *, keep: int = 31, at_once: int = 512) -> None:
-        for name, value in (("keep", keep), ("at_once", at_once)):
-            if value < 1:
-                raise ValueError(f"{name}={value}: at least 1 is needed")
+        check_positive(keep=keep, at_once=at_once)
         self.keep, self.at_once = keep, at_once
 
     def propose(

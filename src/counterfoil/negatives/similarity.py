@@ -27,6 +27,7 @@ from counterfoil.core.io import read_json
 from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import Batch
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.models.layers.pooling import check_positive
 
 OURS = "sentence_transformers."  # package of the classes that a model folder may name
 
@@ -140,9 +141,7 @@ class LatentSpaceConfig:
     stem: bool = True
 
     def __post_init__(self) -> None:
-        for name, number in (("components", self.components), ("passes", self.passes)):
-            if number < 1:
-                raise ValueError(f"{name}={number} is not possible; it must be at least 1")
+        check_positive(components=self.components, passes=self.passes)
 
 
 def latent_vectors(texts: Sequence[str], plan: LatentSpaceConfig) -> Tensor:

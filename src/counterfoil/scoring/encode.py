@@ -80,6 +80,19 @@ class EmbeddedDataset:
     images: Embeddings
     texts: Embeddings
 
+    def check_sizes(self, images: int, texts: int, noun: str) -> None:
+        """Check that this is a split of so many images and texts; `noun` names the model.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        sizes = len(self.images), len(self.texts)
+        if sizes != (images, texts):
+            raise ValueError(
+                f"{noun} encoded {sizes[0]} images and {sizes[1]} texts, but {images} images and "
+                f"{texts} texts are needed; encode the same split with it"
+            )
+
 
 @final
 @dataclass(frozen=True, slots=True)

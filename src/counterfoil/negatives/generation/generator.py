@@ -17,6 +17,7 @@ from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.core.types import Embeddings, ModalityBatch, WordHead
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pooling import check_positive
 from counterfoil.negatives.generation.inputs import (
     CandidateFilter,
     GeneratedCandidates,
@@ -33,7 +34,6 @@ from counterfoil.negatives.generation.store import (
 )
 from counterfoil.negatives.generation.tags import (
     MaskRefill,
-    at_least_one,
     check_heads,
     mask_token_of,
 )
@@ -151,7 +151,7 @@ class ModelGenerator:
             ValueError: the model has no head for hidden words or no token that hides them, or
                 `keep` is below 1.
         """
-        at_least_one({"keep": keep})
+        check_positive(keep=keep)
         heads = {WordHead.FILL, WordHead.SCORE}
         check_heads(model, heads, "the generator", "name a model that does, as UNITER")
         mask_token_of(inputs, model)

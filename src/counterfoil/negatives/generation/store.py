@@ -21,6 +21,7 @@ from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatc
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pooling import check_positive
 from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.scoring.encode import (
     evaluation_mode,
@@ -276,8 +277,7 @@ class GeneratedCaptions(OnlineMiner):
             ValueError: no such folder, damaged or of another data set, a model that reads no words,
                 or no foil is left to draw.
         """
-        if count < 1:
-            raise ValueError(f"count={count} is not possible; it must be at least 1")
+        check_positive(count=count)
         if processor.processor.tokenizer is None:
             raise ValueError(
                 "this model compares ready-made vectors and cannot read generated captions"

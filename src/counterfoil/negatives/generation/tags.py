@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -23,6 +22,7 @@ from counterfoil.core.types import (
 )
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pooling import check_positive
 from counterfoil.negatives.counterfactual import word_embeddings_of
 from counterfoil.negatives.generation.inputs import (
     SHARE,
@@ -118,7 +118,7 @@ class MaskRefill:
     specials: bool = False
 
     def __post_init__(self) -> None:
-        at_least_one({"masks": self.masks, "refills": self.refills})
+        check_positive(masks=self.masks, refills=self.refills)
         if not self.temperature > 0 or not 0 < self.share <= 1:
             raise ValueError(
                 f"temperature={self.temperature} and share={self.share} are not possible; a "
@@ -156,13 +156,6 @@ class MaskRefill:
         words = draw_refills(chances, self.refills, rng)
         filled = fill_slots(masked.masked.texts.values, masked.masked.slots, words)
         return filled.view(len(masked.texts), -1, filled.shape[1])
-
-
-def at_least_one(numbers: Mapping[str, int]) -> None:
-    """Raise a ValueError for numbers below 1, by name."""
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"{name}={number} is not possible; it must be at least 1")
 
 
 def check_heads(model: RetrievalModel, heads: set[WordHead], noun: str, instead: str) -> None:
@@ -317,7 +310,7 @@ class TagsGenerator(OnlineMiner):
             ValueError: a number out of range, an unknown word task, or tasks for a model that has
                 another processor than the generator.
         """
-        at_least_one({"masks": masks, "refills": refills, "keep": keep})
+        check_positive(masks=masks, refills=refills, keep=keep)
         self.mask_refill = MaskRefill(
             masks=masks,
             refills=refills,
@@ -334,11 +327,8 @@ class TagsGenerator(OnlineMiner):
                 f"word tasks from it; given were {', '.join(words) or 'none'}"
             )
         self.inputs, self.filler, self.model_inputs = inputs, filler, model_inputs
-        self.keep, self.words, self.candidate_filter = (
-            keep,
-            words,
-            candidate_filter or CandidateFilter(),
-        )
+        self.keep, self.words = keep, words
+        self.candidate_filter = candidate_filter or CandidateFilter()
         self.provides_words = frozenset[str](words)
 
     def check(self, model: RetrievalModel) -> None:

@@ -16,6 +16,7 @@ from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import PhraseParser, RulePhraseParser
 from counterfoil.model import Model, load_model
+from counterfoil.models.layers.pooling import check_positive
 from counterfoil.negatives.generation.generator import ModelGenerator, generate_in_parts
 from counterfoil.negatives.generation.inputs import (
     RULES,
@@ -29,7 +30,7 @@ from counterfoil.negatives.generation.inputs import (
 from counterfoil.negatives.generation.judges import JudgeModel, ParaphraseJudge
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
 from counterfoil.negatives.generation.store import GeneratedStore
-from counterfoil.negatives.generation.tags import MaskRefill, at_least_one
+from counterfoil.negatives.generation.tags import MaskRefill
 from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.fitting import ModelStage
@@ -147,7 +148,7 @@ class Generate(CaptionStage):
     encoder: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
-        at_least_one({"keep": self.keep})
+        check_positive(keep=self.keep)
         if strange := [rule for rule in self.rules if rule not in RULES]:
             raise ValueError(unknown_name(strange[0], list(RULES), "a rule for written captions"))
         _ = self.mask_refill  # refuses the other settings
