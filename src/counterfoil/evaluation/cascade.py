@@ -176,9 +176,9 @@ def evaluate_cascade(
     (texts, images), (text_scores, image_scores) = ranker.rows, ranker.scores
     curve = []
     for depth, ranks in ranker.curve.items():
-        left = iter(ranks)
+        remaining = iter(ranks)
         cut = replace(setting, first=by.name, depth=depth)
-        shorter = report_of(lambda *_, left=left: next(left), text_to_image, cut)
+        shorter = report_of(lambda *_, remaining=remaining: next(remaining), text_to_image, cut)
         curve.append(CascadePoint(depth, ranker.pairs[depth], shorter))
     shortlists = ShortlistReport((i2t, t2i), first, full, tuple(curve))
     return Cascade(report, shortlists, texts, text_scores, images, image_scores)

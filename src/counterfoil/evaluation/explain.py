@@ -362,9 +362,9 @@ def explain_by_occlusion(
     ]
     counts = torch.tensor([1 + len(own) for own in words], dtype=torch.long)
     scores = score_captions(model, read, images, variants, rows.repeat_interleave(counts))
-    explanations, left = [], iter(scores)
+    explanations, remaining = [], iter(scores)
     for text, own in zip(captions, words, strict=True):
-        score, *reduced = islice(left, 1 + len(own))
+        score, *reduced = islice(remaining, 1 + len(own))
         _check_number(text, score)
         gains = tuple(
             ExplainedWord(text[start:stop], start, stop, gain=other - score)
@@ -400,11 +400,11 @@ def explain_by_exchange(
     explanations = []
     for caption, (score, words) in zip(captions, results, strict=True):
         _check_number(caption, score, *(best.gain for _, (best, *_) in words))
-        tried = {word.start: options for word, options in words}
+        exchanges_of_word = {word.start: options for word, options in words}
         explained = []
         for start, stop in word_spans(caption):
             word = ExplainedWord(caption[start:stop], start, stop)
-            if options := tried.get(start):
+            if options := exchanges_of_word.get(start):
                 word = _exchanged_word(word, options, exchanges, config)
             if is_word(word.text):
                 explained.append(word)

@@ -203,9 +203,9 @@ def cxc_between(
         rated: positives by query id, with ratings; a query with an empty list counts as missed, one
             without a list is left out.
     """
-    known = set(item_ids.tolist())
+    items = set(item_ids.tolist())
     positives = {
-        query: frozenset(item for item, _ in rated[query] if item in known)
+        query: frozenset(item for item, _ in rated[query] if item in items)
         for query in query_ids.tolist()
         if query in rated
     }
@@ -237,10 +237,10 @@ def cxc_texts(
         rated: rated texts by text id.
         own: how a text is excluded from its own ranking, see `nearest_neighbours`.
     """
-    together: dict[int, list[int]] = {}
+    by_image: dict[int, list[int]] = {}
     for text, image in zip(ids.tolist(), text_to_image.tolist()):
-        together.setdefault(image, []).append(text)
-    siblings = {t: group for i, group in together.items() if i >= 0 for t in group}
+        by_image.setdefault(image, []).append(text)
+    siblings = {t: group for i, group in by_image.items() if i >= 0 for t in group}
     positives = _related(ids, rated, TEXT_RATING, siblings)
     return _recall("t2t", ids, ids, nearest_neighbours(embedded, own=own), positives)
 
@@ -273,11 +273,11 @@ def _related(
     ids: Tensor, rated: Rated, threshold: float, siblings: Mapping[int, list[int]]
 ) -> Positives:
     """Items rated alike and siblings, of each query that has any."""
-    known = set(ids.tolist())
+    items = set(ids.tolist())
     positives: dict[int, frozenset[int]] = {}
     for item in ids.tolist():
         near = {other for other, rating in rated.get(item, ()) if rating >= threshold}
-        near = (near | set(siblings.get(item, ()))) & known - {item}
+        near = (near | set(siblings.get(item, ()))) & items - {item}
         if near:
             positives[item] = frozenset(near)
     return positives

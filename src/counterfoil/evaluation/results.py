@@ -61,11 +61,11 @@ def headline(runs: Sequence[RunResult]) -> str:
     change = last.against[-1]
     span = change.interval
     word = "more" if change.difference >= 0 else "less"
-    sure = "" if span.low > 0 or span.high < 0 else ", which could be chance"
+    caveat = "" if span.low > 0 or span.high < 0 else ", which could be chance"
     return (
         f"{last.name} reaches RSum {last.numbers[-1]:.1f}, {abs(change.difference):.1f} {word} "
         f"than {first.name} (95 % interval of the difference {signed(span.low)} to "
-        f"{signed(span.high)}{sure})."
+        f"{signed(span.high)}{caveat})."
     )
 
 

@@ -91,9 +91,9 @@ class NeighbourBatches:
                 "be composed; lower skip, or mine longer lists"
             )
         clashes = _entries(ranked[:, : config.skip])
-        if besides := separate_images(relation):
+        if related := separate_images(relation):
             clashes = Pairs(
-                torch.cat([clashes.image, besides.image]), torch.cat([clashes.text, besides.text])
+                torch.cat([clashes.image, related.image]), torch.cat([clashes.text, related.text])
             )
         self._links = _symmetric(_entries(linked), relation.images)
         self._clashes = _symmetric(clashes, relation.images)
@@ -119,14 +119,14 @@ class NeighbourBatches:
         count = len(order) // size
         rest = order[count * size :]
         order = order[: count * size]
-        grown = _Growth(self._links, self._clashes, order.numpy())
+        grown = _CommunityBuilder(self._links, self._clashes, order.numpy())
         communities = [grown.community(size) for _ in range(count)]
         shuffled = torch.randperm(count, generator=rng)
         return torch.tensor(communities, dtype=torch.long).view(-1, size)[shuffled], rest
 
 
 @final
-class _Growth:
+class _CommunityBuilder:
     """Communities that grow from free images in a given random order."""
 
     def __init__(self, links: Any, clashes: Any, order: Any) -> None:
@@ -196,8 +196,8 @@ def rank_neighbours(lists: HardNegativeLists, relation: Relation, depth: int) ->
         owners = text_to_image[lists.texts[images].long()]
         near = torch.cat(
             [
-                _listed(images.repeat_interleave(counts), lists.images[texts].long(), 1.0),
-                _listed(images, owners, scale),
+                _list_entries(images.repeat_interleave(counts), lists.images[texts].long(), 1.0),
+                _list_entries(images, owners, scale),
             ],
             dim=1,
         )
@@ -205,7 +205,7 @@ def rank_neighbours(lists: HardNegativeLists, relation: Relation, depth: int) ->
     return ranked
 
 
-def _listed(images: Tensor, others: Tensor, scale: float) -> Tensor:
+def _list_entries(images: Tensor, others: Tensor, scale: float) -> Tensor:
     """(3, n) image, other image and closeness of each entry of (Q, k) lists."""
     rank = torch.arange(others.shape[1], dtype=torch.float64)
     closeness = (1 / (1 + rank / scale)).expand(others.shape)

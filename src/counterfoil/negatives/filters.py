@@ -54,7 +54,7 @@ _READ = 512  # images read at once
 _SLACK = 1e-6  # float32 cosines of equal vectors are this close to 1
 _ROUNDING = 1e-9  # of sums of float64
 
-_Found = tuple[Tensor, Tensor, Tensor]  # rows, rows, cosines
+_PairColumns = tuple[Tensor, Tensor, Tensor]  # rows, rows, cosines
 
 
 @final
@@ -110,7 +110,7 @@ def near_vectors(name: str, vectors: Tensor, *, least: float) -> NearPairs:
     blocks = cut_tiles(torch.arange(len(vectors)), _BLOCK)
     places = [(a, b) for a in range(len(blocks)) for b in range(a, len(blocks))]
 
-    def compare(number: int) -> _Found:
+    def compare(number: int) -> _PairColumns:
         first, second = (blocks[place] for place in places[number])
         scores = vectors[first] @ vectors[second].T
         row, column = (scores >= least - _SLACK).nonzero(as_tuple=True)
@@ -147,7 +147,7 @@ def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
     prefix.eliminate_zeros()
     by_word = prefix.T.tocsr()
 
-    def compare(number: int) -> _Found:
+    def compare(number: int) -> _PairColumns:
         start = number * _CAPTIONS_AT_ONCE
         bounds = (prefix[start : start + _CAPTIONS_AT_ONCE] @ by_word).tocoo()
         likely = (bounds.col > bounds.row + start) & (bounds.data >= least - _ROUNDING)
@@ -196,10 +196,10 @@ def plain_words(text: str) -> set[str]:
 
 
 def _gather_pairs(
-    name: str, least: float, blocks: int, compare: Callable[[int], _Found]
+    name: str, least: float, blocks: int, compare: Callable[[int], _PairColumns]
 ) -> NearPairs:
     """Compare blocks, each process its share of them, and gather the near pairs of all."""
-    near: list[_Found] = [(torch.zeros(0).long(), torch.zeros(0).long(), torch.zeros(0))]
+    near: list[_PairColumns] = [(torch.zeros(0).long(), torch.zeros(0).long(), torch.zeros(0))]
     total = 0
     with progress(f"blocks of {name} compared", blocks) as advance:
         for number in range(distributed.rank(), blocks, distributed.size()):

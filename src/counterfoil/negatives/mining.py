@@ -281,7 +281,7 @@ def mine_lists(
     matrix = _ScoreMatrix(members, text_to_image, filters, options)
     lists = matrix.empty_lists(texts_per_image, images_per_text)
     matrix.fill(lists, "float32")
-    return _on_cpu(*((side.rows, side.scores) for side in lists))
+    return _to_lists(*((side.rows, side.scores) for side in lists))
 
 
 def check_lengths(texts: int, images: int) -> None:
@@ -374,7 +374,7 @@ class _ScoreMatrix:
         }
 
 
-def _on_cpu(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> HardNegativeLists:
+def _to_lists(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor]) -> HardNegativeLists:
     """Return rows and scores as lists on the CPU, with scores in float16; finite ones stay so."""
     largest = torch.finfo(torch.half).max
     rows, scores = [], []
@@ -521,14 +521,15 @@ def mine_half_precision(
     error = max(score_disagreement(side, rescored) for side in near)
     bound = SAFETY * error
     lists, certain = [], []
-    for wanted, short, answers in zip(exact, near, (exact[1].queries, exact[0].queries)):
-        rows, scores = rescored.best(short.query, wanted.k)
-        sure = certain_entries(short, answers, scores, bound)
-        if len(left := (~sure).nonzero().squeeze(1)):
-            matrix.fill_rows(wanted, left)
-            rows[left], scores[left] = wanted.rows.cpu()[left], wanted.scores.cpu()[left]
+    for side, short, answers in zip(exact, near, (exact[1].queries, exact[0].queries)):
+        rows, scores = rescored.best(short.query, side.k)
+        is_certain = certain_entries(short, answers, scores, bound)
+        if len(uncertain := (~is_certain).nonzero().squeeze(1)):
+            matrix.fill_rows(side, uncertain)
+            rows[uncertain] = side.rows.cpu()[uncertain]
+            scores[uncertain] = side.scores.cpu()[uncertain]
         lists.append((rows, scores))
-        certain.append(int(sure.sum()))
+        certain.append(int(is_certain.sum()))
     certificate = Certificate(
         images=exact[0].queries,
         texts=exact[1].queries,
@@ -538,7 +539,7 @@ def mine_half_precision(
         error=error,
         bound=bound,
     )
-    return _on_cpu(*lists), certificate
+    return _to_lists(*lists), certificate
 
 
 def _with_queries(member: EmbeddedDataset, side: Side, rows: Tensor) -> EmbeddedDataset:
@@ -632,4 +633,6 @@ def rerank_proposals(
     texts = texts.masked_fill(own[texts.long()] == rows, -1)
     images = images.masked_fill(images == own.unsqueeze(1), -1)
     rescored = RescoredPairs(members, texts, images, device=device)
-    return _on_cpu(rescored.best("image", texts_per_image), rescored.best("text", images_per_text))
+    return _to_lists(
+        rescored.best("image", texts_per_image), rescored.best("text", images_per_text)
+    )

@@ -68,8 +68,8 @@ def _proposed(faiss: Any, queries: Tensor, answers: Tensor, count: int, probes: 
     index.nprobe = min(probes, index.nlist)
     for start in range(0, len(queries), AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        _, found = index.search(_values(queries[part]), count)
-        rows[part] = torch.from_numpy(found).int()
+        _, nearest = index.search(_values(queries[part]), count)
+        rows[part] = torch.from_numpy(nearest).int()
     return rows
 
 
@@ -102,5 +102,5 @@ def recall_of_lists(found: Tensor, exact: Tensor) -> float:
     >>> recall_of_lists(torch.tensor([[3, 1], [5, -1]]), torch.tensor([[1, 2], [5, -1]]))
     0.6666666666666666
     """
-    listed = (exact.unsqueeze(2) == found.unsqueeze(1)).any(2) & (exact >= 0)
-    return int(listed.sum()) / max(1, int((exact >= 0).sum()))
+    recalled = (exact.unsqueeze(2) == found.unsqueeze(1)).any(2) & (exact >= 0)
+    return int(recalled.sum()) / max(1, int((exact >= 0).sum()))

@@ -76,13 +76,13 @@ class HardNegativeLists:
             )
 
 
-def usable_entries(lists: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (Q, k) lists with the (R,) wanted rows first, in order, and (Q,) their number."""
-    keep = torch.cat([(wanted[lists[p].long()] & (lists[p] >= 0)) for p in _parts(len(lists))])
-    if bool((~keep[:, :-1] & keep[:, 1:]).any()):
-        order = (~keep).byte().argsort(dim=1, stable=True)
+def usable_entries(lists: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (Q, k) lists with the (R,) usable rows first, in order, and (Q,) their number."""
+    is_usable = torch.cat([(usable[lists[p].long()] & (lists[p] >= 0)) for p in _parts(len(lists))])
+    if bool((~is_usable[:, :-1] & is_usable[:, 1:]).any()):
+        order = (~is_usable).byte().argsort(dim=1, stable=True)
         lists = lists.gather(1, order)
-    return lists, keep.sum(1)
+    return lists, is_usable.sum(1)
 
 
 def degenerate_anchors(

@@ -296,8 +296,8 @@ def write_targets(
         teachers=tuple(_measure(teacher) for teacher in teachers),
         version=__version__,
     )
-    if TARGETS.exists(folder) and (there := TARGETS.read_manifest(folder)).same(manifest):
-        return there
+    if TARGETS.exists(folder) and (existing := TARGETS.read_manifest(folder)).same(manifest):
+        return existing
     partial = partial_folder(folder)
     manifest = _begin(partial, manifest)
     if form == "stored":
@@ -356,18 +356,22 @@ def _measure(teacher: TeacherModel) -> TeacherTargets:
     dataset = teacher.processor.dataset
     images, texts = _sample_rows(len(dataset)), _sample_rows(len(dataset.texts))
     inputs = teacher.processor
-    left = encode_images(teacher.model, lambda rows: inputs.images(images[rows]), len(images))
-    right = encode_texts(teacher.model, lambda rows: inputs.texts(texts[rows]), len(texts))
+    encoded_images = encode_images(
+        teacher.model, lambda rows: inputs.images(images[rows]), len(images)
+    )
+    encoded_texts = encode_texts(teacher.model, lambda rows: inputs.texts(texts[rows]), len(texts))
     device = distributed.device()
     with evaluation_mode([teacher.model]):
-        scores = teacher.model.score_matrix(left.to(device), right.to(device)).cpu()
+        scores = teacher.model.score_matrix(
+            encoded_images.to(device), encoded_texts.to(device)
+        ).cpu()
     wrong = scores[dataset.text_to_image[texts] != images.unsqueeze(1)].double()
     return TeacherTargets(
         source=teacher.source,
         scale=teacher.model.score_scale,
         mean=float(wrong.mean()) if len(wrong) else 0.0,
         deviation=float(wrong.std()) if len(wrong) > 1 else 0.0,
-        plain=_is_inner_product(left, right, scores),
+        plain=_is_inner_product(encoded_images, encoded_texts, scores),
     )
 
 

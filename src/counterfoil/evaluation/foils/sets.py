@@ -182,7 +182,7 @@ def build_foil_set(
     return FoilSet(form, name, dataset, tuple(items), +left, seed)
 
 
-def _without_copies(entries: Iterable[FoilEntry], left: Counter[str]) -> Iterator[FoilEntry]:
+def _without_copies(entries: Iterable[FoilEntry], left_out: Counter[str]) -> Iterator[FoilEntry]:
     """Entries without foils that equal the caption but for case and blanks; counts them."""
 
     def normal(text: str) -> str:
@@ -191,9 +191,9 @@ def _without_copies(entries: Iterable[FoilEntry], left: Counter[str]) -> Iterato
     for entry in entries:
         caption, *foils = entry.captions
         others = [foil for foil in foils if normal(foil) != normal(caption)]
-        left["foils that are the caption itself"] += len(foils) - len(others)
+        left_out["foils that are the caption itself"] += len(foils) - len(others)
         if foils and not others:
-            left["without a foil"] += 1
+            left_out["without a foil"] += 1
             continue
         yield replace(entry, captions=(caption, *others))
 

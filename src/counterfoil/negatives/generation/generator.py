@@ -182,14 +182,14 @@ class ModelGenerator:
         dataset, values = self.inputs.processor.dataset, items.texts.values
         caption = dataset.texts[row]
         captions, _ = dataset.relation.captions(torch.tensor([image]))
-        known = {normalise_for_comparison(dataset.texts[text]) for text in captions.tolist()}
+        wordings = {normalise_for_comparison(dataset.texts[text]) for text in captions.tolist()}
         rewritings = self.inputs.rewritings([row] * len(items), values)
         for number, rewriting in enumerate(rewritings):
             foil = rewriting.text
             wording = normalise_for_comparison(foil)
-            if wording in known:
+            if wording in wordings:
                 continue
-            known.add(wording)
+            wordings.add(wording)
             changed = (values[number] != items.original[number]).nonzero().flatten().tolist()
             scores = {"foil": items.scores[number], "caption": items.true_scores[number]}
             yield GeneratedCaption(

@@ -190,16 +190,16 @@ def repeated_captions(generated: Tensor) -> Tensor:
     return (last[group] != place).view(generated.shape[:2])
 
 
-def is_true_caption(generated: Tensor, original: Tensor, there: Tensor) -> Tensor:
+def is_true_caption(generated: Tensor, original: Tensor, occurring: Tensor) -> Tensor:
     """Return (B, N) bool, whether every changed word occurs in captions of the image.
 
     Args:
         generated: (B, N, L) long.
         original: (B, L) long.
-        there: (B, V) bool, words that occur in the captions of each anchor's image.
+        occurring: (B, V) bool, words that occur in the captions of each anchor's image.
     """
     changed = generated != original.unsqueeze(1)
-    occurs = there.gather(1, generated.flatten(1)).view(generated.shape)
+    occurs = occurring.gather(1, generated.flatten(1)).view(generated.shape)
     return (occurs | ~changed).all(2)
 
 
@@ -207,9 +207,9 @@ def occurs_in_captions(
     captions: Tensor, mask: Tensor, text_to_image: Tensor, shape: tuple[int, int]
 ) -> Tensor:
     """Return (B, V) bool, the words of C captions, (C, L), that belong to B anchors' images."""
-    there = torch.zeros(shape, dtype=torch.bool, device=captions.device)
-    there[text_to_image.unsqueeze(1).expand_as(captions)[mask], captions[mask]] = True
-    return there
+    occurring = torch.zeros(shape, dtype=torch.bool, device=captions.device)
+    occurring[text_to_image.unsqueeze(1).expand_as(captions)[mask], captions[mask]] = True
+    return occurring
 
 
 def agrees_with_wording(generated: Tensor, original: Tensor, form: Tensor) -> Tensor:
@@ -232,8 +232,8 @@ def penalise_copies(scores: Tensor, copy: Tensor, repeat: Tensor) -> Tensor:
 
 def hardest_allowed(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
     """Return the (B, count) places of each row's highest allowed (B, N) scores, -1 for none."""
-    left = scores.float().masked_fill(~allowed, -torch.inf)
-    order = left.sort(dim=1, descending=True, stable=True).indices[:, :count]
+    ranked = scores.float().masked_fill(~allowed, -torch.inf)
+    order = ranked.sort(dim=1, descending=True, stable=True).indices[:, :count]
     places = order.masked_fill(~allowed.gather(1, order), -1)
     return pad(places, (0, count - places.shape[1]), value=-1)
 
@@ -354,10 +354,10 @@ class GeneratorInputs:
         out[:known] = False if specials else self.banned[:known]
         return out
 
-    def with_wider_terms(self, there: Tensor) -> Tensor:
+    def with_wider_terms(self, occurring: Tensor) -> Tensor:
         """Add to (B, V) bool words all forms of their WordNet synonyms and wider terms."""
-        out = there.clone()
-        for row, word in there.nonzero().tolist():
+        out = occurring.clone()
+        for row, word in occurring.nonzero().tolist():
             if word not in self._wider:
                 terms = wordnet_synonyms(token_text(self._tokens[word]).lower())
                 self._wider[word] = [form for term in terms for form in self._forms.get(term, ())]
@@ -534,26 +534,26 @@ class CandidateFilter:
         strings = candidates.inputs.strings(rows.tolist(), generated[anchor, place])
         images = candidates.images[anchor.cpu()]
         true = torch.stack([judge.is_true(images, rows, strings) for judge in self.judges]).any(0)
-        left = torch.zeros_like(allowed)
-        left[anchor, place] = ~true.to(allowed.device)
-        return hardest_allowed(scores, left, count)
+        false_captions = torch.zeros_like(allowed)
+        false_captions[anchor, place] = ~true.to(allowed.device)
+        return hardest_allowed(scores, false_captions, count)
 
     def _passes(self, rule: Rule, candidates: GeneratedCandidates) -> Tensor:
         inputs, generated, original = candidates.inputs, candidates.generated, candidates.original
         device = generated.device
         if rule == "inflection":
             return agrees_with_wording(generated, original, inputs.inflections.to(device))
-        there = inputs.occurring(candidates.images)
+        occurring = inputs.occurring(candidates.images)
         if rule == "wordnet":
-            there = inputs.with_wider_terms(there)
+            occurring = inputs.with_wider_terms(occurring)
         if rule == "lemmas":
             lemmas = inputs.lemmas
-            there = torch.zeros(there.shape).scatter_reduce(
-                1, lemmas.expand_as(there), there.float(), "amax"
+            occurring = torch.zeros(occurring.shape).scatter_reduce(
+                1, lemmas.expand_as(occurring), occurring.float(), "amax"
             )
             lemmas = lemmas.to(device)
             generated, original = lemmas[generated], lemmas[original]
-        return ~is_true_caption(generated, original, there.bool().to(device))
+        return ~is_true_caption(generated, original, occurring.bool().to(device))
 
 
 def _logits(scores: Tensor) -> Tensor:

@@ -118,19 +118,19 @@ class RuleGenerator:
     ) -> Iterator[tuple[RuleKind, CaptionEdit]]:
         """Yield the chosen edits of a caption, given its id and all captions of its image."""
         parsed = parse_sentence(caption)
-        known = {normalise_for_comparison(text) for text in captions}
-        forms = {lemma(word) for text in known for word in text.split()}
+        wordings = {normalise_for_comparison(text) for text in captions}
+        forms = {lemma(word) for text in wordings for word in text.split()}
         for kind in RULE_KINDS:
             if kind not in self.kinds:
                 continue
-            edits, left = self._all_edits(kind, parsed, forms, name), self.most
+            edits, remaining = self._all_edits(kind, parsed, forms, name), self.most
             for place in _order(len(edits), f"{self.seed}/{kind}/{name}"):
                 foil = normalise_for_comparison(edits[place].apply(caption))
-                if foil not in known:
-                    known.add(foil)
-                    left -= 1
+                if foil not in wordings:
+                    wordings.add(foil)
+                    remaining -= 1
                     yield kind, edits[place]
-                if not left:
+                if not remaining:
                     break
 
     def _all_edits(
