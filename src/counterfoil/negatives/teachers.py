@@ -353,25 +353,22 @@ def _store(
 
 def _measure(teacher: TeacherModel) -> TeacherTargets:
     """Measure the scores of a teacher on a sample of pairs."""
-    dataset = teacher.processor.dataset
-    images, texts = _sample_rows(len(dataset)), _sample_rows(len(dataset.texts))
-    inputs = teacher.processor
-    encoded_images = encode_images(
-        teacher.model, lambda rows: inputs.images(images[rows]), len(images)
+    dataset, inputs = teacher.processor.dataset, teacher.processor
+    image_rows, text_rows = _sample_rows(len(dataset)), _sample_rows(len(dataset.texts))
+    images = encode_images(
+        teacher.model, lambda rows: inputs.images(image_rows[rows]), len(image_rows)
     )
-    encoded_texts = encode_texts(teacher.model, lambda rows: inputs.texts(texts[rows]), len(texts))
+    texts = encode_texts(teacher.model, lambda rows: inputs.texts(text_rows[rows]), len(text_rows))
     device = distributed.device()
     with evaluation_mode([teacher.model]):
-        scores = teacher.model.score_matrix(
-            encoded_images.to(device), encoded_texts.to(device)
-        ).cpu()
-    wrong = scores[dataset.text_to_image[texts] != images.unsqueeze(1)].double()
+        scores = teacher.model.score_matrix(images.to(device), texts.to(device)).cpu()
+    wrong = scores[dataset.text_to_image[text_rows] != image_rows.unsqueeze(1)].double()
     return TeacherTargets(
         source=teacher.source,
         scale=teacher.model.score_scale,
         mean=float(wrong.mean()) if len(wrong) else 0.0,
         deviation=float(wrong.std()) if len(wrong) > 1 else 0.0,
-        plain=_is_inner_product(encoded_images, encoded_texts, scores),
+        plain=_is_inner_product(images, texts, scores),
     )
 
 
