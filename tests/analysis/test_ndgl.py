@@ -59,11 +59,6 @@ def test_margins_are_in_units_of_the_score():
             assert side[~side.isnan()].tolist() == pytest.approx(values, abs=1e-5)
 
 
-def test_one_image_has_no_margin():
-    with pytest.raises(ValueError, match="none of the 1 i2t queries has both"):
-        margins([member(torch.rand(1, 3))], torch.zeros(3).long())
-
-
 def test_a_tie_is_not_below():
     assert share_below(torch.tensor([0.0, 1.0, -1.0, 2.0]), 0) == 25.0
 
@@ -99,23 +94,14 @@ def test_similarities_are_those_of_loops(top):
             assert values.tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_scores_are_in_their_unit():
+def test_similarities_are_in_units_of_the_score():
     text_to_image = ragged(7, 0)
     found = scores(7, text_to_image, 0)
-    ten = member(found * 10)
-    ten.model.score_scale = 10.0
-    plain, scaled = (negative_similarities([m], text_to_image, top=3) for m in (member(found), ten))
+    plain, ten = (
+        negative_similarities([scaled(found, scale)], text_to_image, top=3) for scale in (1.0, 10.0)
+    )
     for what, (_, every, _) in plain.items():
-        assert every.tolist() == pytest.approx(scaled[what][1].tolist(), abs=1e-5)
-
-
-def test_shares():
-    assert share_below(torch.tensor([0.4, 0.5, 0.6, 0.1]), 0.5) == 50.0
-
-
-def test_one_image_has_no_hardest_negative():
-    with pytest.raises(ValueError, match="none of the 1 i2t queries has a wrong counterpart"):
-        negative_similarities([member(torch.rand(1, 3))], torch.zeros(3).long())
+        assert every.tolist() == pytest.approx(ten[what][1].tolist(), abs=1e-5)
 
 
 # Figure 1b: maps.
@@ -124,20 +110,14 @@ def test_one_image_has_no_hardest_negative():
 OWNER = ragged(8, 4, orphans=1)
 
 
-def vectors(count: int, width: int, seed: int) -> Embeddings:
-    rng = torch.Generator().manual_seed(seed)
-    found = torch.nn.functional.normalize(torch.randn(count, 1, width, generator=rng), dim=2)
-    return Embeddings(found, torch.ones(count, 1).bool())
-
-
-IMAGES, TEXTS = vectors(8, 5, 0), vectors(len(OWNER), 5, 1)
-MODEL = EmbeddedDataset(Product(), IMAGES, TEXTS)
+IMAGES, TEXTS = unit_vectors(8, 0), unit_vectors(len(OWNER), 1)
+MODEL = dense(IMAGES, TEXTS)
 
 
 def test_cosines_are_those_of_loops():
     row = int(OWNER[OWNER >= 0][0])
     found = neighbourhood([MODEL], OWNER, "i2t", row, negatives=4)
-    scores = IMAGES.tokens[row, 0] @ TEXTS.tokens[:, 0].T
+    scores = IMAGES[row] @ TEXTS.T
     wrong = sorted((t for t in range(len(OWNER)) if OWNER[t] != row), key=lambda t: -scores[t])[:4]
     true = [t for t in range(len(OWNER)) if OWNER[t] == row]
     assert found.wrong.tolist() == wrong
@@ -147,7 +127,7 @@ def test_cosines_are_those_of_loops():
     )
     assert found.cosines["to_wrong"] == pytest.approx(sum(float(scores[t]) for t in wrong) / 4)
     pairs = [(a, b) for a in wrong for b in wrong if a != b]
-    each = [float(TEXTS.tokens[a, 0] @ TEXTS.tokens[b, 0]) for a, b in pairs]
+    each = [float(TEXTS[a] @ TEXTS[b]) for a, b in pairs]
     assert found.cosines["among_wrong"] == pytest.approx(sum(each) / len(each))
     assert found.points.shape == (1 + len(true) + 4, 2)
 
@@ -158,29 +138,32 @@ def test_a_text_of_no_image_has_nothing_true():
     assert len(found.true) == 0
     assert len(found.wrong) == 8
     assert found.cosines["to_true"] is None
-
-
-def test_one_wrong_counterpart_has_no_pair():
-    found = neighbourhood([MODEL], OWNER, "t2i", 0, negatives=1)
-    assert found.cosines["among_wrong"] is None
+    alone = neighbourhood([MODEL], OWNER, "t2i", 0, negatives=1)
+    assert alone.cosines["among_wrong"] is None, "one wrong counterpart has no pair"
 
 
 def test_widths_have_to_agree():
-    apart = Embeddings(TEXTS.tokens[..., :3].repeat(1, 2, 1), torch.ones(len(OWNER), 2).bool())
-    members = [EmbeddedDataset(_Constant(), IMAGES, apart)]
+    apart = EmbeddedDataset(_Constant(), MODEL.images, dense(IMAGES, TEXTS[:, :3]).texts)
     with pytest.raises(ValueError, match="vectors of 5 and 3 numbers"):
-        neighbourhood(members, OWNER, "i2t", 0)
-
-
-def test_one_image_has_nothing_wrong():
-    one = EmbeddedDataset(Product(), IMAGES.rows(torch.tensor([0])), TEXTS.rows(torch.arange(2)))
-    with pytest.raises(ValueError, match="nothing is wrong for image row 0"):
-        neighbourhood([one], torch.zeros(2).long(), "i2t", 0)
+        neighbourhood([apart], OWNER, "i2t", 0)
 
 
 class _Constant(Product):
     def score_matrix(self, images, texts):
         return torch.zeros(len(images), len(texts))
+
+
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        (margins, "none of the 1 i2t queries has both"),
+        (negative_similarities, "none of the 1 i2t queries has a wrong counterpart"),
+        (lambda *data: neighbourhood(*data, "i2t", 0), "nothing is wrong for image row 0"),
+    ],
+)
+def test_one_image_has_nothing_wrong(measure, said):
+    with pytest.raises(ValueError, match=said):
+        measure([dense(IMAGES[:1], TEXTS[:2])], torch.zeros(2).long())
 
 
 # Projections.
