@@ -29,8 +29,9 @@ from counterfoil.evaluation.metrics import Direction, check_text_to_image
 from counterfoil.negatives.sampling import images_for_texts
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.publishing import (
-    MISSING,
     Analysis,
+    Cell,
+    cells,
     describe_protocol,
     open_scorers,
     short_names,
@@ -535,10 +536,8 @@ def _example_table(pairs: Sequence[tuple[Example, Example]]) -> TableBlock:
         for kind in ("true", "online", "offline"):
             ranks = [place for example in side for place in example[kind]["places"]]
             scores = [score for example in side for score in example[kind]["scores"]]
-            medians = MISSING, MISSING
-            if ranks:
-                medians = f"{median_low(ranks):,}", format_number(median_low(scores), ".3f")
-            rows.append((f"{name}, {kind}", *medians))
+            rank, score = (median_low(ranks), median_low(scores)) if ranks else (None, None)
+            rows.append(cells(f"{name}, {kind}", rank, (score, ".3f")))
     note = "Rank among all wrong counterparts of the split, from 1."
     return TableBlock("In these examples", ("", "median rank", "median score"), tuple(rows), note)
 
@@ -581,14 +580,13 @@ def curves(folders: Sequence[Path]) -> Analysis:
     rows = []
     for curve, note, loss in zip(measured, notes, losses):
         rsum = curve.dev_rsum
-        best: tuple[str, ...] = (MISSING,) * 5
+        best: tuple[Cell, ...] = (None,) * 5
         if rsum:
             place = rsum.index(max(rsum))
             ways = curve.dev_i2t_r1, curve.dev_t2i_r1
-            recalls = (f"{way[place]:.1f}" if way else MISSING for way in ways)
-            best = f"{rsum[place]:.1f}", f"{curve.epochs[place]:g}", *recalls, f"{rsum[-1]:.1f}"
-        seed = MISSING if note is None or note.seed is None else str(note.seed)
-        rows.append((curve.name, loss or MISSING, seed, *best))
+            recalls = (way[place] if way else None for way in ways)
+            best = rsum[place], (curve.epochs[place], "g"), *recalls, rsum[-1]
+        rows.append(cells(curve.name, loss or None, note.seed if note else None, *best))
     there = "R@1 i2t there", "R@1 t2i there"
     head = "training", "loss", "seed", "best dev RSum", "at epoch", *there, "last RSum"
     same_data = len({n.data.fingerprint for n in notes if n and n.data.fingerprint}) < 2
@@ -709,10 +707,9 @@ def cross_rank(models: Sequence[str], source: DataSource, *, split: str = "test"
         for scorer in scorers
     }
     shares = {name: rank_shares(model_ranks) for name, model_ranks in ranks.items()}
-    rows = (
-        *((name, *(f"{shares[s][place]:.1f}" for s in shares)) for place, name in enumerate(BINS)),
-        ("median rank", *(f"{model_ranks.median():,.0f}" for model_ranks in ranks.values())),
-    )
+    bins = zip(BINS, *shares.values())
+    medians = ((float(each.median()), ",.0f") for each in ranks.values())
+    rows = (*(cells(*line) for line in bins), cells("median rank", *medians))
     note = (
         f"Percent of {pairs:,} true pairs by max({ratio:.4g} · (r_i − 1) + 1, r_t): r_i is the "
         f"pair's rank among wrong images of its text, r_t among wrong texts of its image, and "

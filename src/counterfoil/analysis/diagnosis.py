@@ -27,7 +27,7 @@ from counterfoil.negatives.diagnose import (
     suspects_by_wording,
 )
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.pipelines.publishing import MISSING, Scorer
+from counterfoil.pipelines.publishing import Cell, Scorer, cells
 from counterfoil.pipelines.state import current_provenance
 from counterfoil.report.figures import NamedSample, gap_histograms
 from counterfoil.report.page import (
@@ -39,7 +39,6 @@ from counterfoil.report.page import (
     TableBlock,
     write_page,
 )
-from counterfoil.report.tables import format_number
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.scoring.pairs import score_index_pairs
 
@@ -266,9 +265,8 @@ def _rank_table(side: DirectionDiagnosis, note: str = "") -> TableBlock:
     for place, rank in enumerate(side.ranks):
         is_total = place > 0 and place == len(side.ranks) - 1
         span = f"{rank.first}" if rank.first == rank.last else f"{rank.first}–{rank.last}"
-        gap = MISSING if rank.gap is None else format_number(rank.gap)
-        cells = ["all" if is_total else span, f"{rank.pairs:,}", *([gap] if scored else [])]
-        rows.append((*cells, *(_percent(share) for share in rank.suspected)))
+        gap: list[Cell] = [(rank.gap, "+.3f")] if scored else []
+        rows.append(cells("all" if is_total else span, rank.pairs, *gap, *rank.suspected))
     columns = ("rank", "pairs", *(["median gap"] if scored else []))
     heads = tuple(f"{estimate.name}, %" for estimate in side.estimates)
     title = f"{side.name[0].upper()}{side.name[1:]}: hardness and suspects"
@@ -301,8 +299,7 @@ def _hub_table(diagnosis: Diagnosis) -> TableBlock:
         (diagnosis.images, image_name, len(dataset.texts)),
     ):
         hubs = side.hubs
-        skewness = f"{hubs.skewness:.2f}"
-        rows.append((side.name, skewness, _percent(hubs.never), _percent(hubs.crowd)))
+        rows.append(cells(side.name, (hubs.skewness, ".2f"), hubs.never, hubs.crowd))
         counts = "; ".join(f"{name(row)} ({n:,} of {lists:,} lists)" for row, n in hubs.largest)
         largest.append(f"Most listed of the {side.name}: {counts}")
     notes = (
@@ -310,7 +307,7 @@ def _hub_table(diagnosis: Diagnosis) -> TableBlock:
         f"{diagnosis.images.hubs.first} images of a list: skewness, percent never listed, percent "
         "of all places taken by the most listed hundredth.",
         *largest,
-        f"Two captions of an image share {_percent(diagnosis.overlap)} % of their first "
+        f"Two captions of an image share {cells(diagnosis.overlap)[0]} % of their first "
         f"{diagnosis.first} images (Jaccard).",
     )
     head = "lists", "skewness", "never, %", "hundredth, %"
@@ -357,7 +354,3 @@ def _example(
         marks = tuple(e.name for e in side.estimates if bool(e.suspected[line, place]))
         items.append(replace(item(dataset, row, place=place, score=score), marks=marks))
     return ExampleCard(asked(dataset, anchor), "", (CardColumn("", "", tuple(items)),))
-
-
-def _percent(share: float | None) -> str:
-    return MISSING if share is None else f"{share:.1f}"

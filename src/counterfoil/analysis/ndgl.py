@@ -33,8 +33,8 @@ from counterfoil.evaluation.metrics import (
 )
 from counterfoil.evaluation.results import chance, signed
 from counterfoil.pipelines.publishing import (
-    MISSING,
     Analysis,
+    cells,
     describe_protocol,
     open_scorers,
     score_unit,
@@ -52,7 +52,7 @@ from counterfoil.report.figures import (
     result_curves,
 )
 from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure, TableBlock
-from counterfoil.report.tables import format_number
+from counterfoil.report.tables import format_interval, format_number
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK, TrueScores
 from counterfoil.scoring.stream import stream_scores
@@ -170,13 +170,8 @@ def _margin_numbers(margin: Tensor, bins: Sequence[float]) -> dict[str, Any]:
 
 def _margin_row(name: str, numbers: Mapping[str, Any]) -> tuple[str, ...]:
     low, high = map(format_number, numbers["quartiles"])
-    return (
-        name,
-        f"{numbers['queries']:,}",
-        format_number(numbers["median"]),
-        f"{low} to {high}",
-        f"{numbers['percent_below_0']:.1f}\u00a0%",
-    )
+    below = f"{numbers['percent_below_0']:.1f}\u00a0%"
+    return cells(name, numbers["queries"], (numbers["median"], "+.3f"), f"{low} to {high}", below)
 
 
 def share_below(values: Tensor, level: float) -> float:
@@ -265,11 +260,11 @@ def quantiles(
         _similarity_numbers(sample, to, level) for to, some in samples.items() for sample in some
     ]
     rows = tuple(
-        (
+        cells(
             figures["of"],
             figures["to"],
-            f"{figures['count']:,}",
-            format_number(figures["median"], ".3f"),
+            figures["count"],
+            (figures["median"], ".3f"),
             f"{figures['percent_below']:.1f}\u00a0%",
         )
         for figures in numbers
@@ -511,11 +506,11 @@ def maps(
     shown = [_show_map(item, dataset, f"map-{place}") for place, item in enumerate(around)]
     legend = "Letters and numbers are those beside the points; distances on a map are no scores."
     table = tuple(
-        (
+        cells(
             numbers["query"],
-            f"{len(item.true)}",
-            f"{len(item.wrong)}",
-            *(MISSING if x is None else format_number(x, ".3f") for x in item.cosines.values()),
+            len(item.true),
+            len(item.wrong),
+            *((cosine, ".3f") for cosine in item.cosines.values()),
         )
         for item, (_, _, numbers) in zip(around, shown)
     )
@@ -723,9 +718,9 @@ def _sum_point(
 def _sum_cells(group: str, evaluation: FinishedEvaluation) -> tuple[str, ...]:
     """Group, model, scorers, and RSum with its halves."""
     span, report = sums(evaluation.report)[0], evaluation.report
-    total = f"{report.rsum:.1f} ({span.low:.1f} to {span.high:.1f})"
-    halves = f"{report.i2t.total:.1f}", f"{report.t2i.total:.1f}"
-    return group, " + ".join(evaluation.models), evaluation.describe(), total, *halves
+    total = format_interval(report.rsum, span.low, span.high)
+    scored_by = " + ".join(evaluation.models), evaluation.describe()
+    return cells(group, *scored_by, total, report.i2t.total, report.t2i.total)
 
 
 def _evaluation_numbers(evaluation: FinishedEvaluation) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from counterfoil.evaluation.results import (
 from counterfoil.model import is_model_folder, load_model
 from counterfoil.pipelines.pipeline import evaluation_title
 from counterfoil.pipelines.publishing import (
-    MISSING,
     Analysis,
+    cells,
     check_different,
     short_names,
 )
@@ -591,19 +591,15 @@ def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
 
 def cost_table(costs: Sequence[Mapping[str, Any]]) -> TableBlock:
     """Table of `training_cost`."""
-
-    def number(value: float | None, form: str) -> str:
-        return MISSING if value is None else format(value, form)
-
     rows = tuple(
-        (
+        cells(
             cost["name"],
-            f"{cost['steps']:,}",
-            f"{cost['epochs']:g}",
-            number(cost["minutes"], ".1f"),
-            number(cost["memory_mb"] and cost["memory_mb"] / 1024, ".2f"),
-            number(cost["pairs_per_second"], ",.0f"),
-            number(cost["mined_minutes"] or None, ".1f"),
+            cost["steps"],
+            (cost["epochs"], "g"),
+            cost["minutes"],
+            (cost["memory_mb"] and cost["memory_mb"] / 1024, ".2f"),
+            (cost["pairs_per_second"], ",.0f"),
+            cost["mined_minutes"] or None,
         )
         for cost in costs
     )
@@ -641,11 +637,10 @@ def foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
 def foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
     """Table of `foil_accuracies`."""
     rows = tuple(
-        (
-            *(line[key] for key in ("set", "of", "measure", "model")),
-            f"{line['value']:.1f}",
+        cells(
+            *(line[key] for key in ("set", "of", "measure", "model", "value")),
             f"{line['low']:.1f} to {line['high']:.1f}",
-            f"{line['chance']:.1f}",
+            line["chance"],
         )
         for line in lines
     )
@@ -655,7 +650,7 @@ def foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
 
 def _apart_table(others: NamedEvaluations) -> TableBlock:
     rows = tuple(
-        (name, f"{evaluation.report.rsum:.1f}", evaluation.report.setting.line())
+        cells(name, evaluation.report.rsum, evaluation.report.setting.line())
         for name, evaluation in others.items()
     )
     note = "Other data, another split or another protocol: these do not compare with those above."

@@ -45,12 +45,11 @@ from counterfoil.negatives.generation.store import (
 )
 from counterfoil.negatives.generation.tags import MaskRefill
 from counterfoil.pipelines.publishing import (
-    MISSING,
     Analysis,
     Scorer,
+    cells,
     check_different,
     describe_models,
-    format_share,
     open_scorers,
     score_unit,
     share_point,
@@ -448,13 +447,13 @@ def _triple_figures(every: Sequence[_Triples], level: float) -> Iterator[Figure]
 
 def _triple_table(every: Sequence[_Triples], level: float) -> TableBlock:
     rows = tuple(
-        (
+        cells(
             one.by,
             one.negatives,
-            f"{len(one.positive):,}",
-            format_share(one.percent_above),
-            format_share(one.percent_far_below),
-            format_share(one.mean_gap, "+.4f"),
+            len(one.positive),
+            one.percent_above,
+            one.percent_far_below,
+            (one.mean_gap, "+.4f"),
         )
         for one in every
     )
@@ -498,13 +497,13 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
         ends = [f"{part['percent_above'].value:.1f} %" for part in (first, last)]
         words.append(f"{name} from {ends[0]} to {ends[1]}")
         rows += [
-            (
+            cells(
                 name,
-                writer or MISSING,
-                MISSING if seed is None else str(seed),
+                writer or None,
+                seed,
                 f"{part['from']:,} to {part['to']:,}",
-                format_share(part["percent_above"]),
-                format_share(part["gap"], "+.4f"),
+                part["percent_above"],
+                (part["gap"], "+.4f"),
             )
             for part in (first, last)
         ]
@@ -791,11 +790,10 @@ def _accuracy_tables(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterator
     for kind, (title, note) in _ACCURACIES.items():
         rows = []
         for line, models in matrix.items():
-            cells = [accuracy[kind] for accuracy in models.values()]
-            share, guess = cells[0]
+            values = [accuracy[kind] for accuracy in models.values()]
+            share, guess = values[0]
             if share is not None:
-                values = (format_share(value) for value, _ in cells)
-                rows.append((line, f"{share.count:,}", *values, f"{guess:.1f}"))
+                rows.append(cells(line, share.count, *(value for value, _ in values), guess))
         if rows:
             head = "foils", "count", *next(iter(matrix.values())), "guessing"
             more = f"\n{_TABLE_4}" if kind == "pairs" else ""

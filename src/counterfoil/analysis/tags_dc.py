@@ -56,9 +56,9 @@ from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts
 from counterfoil.negatives.generation.tags import MaskRefill, check_heads
 from counterfoil.pipelines.publishing import (
-    MISSING,
     Analysis,
     Scorer,
+    cells,
     describe_models,
     format_share,
     open_scorers,
@@ -372,28 +372,17 @@ def _word_figures(readings: Sequence[_Reading], read: WordPredictions) -> Iterat
 
 
 def _word_tables(readings: Sequence[_Reading]) -> Iterator[TableBlock]:
-    def cells(share: Share) -> tuple[str, str]:
-        if not share.count:
-            return MISSING, MISSING
-        return f"{share.value:.1f}", f"{share.interval.low:.1f} to {share.interval.high:.1f}"
-
-    head = "of", "count", "right, %", "95 %", "hardest, %", "95 %", "nothing doubted, %"
+    head = "of", "count", "right, %", "hardest, %", "nothing doubted, %"
     for task, title in _TITLES.items():
         rows = tuple(
-            (
-                reading.of,
-                f"{reading.all.count:,}",
-                *cells(reading.all),
-                *cells(reading.hardest),
-                MISSING if reading.idle is None else f"{reading.idle:.1f}",
-            )
+            cells(reading.of, reading.all.count, reading.all, reading.hardest, reading.idle)
             for reading in readings
             if reading.task == task
         )
         note = (
             "Tokens: without special ones unless stated. Hardest: of each caption, the generated "
             "one that its generator scores highest. Nothing doubted: accuracy if no word is "
-            "doubted or changed.\n"
+            "doubted or changed. In brackets 95 % intervals.\n"
             f"The paper reports {_PAPER[task]} on Flickr30K, by a definition that it does not "
             "state."
         )
@@ -582,12 +571,10 @@ def _fluency_table(
     rows = []
     for line, (parts, kinds) in lines.items():
         for name, part_fluency in (*parts.items(), *kinds.items()):
-            values = (
-                format_share(s, ",.1f")
-                for s in (part_fluency.typical, part_fluency.mean, part_fluency.whole)
-            )
-            times = format_share(part_fluency.times, ".2f") if part_fluency.times else ""
-            rows.append((f"{line}: {name}", f"{part_fluency.captions:,}", *values, times))
+            values = part_fluency.typical, part_fluency.mean, part_fluency.whole
+            times = (part_fluency.times, ".2f") if part_fluency.times else ""
+            shown = ((value, ",.1f") for value in values)
+            rows.append(cells(f"{line}: {name}", part_fluency.captions, *shown, times))
     head = "", "captions", "perplexity", "mean of captions", "of all tokens", "times the captions"
     note = (
         "Lower is more fluent. Perplexity: exp of the mean, over captions, of the mean negative "

@@ -51,6 +51,7 @@ from counterfoil.negatives.similarity import SentenceEncoder
 from counterfoil.pipelines.publishing import (
     Analysis,
     Scorer,
+    cells,
     format_share,
     open_scorers,
     share_point,
@@ -469,7 +470,7 @@ def _true_rate_tables(rate: _TrueRate) -> Iterator[TableBlock]:
     )
 
     def rows(results: Sequence[FilterResult]) -> tuple[tuple[str, ...], ...]:
-        return tuple((r.name, f"{r.kept:,}", *map(format_share, r.rates)) for r in results)
+        return tuple(cells(r.name, r.kept, *r.rates) for r in results)
 
     yield TableBlock(f"{rate.judged.name}: filters", ("", *rates), rows(rate.filters), note)
     for name, (auc, below) in rate.scores.items():

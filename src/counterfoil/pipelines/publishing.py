@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from counterfoil.core import distributed
 from counterfoil.core.console import output
@@ -17,10 +17,11 @@ from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.state import current_provenance
 from counterfoil.report.figures import ResultPoint
 from counterfoil.report.page import Page, write_page
-from counterfoil.report.tables import format_interval, terminal_table
+from counterfoil.report.tables import format_interval, format_number, terminal_table
 from counterfoil.scoring.encode import EmbeddedDataset
 
 MISSING = "–"
+Cell: TypeAlias = "str | float | Share | tuple[float | Share | None, str] | None"
 
 
 @final
@@ -204,6 +205,25 @@ def format_share(share: Share | None, form: str = ".1f") -> str:
     if share is None or not share.count:
         return MISSING
     return format_interval(share.value, share.interval.low, share.interval.high, form)
+
+
+def cells(*values: Cell) -> tuple[str, ...]:
+    """Cells of a row of a table: a dash for what is None or NaN.
+
+    Integers have separators, other numbers one decimal, and shares their interval, unless the value
+    comes with another format.
+    """
+    return tuple(_cell(*value) if isinstance(value, tuple) else _cell(value) for value in values)
+
+
+def _cell(value: str | float | Share | None, form: str = "") -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, Share):
+        return format_share(value, form or ".1f")
+    if value != value:
+        return MISSING
+    return format_number(value, form or ("," if isinstance(value, int) else ".1f"))
 
 
 def share_point(
