@@ -8,6 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from counterfoil.core.config import config, lazy
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import Model
+from counterfoil.models.filip import FILIP
+from counterfoil.models.layers.towers import GRU, PatchTower
 from counterfoil.search.vector_index import IndexEntry, IndexState, NewVectors, VectorIndex
 
 
@@ -72,3 +78,18 @@ def recall(index: VectorIndex, queries: Tensor, vectors: Tensor, k: int = 10) ->
     alive = index.images.alive.nonzero().squeeze(1)
     hit = [len(set(a) & set(alive[b].tolist())) for a, b in zip(rows.tolist(), exact)]
     return sum(hit) / (k * len(queries))
+
+
+def filip(direction="t2i", mean=True):
+    """A small multi-vector model, and scenes."""
+    torch.manual_seed(0)
+    data = load_dataset("scenes:images=36")
+    processor = ProcessorConfig(images="pixels", size=32).fit(data)
+    spec = config(
+        FILIP,
+        image=lazy(PatchTower, size=32, patch=16, width=8, channels=4, depth=1),
+        text=lazy(GRU, words=processor.tokenizer.size, word_width=8, width=8),
+        direction=direction,
+        mean=mean,
+    )
+    return Model(spec.build().eval(), processor, "filip", spec), data

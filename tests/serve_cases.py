@@ -15,6 +15,7 @@ from PIL import Image
 
 import recipes_cases
 from benchmarks.speed.server import running as running
+from counterfoil.cli import main
 from counterfoil.model import load_model
 from counterfoil.search.index import open_index
 from counterfoil.search.vector_index import IndexEntry, IndexState, NewVectors, VectorIndex
@@ -24,6 +25,7 @@ from counterfoil.serve.settings import ServerSettings
 
 T = TypeVar("T")
 SIDE = 24
+ALBUMS = ("sea", "home", "Sea 2")
 NASTY = '<img src=x onerror="alert(1)"> & a dog'
 WHERE = "http://127.0.0.1:8000"
 
@@ -74,6 +76,20 @@ def indexed(root: Path, count: int = 12) -> Path:
         texts=NewVectors([said], model.encode([NASTY]).tokens[:, 0]),
     )
     index.close()
+    return root
+
+
+def with_columns(root: Path, count: int = 12) -> Path:
+    """A folder with the model "model", "photos" with a table of columns, and the index "index"."""
+    recipes_cases.pixel_model(root / "model")
+    (root / "photos").mkdir()
+    lines = ["image,caption,album,year,note"]
+    for row in range(count):
+        (root / "photos" / f"{row:02}.png").write_bytes(content(painted(row)))
+        lines.append(f"{row:02}.png,a dog {row},{ALBUMS[row % 3]},{2010 + row},note {row}")
+    (root / "photos" / "captions.csv").write_text("\n".join(lines))
+    made = ("index", root / "model", root / "photos", "--output", root / "index")
+    assert main([str(word) for word in made]) == 0
     return root
 
 

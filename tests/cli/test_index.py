@@ -192,3 +192,42 @@ def test_evaluation_of_readable_pictures_is_asked_for(models, photos, printed, c
     assert picture.name in capsys.readouterr().err
     shown = printed(*words, "--skip-unreadable")
     assert "35 images" in shown
+
+
+def test_filters_by_columns(models, tmp_path, printed, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_folder(load_dataset("scenes:images=36"), tmp_path / "photos")
+    lines = Path("photos/captions.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    for number, row in enumerate(rows):
+        row |= {"album": ("sea", "home")[number % 2], "year": 2000 + number}
+
+    def write() -> None:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        Path("photos/captions.jsonl").write_text(lines, encoding="utf-8")
+
+    write()
+    made = ("index", models / "pixels", "photos", "--output", "index")
+    assert "columns for --where: album, split, year" in printed(*made)
+    where = ("--where", "album=sea", "--where", "year>=2020")
+    wanted = {row["image"] for row in rows if row["album"] == "sea" and row["year"] >= 2020}
+    hits = found(printed, "index", "a red circle", "--top", 36, *where)
+    assert {hit["id"] for hit in hits} == wanted or len(hits) == len(wanted)
+    assert all(hit["columns"]["album"] == "sea" for hit in hits)
+    shown = printed("search", "index", "a red circle", "--top", 2, *where)
+    assert "album" in shown
+    assert "sea" in shown
+    nothing = printed("search", "index", "a red circle", "--where", "album=x", "--where", "year>1")
+    assert "no images of index fulfil album=x and year>1" in nothing
+    for number in (0, 2):
+        rows[number]["album"] = "moved"
+    write()
+    assert "columns of 2 images updated" in printed(*made, "--add")
+    assert len(found(printed, "index", "a red circle", "--where", "album=moved")) == 2
+    for bad, words in (("albun=x", "did you mean 'album'?"), ("album", "is no condition")):
+        capsys.readouterr()
+        assert recipes_cases.run("search", "index", "a dog", "--where", bad) == 2
+        assert words in capsys.readouterr().err
+    with_model = ("search", models / "pixels", "a dog", "--data", "photos", "--where", "year>1")
+    assert recipes_cases.run(*with_model) == 2
+    assert "--where is read only with an index" in capsys.readouterr().err

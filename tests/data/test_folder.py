@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from corpus_cases import (
@@ -213,3 +215,43 @@ def test_missing_pictures_are_named_when_they_are_opened(tmp_path):
     dataset = read_folder(write_list(tmp_path, "captions.jsonl", JSONL, pictures=["a.jpg"]))
     with pytest.raises(ValueError, match=r"b\.jpg does not exist; an image is needed there"):
         dataset.pictures.open(1)
+
+
+def test_further_columns_are_kept_by_image(tmp_path):
+    text = (
+        "image,caption,Album,year,code,price,title,split,\n"
+        "a.jpg,one,,2020,007,1.50,T,val,0\n"
+        "a.jpg,two,home,2021,008,2,U,val,1\n"
+        "b.jpg,three,,,009,,,test,2\n"
+    )
+    dataset = read_folder(write_list(tmp_path, "captions.csv", text))
+    wanted = {
+        "year": [2020, None],  # of rows of an image the first counts
+        "code": ["007", "009"],
+        "price": [1.5, None],
+        "title": ["T", None],
+        "split": ["dev", "test"],
+        "album": ["home", None],
+    }
+    assert dataset.columns == wanted
+    assert dataset.split("test").columns == {name: values[1:] for name, values in wanted.items()}
+    assert dataset.column_values(1) == {"code": "009", "split": "test"}
+    plain = replace(dataset, columns={})
+    assert plain.fingerprint == dataset.fingerprint
+    with pytest.raises(ValueError, match="1 values of 'year' were given for 2 images"):
+        replace(dataset, columns={"year": [1]})
+
+
+def test_columns_of_jsonl_are_text_and_numbers(tmp_path):
+    lines = (
+        '{"image": "a.jpg", "caption": "x", "id": 3, "n": 2020, "s": "07", "ok": true, "e": null}',
+        '{"image": "b.jpg", "caption": "y", "tags": ["a"], "o": {"b": 1}, "s": " ", "n": 1e999}',
+    )
+    dataset = read_folder(write_list(tmp_path, "captions.jsonl", "\n".join(lines)))
+    assert dataset.columns == {"n": [2020, None], "s": ["07", None], "ok": ["true", None]}
+
+
+def test_a_column_that_is_not_unicode_is_refused(tmp_path):
+    text = '{"image": "a.jpg", "caption": "x", "album": "\\ud800"}\n'
+    with pytest.raises(ValueError, match="is not valid Unicode"):
+        read_folder(write_list(tmp_path, "captions.jsonl", text))

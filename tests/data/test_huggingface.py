@@ -1,3 +1,4 @@
+import datetime
 import sys
 
 import pytest
@@ -116,3 +117,34 @@ def test_a_parquet_file_without_images_gets_a_sentence(tmp_path):
     )
     with pytest.raises(ValueError, match="has the columns 'url', 'text', but no 'image'"):
         read_huggingface(str(tmp_path / "x.parquet"))
+
+
+def test_further_columns_are_kept_by_image(tmp_path):
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "caption": datasets.Value("string"),
+            "id": datasets.Value("string"),
+            "year": datasets.Value("int32"),
+            "day": datasets.Value("date32"),
+            "kind": datasets.ClassLabel(names=["cat", "dog"]),
+            "vector": datasets.Sequence(datasets.Value("float32")),
+            "raw": datasets.Value("binary"),
+        }
+    )
+    rows = {
+        "image": [picture(n) for n in (1, 2, 1)],
+        "caption": ["a", "b", "c"],
+        "id": ["x", "y", "x"],
+        "year": [2020, None, 2021],
+        "day": [datetime.date(2024, 5, 1), None, None],
+        "kind": [1, 0, 1],
+        "vector": [[0.5]] * 3,
+        "raw": [b"x"] * 3,
+    }
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "d")
+    assert read_huggingface(str(tmp_path / "d")).columns == {
+        "kind": ["dog", "cat"],
+        "year": [2020, None],
+        "day": ["2024-05-01", None],
+    }

@@ -152,3 +152,13 @@ def test_files_are_copied_as_they_are(tmp_path, capsys):
     with pytest.raises(ValueError, match="has no pictures to write"):
         write_webdataset(replace(first, pictures=None), tmp_path / "shards")
     assert not (tmp_path / "shards").exists()
+
+
+def test_columns_come_back(tmp_path):
+    dataset = load_dataset("scenes:images=12")
+    columns = {"album": ["sea", None] * 6, "year": [*range(12)], "caption": ["none"] * 12}
+    write_webdataset(replace(dataset, columns=columns), tmp_path / "shards")
+    again = load_dataset(str(tmp_path / "shards"))
+    for row, name in enumerate(dataset.image_ids):
+        wanted = {"year": row} | ({} if row % 2 else {"album": "sea"})
+        assert again.column_values(list(again.image_ids).index(name)) == wanted

@@ -6,33 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from counterfoil.core.config import config, lazy
 from counterfoil.core.types import Embeddings
-from counterfoil.data.processor import ProcessorConfig
-from counterfoil.data.readers import load_dataset
-from counterfoil.model import Model, save_model
-from counterfoil.models.filip import FILIP
-from counterfoil.models.layers.towers import GRU, PatchTower
+from counterfoil.model import save_model
 from counterfoil.scoring.encode import encode_images, encode_texts
 from counterfoil.search import proposals, vector_index
 from counterfoil.search.index import build_index, open_index
 from counterfoil.search.proposals import MaxSimProposals, proposed
+from index_cases import filip
 
 DATA = "scenes:images=36"
-
-
-def filip(direction="t2i", mean=True):
-    torch.manual_seed(0)
-    data = load_dataset(DATA)
-    processor = ProcessorConfig(images="pixels", size=32).fit(data)
-    spec = config(
-        FILIP,
-        image=lazy(PatchTower, size=32, patch=16, width=8, channels=4, depth=1),
-        text=lazy(GRU, words=processor.tokenizer.size, word_width=8, width=8),
-        direction=direction,
-        mean=mean,
-    )
-    return Model(spec.build().eval(), processor, "filip", spec), data
 
 
 def exact(model, images, texts):

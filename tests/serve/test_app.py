@@ -124,13 +124,13 @@ def test_openapi_describes_the_routes_and_the_key(app, root):
     }  # fmt: skip
     body = schema["paths"]["/search"]["post"]["requestBody"]["content"]
     assert set(body["application/json"]["schema"]["properties"]) == {
-        "text", "find", "top", "more", "less", "min_probability",
+        "text", "find", "top", "more", "less", "where", "min_probability",
     }  # fmt: skip
     assert body["multipart/form-data"]["schema"]["properties"]["picture"]["anyOf"][0] == {
         "format": "binary", "type": "string",
     }  # fmt: skip
     names = [one["name"] for one in schema["paths"]["/similar"]["get"]["parameters"]]
-    assert set(names) == {"id", "find", "top", "more", "less"}
+    assert set(names) == {"id", "find", "top", "more", "less", "where"}
     assert set(schema["paths"]["/search"]["get"]["responses"]) == {"200", "default"}
     locked = served(root, ServerSettings(key="secret"))
     schema = got(locked, "/openapi.json", headers={"X-API-Key": "secret"}).json()

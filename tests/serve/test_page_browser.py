@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
@@ -12,7 +13,7 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, explain
 from counterfoil.model import load_model
 from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
-from serve_cases import NASTY, content, indexed, names, painted, running
+from serve_cases import NASTY, content, indexed, names, painted, running, with_columns
 
 pytestmark = [
     pytest.mark.slow,
@@ -108,9 +109,91 @@ def test_more_like_this_and_less_like_that(opened, plain):
     opened.click("#more")
     until(opened, "document.querySelector('#told').textContent.includes(', more like 1 picture, ')")
     assert not {bad, good} & {*shown()}
+    refined, results = opened.url, shown()
+    assert parse_qs(urlsplit(refined).query) == {"text": ["a dog"], "more": [good], "less": [bad]}
     search(opened, "a red circle")
     assert "like" not in opened.locator("#told").text_content()
+    opened.go_back()
+    until(opened, "document.querySelector('#told').textContent.includes('more like 1')")
+    assert (opened.url, shown()) == (refined, results)
+    opened.go_back()  # to the first of the two examples alone
+    until(opened, "!document.querySelector('#told').textContent.includes(', more')")
+    until(opened, "document.querySelector('#told').textContent.includes(', less like 1')")
+    opened.go_forward()
+    until(opened, "document.querySelector('#told').textContent.includes('more like 1')")
+    assert shown() == results
+    opened.goto("about:blank")
+    # a link, as somebody else wrote it
+    opened.goto(f"{plain}?less={quote(bad)}&find=images&more={quote(good)}&text=a%20dog")
+    until(opened, "document.querySelector('#told').textContent.includes('more like 1')")
+    assert (opened.url, shown()) == (refined, results)
     clean(opened, plain)
+
+
+@pytest.fixture(scope="module")
+def tabled(tmp_path_factory) -> Iterator[str]:
+    """The address of a server of pictures with columns."""
+    root = with_columns(tmp_path_factory.mktemp("tabled"), 24)
+    with running(root / "index") as (where, _):
+        yield where
+
+
+@pytest.mark.parametrize("opened", LOOKS, indirect=True)
+def test_filters_are_chosen_shown_and_in_the_address(opened, tabled):
+    def told(words: str) -> None:
+        until(opened, f"document.querySelector('#told').textContent.includes({words!r})")
+
+    opened.goto(tabled)
+    until(opened, "document.querySelector('#filters').hidden === false")
+    labels = [label.split("\n")[0] for label in opened.locator("#columns label").all_inner_texts()]
+    assert labels == ["album", "year", "note"]
+    search(opened, "a dog")
+    assert opened.url == f"{tabled}?text=a+dog"
+    opened.select_option("#columns select", label="sea")
+    told("where album=sea")
+    opened.get_by_label("year").fill(">=2013  <2040")
+    opened.get_by_label("year").press("Enter")
+    told("where album=sea and year>=2013 and year<2040")
+    assert opened.locator("#told").inner_text().startswith("7 pictures for “a dog”")
+    values = opened.locator("#found .columns").all_inner_texts()
+    assert len(values) == 7
+    assert all(text.startswith("sea · 20") for text in values)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= opened.viewport_size["width"]
+    assert least_contrast(opened, f"{READ}, select, summary") >= (4.5,)
+    address = opened.url
+    assert parse_qs(urlsplit(address).query) == {
+        "text": ["a dog"],
+        "where": ["album=sea", "year>=2013", "year<2040"],
+    }
+    opened.locator("#found button").first.click()
+    opened.wait_for_selector(SHOWN)
+    assert opened.locator("#why-columns").inner_text().startswith("album: sea, year: 20")
+    opened.click("#more")
+    told("more like 1 picture, where album=sea")
+    opened.go_back()
+    told("7 pictures")
+    assert opened.url == address
+    opened.go_back()
+    opened.go_back()
+    until(opened, "!document.querySelector('#told').textContent.includes('where')")
+    assert opened.input_value("#columns select") == ""
+    opened.goto("about:blank")
+    opened.goto(f"{tabled}?text=a+dog&where=note~note+7&where=album>a")
+    told("where album>a and note~note 7")
+    assert opened.get_by_label("note").input_value() == "note 7"
+    assert opened.locator("#columns select option:checked").inner_text() == "album>a"
+    opened.select_option("#columns select", label="home")
+    told("1 picture for “a dog”, where album=home and note~note 7")
+    clean(opened, tabled)
+
+
+def test_an_address_with_an_unknown_column(opened, tabled):
+    opened.goto(f"{tabled}?text=a+dog&where=albun%3Dsea")
+    until(opened, "document.querySelector('#wrong').textContent !== ''")
+    assert "did you mean 'album'" in opened.locator("#wrong").inner_text()
+    search(opened, "a cat")
+    assert opened.locator("#wrong").inner_text() == ""
+    assert opened.url == f"{tabled}?text=a+cat"
 
 
 def test_a_query_has_an_address_and_the_back_button_returns_to_it(opened, plain):

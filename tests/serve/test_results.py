@@ -54,11 +54,14 @@ def ordered(root):
     return application(SearchService(open_index(root / "index"), reranker=reranker(root)), FREE)
 
 
-def offline(found) -> list[tuple[str, float, str, str, float | None]]:
-    return [(hit.id, hit.score, hit.captions[0], hit.image_id, hit.probability) for hit in found]
+def offline(found) -> list[tuple[object, ...]]:
+    return [
+        (hit.id, hit.score, hit.captions[0], hit.image_id, hit.probability, hit.columns)
+        for hit in found
+    ]
 
 
-def online(answer) -> list[tuple[str, float, str, str, float | None]]:
+def online(answer) -> list[tuple[object, ...]]:
     assert answer.status_code == 200, answer.text
     return [tuple(hit.values()) for hit in answer.json()["results"]]
 

@@ -182,7 +182,12 @@ def index(
             update = opened.add(_dataset(source, split, prefix), replace=exchange)
         replaced = f", {update.replaced:,} exchanged" if update.replaced else ""
         known = f"; {counted(update.unchanged, 'image')} known before" if update.unchanged else ""
-        output(f"added {_counts(update)}{replaced}{known}")
+        columns = (
+            f"; columns of {counted(update.relabelled, 'image')} updated"
+            if update.relabelled
+            else ""
+        )
+        output(f"added {_counts(update)}{replaced}{known}{columns}")
     else:
         name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
         dataset, opened_model = _dataset(source, split, prefix), load_model(model)
@@ -256,6 +261,8 @@ def _describe(folder: Path) -> None:
         state = opened.vectors.state
         address = f" at {state.address}" if state.address else ""
         output(f"{folder}: {opened.description}, by {opened.model_name}; {state.backend}{address}")
+        if columns := opened.vectors.images.columns:
+            output(f"columns for --where: {', '.join(sorted(columns))}")
 
 
 def _dataset(source: DataSource, split: str, prefix: str) -> ImageTextDataset:

@@ -56,6 +56,15 @@ MinProbability = Annotated[
     float | None,
     typer.Option(help="Leave out images less probable to match; needs a calibrated index."),
 ]
+Filters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Condition on a column of the data, as `album=holiday`, `year>=2020` or "
+        "`camera~canon` (contains); repeatable, all must hold.",
+    ),
+]
 Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -69,6 +78,7 @@ PAGE = Path("search.html")
         "counterfoil search my-index/ photo.jpg --find images --top 20",
         "counterfoil search my-index/ beach.jpg --as id --json",
         'counterfoil search my-index/ "a dog in the snow" --min-probability 0.5',
+        'counterfoil search my-index/ "a dog" --where album=holiday --where "year>=2020"',
         'counterfoil search my-index/ "a dog in the snow" --rerank runs/tags/vilt --depth 50',
         'counterfoil search runs/mine/best "a dog in the snow" --data my-photos/',
     )
@@ -90,19 +100,23 @@ def search(
     device: Device = None,
     plain: Plain = False,
     min_probability: MinProbability = None,
+    filters: Filters = None,
 ) -> None:
     """Search an index for images or captions, by a caption, an image or an id.
 
     With a model instead of an index, rank the images or captions of a data set's split.
     """
     with loading():
+        from counterfoil.search.filters import parse_where
         from counterfoil.search.index import open_index
         from counterfoil.search.rerank import open_reranker
         from counterfoil.search.vector_index import is_index
 
     folder = Path(where)
     if not is_index(folder):
-        index_options = ("find", "kind", "rerank", "depth", "model", "plain", "min_probability")
+        index_options = (
+            "find", "kind", "rerank", "depth", "model", "plain", "min_probability", "filters",
+        )  # fmt: skip
         refuse(context, index_options, f"with an index, and {where} is none")
         _search_dataset(where, query, data.source(), split, top, page or _unused_page())
         return
@@ -119,7 +133,9 @@ def search(
         kind = kind or _guess_kind(index, query)
         find = find or _default_target(index, query, kind)
         if kind == "caption":
-            hits = index.search(query, top, find=find, min_probability=min_probability)
+            hits = index.search(
+                query, top, find=find, min_probability=min_probability, where=filters
+            )
         elif min_probability is not None:
             raise ValueError(
                 f"{query!r} is a query by {kind}, and probabilities are those of images found by "
@@ -127,15 +143,20 @@ def search(
             )
         else:
             methods = {"picture": index.search_image, "id": index.search_id}
-            hits = methods[kind](query, top, find=find)
+            hits = methods[kind](query, top, find=find, where=filters)
         note, model_name = f"{folder}: {index.description}", index.model_name
+        conditions = parse_where(filters, list(index.vectors.images.columns) if filters else ())
+        columns = [*dict.fromkeys(condition.column for condition in conditions)]
     if plain:
         results = [hit.to_dict() for hit in hits]
         settings = {"index": str(folder), "model": model_name, "query": query, "as": kind}
-        content = {**settings, "find": find, "results": results}
+        where_ = {"where": filters} if filters else {}
+        content = {**settings, **where_, "find": find, "results": results}
         print(json.dumps(content, ensure_ascii=False, indent=2))
-    elif hits or min_probability is None:
-        print_hits(query, hits, find)
+    elif hits or not (filters or min_probability is not None):
+        print_hits(query, hits, find, columns)
+    elif min_probability is None:
+        output(f"{query}: no {find} of {where} fulfil {' and '.join(filters or ())}")
     else:
         output(f"{query}: nothing here matches (with a probability of {min_probability:g} or more)")
     if page is not None:
@@ -203,8 +224,10 @@ def _default_target(index: SearchIndex, query: str, kind: QueryKind) -> SearchTa
     return "captions" if len(index.vectors.texts) else "images"
 
 
-def print_hits(query: str, hits: Sequence[SearchHit], find: SearchTarget) -> None:
-    """Print a table: rank, score, image and caption."""
+def print_hits(
+    query: str, hits: Sequence[SearchHit], find: SearchTarget, columns: Sequence[str] = ()
+) -> None:
+    """Print a table: rank, score, image and caption, and these columns of the data."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -217,11 +240,14 @@ def print_hits(query: str, hits: Sequence[SearchHit], find: SearchTarget) -> Non
     calibrated = any(hit.probability is not None for hit in hits)
     if calibrated:
         table.add_column("probability")
+    for name in columns:
+        table.add_column(Text(name))
     for hit in hits:
         cells = Text(_image_label(hit)), Text(_caption_label(hit))
         known = [f"{hit.probability or 0:.2f}"] if calibrated else []
         row = cells if find == "images" else reversed(cells)
-        table.add_row(str(hit.rank), f"{hit.score:.3f}", *row, *known)
+        values = [Text(str(hit.columns.get(name, ""))) for name in columns]
+        table.add_row(str(hit.rank), f"{hit.score:.3f}", *row, *known, *values)
     console().print(table)
 
 

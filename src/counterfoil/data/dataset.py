@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from counterfoil.core.config import unknown_name
 from counterfoil.core.types import Pairs
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import Pictures
+
+ColumnValue: TypeAlias = str | int | float
 
 FEW_IMAGES = 100  # with fewer in a split, its recalls move by more than models differ
 _ALIASES = {
@@ -195,6 +199,8 @@ class ImageTextDataset:
         extra_weights: (E,) float32, weight of each extra positive in training, above 0 and at most
             1; None for 1. Evaluation counts an extra positive as a hit whatever its weight.
         ambiguous: pairs, as rows, that are never negatives, and no positives either.
+        columns: further columns of the data, as album or year: the value of each of (I,) images,
+            None where it has none. Search filters by them; the fingerprint leaves them out.
     """
 
     name: str
@@ -211,6 +217,7 @@ class ImageTextDataset:
     corrections: str = ""
     extra_weights: Tensor | None = None
     ambiguous: Pairs | None = None
+    columns: Mapping[str, Sequence[ColumnValue | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values, ids in (
@@ -220,6 +227,10 @@ class ImageTextDataset:
             ("pictures", self.pictures, self.image_ids),
             ("features", self.features, self.image_ids),
             ("text features", self.text_features, self.text_ids),
+            *(
+                (f"values of {name!r}", values, self.image_ids)
+                for name, values in self.columns.items()
+            ),
         ):
             if values is not None and len(values) != len(ids):
                 of = "images" if ids is self.image_ids else "texts"
@@ -329,7 +340,13 @@ class ImageTextDataset:
             extra_positives=extra,
             extra_weights=None if extra is None or weights is None else weights[remaining],
             ambiguous=ambiguous,
+            columns={name: [own[row] for row in rows] for name, own in self.columns.items()},
         )
+
+    def column_values(self, row: int) -> dict[str, ColumnValue]:
+        """The columns in which an image has a value, with their values."""
+        values = ((name, column[row]) for name, column in self.columns.items())
+        return {name: value for name, value in values if value is not None}
 
     def _subset_pairs(
         self, pairs: Pairs | None, images: Tensor, texts: Tensor
@@ -357,6 +374,47 @@ class DatasetEntry:
     split: str  # "" if the data set has none
     texts: tuple[str, ...]
     text_ids: tuple[str, ...] = ()  # () for "image#0", "image#1", …
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+
+
+def column_value(value: object) -> ColumnValue | None:
+    """A value that a reader found, as `ImageTextDataset.columns` keeps it; None for no value.
+
+    Text, finite numbers, truth values and dates are kept; lists, objects and bytes are not.
+
+    >>> column_value("holiday"), column_value(True), column_value(datetime.date(2024, 5, 1))
+    ('holiday', 'true', '2024-05-01')
+    >>> column_value(" "), column_value(float("nan")), column_value(["a", "b"])
+    (None, None, None)
+    """
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return value.strip() or None
+        case int():
+            return value if abs(value) < 2**63 else str(value)
+        case float():
+            return value if math.isfinite(value) else None
+        case datetime.date() | datetime.time():  # a datetime is a date
+            return value.isoformat()
+    return None
+
+
+def first_values(
+    columns: dict[str, ColumnValue], row: Mapping[str, object], without: Container[str] = ()
+) -> None:
+    """Add the columns of a row to those of its image; of rows of one image the first value counts.
+
+    Args:
+        columns: of the image; changed in place.
+        row: of a table.
+        without: names of the columns that are no metadata, as that of the caption.
+    """
+    for name, value in row.items():
+        known = None if name in without or name in columns else column_value(value)
+        if name.strip() and known is not None:  # a saved pandas index has no name
+            columns[name] = known
 
 
 def build_dataset(
@@ -392,6 +450,8 @@ def build_dataset(
     _check_unique(image_ids, "image", where)
     _check_unique(text_ids, "caption", where)
     _check_encodable([*image_ids, *text_ids, *texts], where)
+    names = dict.fromkeys(name for entry in entries for name in entry.columns)
+    _check_encodable([*names, *(v for e in entries for v in map(str, e.columns.values()))], where)
     counts = torch.tensor([len(entry.texts) for entry in entries])
     return ImageTextDataset(
         name=name,
@@ -402,6 +462,7 @@ def build_dataset(
         splits=[entry.split for entry in entries],
         pictures=pictures,
         features=features,
+        columns={name: [entry.columns.get(name) for entry in entries] for name in names},
     )
 
 

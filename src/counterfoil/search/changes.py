@@ -23,11 +23,15 @@ _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file sy
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetChanges:
-    """Rows of a data set to encode, and rows of an index that they replace."""
+    """Rows of a data set to encode, and rows of an index that they replace.
+
+    Of `relabelled` images, a row of each, only the columns have changed.
+    """
 
     images: list[int] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)
     replaced_images: list[int] = field(default_factory=list)
+    relabelled: list[tuple[int, int]] = field(default_factory=list)
     replaced_texts: list[int] = field(default_factory=list)
 
 
@@ -38,8 +42,9 @@ def compare_dataset(
 
     Images are compared by content, unless the file has the path, size and modification time that
     the index knows. An image whose file has changed or moved replaces its entry, and so does a
-    caption whose text has changed. With `replace`, so do different images, and captions of
-    different images, under the id of an entry; without it they are refused.
+    caption whose text has changed; changed columns need no encoding. With `replace`, so do
+    different images, and captions of different images, under the id of an entry; without it they
+    are refused.
     """
     changes = DatasetChanges()
     image_conflicts, text_conflicts = [], []
@@ -50,6 +55,9 @@ def compare_dataset(
             if known is not None:
                 entry = index.images.entry(known)
                 if _unchanged(dataset, row, entry):
+                    # data without any columns, as of another format, leave those of the index
+                    if dataset.columns and dataset.column_values(row) != entry.columns:
+                        changes.relabelled.append((row, known))
                     continue
                 changes.replaced_images.append(known)
                 same_file = _same_file(dataset, row, entry)

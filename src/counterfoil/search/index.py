@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
@@ -19,7 +19,7 @@ from counterfoil.core.config import parse_choice, unknown_name
 from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_folder, atomic_write, ensure_writable_folder
 from counterfoil.core.types import Embeddings
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ColumnValue, ImageTextDataset
 from counterfoil.data.images import PictureFiles, Pictures
 from counterfoil.models.layers.late_interaction import MaxSimModel
 from counterfoil.models.layers.pooling import ensure_nonempty, single_vector
@@ -46,6 +46,7 @@ from counterfoil.search.changes import (
     image_digest,
     text_entry,
 )
+from counterfoil.search.filters import Where, matching, parse_where
 from counterfoil.search.hubness import ALPHA, NEAREST, HubnessCorrection, bank_rows
 from counterfoil.search.proposals import (
     MaxSimProposals,
@@ -92,6 +93,7 @@ class SearchHit:
         path: of the image file, or the name of a rendered image; None where only features exist.
         probability: that an image matches the caption; None where the index is not calibrated, and
             for other queries and results.
+        columns: values of the image in the further columns of the data, as album or year.
     """
 
     rank: int
@@ -101,10 +103,15 @@ class SearchHit:
     captions: tuple[str, ...]
     path: Path | None
     probability: float | None = None
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        known = {} if self.probability is None else {"probability": self.probability}
+        known: dict[str, Any] = {}
+        if self.probability is not None:
+            known["probability"] = self.probability
+        if self.columns:
+            known["columns"] = dict(self.columns)
         return {
             "place": self.rank,
             "score": self.score,
@@ -126,12 +133,14 @@ class IndexUpdate:
         texts: number of texts added or deleted.
         unchanged: images that the index held already.
         replaced: number of added images that replaced an entry with their id.
+        relabelled: number of images of which only the columns were updated.
     """
 
     images: int
     texts: int
     unchanged: int = 0
     replaced: int = 0
+    relabelled: int = 0
 
 
 @final
@@ -223,6 +232,7 @@ class SearchIndex:
         *,
         find: SearchTarget = "images",
         min_probability: float | None = None,
+        where: Where | None = None,
     ) -> list[SearchHit]:
         """Find the images, or captions, nearest to a caption.
 
@@ -231,6 +241,7 @@ class SearchIndex:
             top_k: number of results.
             find: images or captions.
             min_probability: leaves out images less probable to match, possibly all; None for none.
+            where: see `search_many`.
 
         Raises:
             ValueError: as `search_many`; or a probability is asked of an index that is not
@@ -238,7 +249,7 @@ class SearchIndex:
         """
         if min_probability is not None:
             self.check_probability(min_probability, find)
-        hits = self.search_many([caption], top_k, find=find)[0]
+        hits = self.search_many([caption], top_k, find=find, where=where)[0]
         low = min_probability or 0
         return [hit for hit in hits if hit.probability is None or hit.probability >= low]
 
@@ -347,14 +358,24 @@ class SearchIndex:
         return bank
 
     def search_image(
-        self, image: SearchQuery, top_k: int = TOP_K, *, find: SearchTarget = "captions"
+        self,
+        image: SearchQuery,
+        top_k: int = TOP_K,
+        *,
+        find: SearchTarget = "captions",
+        where: Where | None = None,
     ) -> list[SearchHit]:
         """Find the captions, or images, nearest to a PIL image or the image file of a path."""
         query = Path(image) if isinstance(image, str) else image
-        return self.search_many([query], top_k, find=find)[0]
+        return self.search_many([query], top_k, find=find, where=where)[0]
 
     def search_id(
-        self, item_id: str, top_k: int = TOP_K, *, find: SearchTarget | None = None
+        self,
+        item_id: str,
+        top_k: int = TOP_K,
+        *,
+        find: SearchTarget | None = None,
+        where: Where | None = None,
     ) -> list[SearchHit]:
         """Find the items nearest to an image or a caption of the index, without itself.
 
@@ -362,19 +383,25 @@ class SearchIndex:
             item_id: its id.
             top_k: number of results.
             find: images or captions; by default the other modality.
+            where: see `search_many`.
 
         Raises:
-            ValueError: the index has no such id.
+            ValueError: the index has no such id, or `where` names no column of it.
         """
         side, row = self.locate(item_id)
         find = find or ("captions" if side == "image" else "images")
         self._check_target(find)
         itself = [row] if TARGET_SIDES[find] == side else []
-        query = self.stored(side, torch.tensor([row]))
-        return self._hits(query, [self.items(side, [row])], top_k, find, exclude=itself)[0]
+        query, items = self.stored(side, torch.tensor([row])), [self.items(side, [row])]
+        return self._hits(query, items, top_k, find, exclude=itself, where=where)[0]
 
     def search_many(
-        self, queries: Sequence[SearchQuery], top_k: int = TOP_K, *, find: SearchTarget
+        self,
+        queries: Sequence[SearchQuery],
+        top_k: int = TOP_K,
+        *,
+        find: SearchTarget,
+        where: Where | None = None,
     ) -> list[list[SearchHit]]:
         """Search with several captions, or several images, at once.
 
@@ -383,10 +410,14 @@ class SearchIndex:
                 phrases behind a minus, as in ``cat -cartoon``, are what a caption does not want.
             top_k: number of results for each.
             find: images or captions.
+            where: conditions on the columns of the images, or of the images that captions describe,
+                all of which must hold: texts such as ``year>=2020``, see
+                `counterfoil.search.filters`, or a mapping from columns to values. Filtered search
+                is exact with every backend. Probabilities are those without the filter.
 
         Raises:
             ValueError: a caption is empty, an image cannot be read, the model reads no captions or
-                no images, or the index holds nothing of the kind.
+                no images, the index holds nothing of the kind, or `where` names no column of it.
         """
         self._check_target(find)
         if any(isinstance(query, str) and parse_query(query)[1] for query in queries):
@@ -394,7 +425,8 @@ class SearchIndex:
             encoded = Embeddings.cat([encode_query(self.model, caption) for caption in captions])
         else:
             encoded = self.model.encode(list(queries))
-        return self._hits(encoded, [RerankItems.from_query(q) for q in queries], top_k, find)
+        items = [RerankItems.from_query(query) for query in queries]
+        return self._hits(encoded, items, top_k, find, where=where)
 
     def add(self, dataset: ImageTextDataset, *, replace: bool = False) -> IndexUpdate:
         """Add the images and captions that are new or have changed, in one commit.
@@ -420,8 +452,13 @@ class SearchIndex:
                     self._remove_unused_images()
         distributed.barrier()
         added = len(changes.images)
+        relabelled = len(changes.relabelled)
         return IndexUpdate(
-            added, len(changes.texts), len(dataset) - added, len(changes.replaced_images)
+            added,
+            len(changes.texts),
+            len(dataset) - added - relabelled,
+            len(changes.replaced_images),
+            relabelled,
         )
 
     def delete(self, item_ids: Sequence[str]) -> IndexUpdate:
@@ -466,6 +503,11 @@ class SearchIndex:
         texts = self.vectors.texts
         return tuple(texts.text(row) for row in texts.rows_by_image.get(image_id, ()))
 
+    def column_values(self, image_id: str) -> Mapping[str, ColumnValue]:
+        """Values of an image in the further columns of its data; {} of an unknown one."""
+        row = self.vectors.images.rows.get(image_id)
+        return {} if row is None else self.vectors.images.entry(row).columns
+
     def items(self, side: Side, rows: Sequence[int]) -> RerankItems:
         """Images or captions by row, for a re-ranker."""
         entries = [self.vectors.collection(side).entry(row) for row in rows]
@@ -489,6 +531,7 @@ class SearchIndex:
         *,
         exclude: Sequence[int] = (),
         cross_modal: bool = False,
+        only: Tensor | None = None,
     ) -> list[list[tuple[int, float]]]:
         """The `count` best rows of a modality and their scores, for each of Q encoded queries.
 
@@ -502,14 +545,17 @@ class SearchIndex:
             exclude: the row that each query leaves out; () for none.
             cross_modal: whether the queries are of the other modality, whose scores are corrected
                 where the index has a bank.
+            only: (R,) bool, the rows that may be found, see `matching`; None for all.
         """
+        if only is not None and not bool(only.any()):
+            return [[] for _ in range(len(queries))]
         wanted = count + bool(exclude)
         if self.proposals is None:
             offsets = self._hubness_offsets(side) if cross_modal else None
             collection, vectors = self.vectors.collection(side), queries.tokens[:, 0]
-            rows, scores = collection.search(vectors, wanted, offsets=offsets)
+            rows, scores = collection.search(vectors, wanted, offsets=offsets, only=only)
         else:
-            rows, scores = self._rank_bags(self.proposals, queries, side, wanted)
+            rows, scores = self._rank_bags(self.proposals, queries, side, wanted, only)
         skip = exclude or [-1] * len(queries)  # -1 stands for no row
         return [
             [(row, score) for row, score in ranking if row not in (-1, own)][:count]
@@ -518,13 +564,18 @@ class SearchIndex:
 
     @torch.inference_mode()
     def _rank_bags(
-        self, proposals: MaxSimProposals, queries: Embeddings, side: Side, count: int
+        self,
+        proposals: MaxSimProposals,
+        queries: Embeddings,
+        side: Side,
+        count: int,
+        only: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """(Q, count) rows and exact scores of the best of the proposed rows, as `search` does."""
         network, collection = self.model.model, self.vectors.collection(side)
         assert isinstance(network, MaxSimModel)
         vectors = (proposals.text_vectors if side == "image" else proposals.image_vectors)(queries)
-        candidates, _ = collection.search(vectors, proposed(len(collection), count))
+        candidates, _ = collection.search(vectors, proposed(len(collection), count), only=only)
         keys = []
         for place, rows in enumerate(candidates.unbind()):
             rows = rows[rows >= 0].sort().values
@@ -543,6 +594,7 @@ class SearchIndex:
         find: SearchTarget,
         *,
         exclude: Sequence[int] = (),
+        where: Where | None = None,
     ) -> list[list[SearchHit]]:
         side, reranker = TARGET_SIDES[find], self._reranker
         if reranker is not None:
@@ -551,13 +603,12 @@ class SearchIndex:
             top_k if reranker is None else reranker.depth, len(self.vectors.collection(side))
         )
         cross_modal = queries[0].side != side if queries else False
+        only = self.matching(where, side)
+        rankings = self.rank(
+            encoded, side, count, exclude=exclude, cross_modal=cross_modal, only=only
+        )
         hits = []
-        for number, (query, ranking) in enumerate(
-            zip(
-                queries,
-                self.rank(encoded, side, count, exclude=exclude, cross_modal=cross_modal),
-            )
-        ):
+        for number, (query, ranking) in enumerate(zip(queries, rankings)):
             if reranker is not None:
                 first = [row for row, _ in ranking]
                 ranking = reranker.best(query, self.items(side, first), first, top_k)
@@ -568,6 +619,26 @@ class SearchIndex:
                 results = [replace(hit, probability=p) for hit, p in zip(results, values)]
             hits.append(results)
         return hits
+
+    def matching(self, where: Where | None, side: Side) -> Tensor | None:
+        """(R,) bool, the rows of a modality that a filter lets through; None for no filter.
+
+        A caption has the columns of its image.
+
+        Raises:
+            ValueError: a condition is none, or names no column of the index.
+        """
+        images, texts = self.vectors.images, self.vectors.texts
+        conditions = parse_where(where, list(images.columns) if where else ())
+        if not conditions:
+            return None
+        mask = matching(conditions, images.columns, len(images.numbers)) & images.alive
+        if side == "image":
+            return mask
+        captions = torch.zeros(len(texts.numbers), dtype=torch.bool)
+        for row in mask.nonzero().flatten().tolist():
+            captions[texts.rows_by_image.get(images.entry(row).id, [])] = True
+        return captions
 
     def probabilities(self, caption: Tensor, scores: Sequence[float]) -> list[float | None]:
         """Probability that images with these scores match a caption of this (D,) vector.
@@ -609,9 +680,10 @@ class SearchIndex:
         entry = self.vectors.collection(side).entry(row)
         if side == "image":
             captions = self.captions(entry.id)
-            return SearchHit(rank, score, entry.id, entry.id, captions, self._path(row))
-        path = self.image_path(entry.image)
-        return SearchHit(rank, score, entry.id, entry.image, (entry.text,), path)
+            path = self._path(row)
+            return SearchHit(rank, score, entry.id, entry.id, captions, path, columns=entry.columns)
+        path, columns = self.image_path(entry.image), self.column_values(entry.image)
+        return SearchHit(rank, score, entry.id, entry.image, (entry.text,), path, columns=columns)
 
     def _path(self, row: int) -> Path | None:
         place = self.vectors.images.entry(row).place
@@ -820,8 +892,9 @@ def _encode(
             for row in rows.images:
                 stamp = file_stamp(dataset, row)
                 content = image_digest(dataset, row)
+                image_id, columns = dataset.image_ids[row], dataset.column_values(row)
                 image_entries.append(
-                    IndexEntry(dataset.image_ids[row], content=content, stamp=stamp)
+                    IndexEntry(image_id, content=content, stamp=stamp, columns=columns)
                 )
                 advance(1)
     text_entries = [text_entry(dataset, row) for row in rows.texts]
@@ -908,11 +981,38 @@ def _write(
             place = _image_place(dataset.pictures, row, index.folder, name)
             entries.append(replace(entry, place=place))
         images = replace(images, entries=entries)
+    known = [row for _, row in rows.relabelled]
     index.change(
-        images=images,
+        images=_with_relabelled(index, dataset, rows, images),
         texts=texts,
-        remove_images=rows.replaced_images,
+        remove_images=[*rows.replaced_images, *known],
         remove_texts=rows.replaced_texts,
+    )
+
+
+def _with_relabelled(
+    index: VectorIndex, dataset: ImageTextDataset, rows: DatasetChanges, images: NewVectors | None
+) -> NewVectors | None:
+    """New images, and those whose columns alone have changed with the vectors that they have."""
+    if not rows.relabelled:
+        return images
+    known = torch.tensor([row for _, row in rows.relabelled])
+    entries = [
+        replace(index.images.entry(row), columns=dataset.column_values(new))
+        for new, row in rows.relabelled
+    ]
+    same = NewVectors(
+        entries,
+        index.images.vectors(known),
+        index.images.bags(known) if index.state.tokens else None,
+    )
+    if images is None:
+        return same
+    bags = [one.bags for one in (images, same) if one.bags is not None]
+    return NewVectors(
+        [*images.entries, *same.entries],
+        torch.cat([images.vectors.cpu(), same.vectors]),
+        Embeddings.cat([one.to("cpu") for one in bags]) if bags else None,
     )
 
 

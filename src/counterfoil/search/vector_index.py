@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ from counterfoil.core.io import (
     write_text,
 )
 from counterfoil.core.types import Embeddings
+from counterfoil.data.dataset import ColumnValue, column_value
 from counterfoil.scoring.encode import Side
 from counterfoil.scoring.reducers import (
     NOTHING,
@@ -51,6 +52,7 @@ from counterfoil.scoring.reducers import (
     sort_descending,
 )
 from counterfoil.search.ann import AnnBackend, BackendName, NumberedVectors, open_ann_backend
+from counterfoil.search.filters import Column, columns_of
 
 AGAIN = "make the index again"
 STATE_FILE = "index.json"
@@ -89,6 +91,7 @@ class IndexEntry:
         place: path of an image file, "" for none; relative if the file lies in the index.
         content: digest of an image, to recognise it; "" if unknown.
         stamp: size and modification time of the image file; "" if they cannot prove it unchanged.
+        columns: values of an image in the further columns of its data, as album or year.
     """
 
     id: str
@@ -97,6 +100,10 @@ class IndexEntry:
     place: str = ""
     content: str = ""
     stamp: str = ""
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+
+
+PlainEntry: TypeAlias = dict[str, Any]  # the fields of an `IndexEntry` that are not empty
 
 
 @final
@@ -242,7 +249,7 @@ class CollectionPart:
         return len(self.numbers)
 
     @cached_property
-    def plain_entries(self) -> list[dict[str, str]]:
+    def plain_entries(self) -> list[PlainEntry]:
         """The fields of the entry of every vector, but for empty ones; read at first use."""
         path = self._entries_file
         try:
@@ -268,23 +275,28 @@ class CollectionPart:
 _FIELDS = {field.name for field in fields(IndexEntry)}
 
 
-def _parse_entries(lines: Sequence[str]) -> list[dict[str, str]]:
+def _parse_entries(lines: Sequence[str]) -> list[PlainEntry]:
     """Parse lines of JSON as one list, seven times as fast; one by one to name a damaged line."""
     try:
-        entries: list[dict[str, str]] = json.loads(f"[{','.join(lines)}]")
+        entries: list[PlainEntry] = json.loads(f"[{','.join(lines)}]")
         types = {*map(type, chain.from_iterable(entry.values() for entry in entries))}
         named = all("id" in entry for entry in entries)
         if named and types <= {str} and _FIELDS.issuperset(chain.from_iterable(entries)):
             return entries
+        if types <= {str, dict}:
+            return [_checked(entry) for entry in entries]
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass  # found again below, with its line
     return [_checked(parse_json(line, f"line {n}")) for n, line in enumerate(lines, 1)]
 
 
-def _checked(plain: dict[str, str]) -> dict[str, str]:
+def _checked(plain: PlainEntry) -> PlainEntry:
     IndexEntry(**plain)  # a `TypeError` for other fields
-    if not all(isinstance(value, str) for value in plain.values()):
+    columns = plain.get("columns", {})
+    if not all(isinstance(value, str) for name, value in plain.items() if name != "columns"):
         raise ValueError(f"{plain} holds something else than text")
+    if not isinstance(columns, dict) or any(column_value(v) != v for v in columns.values()):
+        raise ValueError(f"{plain} holds columns that are neither text nor numbers")
     return plain
 
 
@@ -341,11 +353,19 @@ class Collection:
 
     def text(self, row: int) -> str:
         """The caption of a row; "" of an image."""
-        return self._plain_entry(row).get("text", "")
+        text: str = self._plain_entry(row).get("text", "")
+        return text
 
-    def _plain_entry(self, row: int) -> dict[str, str]:
+    def _plain_entry(self, row: int) -> PlainEntry:
         part = bisect_right(self._first_rows, row) - 1
         return self.parts[part].plain_entries[row - self._first_rows[part]]
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """The further columns of the data, of all rows; deleted ones have no values."""
+        entries = chain.from_iterable(part.plain_entries for part in self.parts)
+        pairs = zip(entries, self.alive.tolist(), strict=True)
+        return columns_of(entry.get("columns", {}) if alive else {} for entry, alive in pairs)
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -360,7 +380,7 @@ class Collection:
             rows.setdefault(entry.get("image", ""), []).append(row)
         return rows
 
-    def _live_entries(self) -> Iterator[tuple[int, dict[str, str]]]:
+    def _live_entries(self) -> Iterator[tuple[int, PlainEntry]]:
         entries = enumerate(chain.from_iterable(part.plain_entries for part in self.parts))
         return compress(entries, self.alive.tolist())
 

@@ -36,6 +36,8 @@ from counterfoil.serve.batcher import Batcher, overloaded
 from counterfoil.serve.decoding import PictureDecoder, PictureError
 from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
 from counterfoil.serve.schemas import (
+    MOST_CONDITIONS,
+    MOST_EXAMPLES,
     ErrorMessage,
     ExplainRequest,
     ExplanationResponse,
@@ -65,6 +67,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 FORM = "multipart/form-data"
+FIELDS = 2 * MOST_EXAMPLES + MOST_CONDITIONS + 4  # of a form: examples, conditions and others
 DEFAULT_TOP = 20
 THUMBNAILS = 1000  # kept in memory, of some 50 KB each
 _log = logging.getLogger("counterfoil.serve")
@@ -122,19 +125,19 @@ async def _fields(request: Request) -> Any:
     if kind != FORM:
         raise HTTPException(415, f"the body is {kind[:80]!r}; send {JSON} or {FORM}")
     try:
-        async with request.form(max_files=1, max_fields=8, max_part_size=65536) as form:
+        async with request.form(max_files=1, max_fields=FIELDS, max_part_size=65536) as form:
             return {
                 name: await value.read() if isinstance(value, UploadFile) else value
                 for name, value in _with_lists(form).items()
             }
     except (ValueError, KeyError):  # multipart headers that the parser does not expect
-        message = "the form is damaged; send one picture and at most 8 fields"
+        message = f"the form is damaged; send one picture and at most {FIELDS} fields"
         raise HTTPException(400, message) from None
 
 
 def _with_lists(fields: ImmutableMultiDict[str, Any]) -> dict[str, Any]:
-    """The last value of each name, and all of the names of examples."""
-    lists = {name: fields.getlist(name) for name in ("more", "less") if name in fields}
+    """The last value of each name, and all of the names of examples and conditions."""
+    lists = {name: fields.getlist(name) for name in ("more", "less", "where") if name in fields}
     return {**fields, **lists}
 
 
@@ -233,6 +236,7 @@ class SearchServer(Collector):
             reranker=service.reranker_name,
             explainer=explainer.name,
             lacking=describe_missing_heads(explainer, service.exchanges),
+            columns=service.columns,
         )
 
     async def health(self) -> Health:
@@ -338,7 +342,8 @@ class SearchServer(Collector):
         if options.find == "captions" and not service.captions:
             raise HTTPException(422, "the index holds no captions; only images can be found")
         more, less = (tuple(map(service.row, ids)) for ids in (options.more, options.less))
-        query, reranker = SearchQuery(value, top, options.find, more, less), None
+        conditions, reranker = service.conditions(options.where), None
+        query = SearchQuery(value, top, options.find, more, less, conditions)
         service.check_examples(query)
         least = options.min_probability if isinstance(options, SearchRequest) else None
         if least is not None:

@@ -15,10 +15,13 @@ from pydantic import (
     model_validator,
 )
 
+from counterfoil.data.dataset import ColumnValue
 from counterfoil.evaluation.explain import CorrectedCaption, ExplainedWord
 from counterfoil.search.index import SearchTarget
 
 MOST_EXAMPLES = 20  # images that refine a query, of either kind
+MOST_CONDITIONS = 20
+MOST_CHOICES = 20  # values of a column that are listed
 
 
 def _not_blank(caption: str) -> str:
@@ -50,6 +53,11 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+Conditions = Annotated[
+    tuple[Annotated[StrictStr, Field(min_length=1, max_length=1000)], ...],
+    BeforeValidator(_listed),
+    Field(max_length=MOST_CONDITIONS),
+]
 ImageIds = Annotated[tuple[ImageId, ...], BeforeValidator(_listed), Field(max_length=MOST_EXAMPLES)]
 
 
@@ -72,6 +80,11 @@ class SearchOptions(_Request):
     find: SearchTarget = "images"
     more: ImageIds = Field((), description="Images of the index: more like these, without them.")
     less: ImageIds = Field((), description="Images of the index: less like these, without them.")
+    where: Conditions = Field(
+        (),
+        description="Conditions on columns of the images, as album=holiday, year>=2020 or "
+        "camera~canon (contains); all must hold. /about lists the columns.",
+    )
 
 
 @final
@@ -129,6 +142,9 @@ class SearchResult(BaseModel):
         default=None,
         description="That the image matches the text; null if not calibrated.",
     )
+    columns: dict[str, ColumnValue] = Field(
+        default={}, description="Values of the image in the columns of the data, as album or year."
+    )
 
 
 @final
@@ -165,8 +181,17 @@ class RequestLimits(BaseModel):
 
 
 @final
+class ColumnInfo(BaseModel):
+    """A column of the images, by which results are filtered."""
+
+    name: str
+    numeric: bool = Field(description="Whether its values are numbers.")
+    values: tuple[ColumnValue, ...] = Field(description="Its values, sorted; empty if many.")
+
+
+@final
 class ServerInfo(BaseModel):
-    """Size of the index, models and limits."""
+    """Size of the index, its columns, models and limits."""
 
     version: str
     images: int
@@ -178,6 +203,7 @@ class ServerInfo(BaseModel):
     reranker: str | None
     explainer: str
     lacking: str
+    columns: tuple[ColumnInfo, ...]
 
 
 @final

@@ -22,13 +22,14 @@ from counterfoil.model import Model
 from counterfoil.models.layers.pooling import single_vector
 from counterfoil.scoring.encode import Side
 from counterfoil.search.calibrate import CALIBRATION, MIN_IMAGES
+from counterfoil.search.filters import Condition, parse_where
 from counterfoil.search.hubness import HUBNESS
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.query import encode_query
 from counterfoil.search.rerank import Reranker, RerankItems
-from counterfoil.search.vector_index import STATE_FILE, read_state
+from counterfoil.search.vector_index import STATE_FILE, Collection, read_state
 from counterfoil.serve.decoding import thumbnail
-from counterfoil.serve.schemas import SearchResult
+from counterfoil.serve.schemas import MOST_CHOICES, ColumnInfo, SearchResult
 
 # Rocchio's weights of examples (Manning, Raghavan and Schuetze, Introduction to Information
 # Retrieval, section 9.1.1): a query of weight 1, the mean of good and of bad examples
@@ -44,7 +45,7 @@ class SearchQuery:
     """A query: a caption, a picture, or the row of an image of the index.
 
     `more` and `less` are rows of images that the results are to be like and unlike; they are left
-    out of the results.
+    out of the results. All conditions of `where` hold for the images of results.
     """
 
     value: QueryInput
@@ -52,6 +53,7 @@ class SearchQuery:
     find: SearchTarget = "images"
     more: tuple[int, ...] = ()
     less: tuple[int, ...] = ()
+    where: tuple[Condition, ...] = ()
 
     @property
     def examples(self) -> frozenset[int]:
@@ -115,6 +117,7 @@ class SearchService:
         self.reranker = reranker and _checked(reranker, index)
         self._rows = self._images.rows  # a property that reads the index
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
+        self.columns = _column_infos(self._images)
         ids = () if dataset is None else dataset.image_ids
         self._dataset_rows = {name: row for row, name in enumerate(ids) if name in self._rows}
         if dataset is not None and not self._dataset_rows:
@@ -198,6 +201,13 @@ class SearchService:
             message = "the model makes several vectors of an item, which no example refines"
             raise HTTPException(422, f"{message}; leave out more and less")
 
+    def conditions(self, where: Sequence[str]) -> tuple[Condition, ...]:
+        """The conditions of a request; status 422 for one that is none or names no column."""
+        try:
+            return parse_where(where, [column.name for column in self.columns])
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
+
     def row(self, name: str) -> int:
         """Row of an image by its id."""
         row = self._rows.get(name)
@@ -208,18 +218,20 @@ class SearchService:
     def search(self, queries: Sequence[SearchQuery]) -> list[tuple[SearchResult, ...]]:
         """Results of each query, best first; the whole shortlist of a query to be reranked."""
         answers: dict[int, tuple[SearchResult, ...]] = {}
-        groups: dict[tuple[Side, int, bool, bool], list[int]] = {}
+        groups: dict[tuple[Side, int, bool, bool, tuple[Condition, ...]], list[int]] = {}
         # an approximate index proposes candidates by depth: only equal depths may share a pass
         for place, query in enumerate(queries):
-            key = query.side, self._depth(query), query.excluded is None, query.cross_modal
+            plain = query.excluded is None
+            key = query.side, self._depth(query), plain, query.cross_modal, query.where
             groups.setdefault(key, []).append(place)
-        for (side, depth, _, cross_modal), places in groups.items():
+        for (side, depth, _, cross_modal, where), places in groups.items():
             encoded = Embeddings.cat([self._refined(queries[place]) for place in places])
             excluded = [queries[place].excluded for place in places]
             exclude = [row for row in excluded if row is not None]  # of all in a group, or of none
             try:
+                only = self._search.matching(where, side)
                 rankings = self._search.rank(
-                    encoded, side, depth, exclude=exclude, cross_modal=cross_modal
+                    encoded, side, depth, exclude=exclude, cross_modal=cross_modal, only=only
                 )
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
@@ -331,7 +343,19 @@ class SearchService:
             caption, image = next(iter(self._captions[entry.id]), ""), entry.id
         else:
             caption, image = entry.text, entry.image if entry.image in self._rows else ""
-        return SearchResult(id=entry.id, score=score, caption=caption, image=image)
+        columns = dict(self._search.column_values(image))
+        return SearchResult(id=entry.id, score=score, caption=caption, image=image, columns=columns)
+
+
+def _column_infos(images: Collection) -> tuple[ColumnInfo, ...]:
+    """The columns of images, with the values of those that have few."""
+    infos = []
+    for name, column in images.columns.items():
+        values = [value for value in column.values if value is not None]
+        few = values if len(values) <= MOST_CHOICES else []
+        few.sort(key=lambda value: (isinstance(value, str), value))
+        infos.append(ColumnInfo(name=name, numeric=column.numeric, values=tuple(few)))
+    return tuple(infos)
 
 
 def index_stamp(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:

@@ -7,7 +7,10 @@ Captions are in a list ``captions.jsonl``, ``.csv`` or ``.tsv`` (or ``metadata.`
     id         optional, the image's id; the file by default
     split      optional, as in "train"; by default that of the subfolder, see below
 
-where rows with one image are merged; or in a ``.txt`` beside each image, one caption a line.
+    others     optional, as album or year: `ImageTextDataset.columns`
+
+where rows with one image are merged: of a column in which they differ, the first value counts.
+Or captions are in a ``.txt`` beside each image, one a line.
 Columns are separated by commas, semicolons, tabs or bars; capitals in their names do not count.
 
 Images in subfolders with names of splits (``train/``, ``val/``, ``test/`` …) belong to these.
@@ -18,7 +21,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -27,7 +31,14 @@ import torch
 
 from counterfoil.core.console import warn
 from counterfoil.core.io import parse_json, read_text, read_text_lines
-from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
+from counterfoil.data.dataset import (
+    ColumnValue,
+    DatasetEntry,
+    ImageTextDataset,
+    build_dataset,
+    canonical_split,
+    first_values,
+)
 from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.precomp import features_of
 
@@ -41,6 +52,7 @@ IMAGE = (
 CAPTION = ("caption", "captions", "text", "title", "sentence", "comment", "description")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SPLIT_NAMES = ("train", "training", "dev", "val", "valid", "validation", "test")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?")  # 007 is a name
 _NOTES = ("readme", "license", "licence", "notice")  # texts that are no captions
 
 
@@ -52,6 +64,7 @@ class _ImageEntry:
     path: Path
     split: str
     texts: list[str] = field(default_factory=list)
+    columns: dict[str, ColumnValue] = field(default_factory=dict)
 
 
 def is_folder(folder: Path) -> bool:
@@ -79,7 +92,10 @@ def read_folder(
         raise ValueError(f"{folder} holds {names}; give the path of the one to read")
     root = images or folder
     by_id = _read_list(lists[0], root) if lists else _read_text_files(root)
-    entries = [DatasetEntry(key, image.split, tuple(image.texts)) for key, image in by_id.items()]
+    entries = [
+        DatasetEntry(key, image.split, tuple(image.texts), columns=image.columns)
+        for key, image in by_id.items()
+    ]
     return build_dataset(
         name or folder.resolve().name,
         entries,
@@ -96,7 +112,8 @@ def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
     nested = False
     for number, row in rows:
         where = f"{file}, line {number}"
-        picture = _column(row, IMAGE, where)
+        image_name, caption_name = _column(row, IMAGE, where), _column(row, CAPTION, where)
+        picture = row[image_name]
         if not isinstance(picture, str) or not picture.strip():
             raise ValueError(f"{where}: the image is {picture!r}; the name of a file is needed")
         if picture.startswith(("http://", "https://")):
@@ -118,14 +135,36 @@ def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
                 f"{where}: image {key!r} is {picture!r} in split {split!r} here, but another file "
                 "or split further up"
             )
-        image.texts += _captions(_column(row, CAPTION, where), where)
+        image.texts += _captions(row[caption_name], where)
+        if row.get("split"):
+            row["split"] = split
+        first_values(image.columns, row, (image_name, caption_name, "id"))
+    if file.suffix != ".jsonl":
+        _read_numbers([image.columns for image in by_id.values()])
     return by_id
 
 
-def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
+def _read_numbers(images: Sequence[dict[str, ColumnValue]]) -> None:
+    """Read the columns of a table whose every value is a number, and no code as 007, as numbers."""
+    texts: dict[str, list[str]] = {}
+    for columns in images:
+        for name, value in columns.items():
+            texts.setdefault(name, []).append(str(value))
+    numeric = [name for name, values in texts.items() if all(map(_NUMBER.fullmatch, values))]
+    for columns in images:
+        for name in numeric:
+            if name in columns:
+                columns[name] = _number(str(columns[name]))
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.removeprefix("-").isdigit() else float(text)
+
+
+def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> str:
     for name in names:
         if name in row:
-            return row[name]
+            return name
     raise ValueError(
         f"{where}: there is no {names[0]!r} among the columns {', '.join(map(repr, row))}; name "
         f"one of them {', '.join(names[:-1])} or {names[-1]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -10,13 +11,33 @@ from PIL import Image
 
 from counterfoil.core.io import check_file
 from counterfoil.core.optional import optional_import
-from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
+from counterfoil.data.dataset import (
+    ColumnValue,
+    DatasetEntry,
+    ImageTextDataset,
+    build_dataset,
+    canonical_split,
+    first_values,
+)
 from counterfoil.data.images import Pictures, rgb
 from counterfoil.data.readers.folder import split_of_name
 
 _IMAGE = ("image", "img", "picture")
 _CAPTION = ("caption", "captions", "sentences", "sentence", "text", "texts", "raw")
 _ID = ("image_id", "id", "filename", "file_name", "imgid", "cocoid")
+
+
+@final
+@dataclass(slots=True)
+class _ImageEntry:
+    """An image whose rows are being read; `table` and `row` are those of its picture."""
+
+    id: str
+    table: str
+    row: int
+    split: str
+    texts: list[str]
+    columns: dict[str, ColumnValue]
 
 
 @final
@@ -59,26 +80,35 @@ def is_parquet(path: Path) -> bool:
 def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDataset:
     """Read a data set from a folder (``save_to_disk``), from parquet files or from the hub.
 
-    The caption column contains a caption or a list of them. Rows with one image id are merged. A
-    "split" column takes precedence over the splits of the data set; without one, a single split
-    "train" is divided by the hash of the id. A parquet file belongs to the split that its name
-    begins with, as in ``validation-00000-of-00001.parquet``.
+    The caption column contains a caption or a list of them. Rows with one image id are merged.
+    Other columns of text, numbers and dates are `ImageTextDataset.columns`; where the rows of an
+    image differ, the first value counts. A "split" column takes precedence over the splits of the
+    data set; without one, a single split "train" is divided by the hash of the id. A parquet file
+    belongs to the split that its name begins with, as in ``validation-00000-of-00001.parquet``.
     """
     tables = _load(source)
     name = name or source.rstrip("/").rpartition("/")[2].removesuffix(".parquet")
     columns = {split: _column(table, _IMAGE, source) for split, table in tables.items()}
-    images: dict[str, tuple[str, int, str, list[str]]] = {}  # by id: table, row, split, captions
-    for split, place, key, own, texts in _rows(tables, source):
-        first = images.setdefault(key, (split, place, own, []))
-        if first[2] != own:
-            raise ValueError(f"{source}: image {key!r} is in splits {first[2]!r} and {own!r}")
-        first[3].extend(texts)
+    images: dict[str, _ImageEntry] = {}
+    for row in _rows(tables, source):
+        first = images.setdefault(row.id, row)
+        if first is row:
+            continue
+        if first.split != row.split:
+            raise ValueError(
+                f"{source}: image {row.id!r} is in splits {first.split!r} and {row.split!r}"
+            )
+        first.texts.extend(row.texts)
+        first_values(first.columns, row.columns)
     sources = {split: (tables[split], columns[split]) for split in tables}
     return build_dataset(
         name,
-        [DatasetEntry(key, own, tuple(texts)) for key, (_, _, own, texts) in images.items()],
+        [
+            DatasetEntry(image.id, image.split, tuple(image.texts), columns=image.columns)
+            for image in images.values()
+        ],
         where=source,
-        pictures=DatasetPictures(sources, [(s, p) for s, p, _, _ in images.values()], name),
+        pictures=DatasetPictures(sources, [(i.table, i.row) for i in images.values()], name),
     )
 
 
@@ -115,26 +145,40 @@ def _load_parquet(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _rows(tables: Mapping[str, Any], source: str) -> Iterator[tuple[str, int, str, str, list[str]]]:
-    """Table, row, image id, split and captions of every row; pictures are not decoded."""
+def _rows(tables: Mapping[str, Any], source: str) -> Iterator[_ImageEntry]:
+    """Every row as an image of its own; pictures are not decoded."""
+    import datasets
+
     for split, table in tables.items():
         caption = _column(table, _CAPTION, source)
+        labels = {n: f for n, f in table.features.items() if isinstance(f, datasets.ClassLabel)}
+        plain = [
+            name
+            for name, feature in table.features.items()
+            if isinstance(feature, datasets.Value) and "binary" not in feature.dtype
+        ]
         key = next((n for n in _ID if n in table.column_names), None)
-        wanted = [caption, *filter(None, [key, "split" if "split" in table.column_names else None])]
-        for place, row in enumerate(table.select_columns(list(dict.fromkeys(wanted)))):
+        split_name = "split" if "split" in table.column_names else None
+        wanted = dict.fromkeys([caption, *filter(None, (key, split_name)), *labels, *plain])
+        for place, row in enumerate(table.select_columns(list(wanted))):
+            for name, feature in labels.items():
+                row[name] = None if row[name] in (None, -1) else feature.int2str(row[name])
             unsplit = len(tables) == 1 and canonical_split(split) in ("", "train", "all")
             row_split = row.get("split") or ("" if unsplit else split)
             if not isinstance(row_split, str):
                 raise ValueError(
                     f"{source}, row {place}: the split is {row_split!r}; text is needed"
                 )
-            label = f"{split or 'row'}/{place}" if key is None else str(row[key])
-            yield (
+            columns: dict[str, ColumnValue] = {}
+            row["split"] = canonical_split(row_split) if split_name else None
+            first_values(columns, row, (caption, str(key)))
+            yield _ImageEntry(
+                f"{split or 'row'}/{place}" if key is None else str(row[key]),
                 split,
                 place,
-                label,
                 canonical_split(row_split),
                 _captions(row[caption], source, place),
+                columns,
             )
 
 

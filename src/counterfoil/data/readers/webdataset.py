@@ -1,10 +1,11 @@
 """WebDataset shards: tar files whose members share a key, as img2dataset writes them.
 
 A sample is ``KEY.jpg`` (or another format of images) with its caption in ``KEY.txt`` (a caption a
-line) or in ``KEY.json`` ("caption", "text" …, or a list of them). A shard belongs to the split that
-its name begins with, as in ``train-00003.tar``; without such names splits are by the hash of the
-key. Images stay in the shards and are decoded when opened. `write_webdataset` writes such shards,
-with the id of the image as ``image_id`` in the JSON, which takes the place of the key.
+line) or in ``KEY.json`` ("caption", "text" …, or a list of them), whose other fields, text and
+numbers, are `ImageTextDataset.columns`. A shard belongs to the split that its name begins with, as
+in ``train-00003.tar``; without such names splits are by the hash of the key. Images stay in the
+shards and are decoded when opened. `write_webdataset` writes such shards, with the id of the image
+as ``image_id`` in the JSON, which takes the place of the key.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from PIL import Image
 
 from counterfoil.core.console import progress, warn
 from counterfoil.core.io import atomic_folder, check_file, ensure_absent, parse_json
-from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
+from counterfoil.data.dataset import (
+    ColumnValue,
+    DatasetEntry,
+    ImageTextDataset,
+    build_dataset,
+    first_values,
+)
 from counterfoil.data.images import ENDINGS, PictureFiles, Pictures, decode_picture
 from counterfoil.data.readers.folder import CAPTION, split_of_name
 
@@ -37,6 +44,7 @@ class _Sample:
     texts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # captions of the JSON, where there is no text
     image_id: str = ""  # of the JSON
+    columns: dict[str, ColumnValue] = field(default_factory=dict)  # of the JSON
 
 
 @final
@@ -79,7 +87,8 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
                 silent += sample.image is not None and not texts
                 if sample.image is not None and texts:
                     id_ = sample.image_id or key
-                    entries.append(DatasetEntry(id_, split_of_name(shard.stem), tuple(texts)))
+                    split, columns = split_of_name(shard.stem), sample.columns
+                    entries.append(DatasetEntry(id_, split, tuple(texts), columns=columns))
                     images.append((shard, *sample.image))
             advance(1)
     if not entries:
@@ -101,8 +110,8 @@ def write_webdataset(dataset: ImageTextDataset, folder: Path, *, size: int = 100
     """Write a data set as shards, ``SPLIT-00000.tar`` and on; returns their number.
 
     A sample is its picture, as the file is or as PNG, its captions in ``KEY.txt``, a line each, and
-    ``KEY.json`` with the id of the image. Extra positives and features are not written. The same
-    data give the same bytes.
+    ``KEY.json`` with the id of the image and its columns. Extra positives and features are not
+    written. The same data give the same bytes.
 
     Args:
         dataset: with pictures.
@@ -137,7 +146,10 @@ def write_webdataset(dataset: ImageTextDataset, folder: Path, *, size: int = 100
         for split, number, rows in shards:
             with tarfile.open(temporary / f"{split}-{number:05}.tar", "w") as tar:
                 for row in rows:
-                    note = {"image_id": dataset.image_ids[row], "caption": captions[row]}
+                    note = dataset.column_values(row) | {
+                        "image_id": dataset.image_ids[row],
+                        "caption": captions[row],
+                    }
                     write_sample(tar, f"{row:09}", dataset.pictures, row, captions[row], note)
                     advance(1)
     return len(shards)
@@ -209,8 +221,10 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, ending:
             else:
                 plain = parse_json(content, "it")
                 sample.notes += _captions(plain)
-                if isinstance(plain, dict) and isinstance(plain.get("image_id"), str):
-                    sample.image_id = plain["image_id"]
+                if isinstance(plain, dict):
+                    if isinstance(plain.get("image_id"), str):
+                        sample.image_id = plain["image_id"]
+                    first_values(sample.columns, plain, ("image_id", *CAPTION))
         except ValueError as error:
             raise ValueError(f"{name} cannot be read: {error}") from None
 

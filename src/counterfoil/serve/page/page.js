@@ -8,6 +8,7 @@
     return node;
   };
   const TOP = 24;
+  const FEW_COLUMNS = 6; // with more, the filters are folded up
   const LEAST = .5; // best probability of a calibrated index below which nothing matches
   let latest = 0, checked = 0; // numbers of the latest search and explanation; older answers are dropped
   let asked = {}; // current query: {text}, {file}, or {id} of an image
@@ -64,7 +65,8 @@
   const choose = (value) => { for (const one of kinds) one.checked = one.value === value; };
   const counted = (many, one) => `${many} ${many === 1 ? one : `${one}s`}`;
   // pictures that refine the query: more like these, less like those; a new query begins without
-  let examples = { more: [], less: [] };
+  const none = () => ({ more: [], less: [] });
+  let examples = none();
   const refine = (list) => {
     examples = { more: examples.more.filter((id) => id !== shown.id), less: examples.less.filter((id) => id !== shown.id) };
     examples[list].push(shown.id);
@@ -76,23 +78,80 @@
     const told = [["more", "more"], ["less", "less"]].filter(([list]) => examples[list].length);
     return told.map(([list, word]) => `, ${word} like ${counted(examples[list].length, "picture")}`).join("");
   };
+  // filters: a select lists the conditions of a column with few values, a field takes any; both
+  // hold conditions as the server reads them, "album=holiday", one a line in the value of an option
+  const OPERATOR = /^(!=|<=|>=|==?|<|>|~)/;
+  let strange = []; // conditions of an address on columns that the index does not have: the server says so
+  let filteredBy = ""; // the conditions of the latest search
+  const typed = (column, text) => {
+    // ">=2020 <2023" is two conditions; text without an operator is looked for within the values
+    const parts = OPERATOR.test(text) ? text.split(/\s+(?=[<>=!~])/) : text ? [`${column.numeric ? "=" : "~"}${text}`] : [];
+    return parts.map((part) => `${column.name}${part}`);
+  };
+  const controls = () => [...find("columns").querySelectorAll("select, input")];
+  const conditionsOf = (control) => (control.tagName === "SELECT" ? control.value.split("\n").filter(Boolean) : typed(control.column, control.value.trim()));
+  const where = () => [...controls().flatMap(conditionsOf), ...strange];
+  const setWhere = (conditions) => {
+    let left = conditions;
+    for (const control of controls()) {
+      const name = control.column.name;
+      const own = left.filter((one) => one.startsWith(name) && OPERATOR.test(one.slice(name.length).trim()));
+      left = left.filter((one) => !own.includes(one));
+      if (control.tagName === "SELECT") {
+        const value = own.join("\n");
+        if (![...control.options].some((one) => one.value === value)) control.add(new Option(own.join(", "), value));
+        control.value = value;
+      } else {
+        const text = own.map((one) => one.slice(name.length).trim()).join(" ");
+        const usual = control.column.numeric ? "=" : "~";
+        control.value = own.length === 1 && text.startsWith(usual) && !text.startsWith("==") ? text.slice(1) : text;
+      }
+    }
+    strange = left;
+    if (conditions.length) find("filters").open = true;
+  };
+  const offer = (columns) => {
+    const before = where();
+    find("filters").hidden = !columns.length;
+    find("filters").open = columns.length <= FEW_COLUMNS;
+    find("columns").replaceChildren(...columns.map((column) => {
+      const label = make("label", "", column.name), few = column.values.length > 0;
+      const control = make(few ? "select" : "input");
+      if (few) control.append(new Option("any", ""), ...column.values.map((value) => new Option(value, `${column.name}=${value}`)));
+      else {
+        control.type = "text";
+        control.placeholder = column.numeric ? "2, >=2, or <9" : "contains …";
+        control.autocomplete = "off";
+      }
+      control.column = column;
+      control.onchange = () => { strange = []; if (`${where()}` !== filteredBy) again(true); };
+      // enter would send the form, which begins a new query without its examples
+      control.onkeydown = (event) => { if (event.key === "Enter" && !few) { event.preventDefault(); control.onchange(); } };
+      label.append(control);
+      return label;
+    }));
+    setWhere(before);
+  };
+  const valuesOf = (one) => Object.entries(one.columns || {});
+  const filtered = () => (where().length ? `, where ${where().join(" and ")}` : "");
   const search = async (route, fields, named) => {
     const turn = ++latest;
+    filteredBy = `${where()}`;
     giveUp("search", "similar");
     document.body.classList.add("busy");
     find("told").textContent = "Searching…";
     find("wrong").textContent = "";
     try {
       const began = performance.now();
-      const plain = await ask(route, { ...fields, ...examples, find: kind(), top: Math.min(TOP, limits.top) });
+      const plain = await ask(route, { ...fields, ...examples, where: where(), find: kind(), top: Math.min(TOP, limits.top) });
       if (turn !== latest) return;
       list(plain.results, plain.find);
       const time = Math.round(performance.now() - began);
       const told = counted(plain.results.length, plain.find === "captions" ? "caption" : "picture");
       const order = plain.reranker ? `, put in order by ${plain.reranker}` : "";
       const best = Math.max(...plain.results.map((one) => one.probability ?? 1)); // null: not calibrated
-      const none = plain.results.length && best < LEAST ? `Nothing here matches: the best has a probability of ${percent(best)}. The nearest: ` : "";
-      find("told").textContent = `${none}${told} for ${named}${refined()}, in ${time} ms${order}.`;
+      const nothing = plain.results.length && best < LEAST ? `Nothing here matches: the best has a probability of ${percent(best)}. The nearest: ` : "";
+      find("told").textContent = `${nothing}${told} for ${named}${refined()}${filtered()}, in ${time} ms${order}.`;
     } catch (error) {
       if (turn !== latest) return;
       list([], kind());
@@ -134,12 +193,18 @@
     const name = make("span", "name", one.caption || one.id);
     name.setAttribute("aria-hidden", "true"); // the alternative text of the picture is the same
     name.title = one.id;
-    const node = button("", undefined, () => open({ id: one.id }, asked.text || one.caption));
+    const node = button("", undefined, () => open({ id: one.id, columns: one.columns }, asked.text || one.caption));
     node.append(thumbnail(one.id, one.caption || one.id), label, name);
     if (one.caption) {
       const file = make("span", "name", one.id);
       file.setAttribute("aria-hidden", "true"); // the title of the picture's dialog reads it
       node.append(file);
+    }
+    const values = valuesOf(one);
+    if (values.length) {
+      const told = make("span", "name columns", values.map(([, value]) => value).join(" · "));
+      told.title = values.map(([name, value]) => `${name}: ${value}`).join("\n");
+      node.append(told);
     }
     const item = make("li");
     item.append(node);
@@ -160,20 +225,30 @@
     }
     return item;
   };
-  // the query stands in the address: it can be shared, and the back button returns to it
+  // the query stands in the address, with its examples and filters: it can be shared, and the back
+  // button returns to it
+  let restoring = false;
   const remember = (query) => {
     const words = new URLSearchParams(query);
     if (kind() !== "images") words.set("find", kind());
+    for (const [name, values] of Object.entries({ ...examples, where: where() })) {
+      for (const one of values) words.append(name, one);
+    }
     const address = query ? `?${words}` : "";
-    if (address !== location.search) history.pushState(null, "", address || location.pathname);
+    // an address that says the same in other words is replaced, or the back button would stay at it
+    const how = restoring ? "replaceState" : "pushState";
+    if (address !== location.search) history[how](null, "", address || location.pathname);
   };
   const restore = () => {
     const words = new URLSearchParams(location.search), text = words.get("text") || "", id = words.get("id");
     if (find("why").open) find("why").close();
     choose(words.get("find") === "captions" ? "captions" : "images");
     find("text").value = text;
-    if (text) say(text);
-    else if (id) similar(id);
+    examples = { more: words.getAll("more"), less: words.getAll("less") };
+    setWhere(words.getAll("where"));
+    restoring = true;
+    if (text) say(text, true);
+    else if (id) similar(id, true);
     else {
       latest += 1;
       giveUp("search", "similar");
@@ -183,12 +258,13 @@
       for (const place of ["told", "wrong"]) find(place).textContent = "";
       list([], kind());
     }
+    restoring = false;
   };
   const shownPicture = () => (asked.file ? explains && { file: asked.file } : asked.id ? { id: asked.id } : null);
 
   const give = (file, keep) => {
     if (!file) return;
-    if (!keep) examples = { more: [], less: [] };
+    if (!keep) examples = none();
     if (file.size > limits.upload) {
       find("wrong").textContent = `The picture has ${megabytes(file.size)} MB; at most ${megabytes(limits.upload)} are accepted.`;
       return;
@@ -202,14 +278,14 @@
     search("search", { picture: file }, `the picture ${file.name || "you pasted"}`);
   };
   const say = (text, keep) => {
-    if (!keep) examples = { more: [], less: [] };
+    if (!keep) examples = none();
     asked = { text };
     remember(asked);
     find("given").hidden = true;
     search("search", { text }, `“${text}”`);
   };
   const similar = (id, keep) => {
-    if (!keep) examples = { more: [], less: [] };
+    if (!keep) examples = none();
     asked = { id };
     remember(asked);
     find("given").hidden = true;
@@ -234,6 +310,9 @@
       delete find("why-picture").dataset.of;
       find("why-picture").src = find("given-picture").src;
     }
+    const values = valuesOf(what);
+    find("why-columns").hidden = !values.length;
+    find("why-columns").textContent = values.map(([name, value]) => `${name}: ${value}`).join(", ");
     find("similar").parentElement.hidden = !what.id;
     find("refine").hidden = !what.id || kind() === "captions" || what.id === asked.id;
     find("caption").value = caption;
@@ -334,6 +413,7 @@
       hello();
     }
     const text = find("text").value.trim();
+    strange = [];
     if (text) say(text);
     else if (asked.file) give(asked.file);
     else find("wrong").textContent = "Type a caption, or drop a picture.";
@@ -377,6 +457,7 @@
     find("key-line").hidden = true;
     find("text").maxLength = find("caption").maxLength = limits.caption;
     find("drop").hidden = !plain.sees_pictures;
+    offer(plain.columns);
     find("kinds").hidden = !plain.captions;
     for (const one of document.querySelectorAll(".of-captions")) one.hidden = !plain.captions;
     const how = plain.sees_pictures ? ", or show a picture like it" : "";
