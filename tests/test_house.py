@@ -56,6 +56,8 @@ def imported_modules(tree: ast.Module) -> set[str]:
 
 def test_import_layers(monkeypatch):
     monkeypatch.chdir(ROOT)
+    # its configuration of logging would disable every logger that exists, for the tests after it
+    monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
     status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True, no_logo=True)
     assert status == EXIT_STATUS_SUCCESS
 
