@@ -61,6 +61,8 @@ def words(models: Path) -> dict[str, object]:
         "FOILS": "foils blind set.json --blind captions.txt",
         "EXPORT": f"export {models / 'run/lists'} --data {SCENES} --output out",
         "IMPORT": f"negatives import . --output lists --data {SCENES}",
+        "JUDGE": f"judge {models / 'run/online'} --negatives {models / 'run/lists'} "
+        f"--data {SCENES} --output c.jsonl",
         "AOQ": f"negatives export {models / 'run/lists'} --output aoq --data {SCENES}",
     }
 
@@ -544,6 +546,11 @@ analyse discrimination a --output c.html --foils w --no-rules --keep 3 => --keep
 analyse discrimination a --output c.html --foils w --masks 3 => --masks is | --writer
 analyse true-rate a --output c.html --slack 0.1 => --slack is | with --guide
 export a --to hf --output b --split train => --split is read only with negatives
+export $pixels --to trec --data $FEW --output out --batch 8
+    => --batch is read only with mined negatives
+$EXPORT --to sentence-transformers --batch 8 --most 3 => --most is read only without --batch
+$EXPORT --to sentence-transformers --epochs 3 => --epochs is read only with --batch
+encode $clip $FEW vectors --tokens 9 => tokens: these are for a model of sentence-transformers
 
 # what is missing
 evaluate $run --data $SCENES => run is a folder of several models; name one of them:
@@ -751,6 +758,24 @@ diagnose $run/lists --data scenes:images=40 => was mined from corpus | counterfo
 diagnose $run/lists --data $SCENES --alike 1.5 => alike=1.5 | above 0 and up to 1
 mkdir page.html :: diagnose $run/lists $PAGE => page.html is a folder; name a file
 diagnose $run/lists --data $SCENES --model nowhere/at-all => nowhere/at-all | config.json
+
+# judge
+write c.jsonl mine :: $JUDGE => c.jsonl exists and is left alone; name another file with --output
+mkdir c.jsonl :: $JUDGE => c.jsonl exists and is left alone
+$JUDGE --promote-at 1.5 => promote_at=1.5
+$JUDGE --drop-at 0.99 => drop_at may not be above promote_at
+$JUDGE --weight 0 => weight=0.0
+$JUDGE --corrections none => none does not exist
+
+# audit
+write audit/audit.html mine :: audit $FEW --output audit => audit.html exists and is left alone
+
+# report
+write page.html mine :: two_runs :: report first --output page.html => page.html exists
+two_runs :: report first first => first is given twice
+two_runs :: report first --foils first/test-student.json => cannot be read as accuracies of foils
+two_runs :: report first --data scenes:images=60
+    => other data than scenes test as they are now; name the data of the run with --data
 
 # analyse
 write page.html mine :: analyse cross-rank $pixels $PAGE => page.html exists and is left alone

@@ -151,13 +151,6 @@ def test_what_cannot_be_asked_is_refused_before_pictures_are_opened(
     assert complaint in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_audit_is_not_written_over_another(tmp_path, audited, capsys):
-    folder = photos(tmp_path / "photos")
-    audited(folder)
-    assert run("audit", folder, "--output", tmp_path / "audit") == 2
-    assert "exists and is left alone" in capsys.readouterr().err
-
-
 def test_captions_that_are_vectors_cannot_be_fixed(tmp_path, audited):
     np.save(tmp_path / "images.npy", random_array(6, 8))
     np.save(tmp_path / "texts.npy", -random_array(6, 8))

@@ -82,12 +82,6 @@ def test_a_folder_of_other_vectors_is_refused(embedder, tmp_path, capsys):
     assert "was begun otherwise: data is" in capsys.readouterr().err
 
 
-def test_options_of_large_models_are_for_those(tmp_path, capsys):
-    other = cases.backbone(tmp_path / "clip", ["a"], "clip")
-    assert main(["encode", str(other), DATA, str(tmp_path / "v"), "--tokens", "9"]) == 2
-    assert "tokens: these are for a model of sentence-transformers" in capsys.readouterr().err
-
-
 def test_single_precision_of_stored_halves(embedder):
     models = (load_model(embedder, weights=weights).model for weights in ("fp32", "stored"))
     dtypes = [next(model.parameters()).dtype for model in models]

@@ -14,11 +14,6 @@ from recipes_cases import run
 SCENES = "scenes:images=36"
 
 
-def judge(models, *words):
-    lists = ("--negatives", models / "run/lists")
-    return run("judge", models / "run/online", *lists, "--data", SCENES, *words)
-
-
 def pairs_of(lists):
     """All pairs of lists, by rows."""
     texts = {(image, text) for image, row in enumerate(lists.texts.tolist()) for text in row}
@@ -76,21 +71,3 @@ def test_earlier_corrections_are_written_again_and_honoured(models, printed, tmp
     assert both.texts[0] == "A blue star."
     assert both.corrections.startswith("1 caption rewritten, ")
     assert torch.equal(both.text_to_image, load_dataset(SCENES).text_to_image)
-
-
-def test_bad_input_leaves_files_alone(models, capsys, tmp_path):
-    there = tmp_path / "there.jsonl"
-    there.write_text("mine")
-    free = tmp_path / "free.jsonl"
-    for words, complaint in (
-        (("--output", there), "exists and is left alone; name another file with --output"),
-        (("--output", tmp_path), "exists and is left alone"),
-        (("--output", free, "--promote-at", "1.5"), "promote_at=1.5"),
-        (("--output", free, "--drop-at", "0.99"), "drop_at may not be above promote_at"),
-        (("--output", free, "--weight", "0"), "weight=0.0"),
-        (("--output", free, "--corrections", tmp_path / "none"), "does not exist"),
-    ):
-        assert judge(models, *words) == 2
-        assert complaint in capsys.readouterr().err.replace("\n", " ")
-    assert there.read_text() == "mine"
-    assert not free.exists()

@@ -175,34 +175,3 @@ def test_foils_and_written_negatives_stand_where_they_were_measured(tmp_path, re
     assert written["steps"] == [1, 2]
     assert written["percent_above"] == [40, 40]
     assert plain["cost"][0]["minutes"] is None
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("nowhere",), "nowhere holds no note of a stage"),
-        (("a", "a"), "a is given twice"),
-        (("a", "--foils", "a/test-a.json"), "cannot be read as accuracies of foils"),
-        (
-            ("a", "b", "--data", "scenes:images=60"),
-            "other data than scenes test as they are now; name the data of the run with --data, "
-            "and its --",
-        ),
-    ],
-)
-def test_bad_input_is_answered_in_a_sentence(tmp_path, monkeypatch, capsys, words, complaint):
-    monkeypatch.chdir(tmp_path)
-    for number, name in enumerate("ab"):
-        write_run(tmp_path / name, one(name, number))
-    assert run("report", *words) == 2
-    assert complaint in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_a_page_that_exists_is_left_alone(tmp_path, capsys):
-    write_run(tmp_path / "a", one("a", 0))
-    page = tmp_path / "page.html"
-    page.write_text("mine")
-    assert run("report", tmp_path / "a", "--output", page) == 2
-    assert "page.html exists" in capsys.readouterr().err
-    assert page.read_text() == "mine"

@@ -85,5 +85,3 @@ def test_on_the_command_line(models, capsys, tmp_path):
     capsys.readouterr()
     assert run(*asked, "--output", out) == 2
     assert "exists and is left alone" in capsys.readouterr().err
-    assert run(*asked, "--output", tmp_path / "b", "--batch", 8) == 2
-    assert "--batch is read only with mined negatives" in capsys.readouterr().err
