@@ -28,7 +28,7 @@ from counterfoil.core.io import (
     write_text,
 )
 from counterfoil.core.optional import first_line, optional_import
-from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs
+from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.evaluation.protocols import evaluate_protocol
@@ -539,8 +539,7 @@ def _write_negatives(negatives: HardNegatives, folder: Path, name: str, judge: s
     MINED.write_manifest(folder, manifest)
     judged = judged_pairs(dataset)
     if judged:
-        lines = (json.dumps(pair.to_dict(), ensure_ascii=False) + "\n" for pair in judged)
-        write_text(folder / CORRECTIONS_FILE, "".join(lines))
+        write_corrections(folder / CORRECTIONS_FILE, judged)
         columns = {
             "image_id": [pair.image for pair in judged],
             "text_id": [pair.caption for pair in judged],

@@ -10,7 +10,9 @@ import typer
 
 from counterfoil.cli.options import (
     DataArgument,
+    earlier_corrections,
     open_images,
+    open_negatives,
     print_tables,
     refuse,
     refuse_without,
@@ -19,12 +21,9 @@ from counterfoil.cli.options import (
 from counterfoil.core.console import output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from counterfoil.audit import AuditPage
     from counterfoil.data.dataset import ImageTextDataset
-    from counterfoil.negatives.store import NegativeStore
-    from counterfoil.pipelines.run import DataSource
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 
@@ -61,12 +60,12 @@ def audit(
     top: Annotated[int, typer.Option(min=1, help="Findings of each kind on the page.")] = 100,
 ) -> None:
     """Find suspicious captions, leaked images and false negatives, and review them on a page."""
-    from counterfoil.audit import AuditConfig, AuditPage, audit_dataset
+    from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
     from counterfoil.core import distributed
-    from counterfoil.core.io import ensure_absent, ensure_writable_folder
-    from counterfoil.data.corrections import corrections_beside, read_corrections
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder, write_json, write_text
     from counterfoil.model import load_model
     from counterfoil.pipelines.state import current_provenance
+    from counterfoil.report.page import TableBlock
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
@@ -77,14 +76,14 @@ def audit(
         ensure_absent(folder / name, "a new folder with --output")
     distributed.init()
     source = data.source()
-    dataset, corrections = open_images(source), data.corrections or corrections_beside(data.data)
-    earlier = read_corrections(corrections) if corrections is not None else ()
+    dataset, earlier = open_images(source), earlier_corrections(source)
     names = tuple(model or ())
-    models = [load_model(name) for name in names]
-    explainer_model = load_model(explainer) if explainer else None
-    store = None if negatives is None else _open_negatives(negatives, source)
     sections = audit_dataset(
-        dataset, config, models=models, explainer=explainer_model, negatives=store
+        dataset,
+        config,
+        models=[load_model(name) for name in names],
+        explainer=load_model(explainer) if explainer else None,
+        negatives=open_negatives(negatives, source)[0] if negatives else None,
     )
     if distributed.rank():
         return
@@ -96,16 +95,22 @@ def audit(
         key=f"{dataset.name} {dataset.fingerprint}",
         provenance=current_provenance(),
     )
+    rows = tuple((each.title, f"{each.found:,}", f"{each.shown:,}") for each in sections)
+    print_tables([TableBlock("", ("", "found", "on the page"), rows)], page.protocol)
+    write_text(folder / PAGE_FILE, render_audit(page))
     plan = {"models": names, "explainer": explainer, "negatives": str(negatives or "")}
-    _print_and_write(page, dataset, plan | asdict(config), folder)
-
-
-def _open_negatives(folder: Path, source: DataSource) -> NegativeStore:
-    """Open mined negatives; the split they were mined from must be unchanged."""
-    from counterfoil.negatives.store import MINED, NegativeStore
-
-    mined = source.split(MINED.read_manifest(folder).split)
-    return NegativeStore.open(folder, fingerprint=mined.fingerprint)
+    values = {
+        "data": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "plan": plan | asdict(config),
+        "protocol": page.protocol,
+        "decided": [correction.to_dict() for correction in earlier],
+        "found": {section.kind: section.to_dict() for section in sections},
+        "provenance": asdict(page.provenance),
+    }
+    write_json(folder / JSON_FILE, values)
+    output(page.headline)
+    output(f"{folder / PAGE_FILE}, {folder / JSON_FILE}")
 
 
 def _protocol(
@@ -126,30 +131,3 @@ def _protocol(
         f"decided before: {dataset.corrections}" if dataset.corrections else "",
     )
     return "; ".join(filter(None, parts))
-
-
-def _print_and_write(
-    page: AuditPage, dataset: ImageTextDataset, plan: Mapping[str, object], folder: Path
-) -> None:
-    """Print the number of findings of each kind; write the page and its numbers."""
-    from counterfoil.audit import render_audit
-    from counterfoil.core.io import write_json, write_text
-    from counterfoil.report.page import TableBlock
-
-    rows = tuple(
-        (section.title, f"{section.found:,}", f"{section.shown:,}") for section in page.sections
-    )
-    print_tables([TableBlock("", ("", "found", "on the page"), rows)], page.protocol)
-    write_text(folder / PAGE_FILE, render_audit(page))
-    values = {
-        "data": dataset.name,
-        "fingerprint": dataset.fingerprint,
-        "plan": plan,
-        "protocol": page.protocol,
-        "decided": [correction.to_dict() for correction in page.earlier],
-        "found": {section.kind: section.to_dict() for section in page.sections},
-        "provenance": asdict(page.provenance),
-    }
-    write_json(folder / JSON_FILE, values)
-    output(page.headline)
-    output(f"{folder / PAGE_FILE}, {folder / JSON_FILE}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,8 @@ from counterfoil.cli.options import (
     NewFolder,
     Resume,
     Split,
+    earlier_corrections,
+    open_negatives,
     refuse_without,
     resumable_work,
     verb,
@@ -132,31 +133,23 @@ def judge(
 ) -> None:
     """Find true pairs among mined negatives by a model, as corrections of the data."""
     from counterfoil.core import distributed
-    from counterfoil.core.io import ensure_absent, ensure_writable_file, write_text
-    from counterfoil.data.corrections import corrections_beside, read_corrections
+    from counterfoil.core.io import ensure_absent, ensure_writable_file
+    from counterfoil.data.corrections import write_corrections
     from counterfoil.model import load_model
     from counterfoil.negatives.judging import JudgeConfig, judge_negatives
-    from counterfoil.negatives.store import MINED, NegativeStore
 
     config = JudgeConfig(promote_at=promote_at, drop_at=drop_at, weight=weight)
     ensure_absent(file, "another file with --output")
     ensure_writable_file(file)
     distributed.init()
     source = data.source()
-    dataset = source.split(MINED.read_manifest(negatives).split)
-    lists = NegativeStore.open(negatives, fingerprint=dataset.fingerprint).lists
-    before = source.decisions or corrections_beside(source.data)
-    earlier = read_corrections(before) if before is not None else ()
+    store, dataset = open_negatives(negatives, source)
+    earlier = earlier_corrections(source)
     members = [load_model(name).embed(dataset) for name in model]
-    judged = judge_negatives(members, dataset.relation, lists)
+    judged = judge_negatives(members, dataset.relation, store.lists)
     if distributed.rank():
         return
-    corrections = judged.corrections(dataset, config)
-    lines = [
-        json.dumps(correction.to_dict(), ensure_ascii=False) + "\n"
-        for correction in (*earlier, *corrections)
-    ]
-    write_text(file, "".join(lines))
+    write_corrections(file, (*earlier, *judged.corrections(dataset, config)))
     promoted, dropped = int(judged.promoted(config).sum()), int(judged.dropped(config).sum())
     output(
         f"{len(judged.scores):,} pairs judged by {' + '.join(model)}: {promoted:,} promoted to "

@@ -18,6 +18,7 @@ from counterfoil.cli.options import (
     Split,
     check_new_files,
     check_new_folder,
+    open_negatives,
     phrase_parser,
     print_tables,
     verb,
@@ -63,12 +64,10 @@ def diagnose(
     from counterfoil.core import distributed
     from counterfoil.core.io import write_json
     from counterfoil.model import load_model
-    from counterfoil.negatives.store import MINED, NegativeStore
 
     check_new_files(page, json)
     distributed.init()
-    dataset = data.source().split(MINED.read_manifest(store).split)
-    negatives = NegativeStore.open(store, fingerprint=dataset.fingerprint)
+    negatives, dataset = open_negatives(store, data.source())
     models = [load_model(name) for name in model or ()]
     diagnosis = diagnose_lists(negatives, dataset, models, samples=samples, seed=seed, alike=alike)
     if distributed.rank() == 0:

@@ -23,8 +23,10 @@ from counterfoil.core.console import console, info, output
 
 if TYPE_CHECKING:
     from counterfoil.core.config import Config
+    from counterfoil.data.corrections import Correction
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.data.phrases import PhraseParser
+    from counterfoil.negatives.store import NegativeStore
     from counterfoil.pipelines.run import DataSource
     from counterfoil.report.page import TableBlock
 
@@ -168,10 +170,10 @@ def open_images(source: DataSource, split: str = "all") -> ImageTextDataset:
     Raises:
         ValueError: there is no data set, or a folder of images with features or other images.
     """
-    from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
+    from counterfoil.data.corrections import apply_corrections
     from counterfoil.data.readers.folder import is_image_folder, read_image_folder
 
-    folder, corrections = Path(source.data), source.decisions or corrections_beside(source.data)
+    folder = Path(source.data)
     if split != "all" or not is_image_folder(folder):
         return source.split(split)
     if source.features is not None or source.images is not None:
@@ -180,11 +182,26 @@ def open_images(source: DataSource, split: str = "all") -> ImageTextDataset:
             "leave them out"
         )
     dataset = source.readable(read_image_folder(folder))
-    if corrections is None:
-        return dataset
-    dataset = apply_corrections(dataset, read_corrections(Path(corrections)))
-    output(f"{dataset.name}, as decided: {dataset.corrections}")
+    if corrections := earlier_corrections(source):
+        dataset = apply_corrections(dataset, corrections)
+        output(f"{dataset.name}, as decided: {dataset.corrections}")
     return dataset
+
+
+def earlier_corrections(source: DataSource) -> tuple[Correction, ...]:
+    """The corrections that are applied when the data are read."""
+    from counterfoil.data.corrections import corrections_beside, read_corrections
+
+    file = source.decisions or corrections_beside(source.data)
+    return () if file is None else read_corrections(Path(file))
+
+
+def open_negatives(folder: Path, source: DataSource) -> tuple[NegativeStore, ImageTextDataset]:
+    """Mined negatives with the split that they were mined from, which must be unchanged."""
+    from counterfoil.negatives.store import MINED, NegativeStore
+
+    dataset = source.split(MINED.read_manifest(folder).split)
+    return NegativeStore.open(folder, fingerprint=dataset.fingerprint), dataset
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -20,7 +20,8 @@ last verdict on a pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final, get_args
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import unknown_name
-from counterfoil.core.io import parse_json, read_text_lines
+from counterfoil.core.io import parse_json, read_text_lines, write_text
 from counterfoil.core.types import Pairs
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
@@ -87,6 +88,12 @@ def read_corrections(path: Path) -> tuple[Correction, ...]:
     """Read a corrections file."""
     lines = enumerate(read_text_lines(path, "corrections"), 1)
     return tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
+
+
+def write_corrections(path: Path, corrections: Iterable[Correction]) -> None:
+    """Write a file of corrections."""
+    lines = (json.dumps(each.to_dict(), ensure_ascii=False) + "\n" for each in corrections)
+    write_text(path, "".join(lines))
 
 
 def apply_corrections(
