@@ -6,9 +6,9 @@ A recipe is data: `counterfoil.pipelines.run` runs it. The stages are in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar, final
 
 from counterfoil.core.config import digest, parse_choice
 from counterfoil.pipelines.contents import data_contents
@@ -45,6 +45,8 @@ __all__ = [
     "recipe_to_dict",
     "stage_digests",
 ]
+
+S = TypeVar("S", bound=Stage)
 
 
 @final
@@ -112,6 +114,11 @@ class Recipe:
         stages = {stage.name: stage for stage in self.stages}
         parse_choice(stages, name, f"a stage of {self.name}")
         return stages[name]
+
+    def with_changed(self, kind: type[S], change: Callable[[S], Stage]) -> Recipe:
+        """The recipe with every stage of a kind changed."""
+        stages = (change(stage) if isinstance(stage, kind) else stage for stage in self.stages)
+        return replace(self, stages=tuple(stages))
 
 
 def stage_digests(recipe: Recipe, data: str) -> dict[str, str]:

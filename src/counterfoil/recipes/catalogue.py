@@ -18,9 +18,10 @@ from counterfoil.core.config import Config
 from counterfoil.core.console import console, output
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.losses.schedules import StartAt, SwitchAfter
-from counterfoil.pipelines.pipeline import Generate, Pretrain, Recipe, Stage, Train
+from counterfoil.pipelines.pipeline import Generate, Pretrain, Recipe, Train
 from counterfoil.recipes import aoq, clip, models, ndgl, ndgl_models, photos, tags, vsec
 from counterfoil.recipes.models import DATASETS, LARGE, NAMES
+from counterfoil.training.config import TrainConfig
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
@@ -185,21 +186,21 @@ def smoke_recipe(recipe: Recipe) -> Recipe:
     Warm-ups are cut too, so that the loss that follows them is reached, unless it samples from
     lists that are mined only after some epochs.
     """
-    stages: list[Stage] = []
-    for stage in recipe.stages:
-        if isinstance(stage, Train):
-            short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
-            early = stage.negatives or not stage.refresh.every
-            objective = _with_short_warmups(stage.objective) if early else stage.objective
-            stages.append(replace(stage, plan=short, objective=objective))
-        elif isinstance(stage, Pretrain):
-            short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
-            stages.append(replace(stage, plan=short))
-        elif isinstance(stage, Generate):
-            stages.append(replace(stage, masks=SMOKE_FOILS, refills=SMOKE_FOILS, keep=SMOKE_FOILS))
-        else:
-            stages.append(stage)
-    return replace(recipe, stages=tuple(stages))
+
+    def few_steps(plan: TrainConfig) -> TrainConfig:
+        return replace(plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
+
+    def train(stage: Train) -> Train:
+        early = stage.negatives or not stage.refresh.every
+        objective = _with_short_warmups(stage.objective) if early else stage.objective
+        return replace(stage, plan=few_steps(stage.plan), objective=objective)
+
+    few = {"masks": SMOKE_FOILS, "refills": SMOKE_FOILS, "keep": SMOKE_FOILS}
+    return (
+        recipe.with_changed(Train, train)
+        .with_changed(Pretrain, lambda stage: replace(stage, plan=few_steps(stage.plan)))
+        .with_changed(Generate, lambda stage: replace(stage, **few))
+    )
 
 
 def _with_short_warmups(value: T) -> T:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 
-from counterfoil.core.config import Config, config, from_data, lazy, parse_choice
+from counterfoil.core.config import Config, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
@@ -39,7 +39,6 @@ from counterfoil.model import (
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.sentence_transformers import encoder_folder
 from counterfoil.negatives.advice import advise_mining
-from counterfoil.negatives.generation.store import GeneratedCaptions
 from counterfoil.negatives.teachers import GuideMask
 from counterfoil.pipelines.pipeline import (
     Compare,
@@ -55,7 +54,13 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.pipelines.stages.train import LISTS
 from counterfoil.recipes import aoq, ndgl, photos, rerank
-from counterfoil.recipes.models import MARGIN, PROFILES, evaluation_stages, online_stage
+from counterfoil.recipes.models import (
+    MARGIN,
+    PROFILES,
+    evaluation_stages,
+    generated_captions,
+    online_stage,
+)
 from counterfoil.recipes.ndgl_models import Terms, TrainingSetup
 from counterfoil.training.config import CosineLR, OptimizerConfig, ParameterGroup, TrainConfig
 
@@ -82,13 +87,7 @@ def neighbour_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -
 
 def with_neighbours(stage: Train) -> Train:
     """The stage with neighbours and one foil of each caption in its batches."""
-    generated = config(
-        GeneratedCaptions,
-        folder=from_data("written"),
-        processor=from_data("generator_data"),
-        count=1,
-        shared=True,
-    )
+    generated = generated_captions(1, shared=True)
     return replace(stage, neighbours="lists", written=REWRITE.name, proposer=generated)
 
 
@@ -158,7 +157,7 @@ WAYS = {
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FineTunedModel:
     """A pretrained pair of encoders and the way it is fine-tuned.
 
@@ -178,18 +177,13 @@ class FineTunedModel:
     def __post_init__(self) -> None:
         parse_choice(WAYS, self.way, "a way to train a pretrained model")
 
-    @property
+    @cached_property
     def model(self) -> Config[RetrievalModel]:
-        """Config of the model for training."""
+        """Config of the model for training; to know its width, a library's model is loaded."""
         rank = RANK if self.way == "lora" else 0
         return self._pair.trained(frozen=self.way == "frozen", lora=rank)
 
-    @property
-    def processor(self) -> ProcessorConfig:
-        """Config of its processor: image size and tokenizer of the pretraining."""
-        return self._pair.processor
-
-    @property
+    @cached_property
     def _pair(self) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
         return pretrained_pair(self.name, long_captions=self.long_captions)
 
@@ -203,7 +197,7 @@ class FineTunedModel:
                 for side in ("image", "text")
             )
             plan = replace(plan, optimiser=replace(plan.optimiser, rate=HEAD_RATE, groups=towers))
-        return TrainingSetup(self.model, terms, self.processor, plan)
+        return TrainingSetup(self.model, terms, self._pair.processor, plan)
 
     def stage(self, name: str, terms: Terms) -> Train:
         """A training; with generated captions, these are ranked below the true ones."""
@@ -213,21 +207,12 @@ class FineTunedModel:
         """The training with a loss that also ranks generated captions below true ones."""
         if self.written is None:
             return stage
-        terms = stage.objective.arguments["terms"]
-        joined = "contrast" in terms
-        below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
-        extra_terms = {} if joined else {"written": (1.0, below)}
-        return replace(
-            stage,
-            objective=stage.objective.replace(terms={**terms, **extra_terms}),
-            proposer=config(
-                GeneratedCaptions,
-                folder=self.written,
-                processor=from_data("generator_data"),
-                count=1 if joined else FOILS,
-                shared=joined,
-            ),
-        )
+        joined = "contrast" in stage.objective.arguments["terms"]
+        if not joined:
+            below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
+            stage = stage.with_terms(written=(1.0, below))
+        proposer = generated_captions(1 if joined else FOILS, folder=self.written, shared=joined)
+        return replace(stage, proposer=proposer)
 
 
 def train_recipe(
@@ -273,61 +258,68 @@ def train_recipe(
     """
     advice = advise_mining(*_train_size(dataset))
     lengths = advice.texts, advice.images
-    if first is not None and name != rerank.NAME:
-        raise ValueError(
-            f"--first names the retriever of a re-ranker, and {name!r} is none; leave it out, or "
-            "train `reranker`"
-        )
+    fine_tuning = (
+        way != "full" or distill is not None or any((written, other, remedies, long_captions))
+    )
     if name == rerank.NAME:
-        fine_tuning = (written, other, teachers, guide, remedies, long_captions, tower)
-        if model is None or way != "full" or any(fine_tuning) or distill is not None:
+        if model is None or fine_tuning or teachers or guide or tower:
             raise ValueError(
                 "a re-ranker takes --model, --negatives, --first and settings of the training; "
                 "name the model that reads image and text together with --model, and leave other "
                 "options out"
             )
         return rerank.reranker_recipe(model, lengths=lengths, negatives=negatives, first=first)
+    if first is not None:
+        raise ValueError(
+            f"--first names the retriever of a re-ranker, and {name!r} is none; leave it out, or "
+            "train `reranker`"
+        )
+    original = ""
     if model is None:
-        if written or other or way != "full" or distill is not None or remedies or long_captions:
+        if fine_tuning:
             raise ValueError(
                 "--tune, --written, --distill, --remedies, --long-captions and --other are for a "
                 "pretrained model that is trained further; name it with --model, or leave them out"
             )
+        pixels = dataset.features is None
         recipe = photos.own_data_recipe(
-            name, pixels=dataset.features is None, teachers=teachers, lengths=lengths, tower=tower
+            name, pixels=pixels, teachers=teachers, lengths=lengths, tower=tower
         )
     elif tower:
         raise ValueError(
             f"--tower feeds models of regions, and {model} has a tower of its own; give one of them"
         )
     else:
-        folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
-        about = {"--other": other, "--distill": distill is not None, "--remedies": remedies}
-        if (given := [name for name, value in about.items() if value]) and starts_untrained(folder):
-            raise ValueError(
-                f"{given[0]} is about what a pretrained model has forgotten, and {folder} begins "
-                "with weights at random; leave it out"
-            )
+        original = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
+        forgetting = {"--other": other, "--distill": distill is not None, "--remedies": remedies}
+        _check_pretrained(original, [option for option, given in forgetting.items() if given])
+        tuned = FineTunedModel(
+            name=original,
+            way=way,
+            written=str(written) if written else None,
+            long_captions=long_captions,
+        )
+        pictures = dataset.pictures is not None
         recipe = fine_tune_recipe(
-            name,
-            FineTunedModel(
-                name=folder,
-                way=way,
-                written=str(written) if written else None,
-                long_captions=long_captions,
-            ),
-            teachers=teachers,
-            pictures=dataset.pictures is not None,
-            lengths=lengths,
+            name, tuned, teachers=teachers, pictures=pictures, lengths=lengths
         )
     recipe = with_lists(recipe, negatives) if negatives else recipe
     recipe = with_guide(recipe, guide, guide_margin) if guide else recipe
-    if model is not None and remedies:
+    if remedies:
         weight = DISTILL if distill is None else distill
-        recipe = with_remedies(recipe, folder, weight, interpolated=way != "frozen")
-    elif model is not None and distill is not None:
-        recipe = with_distillation(recipe, folder, distill)
+        recipe = with_remedies(recipe, original, weight, interpolated=way != "frozen")
+    elif distill is not None:
+        recipe = with_distillation(recipe, original, distill)
     return with_forgetting(recipe, other) if other else recipe
+
+
+def _check_pretrained(model: str, options: Sequence[str]) -> None:
+    """Refuse options about forgetting for a model that begins with weights at random."""
+    if options and starts_untrained(model):
+        raise ValueError(
+            f"{options[0]} is about what a pretrained model has forgotten, and {model} begins "
+            "with weights at random; leave it out"
+        )
 
 
 def mining_reasons(recipe: Recipe, dataset: ImageTextDataset) -> tuple[str, ...]:
@@ -396,10 +388,8 @@ def _with_folder(stage: Stage, mining: Collection[str], lists: str) -> Stage:
     """A stage that reads a folder instead of the lists of these stages."""
     match stage:
         case Train():
-            changed: dict[str, Any] = {
-                name: lists for name in LISTS if getattr(stage, name) in mining
-            }
-            return replace(stage, **changed)
+            names = (name for name in LISTS if getattr(stage, name) in mining)
+            return replace(stage, **dict.fromkeys(names, lists))
         case Compare() if stage.negatives in mining:
             return replace(stage, negatives=None)
     return stage
@@ -431,11 +421,9 @@ def with_guide(recipe: Recipe, model: str, margin: float) -> Recipe:
             f"--set {guided[0]}.mask.margin={margin} for these to leave negatives out"
         )
     mask = GuideMask(margin=margin)
-    stages = [
-        replace(stage, guide="guide", mask=mask) if isinstance(stage, Train) else stage
-        for stage in recipe.stages
-    ]
-    return replace(recipe, stages=(ComputeTargets(name="guide", models=(model,)), *stages))
+    targets = ComputeTargets(name="guide", models=(model,))
+    recipe = replace(recipe, stages=(targets, *recipe.stages))
+    return recipe.with_changed(Train, lambda stage: replace(stage, guide=targets.name, mask=mask))
 
 
 def with_distillation(recipe: Recipe, original: str, weight: float) -> Recipe:
@@ -447,10 +435,8 @@ def with_distillation(recipe: Recipe, original: str, weight: float) -> Recipe:
     Raises:
         ValueError: a weight that is not above 0, or a training has a guide already.
     """
-    stages = [
-        _distilled(stage, weight) if isinstance(stage, Train) else stage for stage in recipe.stages
-    ]
-    return replace(recipe, stages=(_targets_of(original), *stages))
+    recipe = replace(recipe, stages=(_targets_of(original), *recipe.stages))
+    return recipe.with_changed(Train, lambda stage: _distilled(stage, weight))
 
 
 def with_remedies(
@@ -502,11 +488,10 @@ def _distilled(stage: Train, weight: float) -> Train:
             "leave --distill and --remedies out, or --guide; ndgl learns from the original where "
             "--teacher names it"
         )
-    terms = dict(stage.objective.arguments["terms"])
-    reduction = next(iter(terms.values()))[1].arguments.get("reduction", "sum")  # as its own
-    term: Loss = lazy(MarginDistillationLoss, **distillation_settings(reduction=reduction))
-    objective = stage.objective.replace(terms={**terms, "original": (weight, term)})
-    return replace(stage, objective=objective, guide="original")
+    _, first = next(iter(stage.objective.arguments["terms"].values()))
+    settings = distillation_settings(reduction=first.arguments.get("reduction", "sum"))
+    term: Loss = lazy(MarginDistillationLoss, **settings)
+    return replace(stage.with_terms(original=(weight, term)), guide="original")
 
 
 def with_forgetting(recipe: Recipe, data: str) -> Recipe:

@@ -20,6 +20,8 @@ from counterfoil.models.scan import SCAN
 from counterfoil.models.sgraf import SGRAF, Module
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import VSRN, Captioner
+from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.negatives.online import OnlineMiner
 from counterfoil.pipelines.pipeline import Evaluate, ProtocolName, Recipe, Train
 from counterfoil.training.config import (
     ConstantLR,
@@ -407,6 +409,16 @@ def online_stage(name: str, dataset: str, *, member: EnsembleMember | None = Non
         processor=PROFILES[dataset].processor,
         plan=round_plan(name, dataset, seed=member.seed),
     )
+
+
+def generated_captions(count: int, **changes: Any) -> Config[OnlineMiner]:
+    """Proposer that draws so many stored foils of a caption, those of `Train.written`."""
+    arguments = {
+        "folder": from_data("written"),
+        "processor": from_data("generator_data"),
+        "count": count,
+    }
+    return config(GeneratedCaptions, **{**arguments, **changes})
 
 
 def evaluation_stages(kind: str, name: str, dataset: str, test: str = "") -> tuple[Evaluate, ...]:

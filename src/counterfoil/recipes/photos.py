@@ -146,11 +146,8 @@ def with_patches(recipe: Recipe, tower: str, form: PictureFormat | None = None) 
             tower's folder does not say how its pictures are prepared.
     """
     form = form or picture_format(tower)
-    stages = tuple(
-        _on_patches(stage, recipe.name, tower, form) if isinstance(stage, Train) else stage
-        for stage in recipe.stages
-    )
-    return replace(recipe, stages=stages, about=f"patches of {tower}, frozen; {recipe.about}")
+    changed = recipe.with_changed(Train, lambda t: _on_patches(t, recipe.name, tower, form))
+    return replace(changed, about=f"patches of {tower}, frozen; {recipe.about}")
 
 
 def patches_recipe(dataset: str, tower: str = TOWER) -> Recipe:
@@ -235,12 +232,9 @@ def own_data_recipe(
         recipe = ndgl.ndgl_recipe(name.removeprefix(PREFIX), like, saved=tuple(teachers))
     else:
         recipe = ndgl_models.modern_recipe(name, like)
-    stages = tuple(
-        replace(stage, protocol="whole") if isinstance(stage, Evaluate) else stage
-        for stage in recipe.stages
-    )
+    recipe = recipe.with_changed(Evaluate, lambda test: replace(test, protocol="whole"))
     about = f"{recipe.about.split('; ')[-1]}, own data"
-    return replace(recipe, name=f"{name}-own", stages=stages, about=about)
+    return replace(recipe, name=f"{name}-own", about=about)
 
 
 def known_models(like: str) -> list[str]:

@@ -29,7 +29,6 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vilt import ViLT
 from counterfoil.negatives.generation.inputs import CandidateFilter, GeneratorInputs
-from counterfoil.negatives.generation.store import GeneratedCaptions
 from counterfoil.negatives.generation.tags import TagsGenerator, Task
 from counterfoil.negatives.online import MinerChain, OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
@@ -47,7 +46,7 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.pipelines.stages.pretrain import ADAMW
 from counterfoil.recipes import aoq, models, ndgl
-from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES
+from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES, generated_captions
 from counterfoil.recipes.ndgl import evaluations_of
 from counterfoil.recipes.ndgl_models import MODELS, ModelSetting
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
@@ -592,15 +591,9 @@ def with_generated(
     if any(warmups):
         below = lazy(StartAt, term=below, steps=max(warmups))
     return replace(
-        stage,
+        stage.with_terms(written=(WEIGHT, below)),
         name=name,
-        objective=stage.objective.replace(terms={**terms, "written": (WEIGHT, below)}),
-        proposer=config(
-            GeneratedCaptions,
-            folder=from_data("written"),
-            processor=from_data("generator_data"),
-            count=COUNT,
-        ),
+        proposer=generated_captions(COUNT),
         written=FOILS,
     )
 

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from counterfoil.core.config import config, from_data, lazy
+from counterfoil.core.config import lazy
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import MarginRankingLoss
-from counterfoil.negatives.generation.store import GeneratedCaptions
 from counterfoil.pipelines.pipeline import Recipe, RewriteByRule
 from counterfoil.pipelines.stages.generate import RuleConfig
 from counterfoil.recipes.models import (
@@ -31,6 +30,7 @@ from counterfoil.recipes.models import (
     PROFILES,
     TrainingRound,
     evaluation_stages,
+    generated_captions,
     online_stage,
     warmup_steps,
 )
@@ -52,20 +52,10 @@ def vsec_recipe(name: str, dataset: str, *, kinds: tuple[str, ...] = RULE_KINDS)
     # our warm-ups on small data are an epoch or more
     begin = EPOCH.get(dataset) or warmup_steps(name, dataset)
     below = lazy(MarginRankingLoss, role="written", margin=MARGIN)
-    terms = base.objective.arguments["terms"]
-    later = {"written": (1.0, lazy(StartAt, term=below, steps=begin))}
     training = replace(
-        base,
-        objective=base.objective.replace(terms={**terms, **later}),
+        base.with_terms(written=(1.0, lazy(StartAt, term=below, steps=begin))),
         written=written.name,
-        proposer=config(
-            GeneratedCaptions,
-            folder=from_data("written"),
-            processor=from_data("generator_data"),
-            count=FOILS,
-            shared=True,
-            hardest=True,
-        ),
+        proposer=generated_captions(FOILS, shared=True, hardest=True),
     )
     part = f"{kinds[0]}/" if len(kinds) == 1 else ""
     return Recipe(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -11,7 +11,7 @@ from counterfoil.core.console import info
 from counterfoil.core.types import Role, WordHead
 from counterfoil.data.batching import Positives
 from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
-from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
@@ -131,6 +131,11 @@ class Train(ModelStage):
                 f"the candidates of {self.name!r} are to come from mined lists; name the mining "
                 "stage with negatives and let refresh.every be 0, or offer random ones"
             )
+
+    def with_terms(self, **terms: tuple[float, Loss]) -> Train:
+        """The training with further weighted terms in its loss."""
+        own = self.objective.arguments["terms"]
+        return replace(self, objective=self.objective.replace(terms={**own, **terms}))
 
     def training_details(self, context: RunContext) -> dict[str, Any]:
         lists = context.place(self.negatives) if self.negatives else None
