@@ -195,11 +195,13 @@ def smoke_recipe(recipe: Recipe) -> Recipe:
         objective = _with_short_warmups(stage.objective) if early else stage.objective
         return replace(stage, plan=few_steps(stage.plan), objective=objective)
 
-    few = {"masks": SMOKE_FOILS, "refills": SMOKE_FOILS, "keep": SMOKE_FOILS}
+    def generate(stage: Generate) -> Generate:
+        return replace(stage, masks=SMOKE_FOILS, refills=SMOKE_FOILS, keep=SMOKE_FOILS)
+
     return (
         recipe.with_changed(Train, train)
         .with_changed(Pretrain, lambda stage: replace(stage, plan=few_steps(stage.plan)))
-        .with_changed(Generate, lambda stage: replace(stage, **few))
+        .with_changed(Generate, generate)
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 
@@ -388,8 +388,10 @@ def _with_folder(stage: Stage, mining: Collection[str], lists: str) -> Stage:
     """A stage that reads a folder instead of the lists of these stages."""
     match stage:
         case Train():
-            names = (name for name in LISTS if getattr(stage, name) in mining)
-            return replace(stage, **dict.fromkeys(names, lists))
+            changed: dict[str, Any] = {
+                name: lists for name in LISTS if getattr(stage, name) in mining
+            }
+            return replace(stage, **changed)
         case Compare() if stage.negatives in mining:
             return replace(stage, negatives=None)
     return stage

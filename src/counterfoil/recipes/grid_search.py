@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Self, final
@@ -170,21 +171,15 @@ class GridSearch:
         """The recipe at a point, once for each seed."""
         settings = [text for axis, value in zip(self.axes, values) for text in axis.settings(value)]
         recipe = apply_overrides(self.recipe, settings)
-        return tuple(
-            replace(recipe, stages=tuple(_with_seed(stage, seed) for stage in recipe.stages))
-            for seed in self.seeds
-        )
+
+        def seeded(stage: Train, seed: int) -> Train:
+            return replace(stage, plan=replace(stage.plan, seed=stage.plan.seed + seed))
+
+        return tuple(recipe.with_changed(Train, partial(seeded, seed=n)) for n in self.seeds)
 
     def describe(self, values: Sequence[str]) -> str:
         """Keys and values of a point."""
         return ", ".join(f"{axis.name}={value}" for axis, value in zip(self.axes, values))
-
-
-def _with_seed(stage: Stage, seed: int) -> Stage:
-    """The stage, with a number added to the seed if it is a training."""
-    if not isinstance(stage, Train):
-        return stage
-    return replace(stage, plan=replace(stage.plan, seed=stage.plan.seed + seed))
 
 
 @final
@@ -337,25 +332,20 @@ def run_grid(
     run.check_run_folder(folder)
     # of two searches in one folder the second is refused
     with distributed.on_rank_0(write_lock(folder / ".lock", folder)):
-        return _run_grid(grid, resume=resume, test=test)
-
-
-def _run_grid(grid: _GridRun, *, resume: bool, test: bool) -> bool:
-    grid.check(resume=resume, test=test)
-    distributed.barrier()  # no process starts before all have checked the folder
-    if not grid.train(resume=resume):
-        return False
-    results = grid.results()
-    if not results["ranked"]:
-        raise ValueError(
-            f"no point can be trained; of the first: {next(iter(grid.failed.values()))}"
-        )
-    if test:
-        tests = grid.test(_values(grid.search, results["points"][results["ranked"][0]]))
-        if tests is None:
+        grid.check(resume=resume, test=test)
+        distributed.barrier()  # no process starts before all have checked the folder
+        if not grid.train(resume=resume):
             return False
-        results["tests"] = tests
-    _analysis(grid.search, results).publish(grid.folder / PAGE)
+        results = grid.results()
+        if not results["ranked"]:
+            reason = next(iter(grid.failed.values()))
+            raise ValueError(f"no point can be trained; of the first: {reason}")
+        if test:
+            best = results["points"][results["ranked"][0]]
+            results["tests"] = tests = grid.test(_values(search, best))
+            if tests is None:
+                return False
+        _analysis(search, results).publish(folder / PAGE)
     return True
 
 
@@ -413,12 +403,9 @@ class _GridRun:
             try:
                 finished = self._run(job, job.recipe, resume=resume)
             except ValueError as error:
-                context = self._context(job, job.recipe)
-                states = {
-                    stage.name: run.stage_state(context, stage) for stage in job.recipe.stages
-                }
-                broken = next(name for name, state in states.items() if state != "done")
-                self.failed[job.digests[broken]] = str(error)
+                context, stages = self._context(job, job.recipe), job.recipe.stages
+                broken = next(s for s in stages if run.stage_state(context, s) != "done")
+                self.failed[job.digests[broken.name]] = str(error)
                 output(f"{job.label}: {error}")
             distributed.barrier()
             self.done |= _finished_stages(self.folder / job.folder)
@@ -478,13 +465,9 @@ class _GridRun:
 
     def _run(self, job: GridJob, recipe: Recipe, *, resume: bool) -> bool:
         minutes = None if self.deadline is None else (self.deadline - time.monotonic()) / 60
+        place = self.folder / job.folder
         return run.run_pipeline(
-            recipe,
-            self.source,
-            self.folder / job.folder,
-            resume=resume,
-            minutes=minutes,
-            shared=self.done,
+            recipe, self.source, place, resume=resume, minutes=minutes, shared=self.done
         )
 
     def _failure(self, job: GridJob) -> str:
