@@ -29,6 +29,7 @@ from counterfoil.recipes.models import (
     PROFILES,
     WARMUP,
     EnsembleMember,
+    dataset_recipe,
     ensemble_members,
     evaluation_stages,
     hardest_triplet,
@@ -127,12 +128,13 @@ def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
         loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
         trained.append(second_stage(member, dataset, loss, lists="lists"))
     teacher = evaluation_stages("teacher", "vsrn-single", dataset)
-    report = Compare(name="report", results=("test-teacher", "test-adaptive"), negatives="lists")
-    return Recipe(
-        name=f"aoq/{name}-{dataset}-vsrn-lists",
-        stages=(*trained, *teacher, *evaluation_stages("adaptive", name, dataset), report),
-        data=PROFILES[dataset].data,
-        about=f"{members_note(name)}; mined by one VSRN, AdapOffQuin",
+    return dataset_recipe(
+        f"aoq/{name}-{dataset}-vsrn-lists",
+        dataset,
+        (*trained, *teacher, *evaluation_stages("adaptive", name, dataset)),
+        f"{members_note(name)}; mined by one VSRN, AdapOffQuin",
+        results=("test-teacher", "test-adaptive"),
+        negatives="lists",
     )
 
 
@@ -221,16 +223,13 @@ def _compared(
     """Trainings of a model on a data set, evaluations of their kinds, and a report of these."""
     name, dataset = of
     tests = [test for kind in kinds for test in evaluation_stages(kind, name, dataset)]
-    report = Compare(
-        name="report",
-        results=tuple(f"test-{kind}" for kind in kinds),
+    return dataset_recipe(
+        recipe,
+        dataset,
+        (*trained, *tests),
+        f"{members_note(name)}; {about}",
+        results=(f"test-{kind}" for kind in kinds),
         negatives=ensemble_members(name)[0].stage("lists"),
-    )
-    return Recipe(
-        name=recipe,
-        stages=(*trained, *tests, report),
-        data=PROFILES[dataset].data,
-        about=f"{members_note(name)}; {about}",
     )
 
 

@@ -56,7 +56,7 @@ from counterfoil.pipelines.stages.train import LISTS
 from counterfoil.recipes import aoq, ndgl, photos, rerank
 from counterfoil.recipes.models import (
     MARGIN,
-    PROFILES,
+    dataset_recipe,
     evaluation_stages,
     generated_captions,
     online_stage,
@@ -98,13 +98,14 @@ def negclip_recipe(name: str, dataset: str) -> Recipe:
     joined = weighted_sum(**contrastive_terms(TEMPERATURE, candidates=True))
     second = replace(first, name="joined", objective=joined, start="online")
     tests = [e for kind in ("online", "joined") for e in evaluation_stages(kind, name, dataset)]
-    report = Compare(name="report", results=("test-online", "test-joined"), negatives="lists")
     lists = neighbour_lists(using=("online",))
-    return Recipe(
-        name=f"negclip/{name}-{dataset}",
-        stages=(first, lists, REWRITE, with_neighbours(second), *tests, report),
-        data=PROFILES[dataset].data,
-        about="single model; InfoNCE, mining, foils by rule, both in the batches of InfoNCE",
+    return dataset_recipe(
+        f"negclip/{name}-{dataset}",
+        dataset,
+        (first, lists, REWRITE, with_neighbours(second), *tests),
+        "single model; InfoNCE, mining, foils by rule, both in the batches of InfoNCE",
+        results=("test-online", "test-joined"),
+        negatives=lists.name,
     )
 
 
@@ -121,38 +122,20 @@ FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class TuningWay:
-    """A fine-tuning mode: trainable part, epochs and optimiser of a pretrained model.
-
-    Attributes:
-        about: in a few words.
-        epochs: of the training.
-        batch: pairs of a batch.
-        rate: learning rate.
-    """
-
-    about: str
-    epochs: int
-    batch: int
-    rate: float
-
-    def plan(self, seed: int) -> TrainConfig:
-        """The training's configuration."""
-        return TrainConfig(
-            epochs=self.epochs,
-            batch=self.batch,
-            seed=seed,
-            optimiser=OptimizerConfig(rule="adamw", rate=self.rate, decay=0.01),
-            schedule=CosineLR(warmup=50),
-        )
+def adamw_plan(*, epochs: int, batch: int, rate: float) -> TrainConfig:
+    """AdamW with a short warm-up and half a cosine."""
+    return TrainConfig(
+        epochs=epochs,
+        batch=batch,
+        optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
+        schedule=CosineLR(warmup=50),
+    )
 
 
-WAYS = {
-    "full": TuningWay("all of it trained", epochs=5, batch=64, rate=1e-5),
-    "lora": TuningWay(f"adapters of rank {RANK}", epochs=5, batch=64, rate=2e-4),
-    "frozen": TuningWay("adapters behind frozen towers", epochs=10, batch=128, rate=1e-3),
+WAYS = {  # ways to fine-tune: the trained part, and the training
+    "full": ("all of it trained", adamw_plan(epochs=5, batch=64, rate=1e-5)),
+    "lora": (f"adapters of rank {RANK}", adamw_plan(epochs=5, batch=64, rate=2e-4)),
+    "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=1e-3)),
 }
 
 
@@ -189,7 +172,7 @@ class FineTunedModel:
 
     def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
-        plan = WAYS[self.way].plan(seed)
+        plan = replace(WAYS[self.way][1], seed=seed)
         if isinstance(self._pair, TimmPretrainedPair):
             # the heads begin at random and learn fast, the pretrained towers slowly
             towers = tuple(
@@ -555,7 +538,7 @@ def fine_tune_recipe(
         name=f"{name}-{model.way}-own",
         # the original comes after the trainings: it may read the frozen towers' stored vectors
         stages=(*stages, *tests, original, *select, report),
-        about=f"{model.name}, {WAYS[model.way].about}; {name}, own photos",
+        about=f"{model.name}, {WAYS[model.way][0]}; {name}, own photos",
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
@@ -22,7 +23,14 @@ from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import VSRN, Captioner
 from counterfoil.negatives.generation.store import GeneratedCaptions
 from counterfoil.negatives.online import OnlineMiner
-from counterfoil.pipelines.pipeline import Evaluate, ProtocolName, Recipe, Train
+from counterfoil.pipelines.pipeline import (
+    Compare,
+    Evaluate,
+    ProtocolName,
+    Recipe,
+    Stage,
+    Train,
+)
 from counterfoil.training.config import (
     ConstantLR,
     CosineLR,
@@ -248,56 +256,36 @@ BATCH = 128
 RoundName = Literal["first", "second", "released"]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class TrainingRound:
-    """One training with Adam, gradients clipped at 2.
-
-    Attributes:
-        rate: of the first epochs.
-        drop: epochs at that rate; then a tenth of it.
-        epochs: all of them.
-        batch: captions of a batch.
-    """
-
-    rate: float
-    drop: int
-    epochs: int
-    batch: int = BATCH
-
-    def plan(self, seed: int) -> TrainConfig:
-        """The training's configuration."""
-        drops = self.drop < self.epochs
-        schedule: LRSchedule = StepDecayLR(at=(self.drop,)) if drops else ConstantLR()
-        rates = OptimizerConfig(rate=self.rate)
-        return TrainConfig(
-            epochs=self.epochs, batch=self.batch, seed=seed, optimiser=rates, schedule=schedule
-        )
+def adam_plan(rate: float, drop: int, epochs: int, batch: int = BATCH) -> TrainConfig:
+    """Adam with gradients clipped at 2, and a tenth of the rate after `drop` epochs."""
+    schedule: LRSchedule = StepDecayLR(at=(drop,)) if drop < epochs else ConstantLR()
+    optimiser = OptimizerConfig(rate=rate)
+    return TrainConfig(epochs=epochs, batch=batch, optimiser=optimiser, schedule=schedule)
 
 
 FIRST = {
-    ("vsepp", "flickr30k"): TrainingRound(2e-4, 15, 30),
-    ("vsepp", "coco"): TrainingRound(2e-4, 15, 30),
-    ("scan", "flickr30k"): TrainingRound(2e-4, 15, 30),
-    ("scan", "coco"): TrainingRound(5e-4, 10, 20),
-    ("bfan", "flickr30k"): TrainingRound(2e-4, 15, 15),
-    ("bfan", "coco"): TrainingRound(5e-4, 15, 20),
-    ("vsrn", "flickr30k"): TrainingRound(2e-4, 10, 20),
-    ("vsrn", "coco"): TrainingRound(2e-4, 15, 30),
-    ("naaf", "flickr30k"): TrainingRound(5e-4, 10, 20),
-    ("naaf", "coco"): TrainingRound(5e-4, 10, 20, batch=256),
-    ("sgr", "flickr30k"): TrainingRound(2e-4, 30, 40),
-    ("sgr", "coco"): TrainingRound(2e-4, 10, 20),
-    ("saf", "flickr30k"): TrainingRound(2e-4, 20, 30),
-    ("saf", "coco"): TrainingRound(2e-4, 10, 20),
+    ("vsepp", "flickr30k"): adam_plan(2e-4, 15, 30),
+    ("vsepp", "coco"): adam_plan(2e-4, 15, 30),
+    ("scan", "flickr30k"): adam_plan(2e-4, 15, 30),
+    ("scan", "coco"): adam_plan(5e-4, 10, 20),
+    ("bfan", "flickr30k"): adam_plan(2e-4, 15, 15),
+    ("bfan", "coco"): adam_plan(5e-4, 15, 20),
+    ("vsrn", "flickr30k"): adam_plan(2e-4, 10, 20),
+    ("vsrn", "coco"): adam_plan(2e-4, 15, 30),
+    ("naaf", "flickr30k"): adam_plan(5e-4, 10, 20),
+    ("naaf", "coco"): adam_plan(5e-4, 10, 20, batch=256),
+    ("sgr", "flickr30k"): adam_plan(2e-4, 30, 40),
+    ("sgr", "coco"): adam_plan(2e-4, 10, 20),
+    ("saf", "flickr30k"): adam_plan(2e-4, 20, 30),
+    ("saf", "coco"): adam_plan(2e-4, 10, 20),
 }
 SECOND = {
-    "vsepp": TrainingRound(2e-4, 10, 15),  # not in the paper
-    "scan": TrainingRound(5e-4, 10, 15),
-    "bfan": TrainingRound(5e-4, 10, 15),
-    "vsrn": TrainingRound(2e-4, 10, 20),
+    "vsepp": adam_plan(2e-4, 10, 15),  # not in the paper
+    "scan": adam_plan(5e-4, 10, 15),
+    "bfan": adam_plan(5e-4, 10, 15),
+    "vsrn": adam_plan(2e-4, 10, 20),
 }
-RELEASED = {**SECOND, "bfan": TrainingRound(2e-4, 10, 15)}  # the code's default rate
+RELEASED = {**SECOND, "bfan": adam_plan(2e-4, 10, 15)}  # the code's default rate
 
 
 def round_plan(
@@ -311,9 +299,12 @@ def round_plan(
     if dataset not in LARGE:
         return small_plan(dataset, seed)
     paper = PAPERS[model]
-    if kind == "first":
-        return FIRST[paper, dataset].plan(seed)
-    return (SECOND if kind == "second" else RELEASED)[paper].plan(seed)
+    plan = (
+        FIRST[paper, dataset]
+        if kind == "first"
+        else {"second": SECOND, "released": RELEASED}[kind][paper]
+    )
+    return replace(plan, seed=seed)
 
 
 def small_plan(dataset: str, seed: int) -> TrainConfig:
@@ -439,16 +430,33 @@ def evaluation_stages(kind: str, name: str, dataset: str, test: str = "") -> tup
     return tuple(stages)
 
 
+def dataset_recipe(
+    name: str,
+    dataset: str,
+    stages: Iterable[Stage],
+    about: str,
+    *,
+    results: Iterable[str] = (),
+    negatives: str | None = None,
+    data: str = "",
+) -> Recipe:
+    """A recipe on a data set; where it names `results`, a report at its end compares these."""
+    report = Compare(name="report", results=tuple(results), negatives=negatives)
+    return Recipe(
+        name=name,
+        stages=(*stages, report) if report.results else tuple(stages),
+        data=data or PROFILES[dataset].data,
+        about=about,
+    )
+
+
 def online_recipe(name: str, dataset: str) -> Recipe:
     """Train and evaluate."""
     members = ensemble_members(name)
     trainings = (online_stage(member.model, dataset, member=member) for member in members)
-    return Recipe(
-        name=f"{name}-{dataset}",
-        stages=(*trainings, *evaluation_stages("online", name, dataset, "test")),
-        data=PROFILES[dataset].data,
-        about=f"{members_note(name)}; online hardest triplet",
-    )
+    stages = *trainings, *evaluation_stages("online", name, dataset, "test")
+    about = f"{members_note(name)}; online hardest triplet"
+    return dataset_recipe(f"{name}-{dataset}", dataset, stages, about)
 
 
 def own_recipe(name: str, *, pixels: bool) -> Recipe:

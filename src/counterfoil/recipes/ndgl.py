@@ -19,7 +19,6 @@ from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistill
 from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.pipelines.pipeline import (
     CaptionSpaceStage,
-    Compare,
     ComputeTargets,
     Evaluate,
     Mine,
@@ -28,7 +27,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes.aoq import HARDEST
-from counterfoil.recipes.models import PROFILES
+from counterfoil.recipes.models import PROFILES, dataset_recipe
 from counterfoil.recipes.ndgl_models import MODELS, ModelSetting, Terms, TrainingSetup, WeightedLoss
 
 K = 2
@@ -89,10 +88,9 @@ def evaluations_of(
     )
 
 
-def comparison_stage(tests: Sequence[Evaluate]) -> Compare:
-    """A report of tests under the data set's usual protocol."""
-    names = tuple(test.name for test in tests if not test.name.endswith("-5k"))
-    return Compare(name="report", results=names)
+def usual_results(tests: Sequence[Evaluate]) -> tuple[str, ...]:
+    """Names of the tests under the data set's usual protocol, for a report."""
+    return tuple(test.name for test in tests if not test.name.endswith("-5k"))
 
 
 def ndgl_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Recipe:
@@ -112,28 +110,27 @@ def ndgl_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Reci
         )
     teachers = teacher_stages(name, dataset)
     names = tuple(teacher.name for teacher in teachers)
-    report = Compare(
-        name="report", results=("test-teacher-1", f"test-ensemble-of-{K}", "test-student")
-    )
     stages = [
         *teachers,
         ComputeTargets(name=TARGETS, using=names),
         student,
         *evaluations_of((*names, "student"), dataset, ensembles=[names]),
-        report,
     ]
     about = f"{K} teachers, their ensemble, the student"
-    return _recipe("", (name, dataset), stages, about)
+    results = "test-teacher-1", f"test-ensemble-of-{K}", "test-student"
+    return _recipe("", (name, dataset), stages, about, results)
 
 
-def _recipe(kind: str, of: tuple[str, str], stages: Sequence[Stage], about: str) -> Recipe:
+def _recipe(
+    kind: str,
+    of: tuple[str, str],
+    stages: Sequence[Stage],
+    about: str,
+    results: Sequence[str] = (),
+) -> Recipe:
     name, dataset = of
-    return Recipe(
-        name=f"ndgl/{kind}{name}-{dataset}",
-        stages=tuple(stages),
-        data=PROFILES[dataset].data,
-        about=f"{MODELS[name].title}; {about}",
-    )
+    about = f"{MODELS[name].title}; {about}"
+    return dataset_recipe(f"ndgl/{kind}{name}-{dataset}", dataset, stages, about, results=results)
 
 
 # NDGL's own comparisons: its parts, its teachers, its batches, other ways to use negatives; and the
@@ -197,8 +194,8 @@ def teachers_recipe(name: str, dataset: str) -> Recipe:
     ensembles = [names[:count] for count in range(2, MOST_TEACHERS + 1)]
     trainings = ["teacher-1", *(student.name for student in students)]
     tests = evaluations_of(trainings, dataset, ensembles=ensembles)
-    stages += [*tests, comparison_stage(tests)]
-    return _recipe("teachers/", (name, dataset), stages, "one to five teachers (Table 3)")
+    about, results = "one to five teachers (Table 3)", usual_results(tests)
+    return _recipe("teachers/", (name, dataset), [*stages, *tests], about, results)
 
 
 def batches_recipe(name: str, dataset: str) -> Recipe:
@@ -268,8 +265,8 @@ def _compared(
     targets = ComputeTargets(name=TARGETS, using=tuple(teacher.name for teacher in teachers))
     own = [stage.name for stage in first if isinstance(stage, Train)]
     tests = evaluations_of([*own, *(training.name for training in trainings)], dataset)
-    stages = [*first, *teachers, targets, *trainings, *tests, comparison_stage(tests)]
-    return _recipe(f"{kind}/", of, stages, about)
+    stages = [*first, *teachers, targets, *trainings, *tests]
+    return _recipe(f"{kind}/", of, stages, about, usual_results(tests))
 
 
 _COMPARED = ("gpo", "gpo-bert", "chan", "chan-bert")

@@ -33,7 +33,7 @@ from counterfoil.models.user import EnhancedRegions
 from counterfoil.models.xdim import XDim
 from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import OnlineMiner
-from counterfoil.pipelines.pipeline import Compare, Recipe, Train
+from counterfoil.pipelines.pipeline import Recipe, Train
 from counterfoil.recipes import models
 from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES, DatasetProfile
 from counterfoil.training.config import (
@@ -555,12 +555,9 @@ class ModelSetting:
 def modern_recipe(name: str, dataset: str) -> Recipe:
     """Train and evaluate."""
     training = ModelSetting(name=name, dataset=dataset).setup().stage("online")
-    return Recipe(
-        name=f"{name}-{dataset}",
-        stages=(training, *models.evaluation_stages("online", name, dataset, "test")),
-        data=PROFILES[dataset].data,
-        about=f"{PRESETS[name].title}; single model, its own loss",
-    )
+    stages = training, *models.evaluation_stages("online", name, dataset, "test")
+    about = f"{PRESETS[name].title}; single model, its own loss"
+    return models.dataset_recipe(f"{name}-{dataset}", dataset, stages, about)
 
 
 def queue_recipe(name: str, dataset: str) -> Recipe:
@@ -568,15 +565,11 @@ def queue_recipe(name: str, dataset: str) -> Recipe:
     setup = ModelSetting(name=name, dataset=dataset).setup()
     more: Terms = {"queue": (1.0, lazy(MomentumQueueLoss, reduction=setup.reduction))}
     queued = replace(setup, proposer=momentum_queue(dataset)).stage("queue", more)
-    return Recipe(
-        name=f"queue/{name}-{dataset}",
-        stages=(
-            setup.stage("online"),
-            queued,
-            *models.evaluation_stages("online", name, dataset),
-            *models.evaluation_stages("queue", name, dataset),
-            Compare(name="report", results=("test-online", "test-queue")),
-        ),
-        data=PROFILES[dataset].data,
-        about="single model; its own loss, and USER's momentum queue beside it",
+    tests = [t for k in ("online", "queue") for t in models.evaluation_stages(k, name, dataset)]
+    return models.dataset_recipe(
+        f"queue/{name}-{dataset}",
+        dataset,
+        (setup.stage("online"), queued, *tests),
+        "single model; its own loss, and USER's momentum queue beside it",
+        results=("test-online", "test-queue"),
     )

@@ -38,7 +38,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes import aoq, models, ndgl, ndgl_models, tags
-from counterfoil.recipes.models import LARGE, PROFILES, evaluation_stages
+from counterfoil.recipes.models import LARGE, PROFILES, dataset_recipe, evaluation_stages
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
 NAMES = ("mobilenet", "aoq/mobilenet")
@@ -156,12 +156,12 @@ def patches_recipe(dataset: str, tower: str = TOWER) -> Recipe:
     for name in PATCH_MODELS:
         training = ndgl_models.ModelSetting(name=name, dataset=dataset).setup().stage(name)
         stages += [training, *evaluation_stages(name, name, dataset)]
-    results = tuple(f"test-{name}" for name in PATCH_MODELS)
-    recipe = Recipe(
-        name=f"{PATCH_NAME}-{dataset}",
-        stages=(*stages, Compare(name="report", results=results)),
-        data=PROFILES[dataset].data,
-        about="SCAN t-i, CHAN and GPO",
+    recipe = dataset_recipe(
+        f"{PATCH_NAME}-{dataset}",
+        dataset,
+        stages,
+        "SCAN t-i, CHAN and GPO",
+        results=(f"test-{name}" for name in PATCH_MODELS),
     )
     return with_patches(recipe, tower, TOWER_FORMAT if tower == TOWER else None)
 

@@ -14,7 +14,7 @@ step 1's best epoch on dev, not from its step 2,000; both directions of a pair a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
@@ -46,7 +46,14 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.pipelines.stages.pretrain import ADAMW
 from counterfoil.recipes import aoq, models, ndgl
-from counterfoil.recipes.models import DATASETS, LARGE, MARGIN, PROFILES, generated_captions
+from counterfoil.recipes.models import (
+    DATASETS,
+    LARGE,
+    MARGIN,
+    PROFILES,
+    dataset_recipe,
+    generated_captions,
+)
 from counterfoil.recipes.ndgl import evaluations_of
 from counterfoil.recipes.ndgl_models import MODELS, ModelSetting
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
@@ -205,13 +212,13 @@ class TagsModel:
     title: str
     datasets: tuple[str, ...] = DATASETS
     size: tuple[int, int, int] = (12, 768, 12)
-    numbers: dict[str, Steps]
-    released: dict[str, Steps]
+    numbers: dict[str, Steps] = field(default_factory=lambda: PAPER)
+    released: dict[str, Steps] = field(default_factory=lambda: RELEASED)
 
 
 TAGS_MODELS = {
-    "uniter": TagsModel(title="UNITER", numbers=PAPER, released=RELEASED),
-    "vilt": TagsModel(title="ViLT", datasets=("scenes",), numbers=PAPER, released=RELEASED),
+    "uniter": TagsModel(title="UNITER"),
+    "vilt": TagsModel(title="ViLT", datasets=("scenes",)),
     "uniter-large": TagsModel(
         title="UNITER-large",
         datasets=LARGE,
@@ -219,7 +226,7 @@ TAGS_MODELS = {
         numbers=LARGE_PAPER,
         released=LARGE_RELEASED,
     ),
-    "vilt-public": TagsModel(title="ViLT", datasets=(), numbers=PAPER, released=RELEASED),
+    "vilt-public": TagsModel(title="ViLT", datasets=()),
 }
 
 SMALL_SIZE = (2, 128, 4)  # layers, width, heads
@@ -504,15 +511,13 @@ def tags_recipe(kind: str, name: str, dataset: str) -> Recipe:
         for row in rows
     ]
     tests = evaluations_of([training.name for training in trainings], dataset)
-    stages: list[Stage] = [*pretraining_stages(dataset, name=name), *trainings, *tests]
-    if len(trainings) > 1:
-        results = tuple(f"test-{training.name}" for training in trainings)
-        stages.append(Compare(name="report", results=results))
-    return Recipe(
-        name=f"{kind}{name}-{dataset}",
-        stages=tuple(stages),
+    return dataset_recipe(
+        f"{kind}{name}-{dataset}",
+        dataset,
+        (*pretraining_stages(dataset, name=name), *trainings, *tests),
+        f"{TAGS_MODELS[name].title}; {about}",
+        results=ndgl.usual_results(tests) if len(trainings) > 1 else (),
         data=tags_data(dataset, name),
-        about=f"{TAGS_MODELS[name].title}; {about}",
     )
 
 
@@ -665,12 +670,13 @@ def cascade_recipe(name: str, dataset: str) -> Recipe:
         )
         for stage in alone
     ]
-    stages = own, *pretraining_stages(dataset), hard, *alone, *tests
-    return Recipe(
-        name=f"cascade/{name}-{dataset}",
-        stages=(*stages, ndgl.comparison_stage([*alone, *tests])),
+    return dataset_recipe(
+        f"cascade/{name}-{dataset}",
+        dataset,
+        (own, *pretraining_stages(dataset), hard, *alone, *tests),
+        f"{OTHER_MODELS[name]}; retrieves, and UNITER re-ranks the first {RERANKED}",
+        results=ndgl.usual_results([*alone, *tests]),
         data=tags_data(dataset),
-        about=f"{OTHER_MODELS[name]}; retrieves, and UNITER re-ranks the first {RERANKED}",
     )
 
 
@@ -688,11 +694,12 @@ def _other_recipe(
         *first,
         *trainings,
         *tests,
-        ndgl.comparison_stage(tests),
     )
-    return Recipe(
-        name=f"tags/{kind}/{name}-{dataset}",
-        stages=stages,
+    return dataset_recipe(
+        f"tags/{kind}/{name}-{dataset}",
+        dataset,
+        stages,
+        f"{OTHER_MODELS[name]}; {about}",
+        results=ndgl.usual_results(tests),
         data=tags_data(dataset),
-        about=f"{OTHER_MODELS[name]}; {about}",
     )

@@ -27,8 +27,8 @@ from counterfoil.pipelines.stages.generate import RuleConfig
 from counterfoil.recipes.models import (
     LARGE,
     MARGIN,
-    PROFILES,
-    TrainingRound,
+    adam_plan,
+    dataset_recipe,
     evaluation_stages,
     generated_captions,
     online_stage,
@@ -36,7 +36,7 @@ from counterfoil.recipes.models import (
 )
 from counterfoil.recipes.ndgl_models import EPOCH
 
-ROUND = TrainingRound(1e-3, 15, 30)
+PLAN = adam_plan(1e-3, 15, 30)
 FOILS = 5  # of a caption, drawn at each visit
 STORED = 20  # of a caption and kind
 WORD_WIDTH = 400
@@ -48,7 +48,7 @@ def vsec_recipe(name: str, dataset: str, *, kinds: tuple[str, ...] = RULE_KINDS)
     base = online_stage(name, dataset)
     if dataset in LARGE:
         text = base.model.arguments["text"].replace(word_width=WORD_WIDTH)
-        base = replace(base, model=base.model.replace(text=text), plan=ROUND.plan(base.plan.seed))
+        base = replace(base, model=base.model.replace(text=text), plan=PLAN)
     # our warm-ups on small data are an epoch or more
     begin = EPOCH.get(dataset) or warmup_steps(name, dataset)
     below = lazy(MarginRankingLoss, role="written", margin=MARGIN)
@@ -58,10 +58,10 @@ def vsec_recipe(name: str, dataset: str, *, kinds: tuple[str, ...] = RULE_KINDS)
         proposer=generated_captions(FOILS, shared=True, hardest=True),
     )
     part = f"{kinds[0]}/" if len(kinds) == 1 else ""
-    return Recipe(
-        name=f"vse-c/{part}{name}-{dataset}",
-        stages=(written, training, *evaluation_stages("online", name, dataset, "test")),
-        data=PROFILES[dataset].data,
-        about=f"single model; online hardest triplet, and the hardest of {' and '.join(kinds)} "
-        "foils of the batch",
+    return dataset_recipe(
+        f"vse-c/{part}{name}-{dataset}",
+        dataset,
+        (written, training, *evaluation_stages("online", name, dataset, "test")),
+        f"single model; online hardest triplet, and the hardest of {' and '.join(kinds)} foils of "
+        "the batch",
     )
