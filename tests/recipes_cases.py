@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import hub_cases
 from counterfoil.cli import main
-from counterfoil.core.config import config, lazy
+from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import FeatureProcessor, PixelProcessor, Processor
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
 from counterfoil.model import save_model
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
+from counterfoil.models.uniter import UNITER
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.pipelines.stages import compare
 
@@ -126,12 +127,38 @@ def blip_like(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def reports_without_figures() -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="package")
+def no_figures() -> Iterator[None]:
+    """Reports without figures, which take longer to draw than small models to train."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compare, "learning_curves", lambda curves: ())
         patch.setattr(compare, "hardness_at", lambda folder, scorer: ())
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own for every test."""
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+
+
+def uniter(*outputs: str, **sizes: int) -> Config[RetrievalModel]:
+    """A tiny UNITER of the regions and words of a data set."""
+    return config(
+        UNITER,
+        **{"layers": 1, "width": 16, "heads": 2, "inner": 16, **sizes},
+        vocabulary=from_data("words"),
+        features=from_data("features"),
+        mask=from_data("mask"),
+        outputs=outputs,
+    )
+
+
+VSEPP_OF_REGIONS = config(
+    VSEPP,
+    image=lazy(Regions, features=from_data("features"), width=8),
+    text=lazy(GRU, words=from_data("words"), width=8, word_width=4, word_drop=0.2),
+)
 
 
 def numbers(folder: Path) -> dict[str, object]:

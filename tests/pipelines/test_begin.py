@@ -24,11 +24,6 @@ LENS = Processor(FeatureProcessor(6), WordTokenizer([*SPECIAL, "a", "dog"]))
 VECTORS = ["a 1 2 3 4 5 6 7 8", "red 8 7 6 5 4 3 2 1", "house 0 0 0 0 0 0 0 0"]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def vectors(tmp_path):
     path = tmp_path / "glove.txt"

@@ -28,8 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 

@@ -71,6 +71,13 @@ def losses(folder: Path) -> list[float]:
     ]
 
 
+def copy_stages(source: Path, folder: Path, *names: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        shutil.copytree(source / name, folder / name)
+        shutil.copy(source / f"{name}.json", folder)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
@@ -95,9 +102,7 @@ def test_a_finished_run_is_kept(whole):
 
 
 def test_models_on_the_batch_teach_the_same(whole, tmp_path):
-    for name in ("teacher-0", "teacher-1"):
-        shutil.copytree(whole / name, tmp_path / name)
-        shutil.copy(whole / f"{name}.json", tmp_path)
+    copy_stages(whole, tmp_path, "teacher-0", "teacher-1")
     for form, inputs in (("models", "clean"), ("models", "same")):
         made = recipe("vsepp", f"teach.inputs={inputs}", form=form)
         assert run_pipeline(made, SOURCE, tmp_path)
@@ -115,9 +120,7 @@ def test_fragments_teach_too(tmp_path):
 
 
 def test_drawn_pairs_stand_among_the_guided(whole, tmp_path):
-    for name in ("teacher-0", "teacher-1", "teach"):
-        shutil.copytree(whole / name, tmp_path / name)
-        shutil.copy(whole / f"{name}.json", tmp_path)
+    copy_stages(whole, tmp_path, "teacher-0", "teacher-1", "teach")
     made = recipe()
     objective = weighted_sum(
         triplet=lazy(HardestTripletLoss),
@@ -169,10 +172,7 @@ def masked(*settings: str, **more) -> Recipe:
 def test_a_masked_run_is_resumed_with_any_loss(whole, tmp_path):
     plain, once = tmp_path / "plain", tmp_path / "once"
     for folder in (plain, once):
-        folder.mkdir()
-        for name in ("teacher-0", "teacher-1", "teach"):
-            shutil.copytree(whole / name, folder / name)
-            shutil.copy(whole / f"{name}.json", folder)
+        copy_stages(whole, folder, "teacher-0", "teacher-1", "teach")
     assert run_pipeline(masked("student.mask.margin=none"), SOURCE, plain)
     assert run_pipeline(masked(), SOURCE, once)
     assert losses(once)[0] < losses(plain)[0]

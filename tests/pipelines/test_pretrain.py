@@ -13,12 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 from corpus_cases import write_features
-from counterfoil.core.config import config, from_data, lazy
+from counterfoil.core.config import from_data, lazy
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     Evaluate,
@@ -36,23 +35,9 @@ from counterfoil.recipes.catalogue import smoke_recipe
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.pretrain import PretrainTasks
+from recipes_cases import uniter
 
 DATA = "scenes:images=24,features=regions"
-
-
-def uniter(*outputs: str) -> Any:
-    return config(
-        UNITER,
-        layers=1,
-        width=16,
-        heads=2,
-        inner=32,
-        vocabulary=from_data("words"),
-        positions=64,
-        features=from_data("features"),
-        mask=from_data("mask"),
-        outputs=outputs,
-    )
 
 
 def recipe(**changes: Any) -> Recipe:

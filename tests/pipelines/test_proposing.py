@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import recipes_cases
 import train_cases
 from counterfoil.core.config import config, from_data, lazy
 from counterfoil.data.features import FeatureArray
@@ -19,9 +19,7 @@ from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.models.layers.towers import GRU, PatchTower, Regions
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.vsepp import VSEPP
+from counterfoil.models.layers.towers import GRU, PatchTower
 from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.negatives.generation.inputs import GeneratorInputs
 from counterfoil.negatives.generation.tags import TagsGenerator
@@ -33,13 +31,10 @@ from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.train import build_miner, check_miner
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
+from counterfoil.training.logging import read_metrics
 
 REGIONS = "scenes:images=24,features=regions"
-MODEL = config(
-    VSEPP,
-    image=lazy(Regions, features=from_data("features"), width=8),
-    text=lazy(GRU, words=from_data("words"), width=8, word_width=4, word_drop=0.2),
-)
+MODEL = recipes_cases.VSEPP_OF_REGIONS
 PIXELS = MODEL.replace(image=lazy(PatchTower, size=16, patch=8, width=8, channels=4))
 PLAN = TrainConfig(batch=16, steps=6)
 MEANT = CaptionSpaceStage(name="meant", space=LatentSpaceConfig(components=12))
@@ -63,20 +58,6 @@ CFM = Train(
 )
 
 
-def uniter(*outputs: str) -> Any:
-    return config(
-        UNITER,
-        layers=1,
-        width=16,
-        heads=2,
-        inner=16,
-        vocabulary=from_data("words"),
-        features=from_data("features"),
-        mask=from_data("mask"),
-        outputs=outputs,
-    )
-
-
 def written(**options: Any) -> Any:
     """Few maskings and refills."""
     inputs = lazy(
@@ -91,12 +72,12 @@ def written(**options: Any) -> Any:
 RANKED = lazy(MarginRankingLoss, role="written")
 WRITER = Pretrain(
     name="writer",
-    model=uniter("match", "fill", "regress"),
+    model=recipes_cases.uniter("match", "fill", "regress"),
     plan=TrainConfig(epochs=1, batch=8, steps=2, select="accuracy"),
 )
 TAGS = Train(
     name="tags",
-    model=uniter("rank", "fill"),
+    model=recipes_cases.uniter("rank", "fill"),
     objective=weighted_sum(written=RANKED, masked=lazy(WordLoss, task="masked")),
     plan=TrainConfig(batch=4, steps=2, log_every=1),
     proposer=written(),
@@ -107,10 +88,6 @@ def recipe(*stages: Any) -> Recipe:
     return Recipe(name="mine", stages=stages)
 
 
-def lines(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_both_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = DataSource(REGIONS)
     assert run_pipeline(recipe(MEANT, LSEH, CFM), source, tmp_path / "run")
@@ -118,7 +95,9 @@ def test_both_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     space = CaptionSpace.open(tmp_path / "run" / "meant", fingerprint=train.fingerprint)
     assert space.points.shape == (len(train.texts), 12)
     assert f"meant: {len(train.texts):,} captions in 12 dimensions" in capsys.readouterr().err
-    named = {name for line in lines(tmp_path / "run" / "cfm") for name in line}
+    named = {
+        name for line in read_metrics(tmp_path / "run" / "cfm" / "metrics.jsonl") for name in line
+    }
     assert {"loss_triplet", "loss_adjusted", "loss_explored"} <= named
     for stage in ("lseh", "cfm"):
         assert (tmp_path / "run" / stage / "model" / "model.safetensors").is_file()
@@ -225,7 +204,7 @@ def test_a_model_writes_for_itself_and_a_frozen_one_for_it(tmp_path: Path) -> No
     assert run_pipeline(recipe(WRITER, TAGS, frozen), DataSource(REGIONS), tmp_path / "run")
     losses = {}
     for stage in ("tags", "frozen"):
-        found = lines(tmp_path / "run" / stage)
+        found = read_metrics(tmp_path / "run" / stage / "metrics.jsonl")
         losses[stage] = [line["loss_masked"] for line in found if "loss_masked" in line]
         assert all(loss > 0 for loss in losses[stage])
     assert losses["tags"][0] == losses["frozen"][0]  # who writes has no share in it
@@ -246,7 +225,7 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
     )
     whole, folder, source = recipe(WRITER, host), tmp_path / "run", DataSource(REGIONS)
     assert run_pipeline(whole, source, folder)
-    assert any(line.get("loss_written") for line in lines(folder / "host"))
+    assert any(line.get("loss_written") for line in read_metrics(folder / "host" / "metrics.jsonl"))
     context = RunContext(whole, source.open(), folder, stage_digests(whole, "d"))
     seen = host.processor.fit(context.train).process(context.train)
     made = build_miner(context, host, seen)

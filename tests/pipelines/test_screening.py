@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from counterfoil.core.config import config, from_data, lazy
+import recipes_cases
+from counterfoil.core.config import config, lazy
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.baselines import SelfAdjustedCFMLoss
 from counterfoil.losses.triplet import MarginRankingLoss, SumTripletLoss
-from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.negatives.online import MinerChain, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
@@ -22,16 +20,13 @@ from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Mine, Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.training.config import TrainConfig
+from counterfoil.training.logging import read_metrics
 from counterfoil.training.remine import RemineConfig
 
 DATA = "scenes:images=24,features=regions"
 HARD = Train(
     name="hard",
-    model=config(
-        VSEPP,
-        image=lazy(Regions, features=from_data("features"), width=8),
-        text=lazy(GRU, words=from_data("words"), width=8, word_width=4, word_drop=0.2),
-    ),
+    model=recipes_cases.VSEPP_OF_REGIONS,
     objective=weighted_sum(
         texts=lazy(MarginRankingLoss, role="hard text", reduction="mean"),
         images=lazy(MarginRankingLoss, role="hard image", reduction="mean"),
@@ -48,13 +43,11 @@ def run(place: Path, *stages: Any) -> Recipe:
     return recipe
 
 
-def lines(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_random_candidates_from_end_to_end(tmp_path: Path) -> None:
     run(tmp_path, HARD)
-    found = [line for line in lines(tmp_path / "hard") if "loss_texts" in line]
+    found = [
+        line for line in read_metrics(tmp_path / "hard" / "metrics.jsonl") if "loss_texts" in line
+    ]
     assert [0 < line["loss_texts"] < 2 for line in found] == [True] * 3
     assert [0 < line["loss_images"] < 2 for line in found] == [True] * 3
 
@@ -70,7 +63,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> N
     assert time > 1
     one, two = (
         [{k: line[k] for k in ("loss_texts", "loss_images")} for line in found if "loss" in line]
-        for found in (lines(tmp_path / name / "hard") for name in ("one", "two"))
+        for found in (
+            read_metrics(tmp_path / name / "hard" / "metrics.jsonl") for name in ("one", "two")
+        )
     )
     assert len(one) > 3
     assert one == two
@@ -106,7 +101,7 @@ def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> Non
     )
     mine = Mine(name="lists", using=("begin",), texts=20, images=10)
     run(tmp_path, begin, mine, both)
-    named = {name for line in lines(tmp_path / "hard") for name in line}
+    named = {name for line in read_metrics(tmp_path / "hard" / "metrics.jsonl") for name in line}
     assert {"loss_texts", "loss_images", "loss_adjusted"} <= named
 
 

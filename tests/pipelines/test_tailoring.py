@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from counterfoil.core.config import config, from_data, lazy
+import recipes_cases
+from counterfoil.core.config import lazy
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.generation import generator
-from counterfoil.negatives.generation.store import GeneratedCaptions, GeneratedStore
+from counterfoil.negatives.generation.store import GeneratedStore
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     Generate,
@@ -29,41 +27,25 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.pipelines.plan import print_plan
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.models import generated_captions
 from counterfoil.training.config import TrainConfig
+from counterfoil.training.logging import read_metrics
 
 DATA = DataSource("scenes:images=16,features=regions")
 PRETRAINED = Pretrain(
     name="pretrained",
-    model=config(
-        UNITER,
-        layers=1,
-        width=16,
-        heads=2,
-        inner=16,
-        vocabulary=from_data("words"),
-        features=from_data("features"),
-        outputs=("match", "fill"),
-    ),
+    model=recipes_cases.uniter("match", "fill"),
     plan=replace(pretrain_config(epochs=1, batch=16), steps=3),
 )
 FOILS = Generate(name="foils", using="pretrained", masks=2, refills=3, keep=2)
 HOST = Train(
     name="host",
-    model=config(
-        VSEPP,
-        image=lazy(Regions, features=from_data("features"), width=8),
-        text=lazy(GRU, words=from_data("words"), width=8, word_width=4),
-    ),
+    model=recipes_cases.VSEPP_OF_REGIONS,
     objective=weighted_sum(
         own=lazy(HardestTripletLoss), written=lazy(MarginRankingLoss, role="written")
     ),
     plan=TrainConfig(batch=16, steps=4, log_every=1),
-    proposer=config(
-        GeneratedCaptions,
-        folder=from_data("written"),
-        processor=from_data("generator_data"),
-        count=2,
-    ),
+    proposer=generated_captions(2),
     written="foils",
 )
 
@@ -94,8 +76,8 @@ def test_a_host_trains_on_what_a_model_wrote(whole: Path) -> None:
     settings = store.manifest.settings
     assert (settings["masks"], settings["keep"], settings["rules"]) == (2, 2, ("captions",))
     assert len(str(settings["checkpoint"])) == 16
-    lines = (whole / "host" / "metrics.jsonl").read_text().splitlines()
-    assert any(json.loads(line).get("loss_written", 0) > 0 for line in lines)
+    lines = read_metrics(whole / "host" / "metrics.jsonl")
+    assert any(line.get("loss_written", 0) > 0 for line in lines)
 
 
 def test_a_killed_stage_goes_on_to_the_same_bytes(

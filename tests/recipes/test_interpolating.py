@@ -32,11 +32,6 @@ def models(tmp_path_factory):
     return root
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
-
-
 def both(models: Path, way: str = "full"):
     return load_model(models / "clip"), load_model(models / way / "tuned")
 

@@ -34,7 +34,6 @@ LISTS = ("lists.texts=20", "lists.images=5", "adaptive.draw.texts=20", "adaptive
 
 @pytest.fixture(autouse=True)
 def libraries(tmp_path, monkeypatch):
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "open_clip", vision_cases.open_clip(tmp_path))
     monkeypatch.setitem(sys.modules, "timm", vision_cases.timm())
     monkeypatch.setitem(sys.modules, "ftfy", types.SimpleNamespace(fix_text=lambda text: text))

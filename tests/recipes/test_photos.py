@@ -107,7 +107,6 @@ QUICK = ("*.model.image.width=16", "*.model.text.width=16", "*.steps=3", "*.epoc
 
 
 def test_patches_feed_scan_chan_and_gpo_and_are_made_once(tower, tmp_path, monkeypatch):
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
     encoded: list[int] = []
     original = FrozenPatches.states
 

@@ -29,11 +29,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recipes_cases.clip_like(tmp_path_factory.mktemp("hub") / "clip")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
-
-
 def scores(model: Path) -> Tensor:
     """All images of test with the first caption of each."""
     dataset = load_dataset(SCENES)["test"]

@@ -27,11 +27,6 @@ SCENES = "scenes:images=36"
 OPTIONS = {"way": "full", "written": None, "teachers": ()}
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hub")

@@ -24,11 +24,6 @@ def folder(tmp_path_factory):
     return hub_cases.mobilenet(tmp_path_factory.mktemp("hub") / "mobilenet")
 
 
-@pytest.fixture(autouse=True)
-def _empty_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
-
-
 def model(folder, *, trained: bool = False, side: int = 48, grid: int = 2) -> Model:
     torch.manual_seed(0)
     tower = lazy(HFVisionTower, name=folder, width=8, trained=trained, grid=grid)

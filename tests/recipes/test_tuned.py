@@ -36,11 +36,6 @@ print(model.score(Path(sys.argv[2]), ["a dog", "a red circle"]).tolist())
 """
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     root = tmp_path_factory.mktemp("hub")
@@ -59,7 +54,7 @@ def test_every_loss_on_every_way(name, way, hub):
     host = FineTunedModel(name=str(hub["clip"]), way=way)
     found = fine_tune_recipe(name, host)
     trainings = [stage for stage in found.stages if isinstance(stage, Train)]
-    assert all(stage.processor == host.processor for stage in trainings)
+    assert all(stage.processor == host.pair.processor for stage in trainings)
     assert all(stage.model == host.model for stage in trainings)
     tests = [stage for stage in found.stages if isinstance(stage, Evaluate)]
     assert tests[-1].models == (host.name,)

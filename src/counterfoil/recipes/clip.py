@@ -164,23 +164,24 @@ class FineTunedModel:
     def model(self) -> Config[RetrievalModel]:
         """Config of the model for training; to know its width, a library's model is loaded."""
         rank = RANK if self.way == "lora" else 0
-        return self._pair.trained(frozen=self.way == "frozen", lora=rank)
+        return self.pair.trained(frozen=self.way == "frozen", lora=rank)
 
     @cached_property
-    def _pair(self) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
+    def pair(self) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
+        """The pretrained pair, with the config of its processor."""
         return pretrained_pair(self.name, long_captions=self.long_captions)
 
     def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
         plan = replace(WAYS[self.way][1], seed=seed)
-        if isinstance(self._pair, TimmPretrainedPair):
+        if isinstance(self.pair, TimmPretrainedPair):
             # the heads begin at random and learn fast, the pretrained towers slowly
             towers = tuple(
                 ParameterGroup(match=f"{side}.body.*", rate=TOWER_FACTOR)
                 for side in ("image", "text")
             )
             plan = replace(plan, optimiser=replace(plan.optimiser, rate=HEAD_RATE, groups=towers))
-        return TrainingSetup(self.model, terms, self._pair.processor, plan)
+        return TrainingSetup(self.model, terms, self.pair.processor, plan)
 
     def stage(self, name: str, terms: Terms) -> Train:
         """A training; with generated captions, these are ranked below the true ones."""

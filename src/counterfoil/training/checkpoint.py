@@ -63,6 +63,11 @@ def restore_random_states(tensors: Mapping[str, Tensor], python: Sequence[Any]) 
     random.setstate((version, tuple(state), gauss))
 
 
+def state_shapes(step: nn.Module) -> list[object]:
+    """Names and shapes of what a training saves, for the digest of its checkpoints."""
+    return [(name, list(value.shape)) for name, value in step.state_dict().items()]
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class BestEpoch:

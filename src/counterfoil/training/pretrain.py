@@ -36,7 +36,7 @@ from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.generation.inputs import choose_spans, mask_spans, with_singles
 from counterfoil.training.batches import numbered_batches
 from counterfoil.training.callbacks import DevEvaluation, DevMetrics
-from counterfoil.training.checkpoint import CheckpointFolder, derive_seed
+from counterfoil.training.checkpoint import CheckpointFolder, derive_seed, state_shapes
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import StepMonitor, check_trackers
 from counterfoil.training.step import TrainableModule, autocast
@@ -415,8 +415,7 @@ def pretrain(
         accumulate=plan.accumulate,
         classes=classes,
     )
-    shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
-    numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), shapes]
+    numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), state_shapes(step)]
     saved = CheckpointFolder(folder / "checkpoints", digest(numbers))
     callbacks = []
     if dev is not None and tasks.used(SCORED_TASKS):

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Generic, Protocol, cast, final
+from typing import Any, Generic, Protocol, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,7 @@ from counterfoil.training.checkpoint import (
     TrainProgress,
     TrainState,
     seed_everything,
+    state_shapes,
 )
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig, WeightAverage
 from counterfoil.training.logging import MetricsLog, check_trackers
@@ -98,6 +99,26 @@ class TrainResult:
     def finished(self) -> bool:
         """True if all steps were made."""
         return self.stop_reason == "finished"
+
+    def provenance(
+        self,
+        plan: TrainConfig,
+        data: ImageTextDataset,
+        *,
+        train: ImageTextDataset,
+        dev: ImageTextDataset | None,
+        **details: Any,
+    ) -> dict[str, Any]:
+        """Origin of the trained weights, JSON-ready; `details` are those of `training_record`."""
+        record = training_record(plan, train=train, dev=dev, steps=self.steps, **details)
+        return {
+            "data": data.name,
+            "data_fingerprint": data.fingerprint,
+            "seed": plan.seed,
+            "epochs": self.epochs,
+            "best_epoch": self.best.epoch if self.best else self.epochs,
+            "training": record,
+        }
 
 
 @final
@@ -354,8 +375,7 @@ def fit(
     ).to(distributed.device())
     if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
         guide.to(distributed.device())
-    shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
-    settings: list[object] = [run, plan.numbers(), train.dataset.fingerprint, positives, shapes]
+    settings = [run, plan.numbers(), train.dataset.fingerprint, positives, state_shapes(step)]
     settings += [] if mask == _NO_MASK else [asdict(mask)]
     key = digest([*settings, asdict(refresh), asdict(draw)] if remined else settings)
     hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
@@ -617,24 +637,16 @@ class Trainer:
 
     def _save(self, result: TrainResult, run: str) -> Model:
         spec = merge_lora(self.model)
-        provenance = {
-            "start": self.model.name,
-            "digest": run,
-            "data": self.train_set.name,
-            "data_fingerprint": self.train_set.fingerprint,
-            "seed": self.config.seed,
-            "epochs": result.epochs,
-            "best_epoch": result.best.epoch if result.best else result.epochs,
-            "training": training_record(
-                self.config,
-                train=self.train_set,
-                dev=self.dev,
-                steps=result.steps,
-                objective=self.objective,
-                negatives=self._negatives,
-                sampling=self.sampling if self.lists else None,
-            ),
-        }
+        made = result.provenance(
+            self.config,
+            self.train_set,
+            train=self.train_set,
+            dev=self.dev,
+            objective=self.objective,
+            negatives=self._negatives,
+            sampling=self.sampling if self.lists else None,
+        )
+        provenance = {"start": self.model.name, "digest": run, **made}
         metrics = result.best.dev if result.best else {}
         card = SavedModelCard(model=spec, provenance=provenance, metrics=metrics)
         tuned = replace(self.model, name=str(self.output), spec=spec, card=card)

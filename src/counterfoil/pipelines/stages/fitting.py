@@ -28,7 +28,6 @@ from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
 from counterfoil.pipelines.state import RunContext, RunStopped
 from counterfoil.training.callbacks import IMAGES, DevMetrics, dev_sample_note
 from counterfoil.training.config import TrainConfig
-from counterfoil.training.record import training_record
 from counterfoil.training.trainer import TrainResult, dev_figures, merge_lora
 
 DEV_SAMPLE_SEED = 0  # the same for all trainings, so that their dev figures compare
@@ -211,13 +210,22 @@ def save_result(context: RunContext, stage: ModelStage, model: Model, fitted: Tr
         raise RunStopped(f"{why} after {fitted.steps} steps")
     assert model.processor is not None
     spec = merge_lora(model)
+    digest, details = context.digests[stage.name], stage.training_details(context)
+    made = fitted.provenance(
+        stage.plan, context.dataset, train=context.train, dev=context.dev, **details
+    )
     if distributed.rank() == 0:
         save_model(
             context.place(stage.name) / MODEL,
             spec=spec,
             model=model.model,
             processor=model.processor,
-            provenance=_provenance(context, stage, fitted),
+            provenance={
+                "recipe": context.recipe.name,
+                "stage": stage.name,
+                "digest": digest,
+                **made,
+            },
             metrics=fitted.best.dev if fitted.best else {},
         )
         remove_checkpoints(context, stage)
@@ -237,26 +245,6 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
     on = dev_sample_note(fitted.best.dev)
     epochs = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
     return f"best epoch {fitted.best.epoch} of {epochs}, dev {figure} {fitted.best.value:.1f}{on}"
-
-
-def _provenance(context: RunContext, stage: ModelStage, fitted: TrainResult) -> dict[str, object]:
-    return {
-        "recipe": context.recipe.name,
-        "stage": stage.name,
-        "digest": context.digests[stage.name],
-        "data": context.dataset.name,
-        "data_fingerprint": context.dataset.fingerprint,
-        "seed": stage.plan.seed,
-        "epochs": fitted.epochs,
-        "best_epoch": fitted.best.epoch if fitted.best else fitted.epochs,
-        "training": training_record(
-            stage.plan,
-            train=context.train,
-            dev=context.dev,
-            steps=fitted.steps,
-            **stage.training_details(context),
-        ),
-    }
 
 
 def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDataset | None:
