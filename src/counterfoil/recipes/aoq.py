@@ -9,7 +9,7 @@ is the paper's way.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 from counterfoil.core.config import Config, config, lazy
 from counterfoil.data.phrases import RulePhraseParser
@@ -58,7 +58,8 @@ HARDEST = {  # texts of an image, images of a text
 # beta = 1.5 pulls harder than the online triplet: the scores must have spread further by then
 OFFLINE_WARMUP = {**WARMUP, "scenes": 470}
 
-ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA)
+MARGINS: dict[str, Any] = {"online": MARGIN, "offline": OFFLINE_MARGIN}
+ADAPTIVE = lazy(AdaptiveQuintuplet, **MARGINS, alpha=ALPHA, beta=BETA)
 
 
 def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
@@ -264,12 +265,8 @@ class AblationVariant:
 
 
 VARIANTS = {
-    "offtri": AblationVariant(
-        "OffTri, Eq. 3", lazy(OfflineTriplet, online=MARGIN, offline=OFFLINE_MARGIN)
-    ),
-    "offquin": AblationVariant(
-        "OffQuin, Eq. 4", lazy(OfflineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN)
-    ),
+    "offtri": AblationVariant("OffTri, Eq. 3", lazy(OfflineTriplet, **MARGINS)),
+    "offquin": AblationVariant("OffQuin, Eq. 4", lazy(OfflineQuintuplet, **MARGINS)),
     "adapoffquin": AblationVariant("AdapOffQuin, Eq. 5"),
     "only-offline": AblationVariant(
         "Eq. 4 without its online hinges",
@@ -278,23 +275,15 @@ VARIANTS = {
     ),
     "fine-tune": AblationVariant("Eq. 5 from the weights of round one", cold=True, fine_tune=True),
     "online-quin": AblationVariant(
-        "Eq. 4, derived pairs from online negatives",
-        lazy(OnlineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN),
+        "Eq. 4, derived pairs from online negatives", lazy(OnlineQuintuplet, **MARGINS)
     ),
     "positive-adaptive": AblationVariant(
         "w/o OfflineAdap: Eq. 5 weighed by the positive's score",
-        lazy(
-            AdaptiveQuintuplet,
-            online=MARGIN,
-            offline=OFFLINE_MARGIN,
-            alpha=ALPHA,
-            beta=BETA,
-            reference="positive",
-        ),
+        lazy(AdaptiveQuintuplet, **MARGINS, alpha=ALPHA, beta=BETA, reference="positive"),
     ),
     "squared": AblationVariant(
         "Eq. 4 with squared hinges, section 3.3",
-        lazy(OfflineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, squared=True),
+        lazy(OfflineQuintuplet, **MARGINS, squared=True),
     ),
     "h200": AblationVariant("Eq. 5, h = 200", texts=200),
     "h300": AblationVariant("Eq. 5, h = 300", texts=300),

@@ -56,13 +56,14 @@ from counterfoil.pipelines.stages.train import LISTS
 from counterfoil.recipes import aoq, ndgl, photos, rerank
 from counterfoil.recipes.models import (
     MARGIN,
+    adamw_plan,
     dataset_recipe,
     evaluation_stages,
     generated_captions,
     online_stage,
 )
 from counterfoil.recipes.ndgl_models import Terms, TrainingSetup
-from counterfoil.training.config import CosineLR, OptimizerConfig, ParameterGroup, TrainConfig
+from counterfoil.training.config import ParameterGroup
 
 NEIGHBOURS = 3  # images of a caption
 TEXTS = 100  # of an image, for the hardness in the report alone
@@ -120,16 +121,6 @@ HEAD_RATE, TOWER_FACTOR = 1e-3, 0.01  # of timm pairs: rate of the heads, factor
 TEACHERS = {"teacher-1": 1, "teacher-2": 2}
 FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
-
-
-def adamw_plan(*, epochs: int, batch: int, rate: float) -> TrainConfig:
-    """AdamW with a short warm-up and half a cosine."""
-    return TrainConfig(
-        epochs=epochs,
-        batch=batch,
-        optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
-        schedule=CosineLR(warmup=50),
-    )
 
 
 WAYS = {  # ways to fine-tune: the trained part, and the training
@@ -529,17 +520,15 @@ def fine_tune_recipe(
     ]
     original = Evaluate(name="test-original", using=(), models=(model.name,))
     select = [Select(name="best", using=("online", "adaptive"))] if name == "aoq" else []
-    report = Compare(
-        name="report",
+    return dataset_recipe(
+        f"{name}-{model.way}-own",
+        "scenes",
+        # the original comes after the trainings: it may read the frozen towers' stored vectors
+        (*stages, *tests, original, *select),
+        f"{model.name}, {WAYS[model.way][0]}; {name}, own photos",
         results=(original.name, *(test.name for test in tests)),
         negatives=next((stage.name for stage in stages if isinstance(stage, Mine)), None),
         selection="best" if select else None,
-    )
-    return Recipe(
-        name=f"{name}-{model.way}-own",
-        # the original comes after the trainings: it may read the frozen towers' stored vectors
-        stages=(*stages, *tests, original, *select, report),
-        about=f"{model.name}, {WAYS[model.way][0]}; {name}, own photos",
     )
 
 

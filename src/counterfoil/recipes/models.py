@@ -307,6 +307,16 @@ def round_plan(
     return replace(plan, seed=seed)
 
 
+def adamw_plan(*, epochs: int, batch: int, rate: float) -> TrainConfig:
+    """AdamW with a short warm-up and half a cosine."""
+    return TrainConfig(
+        epochs=epochs,
+        batch=batch,
+        optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
+        schedule=CosineLR(warmup=50),
+    )
+
+
 def small_plan(dataset: str, seed: int) -> TrainConfig:
     """Our own rates, for `scenes` and Flickr8k."""
     scenes = dataset == "scenes"
@@ -438,10 +448,13 @@ def dataset_recipe(
     *,
     results: Iterable[str] = (),
     negatives: str | None = None,
+    selection: str | None = None,
     data: str = "",
 ) -> Recipe:
     """A recipe on a data set; where it names `results`, a report at its end compares these."""
-    report = Compare(name="report", results=tuple(results), negatives=negatives)
+    report = Compare(
+        name="report", results=tuple(results), negatives=negatives, selection=selection
+    )
     return Recipe(
         name=name,
         stages=(*stages, report) if report.results else tuple(stages),
@@ -462,8 +475,5 @@ def online_recipe(name: str, dataset: str) -> Recipe:
 def own_recipe(name: str, *, pixels: bool) -> Recipe:
     """Train and evaluate on a user's own data: pixels where there are no features."""
     like = "scenes" if pixels else "flickr8k"
-    return Recipe(
-        name=f"{name}-own",
-        stages=(online_stage(name, like), Evaluate(name="test", using=("online",))),
-        about="online hardest triplet, own data",
-    )
+    stages = online_stage(name, like), Evaluate(name="test", using=("online",))
+    return Recipe(name=f"{name}-own", stages=stages, about="online hardest triplet, own data")

@@ -28,7 +28,6 @@ from counterfoil.models.layers.pretrained import (
 )
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.pipelines.pipeline import (
-    Compare,
     Evaluate,
     Mine,
     ProtocolName,
@@ -38,8 +37,13 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes import aoq, models, ndgl, ndgl_models, tags
-from counterfoil.recipes.models import LARGE, PROFILES, dataset_recipe, evaluation_stages
-from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
+from counterfoil.recipes.models import (
+    LARGE,
+    PROFILES,
+    adamw_plan,
+    dataset_recipe,
+    evaluation_stages,
+)
 
 NAMES = ("mobilenet", "aoq/mobilenet")
 SETS = ("scenes", "flickr8k")
@@ -81,31 +85,28 @@ def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = H
         epochs=PLAIN_EPOCHS if name == "mobilenet" else FIRST_EPOCHS,
         rate=1e-3,
     )
-    stages: tuple[Stage, ...] = (
-        first,
-        Evaluate(name="test", using=("online",), protocol=protocol),
-    )
-    about = "frozen MobileNetV2; InfoNCE"
-    if name == "aoq/mobilenet":
-        texts, images = lengths
-        second = _training("adaptive", aoq.adaptive_quintuplet(0), epochs=1, rate=3e-4)
-        stages = (
+    recipe, about = f"{name}-{dataset or 'own'}", "frozen MobileNetV2; InfoNCE"
+    if name == "mobilenet":
+        test = Evaluate(name="test", using=("online",), protocol=protocol)
+        return dataset_recipe(recipe, dataset or "scenes", (first, test), about)
+    texts, images = lengths
+    second = _training("adaptive", aoq.adaptive_quintuplet(0), epochs=1, rate=3e-4)
+    rounds = "online", "adaptive"
+    return dataset_recipe(
+        recipe,
+        dataset or "scenes",
+        (
             first,
             Mine(name="lists", using=("online",), texts=texts, images=images),
             replace(second, start="online", negatives="lists"),
-            Evaluate(name="test-online", using=("online",), protocol=protocol),
-            Evaluate(name="test-adaptive", using=("adaptive",), protocol=protocol),
-            Select(name="best", using=("online", "adaptive")),
-            Compare(
-                name="report",
-                results=("test-online", "test-adaptive"),
-                negatives="lists",
-                selection="best",
-            ),
-        )
-        about = "frozen MobileNetV2; InfoNCE, mining, AdapOffQuin; the better one on dev"
-    data = PROFILES[dataset].data if dataset else "scenes"
-    return Recipe(name=f"{name}-{dataset or 'own'}", stages=stages, data=data, about=about)
+            *(Evaluate(name=f"test-{n}", using=(n,), protocol=protocol) for n in rounds),
+            Select(name="best", using=rounds),
+        ),
+        f"{about}, mining, AdapOffQuin; the better one on dev",
+        results=(f"test-{n}" for n in rounds),
+        negatives="lists",
+        selection="best",
+    )
 
 
 def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: float) -> Train:
@@ -114,12 +115,7 @@ def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: f
         model=photo_model(),
         objective=objective,
         processor=ProcessorConfig(images="pixels", size=SIZE, min_count=2),
-        plan=TrainConfig(
-            epochs=epochs,
-            batch=128,
-            optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
-            schedule=CosineLR(warmup=50),
-        ),
+        plan=adamw_plan(epochs=epochs, batch=128, rate=rate),
     )
 
 

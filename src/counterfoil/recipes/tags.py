@@ -33,7 +33,6 @@ from counterfoil.negatives.generation.tags import TagsGenerator, Task
 from counterfoil.negatives.online import MinerChain, OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.pipelines.pipeline import (
-    Compare,
     ComputeTargets,
     Evaluate,
     Generate,
@@ -546,10 +545,9 @@ def tags_own_recipe(name: str) -> Recipe:
     tests = [
         Evaluate(name=f"test-{training.name}", using=(training.name,)) for training in trainings
     ]
-    stages: list[Stage] = [*trainings, *tests]
-    if len(tests) > 1:
-        stages.append(Compare(name="report", results=tuple(test.name for test in tests)))
-    return Recipe(name=f"{name}-own", stages=tuple(stages), about="ViLT; own photos")
+    results = ndgl.usual_results(tests) if len(tests) > 1 else ()
+    stages = *trainings, *tests
+    return dataset_recipe(f"{name}-own", "scenes", stages, "ViLT; own photos", results=results)
 
 
 # Captions that TAGS has generated, for models that cannot generate: by themselves, with AOQ, with
@@ -603,8 +601,8 @@ def with_generated(
     )
 
 
-def _setting(name: str, dataset: str, seed: int = 0) -> ModelSetting:
-    return ModelSetting(name=OTHER_NAMES[name], dataset=dataset, seed=seed)
+def _setting(name: str, dataset: str) -> ModelSetting:
+    return ModelSetting(name=OTHER_NAMES[name], dataset=dataset)
 
 
 def foils_with_own_loss(name: str, dataset: str) -> Recipe:
@@ -631,10 +629,7 @@ def foils_with_aoq(name: str, dataset: str) -> Recipe:
 
 def foils_with_ndgl(name: str, dataset: str) -> Recipe:
     """NDGL's student, alone and beside the hinge of generated captions."""
-    teachers = tuple(
-        _setting(name, dataset, seed).setup().stage(f"teacher-{seed}")
-        for seed in range(1, ndgl.K + 1)
-    )
+    teachers = ndgl.teacher_stages(OTHER_NAMES[name], dataset)
     targets = ComputeTargets(name=ndgl.TARGETS, using=tuple(teacher.name for teacher in teachers))
     student = ndgl.student_stage("student", _setting(name, dataset).setup())
     return _other_recipe(
