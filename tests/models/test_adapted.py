@@ -106,7 +106,3 @@ def test_what_is_no_single_vector_is_refused():
     )
     with pytest.raises(ValueError, match=r"image vectors of shape \(2, 3, 8\) do not fit a head"):
         FrozenAdapters(width=WIDTH).encode_images(bag)
-    with pytest.raises(ValueError, match="hidden=-1 is not possible"):
-        FrozenAdapters(width=WIDTH, hidden=-1)
-    with pytest.raises(ValueError, match="width=0"):
-        FrozenAdapters(width=0)

@@ -128,9 +128,3 @@ def test_zero_vectors_give_no_nan(name):
         )
         assert scores.isfinite().all()
         assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
-
-
-@pytest.mark.parametrize("kind", [SCAN, BFAN, CHAN, NAAF])
-def test_towers_of_different_width_are_refused(kind):
-    with pytest.raises(ValueError, match="gives 4 numbers per vector and the text tower 6"):
-        kind(image=Regions(features=2, width=4), text=GRU(words=3, width=6))

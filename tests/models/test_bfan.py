@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, leaky_relu
 
-from bag_cases import WIDTH, bags
-from counterfoil.core.types import Embeddings, ModalityBatch
+from bag_cases import WIDTH, bags, each_pair, whole
+from counterfoil.core.types import Embeddings
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.layers.cross_attention import focal_weights
 from counterfoil.models.layers.towers import GRU, Regions
@@ -56,10 +56,9 @@ def slow_way(query: Tensor, context: Tensor, focus: str, softmax: float) -> floa
 def test_equals_the_loop_over_pairs(focus, softmax):
     images, texts = bags()
     grid = model(focus, lambda_softmax=softmax).score_matrix(images, texts)
-    for i, t in product(range(len(images)), range(len(texts))):
-        v, w = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
+    for v, w, score in each_pair(images, texts, grid):
         expected = slow_way(w, v, focus, softmax) + slow_way(v, w, focus, softmax)
-        assert float(grid[i, t]) == pytest.approx(expected, abs=1e-9)
+        assert score == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -111,7 +110,7 @@ def test_the_closed_form_keeps_what_the_sums_keep(row, padding):
 
 
 def test_gram_matrices_are_made_once():
-    items = ModalityBatch(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
+    items = whole(torch.randn(2, 3, 2))
     for host in (model().train(), model().eval()):
         kept = host.encode_images(items)
         torch.testing.assert_close(kept.gram, kept.tokens @ kept.tokens.mT)
@@ -122,8 +121,3 @@ def test_a_score_is_a_sum_of_two_cosines():
     both = Embeddings(v, torch.ones(2, 1, dtype=torch.bool))
     assert model().score_scale == 2.0
     torch.testing.assert_close(model().score_matrix(both, both), 2 * torch.eye(2))
-
-
-def test_what_is_unknown_is_refused():
-    with pytest.raises(ValueError, match="focus='none' is not known; use one of equal, prob"):
-        model("none")

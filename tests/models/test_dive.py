@@ -151,12 +151,3 @@ def test_the_papers_groups_of_parameters():
         if group["lr"] == pytest.approx(1e-3)
     }
     assert fast == {id(p) for p in host.text.parameters()}
-
-
-def test_what_it_cannot_be():
-    with pytest.raises(ValueError, match="similarity='cosine' is not known; use one of smooth"):
-        model(similarity="cosine")
-    with pytest.raises(ValueError, match="diversity_of='words' is not known; use one of slots"):
-        model(diversity_of="words")
-    with pytest.raises(ValueError, match="gives 8 numbers for a whole and the text tower 6; give"):
-        model(text=WordsAndStates(gru=GRU(words=WORDS, word_width=6, width=6)))

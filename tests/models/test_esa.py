@@ -170,19 +170,6 @@ def test_words_of_a_pretrained_model_are_pooled(tmp_path):
     assert not torch.allclose(dropped, vectors(host.encode_texts(items)))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"copies": 0}, "copies=0 is not possible; it must be at least 1"),
-        ({"region_drop": 1.0}, r"region_drop=1\.0 is not possible; give a share from 0"),
-        ({"image": Regions(features=3, width=9)}, "the image tower gives 9 numbers per vector"),
-    ],
-)
-def test_what_cannot_be_built(wrong, words):
-    with pytest.raises(ValueError, match=words):
-        model(**wrong)
-
-
 def test_it_learns():
     step = TrainingStep(
         model(), WeightedSum(terms={"copies": (1.0, SelfExpandingLoss(reduction="mean"))})

@@ -216,15 +216,3 @@ def test_it_learns_with_the_graph(term: type[Loss]):
         optimiser.step()
     assert losses["plain"] < 0.5 * first["plain"]
     assert losses["both"] < 0.5 * first["both"]
-
-
-def test_what_cannot_be_built():
-    with pytest.raises(ValueError, match="the graph reads 4 numbers per item and the image tower"):
-        HREM(
-            image=MLPRegions(features=3, width=8),
-            text=GRU(words=9, word_width=2, width=8),
-            graph=BatchGraph(width=4, heads=2),
-            heads=2,
-        )
-    with pytest.raises(ValueError, match="the image tower gives 8 numbers per vector and the text"):
-        HREM(image=MLPRegions(features=3, width=8), text=GRU(words=9, width=4), heads=2)

@@ -147,16 +147,7 @@ def test_dropout_is_drawn_in_training_alone(kind):
 
 
 @both
-def test_what_cannot_be_built_or_read(kind):
-    for options, reason in (
-        ({"outputs": ("rang",)}, "outputs='rang' is not known; use one of rank, match"),
-        ({"outputs": ("fill",)}, "give no score; name 'rank' or 'match'"),
-        ({"heads": 3}, "3 heads do not divide a width of 8"),
-        ({"mask": 20}, "mask=20 is not an id of a vocabulary of 20"),
-        ({"score": "odds"}, "score='odds' is not known"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            model(kind, **options)
+def test_what_cannot_be_read(kind):
     _, texts = items(kind)
     with pytest.raises(ValueError, match="texts of 7 tokens do not fit a model that reads 6"):
         model(kind, positions=6).encode_texts(texts)

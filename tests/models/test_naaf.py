@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from bag_cases import WIDTH, bags
-from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
+from bag_cases import WIDTH, bags, each_pair, whole
+from counterfoil.core.types import Batch, Embeddings, Pairs
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.naaf import NAAF, mined_thresholds
@@ -55,14 +55,10 @@ def slow(regions, words, threshold: float, *, sharpness: float, spread: float | 
 def test_equals_the_loop_over_pairs(training, threshold):
     host = model(threshold, lambda_softmax=6.0).train(training)
     images, texts = (unit_vectors(bag) for bag in bags())
-    scores = host.score_matrix(images, texts).detach()
-    for i in range(len(images)):
-        for t in range(len(texts)):
-            regions = images.tokens[i][images.mask[i]].tolist()
-            words = texts.tokens[t][texts.mask[t]].tolist()
-            spread = None if training else host.intra_lambda
-            expected = slow(regions, words, threshold, sharpness=6.0, spread=spread)
-            assert float(scores[i, t]) == pytest.approx(expected, abs=1e-9)
+    spread = None if training else host.intra_lambda
+    for v, w, score in each_pair(images, texts, host.score_matrix(images, texts)):
+        expected = slow(v.tolist(), w.tolist(), threshold, sharpness=6.0, spread=spread)
+        assert score == pytest.approx(expected, abs=1e-9)
 
 
 def test_gradients_are_exact():
@@ -102,11 +98,9 @@ def batch(n: int) -> Batch:
     rng, rows = torch.Generator().manual_seed(3), torch.arange(n)
     images = torch.randn(n, 4, 2, generator=rng)
     texts = torch.randint(0, 3, (n, 12), generator=rng)
-    masks = (torch.ones(n, 4, dtype=torch.bool), torch.ones(n, 12, dtype=torch.bool))
-    items = [ModalityBatch(rows, x, mask) for x, mask in zip((images, texts), masks, strict=True)]
     # everything is positive, so every caption's first image is right
     every = Pairs(rows.repeat(n), rows.repeat_interleave(n))
-    return Batch(0, rows, rows, *items, (n, n), every)
+    return Batch(0, rows, rows, whole(images), whole(texts), (n, n), every)
 
 
 def test_a_batch_is_scored_with_the_thresholds_mined_from_the_one_before():

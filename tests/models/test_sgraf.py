@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bag_cases import WIDTH, bags
+from bag_cases import WIDTH, bags, each_pair
 from counterfoil.core.types import Embeddings
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, Regions
@@ -89,11 +89,8 @@ def test_equals_the_loop_over_pairs(module):
     host = model(module)
     regions, words = (unit_vectors(bag) for bag in bags())
     images, texts = host.pool_images(regions), host.pool_texts(words)
-    scores = host.score_matrix(images, texts).detach()
-    for i in range(len(images)):
-        for t in range(len(texts)):
-            expected = slow(host, images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]])
-            assert float(scores[i, t]) == pytest.approx(expected, abs=1e-9)
+    for image, text, score in each_pair(images, texts, host.score_matrix(images, texts)):
+        assert score == pytest.approx(slow(host, image, text), abs=1e-9)
 
 
 def test_filtration_is_normalised_caption_by_caption_in_training():

@@ -226,8 +226,6 @@ def test_weights_in_the_older_form_of_a_file(folders, tmp_path):
 
 def test_what_cannot_be_built_or_read(folders, tmp_path):
     for options, told in (
-        ({"outputs": ("regress", "rank")}, r"outputs='regress' is not known; use one of rank"),
-        ({"size": 20}, "patches of 8 pixels do not divide pictures of 20"),
         ({"weights": "nobody/nothing", "pretrained": True}, "nobody/nothing has no model.safet"),
         ({"weights": folders["Model"], "pretrained": True, "patch": 4}, "another model cannot be"),
     ):

@@ -84,9 +84,3 @@ def test_normalised_or_not():
     torch.testing.assert_close(
         plain.encode_images(items).tokens[:, 0], plain.image.fc(items.values[:, 0])
     )
-
-
-@pytest.mark.parametrize("wrong", [{"image_pool": "median"}, {"text_pool": "?"}, {"measure": "l2"}])
-def test_unknown_words_are_refused(wrong):
-    with pytest.raises(ValueError, match="is not known; use one of"):
-        model(**wrong)

@@ -121,16 +121,6 @@ def test_passes_of_their_own_keep_the_order_and_the_statistics_apart():
     assert separate.relations[0].norm.num_batches_tracked == before + 2
 
 
-def test_what_cannot_be_built():
-    with pytest.raises(ValueError, match="region_norm='row' is not known; use one of channel"):
-        model(region_norm="row")
-    with pytest.raises(ValueError, match="bn_passes='three' is not known; use one of together"):
-        model(bn_passes="three")
-    narrow = Captioner(words=WORDS, width=WIDTH - 1)
-    with pytest.raises(ValueError, match="reads 7 numbers per region and the image tower gives 8"):
-        model(captioner=narrow)
-
-
 @pytest.mark.parametrize("variant", ["f30k", "coco"])
 def test_the_recipe_learns_scenes(variant):
     dataset = load_dataset("scenes:images=24").split("train")

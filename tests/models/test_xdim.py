@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bag_cases import WIDTH, bags
+from bag_cases import WIDTH, bags, each_pair
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, MLPRegions
 from counterfoil.models.xdim import Dependencies, XDim
@@ -45,12 +45,8 @@ def slow(host: XDim, regions: list[list[float]], words: list[list[float]]) -> fl
 def test_equals_the_loop_over_pairs():
     host = model()
     images, texts = (unit_vectors(bag) for bag in bags())
-    scores = host.score_matrix(images, texts).detach()
-    for i in range(len(images)):
-        for t in range(len(texts)):
-            regions = images.tokens[i][images.mask[i]].tolist()
-            words = texts.tokens[t][texts.mask[t]].tolist()
-            assert float(scores[i, t]) == pytest.approx(slow(host, regions, words), abs=1e-7)
+    for v, w, score in each_pair(images, texts, host.score_matrix(images, texts)):
+        assert score == pytest.approx(slow(host, v.tolist(), w.tolist()), abs=1e-7)
 
 
 def test_steep_dependencies_have_finite_gradients():

@@ -163,14 +163,6 @@ def test_a_share_of_cells_is_drawn_for_each_image():
     assert kept[0] >= 1
 
 
-@pytest.mark.parametrize("share", [-0.1, 1, 2.0])
-def test_shares_out_of_range_are_refused(share):
-    with pytest.raises(ValueError, match=rf"region_drop={share} is not possible; give a share"):
-        Regions(features=3, region_drop=share)
-    with pytest.raises(ValueError, match=rf"word_drop={share} is not possible; give a share"):
-        GRU(words=3, word_drop=share)
-
-
 def test_regions_are_dropped_in_the_tower_that_reads_them():
     torch.manual_seed(0)
     tower = Regions(features=3, width=4, region_drop=0.5)

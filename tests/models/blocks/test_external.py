@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
 from counterfoil.core.types import Embeddings
@@ -69,8 +68,3 @@ def test_gradients_agree_with_finite_differences():
     tokens = items.tokens.nan_to_num(0.0).requires_grad_()
     keep = torch.rand(N, 2, L, generator=torch.Generator().manual_seed(2)) < 0.7
     assert torch.autograd.gradcheck(lambda t: pool(Embeddings(t, items.mask), keep), (tokens,))
-
-
-def test_an_impossible_width_is_refused():
-    with pytest.raises(ValueError, match="width=0 is not possible"):
-        ExternalAttention(width=0)

@@ -152,10 +152,3 @@ def test_encodings_of_an_odd_width():
         2,
         4,
     )
-
-
-def test_what_cannot_be_built():
-    with pytest.raises(ValueError, match="hidden=0 is not possible"):
-        GeneralizedPooling(hidden=0)
-    with pytest.raises(ValueError, match="temperature=0 is not possible"):
-        GeneralizedPooling(temperature=0)

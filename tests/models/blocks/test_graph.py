@@ -147,10 +147,3 @@ def test_half_precision_is_read_in_full():
     with torch.autocast("cpu", torch.bfloat16):
         cast = layer(images.float(), texts.float(), *bags)
     assert torch.equal(cast.images, plain.images)
-
-
-def test_what_cannot_be_built():
-    with pytest.raises(ValueError, match="share=0 of a batch cannot be read"):
-        graph(share=0)
-    with pytest.raises(ValueError, match="best=0 is not possible"):
-        graph(best=0)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
 from counterfoil.models.dive import PooledParts, WordsAndStates
@@ -37,11 +36,6 @@ def test_half_of_a_tower_is_pooled():
     assert torch.equal(whole, tower(items).tokens[:, 0, WIDTH:])
 
 
-def test_an_odd_width_cannot_be_halved():
-    with pytest.raises(ValueError, match="width 7 cannot be halved; with apart=True give it twice"):
-        PooledParts(tower=Regions(features=FEATURES, width=7), apart=True)
-
-
 def test_words_are_embeddings_and_a_text_is_the_mean_of_its_last_states():
     made, items = WordsAndStates(gru=gru()).eval(), words(4, rng())
     parts, whole = made(items)
@@ -51,12 +45,6 @@ def test_words_are_embeddings_and_a_text_is_the_mean_of_its_last_states():
         torch.testing.assert_close(parts.tokens[n, mask], embedded)
         last = made.gru.rnn(embedded.unsqueeze(0))[1]  # of each direction
         torch.testing.assert_close(whole[n], last.mean(0)[0])
-
-
-@pytest.mark.parametrize("options", [{"bidirectional": False}, {"layers": 2}])
-def test_another_network_is_refused(options):
-    with pytest.raises(ValueError, match="use GRU\\(layers=1, bidirectional=True\\)"):
-        WordsAndStates(gru=gru(**options))
 
 
 def test_words_are_dropped_in_training_alike_for_parts_and_whole():

@@ -40,12 +40,3 @@ def test_an_empty_item_gives_zeros_and_no_nan():
     assert vectors[0].abs().max() == 0
     vectors.sum().backward()
     assert all(p.grad.isfinite().all() for p in head.parameters())
-
-
-def test_what_cannot_be_built():
-    with pytest.raises(ValueError, match="3 heads do not divide a width of 8"):
-        ResidualPool(width=8, heads=3)
-    with pytest.raises(ValueError, match=r"residual=1.5 is no share"):
-        ResidualPool(width=8, heads=2, residual=1.5)
-    with pytest.raises(ValueError, match="heads=0 is not possible"):
-        ResidualPool(width=8, heads=0)

@@ -93,14 +93,3 @@ def test_codes_of_an_odd_width():
     assert found.shape == (1, 3, 5)
     turns = 2 * math.pi * torch.arange(1, 4) / 3
     torch.testing.assert_close(found[0, :, 4], (turns / 10000**0.8).sin())
-
-
-@pytest.mark.parametrize("size", ["slots", "heads", "head_width", "rounds", "inner"])
-def test_sizes_below_one_are_refused(size):
-    with pytest.raises(ValueError, match=f"{size}=0 is not possible"):
-        made(**{size: 0})
-
-
-def test_unknown_positions_are_refused():
-    with pytest.raises(ValueError, match="positions='learnt' is not known; use one of none, sine"):
-        made(positions="learnt")
