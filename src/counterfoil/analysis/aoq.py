@@ -668,8 +668,7 @@ def pair_ranks(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> tup
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or no text describes an image.
     """
-    images = len(members[0].images) if members else 0
-    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
+    check_text_to_image(text_to_image, len(members[0].images), len(members[0].texts))
     paired = text_to_image >= 0
     if not bool(paired.any()):
         raise ValueError(

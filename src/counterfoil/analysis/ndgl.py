@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any, Literal, final, get_args
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -77,8 +77,8 @@ def margins(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> dict[D
         ValueError: `text_to_image` does not fit the encodings, or no query has both a positive and
             a negative.
     """
-    images = len(members[0].images) if members else 0
-    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
+    images = len(members[0].images)
+    check_text_to_image(text_to_image, images, len(members[0].texts))
     true = TrueScores(text_to_image)
     texts, pictures = _hardest_negatives(text_to_image, images, 1)
     stream_scores(members, [true, texts, pictures])
@@ -207,8 +207,8 @@ def negative_similarities(
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or there is no wrong pair.
     """
-    images = len(members[0].images) if members else 0
-    check_text_to_image(text_to_image, images, len(members[0].texts) if members else 0)
+    images = len(members[0].images)
+    check_text_to_image(text_to_image, images, len(members[0].texts))
     hardest = _hardest_negatives(text_to_image, images, top)
     stream_scores(members, hardest)
     similarities = {}
@@ -326,13 +326,10 @@ def _similarity_numbers(sample: NamedSample, to: str, level: float) -> dict[str,
 
 # -- Figure 1b: maps of queries and their nearest negatives ---------------------------------------
 
-Projection = Literal["tsne", "pca"]
-
 LABELLED = 5  # nearest negatives
 PERPLEXITY = 30.0
 EXACT = 500  # points at most; more would take minutes, so their gradients are approximated
 _SPREAD = 1e-4  # of the first axis where t-SNE begins; more would hold points where they are
-_METHODS = {"tsne": "t-SNE", "pca": "principal components"}
 _MAP_SIDES = {"i2t": ("image", "texts"), "t2i": ("text", "images")}
 
 
@@ -378,6 +375,9 @@ def tsne(vectors: Tensor, *, perplexity: float = PERPLEXITY) -> Tensor:
     return torch.from_numpy(fitted.fit_transform(vectors.double().cpu().numpy()))
 
 
+METHODS = {"tsne": ("t-SNE", tsne), "pca": ("principal components", principal_components)}
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbourhood:
@@ -408,7 +408,7 @@ def neighbourhood(
     row: int,
     *,
     negatives: int = 100,
-    method: Projection = "tsne",
+    method: str = "tsne",
 ) -> Neighbourhood:
     """Find the positives and the nearest negatives of a query, and place them in the plane.
 
@@ -418,24 +418,23 @@ def neighbourhood(
         direction: "i2t", the query is an image, or "t2i".
         row: of the query.
         negatives: number of negatives; at most all.
-        method: t-SNE or principal components.
+        method: one of `METHODS`.
 
     Raises:
-        ValueError: `text_to_image` does not fit the encodings, the query has no negative, images
-            and texts are vectors of different widths, or scikit-learn is needed and not installed.
+        ValueError: `text_to_image` does not fit the encodings, the query has no negative, or images
+            and texts are vectors of different widths.
     """
     check_text_to_image(text_to_image, len(members[0].images), len(members[0].texts))
     one = torch.tensor([row])
     if direction == "i2t":
         true = (text_to_image == row).nonzero().flatten()
-        query, others = [m.images.rows(one) for m in members], [m.texts for m in members]
         alone = [EmbeddedDataset(m.model, m.images.rows(one), m.texts) for m in members]
+        sides = [(m.images, m.texts) for m in alone]
         nearest = TopK("image", 1, negatives, torch.where(text_to_image == row, 0, -1))
     else:
-        true = text_to_image[one]
-        true = true[true >= 0]
-        query, others = [m.texts.rows(one) for m in members], [m.images for m in members]
+        true = text_to_image[one][text_to_image[one] >= 0]
         alone = [EmbeddedDataset(m.model, m.images, m.texts.rows(one)) for m in members]
+        sides = [(m.texts, m.images) for m in alone]
         nearest = TopK("text", 1, negatives, text_to_image[one])
     stream_scores(alone, [nearest])
     wrong = nearest.rows[0].long().cpu()
@@ -445,15 +444,15 @@ def neighbourhood(
             f"nothing is wrong for {_MAP_SIDES[direction][0]} row {row}; more than one image is "
             "needed"
         )
-    query_vectors = single_unit_vectors(query)
-    around = single_unit_vectors([side.rows(torch.cat([true, wrong])) for side in others])
+    query_vectors = single_unit_vectors([query for query, _ in sides])
+    around = single_unit_vectors([others.rows(torch.cat([true, wrong])) for _, others in sides])
     if query_vectors.shape[1] != around.shape[1]:
         raise ValueError(
             f"images and texts of this model are vectors of {query_vectors.shape[1]} and "
             f"{around.shape[1]} numbers, which share no map; name a model that has one width"
         )
     vectors = torch.cat([query_vectors, around])
-    points = tsne(vectors) if method == "tsne" else principal_components(vectors)
+    _, project = METHODS[method]
     cosines, edge = vectors @ vectors.T, 1 + len(true)
     among = cosines[edge:, edge:][~torch.eye(len(wrong), dtype=torch.bool)]
     means = {
@@ -464,7 +463,7 @@ def neighbourhood(
             ("among_wrong", among),
         )
     }
-    return Neighbourhood(direction, row, true, wrong, points, means)
+    return Neighbourhood(direction, row, true, wrong, project(vectors), means)
 
 
 def maps(
@@ -483,17 +482,14 @@ def maps(
     Queries are captions of the split and ids of its images; without any, `count` images and as many
     captions are drawn. The maps themselves are deterministic.
     """
-    by: Projection | None = next(
-        (projection for projection in get_args(Projection) if projection == method), None
-    )
-    if by is None:
-        raise ValueError(unknown_name(method, list(get_args(Projection)), "a way to draw a map"))
+    if method not in METHODS:
+        raise ValueError(unknown_name(method, list(METHODS), "a way to draw a map"))
     dataset = source.split(split)
     rows = [find_query(text, dataset) for text in query] or _random_queries(dataset, count, seed)
     scorers = open_scorers([model])
     members = scorers[0].on(dataset)
     around = [
-        neighbourhood(members, dataset.text_to_image, side, row, negatives=negatives, method=by)
+        neighbourhood(members, dataset.text_to_image, side, row, negatives=negatives, method=method)
         for side, row in rows
     ]
     sampling, bags = None if query else seed, holds_bags(members)
@@ -519,13 +515,13 @@ def maps(
     return Analysis(
         title="Maps of embeddings",
         headline=f"Mean cosine of two of a query's nearest wrong counterparts: {', '.join(words)}.",
-        protocol=f"{describe_protocol(dataset, scorers, seed=sampling)}; {_METHODS[by]}",
+        protocol=f"{describe_protocol(dataset, scorers, seed=sampling)}; {METHODS[method][0]}",
         figures=tuple(figure for figure, _, _ in shown),
         tables=(TableBlock("Mean cosines", head, table, note),),
         sections=(CardSection("On the maps", legend, tuple(card for _, card, _ in shown)),),
         numbers={
             "models": [model],
-            "method": by,
+            "method": method,
             "seed": sampling,
             "bags": bags,
             "maps": [numbers for _, _, numbers in shown],
