@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
@@ -552,8 +552,18 @@ _TABLE_4 = (
     "of a TAGS of another seed, 99.7 and 2.8; of VSE-C's rules, 96.3 and 87.5."
 )
 
-Accuracies: TypeAlias = Mapping[str, tuple[Share | None, float]]
 ScoreCaptions: TypeAlias = Callable[[Tensor, Sequence[str]], Tensor]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FoilAccuracies:
+    """Percent of captions that score above their foils, counted in three ways."""
+
+    pairs: Share  # the caption above a foil
+    hardest: Share | None  # above the foil that its writer scores highest; None if unknown
+    every: Share  # above all foils of its own at once
+    chance: Mapping[str, float]  # percent by guessing, of each of the three
 
 
 @final
@@ -575,7 +585,7 @@ def foil_accuracies(
     negative: Tensor,
     *,
     seed: int = 0,
-) -> Accuracies:
+) -> FoilAccuracies:
     """Measure accuracies with intervals over images.
 
     Args:
@@ -586,11 +596,6 @@ def foil_accuracies(
         positive: (P,) scores of the captions.
         negative: (P,) scores of the foils.
         seed: of the resampling.
-
-    Returns:
-        Percent and percent by guessing, by name: "pairs", the caption scores above a foil;
-        "hardest", above the one that the writer scores highest, None if unknown; "every", above
-        every foil of its own.
     """
     right = positive > negative
     _, place = torch.unique(captions, return_inverse=True)
@@ -604,7 +609,9 @@ def foil_accuracies(
         counted = Counted.where(right, hardest)
         at_hardest = shares([counted], images, scale=100, seed=seed)[0]
     chance = 100 * (1 / (1 + counts.double())).mean().item()
-    return {"pairs": (accuracy, 50.0), "hardest": (at_hardest, 50.0), "every": (every, chance)}
+    return FoilAccuracies(
+        accuracy, at_hardest, every, {"pairs": 50.0, "hardest": 50.0, "every": chance}
+    )
 
 
 def discrimination(
@@ -663,8 +670,7 @@ def discrimination(
     matrix = _accuracy_matrix({**scoring, BLIND: blind}, sources, dataset, seed)
     words = []
     for line, accuracies in matrix.items():
-        every_pair = ((name, accuracy["pairs"][0]) for name, accuracy in accuracies.items())
-        values = ", ".join(f"{name} {share.value:.1f} %" for name, share in every_pair if share)
+        values = ", ".join(f"{name} {one.pairs.value:.1f} %" for name, one in accuracies.items())
         words.append(f"{line}: {values}")
     return Analysis(
         title="Discrimination of captions and foils",
@@ -679,17 +685,9 @@ def discrimination(
         tables=tuple(_accuracy_tables(matrix)),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
-            "foils": {
-                line: {name: _accuracy_numbers(accuracy) for name, accuracy in accuracies.items()}
-                for line, accuracies in matrix.items()
-            },
+            "foils": matrix,
         },
     )
-
-
-def _accuracy_numbers(accuracies: Accuracies) -> dict[str, Any]:
-    chance = {kind: guess for kind, (_, guess) in accuracies.items()}
-    return {**{kind: share for kind, (share, _) in accuracies.items()}, "chance": chance}
 
 
 def random_captions(
@@ -753,12 +751,14 @@ def _accuracy_matrix(
     foils: Sequence[SourceFoils],
     dataset: ImageTextDataset,
     seed: int,
-) -> dict[str, dict[str, Accuracies]]:
+) -> dict[str, dict[str, FoilAccuracies]]:
     """Accuracies by source, then by model."""
     images = [dataset.text_to_image[source_foils.rows] for source_foils in foils]
     texts = [dataset.texts[row] for source_foils in foils for row in source_foils.rows.tolist()]
     texts += [text for source_foils in foils for text in source_foils.texts]
-    matrix: dict[str, dict[str, Accuracies]] = {source_foils.source: {} for source_foils in foils}
+    matrix: dict[str, dict[str, FoilAccuracies]] = {
+        source_foils.source: {} for source_foils in foils
+    }
     for name, score in models.items():
         scores = score(torch.cat([*images, *images]), texts).view(2, -1)
         parts = torch.split(scores, [len(source_foils.rows) for source_foils in foils], 1)
@@ -771,14 +771,13 @@ def _accuracy_matrix(
     return matrix
 
 
-def _accuracy_figures(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterator[Figure]:
+def _accuracy_figures(matrix: Mapping[str, Mapping[str, FoilAccuracies]]) -> Iterator[Figure]:
     for number, (kind, (title, note)) in enumerate(_ACCURACIES.items()):
         points = [
-            share_point(name, share, group=line, baseline=guess)
+            share_point(name, share, group=line, baseline=accuracies.chance[kind])
             for line, models in matrix.items()
-            for name, accuracy in models.items()
-            for share, guess in (accuracy[kind],)
-            if share
+            for name, accuracies in models.items()
+            if (share := getattr(accuracies, kind))
         ]
         if points:
             caption = f"{title[0].upper()}{title[1:]}. {note}"
@@ -786,14 +785,13 @@ def _accuracy_figures(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterato
             yield dot_plot(points, label, f"duels-{number}", caption, "guessing")
 
 
-def _accuracy_tables(matrix: Mapping[str, Mapping[str, Accuracies]]) -> Iterator[TableBlock]:
+def _accuracy_tables(matrix: Mapping[str, Mapping[str, FoilAccuracies]]) -> Iterator[TableBlock]:
     for kind, (title, note) in _ACCURACIES.items():
         rows = []
         for line, models in matrix.items():
-            values = [accuracy[kind] for accuracy in models.values()]
-            share, guess = values[0]
-            if share is not None:
-                rows.append(cells(line, share.count, *(value for value, _ in values), guess))
+            first, values = next(iter(models.values())), [getattr(a, kind) for a in models.values()]
+            if values[0] is not None:
+                rows.append(cells(line, values[0].count, *values, first.chance[kind]))
         if rows:
             head = "foils", "count", *next(iter(matrix.values())), "guessing"
             more = f"\n{_TABLE_4}" if kind == "pairs" else ""
