@@ -602,15 +602,16 @@ def foil_accuracies(
     counts = torch.bincount(place)
     missed = torch.zeros(len(counts), dtype=torch.long).index_add(0, place, (~right).long())
     image = torch.zeros(len(counts), dtype=torch.long).index_put((place,), images)
-    accuracy = shares([Counted.where(right)], images, scale=100, seed=seed)[0]
+    known = torch.zeros_like(right) if hardest is None else hardest
+    counted = [Counted.where(right), Counted.where(right, known)]
+    pairs, at_hardest = shares(counted, images, scale=100, seed=seed)
     every = shares([Counted.where(missed == 0)], image, scale=100, seed=seed)[0]
-    at_hardest = None
-    if hardest is not None:
-        counted = Counted.where(right, hardest)
-        at_hardest = shares([counted], images, scale=100, seed=seed)[0]
     chance = 100 * (1 / (1 + counts.double())).mean().item()
     return FoilAccuracies(
-        accuracy, at_hardest, every, {"pairs": 50.0, "hardest": 50.0, "every": chance}
+        pairs=pairs,
+        hardest=None if hardest is None else at_hardest,
+        every=every,
+        chance={"pairs": 50.0, "hardest": 50.0, "every": chance},
     )
 
 
@@ -732,8 +733,8 @@ def _blind_control(
     source: DataSource, dataset: ImageTextDataset, foils: Sequence[SourceFoils]
 ) -> tuple[ScoreCaptions, str]:
     """A language model of training captions that are not evaluated, and its description."""
-    evaluated = {dataset.texts[row] for source_foils in foils for row in source_foils.rows.tolist()}
-    evaluated |= {text for source_foils in foils for text in source_foils.texts}
+    evaluated = {dataset.texts[row] for some in foils for row in some.rows.tolist()}
+    evaluated |= {text for some in foils for text in some.texts}
     train = source.split("train").texts
     unseen = [text for text in train if text not in evaluated]
     if not unseen:
@@ -753,20 +754,18 @@ def _accuracy_matrix(
     seed: int,
 ) -> dict[str, dict[str, FoilAccuracies]]:
     """Accuracies by source, then by model."""
-    images = [dataset.text_to_image[source_foils.rows] for source_foils in foils]
-    texts = [dataset.texts[row] for source_foils in foils for row in source_foils.rows.tolist()]
-    texts += [text for source_foils in foils for text in source_foils.texts]
-    matrix: dict[str, dict[str, FoilAccuracies]] = {
-        source_foils.source: {} for source_foils in foils
-    }
+    images = [dataset.text_to_image[some.rows] for some in foils]
+    texts = [dataset.texts[row] for some in foils for row in some.rows.tolist()]
+    texts += [text for some in foils for text in some.texts]
+    matrix: dict[str, dict[str, FoilAccuracies]] = {some.source: {} for some in foils}
     for name, score in models.items():
         scores = score(torch.cat([*images, *images]), texts).view(2, -1)
-        parts = torch.split(scores, [len(source_foils.rows) for source_foils in foils], 1)
-        for source_foils, image, (positive, negative) in zip(foils, images, parts, strict=True):
-            before = torch.cat([source_foils.rows.new_full((1,), -1), source_foils.rows[:-1]])
-            hardest = source_foils.rows != before if source_foils.ranked else None
-            matrix[source_foils.source][name] = foil_accuracies(
-                image, source_foils.rows, hardest, positive, negative, seed=seed
+        parts = torch.split(scores, [len(some.rows) for some in foils], 1)
+        for some, image, (positive, negative) in zip(foils, images, parts, strict=True):
+            before = torch.cat([some.rows.new_full((1,), -1), some.rows[:-1]])
+            hardest = some.rows != before if some.ranked else None
+            matrix[some.source][name] = foil_accuracies(
+                image, some.rows, hardest, positive, negative, seed=seed
             )
     return matrix
 

@@ -276,11 +276,7 @@ def words(
         seed=seed,
         figures=tuple(_word_figures(readings, read)),
         tables=tuple(_word_tables(readings)),
-        numbers={
-            "model": model,
-            "writer": writer or model,
-            "readings": readings,
-        },
+        numbers={"model": model, "writer": writer or model, "readings": readings},
     )
 
 
