@@ -115,13 +115,11 @@ def log(steps: int = 20, *, loss: bool = True) -> list[dict[str, float]]:
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(tmp_path_factory):
     """The difficulty of captions by a log."""
 
     def read(lines: list[dict[str, float]], name: str = "one"):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (tmp_path / "metrics.jsonl").write_text(text)
-        return caption_difficulty(name, tmp_path)
+        return caption_difficulty(name, logged(tmp_path_factory.mktemp("log") / "own", *lines))
 
     return read
 

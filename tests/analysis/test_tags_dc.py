@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -119,16 +121,12 @@ def test_readings_by_loops(seed, pieces):
 def test_a_perfect_reader_and_one_in_doubt_about_everything():
     read = drawn()
     same = (read.written == read.original).float()
-    perfect = WordPredictions(
-        read.original, read.written, read.mask, read.counted, read.slots, same, read.original
-    )
+    perfect = replace(read, right=same, better=read.original, words=None)
     images = torch.arange(len(read.original))
     for one in word_counts(perfect):
         if one.of != "captions with any doubt":
             assert shares([one.correct], images, resamples=3)[0].value == 1
-    half = WordPredictions(
-        read.original, read.written, read.mask, read.counted, read.slots, same * 0 + 0.5, None
-    )
+    half = replace(read, right=same * 0 + 0.5, better=None, words=None)
     found = {
         one.of: shares([one.correct], images, resamples=3)[0].value for one in word_counts(half)
     }
@@ -138,10 +136,7 @@ def test_a_perfect_reader_and_one_in_doubt_about_everything():
 
 def test_what_the_model_does_not_answer_is_not_read():
     read = drawn()
-    silent = WordPredictions(
-        read.original, read.written, read.mask, read.counted, read.slots, None, None
-    )
-    assert word_counts(silent) == ()
+    assert word_counts(replace(read, right=None, better=None)) == ()
 
 
 def test_some_of_the_captions():

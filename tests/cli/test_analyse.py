@@ -126,14 +126,11 @@ def test_vectors_without_pictures(analysed, tmp_path):
         analysed(verb, *whole, data=data, name=verb)
 
 
-def test_names_that_tell_apart():
+def test_names_that_tell_apart(tmp_path):
     assert short_names(["a", "b/c"]) == ("a", "c")
     assert short_names(["x/m/model", "y/m/model"]) == ("x/m", "y/m")
     assert short_names(["x/m", "x/m/model"]) == ("x/m", "x/m/model")
     assert short_names(["openai/clip"]) == ("clip",)
-
-
-def test_a_folder_with_a_plus_in_its_name(tmp_path):
     (tmp_path / "a+b").mkdir()
-    assert ensemble_parts(str(tmp_path / "a+b")) == [str(tmp_path / "a+b")]
+    assert ensemble_parts(str(tmp_path / "a+b")) == [str(tmp_path / "a+b")], "a folder's name"
     assert ensemble_parts("a + b") == ["a", "b"]
