@@ -163,7 +163,7 @@ def step_curves(series: Series, label: str, key: str) -> Figure:
 def gap_histograms(samples: Sequence[NamedSample]) -> Figure:
     """Draw scores of negatives less those of their positives."""
     canvas, axes = _canvas(WIDE)
-    _histograms(axes, samples, histogram_bins(samples), (0, "as high as the positive"))
+    _histograms(axes, samples, histogram_bins(samples), (0, "as high as the positive", "-"))
     label = "score of the negative − score of its positive"
     columns = legend_columns([sample.name for sample in samples], WIDE)
     _dress(axes, label, "share of negatives, %", columns=columns)
@@ -191,7 +191,7 @@ def histograms(
 ) -> Figure:
     """Draw samples over the same bins, given by their edges, with a line at 0."""
     canvas, axes = _canvas(SIZE)
-    _histograms(axes, samples, bins, (0, "") if bins[0] < 0 < bins[-1] else None)
+    _histograms(axes, samples, bins, (0, "", "-") if bins[0] < 0 < bins[-1] else None)
     _dress(axes, label, "share of queries, %")
     words = "; ".join(
         f"{s.name}: median {format_number(lower_median(s.values))}, "
@@ -210,7 +210,7 @@ def doubt_histograms(right: Array, same: Array, threshold: float) -> Figure:
     sides = NamedSample("wrong words", right[~same]), NamedSample("right words", right[same])
     samples = [side for side in sides if len(side.values)]
     bins = np.linspace(0, 1, 26).tolist()
-    _histograms(axes, samples, bins, (threshold, "doubted | trusted"), style=":")
+    _histograms(axes, samples, bins, (threshold, "doubted | trusted", ":"))
     _dress(axes, "how likely the word is right", "share of words, %")
     words = "; ".join(
         f"of {len(s.values):,} {s.name} {100 * np.mean(s.values <= threshold):.1f} % are doubted"
@@ -223,8 +223,7 @@ def _histograms(
     axes: Axes,
     samples: Sequence[NamedSample],
     bins: Sequence[float],
-    mark: tuple[float, str] | None,
-    style: str = "-",
+    mark: tuple[float, str, str] | None,
 ) -> None:
     """Draw histograms over each other, in percent of each sample, and mark a value."""
     for number, sample in enumerate(samples):
@@ -233,8 +232,7 @@ def _histograms(
         axes.hist(sample.floats, bins, histtype="stepfilled", alpha=0.22, **fill)
         axes.hist(sample.floats, bins, weights=share, histtype="step", **_line(number, sample.name))
     if mark:
-        axes.axvline(mark[0], color=INK, linewidth=1, linestyle=style)
-        _note(axes, *mark)
+        _mark(axes, *mark)
 
 
 def cumulative(
@@ -246,8 +244,7 @@ def cumulative(
     for number, sample in enumerate(samples):
         values = np.quantile(sample.floats, shares, method="nearest")
         axes.plot(values, shares, **_line(number, sample.name))
-    axes.axvline(level, color=INK, linewidth=1, linestyle=":")
-    _note(axes, level, f"{level:g}")
+    _mark(axes, level, f"{level:g}", ":")
     _dress(axes, label, "P(x ≤ s)", columns=2)
     words = "; ".join(
         f"{s.name}: {100 * np.mean(s.values < level):.1f} % below {level:g}" for s in samples
@@ -627,8 +624,9 @@ def _spreads(points: Sequence[ResultPoint]) -> tuple[list[float], list[float]]:
     return low, [max(0.0, p.high - p.value) for p in points]
 
 
-def _note(axes: Axes, x: float, text: str) -> None:
-    """Write words above the frame at a place of the x axis."""
+def _mark(axes: Axes, x: float, text: str, style: str) -> None:
+    """Draw a vertical line in a style of matplotlib, with words above the frame."""
+    axes.axvline(x, color=INK, linewidth=1, linestyle=style)
     axes.annotate(
         text,
         (x, 1),
