@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,8 +149,8 @@ def check_pictures(
 
     def check_one(row: int) -> str | bytes:
         if quick:
-            exists = Path(pictures.place(row)).is_file()
-            return b"" if exists else f"{pictures.place(row)} does not exist"
+            place = Path(pictures.place(row))
+            return b"" if place.is_file() else f"{place} does not exist"
         try:
             picture = pictures.open(row)
         except ValueError as error:
@@ -193,12 +193,19 @@ def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dic
 
 def equal_captions(dataset: ImageTextDataset) -> list[list[int]]:
     """Groups of caption rows that are equal up to case, blanks and a final full stop."""
-    text_to_image = dataset.text_to_image.tolist()
-    rows_by_text: defaultdict[str, list[int]] = defaultdict(list)
-    for row, text in enumerate(dataset.texts):
-        if text_to_image[row] >= 0 and text.strip():
-            rows_by_text[" ".join(text.lower().rstrip(" .").split())].append(row)
-    return [rows for rows in rows_by_text.values() if len(rows) > 1]
+    return _equal_rows(
+        (row, " ".join(text.lower().rstrip(" .").split()))
+        for row, (text, image) in enumerate(zip(dataset.texts, dataset.text_to_image.tolist()))
+        if image >= 0 and text.strip()
+    )
+
+
+def _equal_rows(contents: Iterable[tuple[int, object]]) -> list[list[int]]:
+    """Groups of rows with equal contents."""
+    groups: defaultdict[object, list[int]] = defaultdict(list)
+    for row, content in contents:
+        groups[content].append(row)
+    return [rows for rows in groups.values() if len(rows) > 1]
 
 
 def counted(number: int, noun: str) -> str:
@@ -229,8 +236,7 @@ def _check_features(
     not_finite: list[int] = []
     hashes = {}
     with progress("features read", count) as advance:
-        for start in range(0, count, BLOCK):
-            block = rows[start : start + BLOCK]
+        for block in rows.split(BLOCK):
             values, finite = features.take_unchecked(block)
             for row, good, value in zip(block.tolist(), finite.tolist(), values.numpy()):
                 if good:
@@ -242,13 +248,9 @@ def _check_features(
 
 
 def _duplicate_images(hashes: dict[int, bytes], dataset: ImageTextDataset) -> Iterator[Duplicates]:
-    rows_by_hash: defaultdict[bytes, list[int]] = defaultdict(list)
-    for row, digest in hashes.items():
-        rows_by_hash[digest].append(row)
-    for rows in rows_by_hash.values():
-        if len(rows) > 1:
-            names = tuple(dataset.image_ids[row] for row in rows)
-            yield Duplicates(names, tuple(dataset.splits[row] for row in rows))
+    for rows in _equal_rows(hashes.items()):
+        names = tuple(dataset.image_ids[row] for row in rows)
+        yield Duplicates(names, tuple(dataset.splits[row] for row in rows))
 
 
 def _captions_across_splits(dataset: ImageTextDataset) -> Iterator[Duplicates]:

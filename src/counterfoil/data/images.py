@@ -281,7 +281,7 @@ class ResizeCrop:
         """Name of the transform in the hash of cache files."""
         return f"framed {self.size} {self.fit} {self.filter}"
 
-    def __call__(self, picture: Image.Image) -> Array:
+    def resize(self, picture: Image.Image) -> Array:
         """Convert an image."""
         picture = rgb(picture)
         if self.fit == "center":
@@ -301,6 +301,8 @@ class ResizeCrop:
         # PIL fills with black outside the image
         picture = picture.crop((left, top, left + self.size, top + self.size))
         return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
+
+    __call__ = resize
 
     def _sides(self, width: int, height: int) -> tuple[int, int]:
         if self.fit == "shortest":
@@ -412,8 +414,7 @@ def shrink(picture: Image.Image, transform: ImageTransform) -> Image.Image:
 
     Transforms leave pictures alone that have their size already.
     """
-    resize = transform.resize if isinstance(transform, ResizeKeepAspect) else transform
-    return Image.fromarray(np.ascontiguousarray(resize(picture).transpose(1, 2, 0)))
+    return Image.fromarray(np.ascontiguousarray(transform.resize(picture).transpose(1, 2, 0)))
 
 
 # Pixels of a data set, decoded once and cached on disk.

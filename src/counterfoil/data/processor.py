@@ -177,12 +177,10 @@ class PixelProcessor(ImageProcessor):
         return self._items(rows, stored)
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
-        transform = self.transform
+        transform, rows = self.transform, torch.full((len(pictures),), -1)
         if transform is None:
-            return self._whole(torch.full((len(pictures),), -1), pictures)
-        convert = transform.resize if isinstance(transform, ResizeKeepAspect) else transform
-        rows = torch.full((len(pictures),), -1)
-        return self._items(rows, [convert(picture) for picture in pictures])
+            return self._whole(rows, pictures)
+        return self._items(rows, [transform.resize(picture) for picture in pictures])
 
     @property
     def transform(self) -> ImageTransform | None:
@@ -379,30 +377,25 @@ class ProcessorConfig:
         """
         if not len(train):
             raise ValueError(f"{train.name} has no image to fit a processor on")
-        return Processor(self._image_processor(train), self._tokenizer(train))
+        return Processor(self._image_processor(train), self._tokenizer(train.texts))
 
     def made(self) -> Processor:
         """The processor of settings that need no data: pixels and a pretrained tokenizer."""
         assert self.images == "pixels"
         assert self.texts not in ("words", "vectors")
-        return Processor(self._pixels, self._pretrained_tokenizer)
+        return Processor(self._pixels(), self._tokenizer([]))
 
-    def _tokenizer(self, train: ImageTextDataset) -> Tokenizer | None:
+    def _tokenizer(self, captions: Sequence[str]) -> Tokenizer | None:
         if self.texts == "vectors":
             return None
         if self.texts == "words":
-            return WordTokenizer.of(train.texts, min_count=self.min_count, longest=self.longest)
-        return self._pretrained_tokenizer
-
-    @property
-    def _pretrained_tokenizer(self) -> Tokenizer:
+            return WordTokenizer.of(captions, min_count=self.min_count, longest=self.longest)
         if self.texts == "characters":
             return CharacterTokenizer()
         if self.texts.startswith(OPEN_CLIP_PREFIX):
             return load_open_clip_tokenizer(self.texts, longest=self.longest)
         return WordPieceTokenizer(self.texts, longest=self.longest, siglip2=self.siglip2)
 
-    @property
     def _pixels(self) -> ImageProcessor:
         return PixelProcessor(
             self.size,
@@ -416,7 +409,7 @@ class ProcessorConfig:
 
     def _image_processor(self, train: ImageTextDataset) -> ImageProcessor:
         if self.images == "pixels":
-            return self._pixels
+            return self._pixels()
         if train.features is None:
             raise ValueError(
                 f"{train.name} has no image features and this recipe reads features; make them "
@@ -424,7 +417,5 @@ class ProcessorConfig:
             )
         if not self.standardise:
             return FeatureProcessor(train.features.width)
-        mean, deviation = feature_mean_std(train.features)
-        return FeatureProcessor(
-            train.features.width, tuple(mean.tolist()), tuple(deviation.tolist())
-        )
+        scaling = (tuple(values.tolist()) for values in feature_mean_std(train.features))
+        return FeatureProcessor(train.features.width, *scaling)
