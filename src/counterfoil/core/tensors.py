@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from counterfoil.core.io import atomic_write, check_file, parse_json
@@ -57,25 +56,6 @@ def read_tensors(path: Path, noun: str) -> tuple[dict[str, Tensor], dict[str, An
     if facts.get("checksum") != _checksum(tensors):
         raise ValueError(f"{path} is damaged: its checksum does not fit; delete it and start again")
     return tensors, facts["about"]
-
-
-def cached_tensors(
-    path: Path,
-    compute: Callable[[], Mapping[str, Tensor]],
-    valid: Callable[[Mapping[str, Tensor]], bool],
-) -> Mapping[str, Tensor]:
-    """Tensors of a cache file; computed and written if it is absent, damaged or not valid.
-
-    A file that cannot be written is left out: the cache is optional.
-    """
-    with suppress(SafetensorError, OSError):
-        cached = load_file(path)
-        if valid(cached):
-            return cached
-    tensors = compute()
-    with suppress(OSError), atomic_write(path) as temporary:
-        save_file(dict(tensors), temporary)
-    return tensors
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -11,18 +11,19 @@ import hashlib
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, final
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from counterfoil.core.console import progress
-from counterfoil.core.io import cache_folder
-from counterfoil.core.tensors import cached_tensors
+from counterfoil.core.io import atomic_write, cache_folder
 
 _HEAD_LINES = 100  # from which the width is inferred
 _PROGRESS_BYTES = 1 << 24  # between two updates of the progress bar
@@ -55,16 +56,15 @@ def word_vectors(path: Path, words: Sequence[str]) -> WordVectors:
     status = path.stat()
     facts = [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns), *words]
     name = hashlib.sha256("\x00".join(facts).encode()).hexdigest()[:24]
-    tensors = cached_tensors(
-        cache_folder() / "vectors" / f"{name}.safetensors",
-        lambda: _choose(
-            path, words, _read(path, {form for word in words for form in _forms(word)})
-        ),
-        lambda cached: (
-            set(cached) == {"rows", "vectors"} and len(cached["rows"]) == len(cached["vectors"])
-        ),
-    )
-    return WordVectors(tensors["rows"], tensors["vectors"])
+    cache = cache_folder() / "vectors" / f"{name}.safetensors"
+    with suppress(SafetensorError, OSError):  # absent or damaged
+        cached = load_file(cache)
+        if set(cached) == {"rows", "vectors"} and len(cached["rows"]) == len(cached["vectors"]):
+            return WordVectors(**cached)
+    chosen = _choose(path, words, _read(path, {form for word in words for form in _forms(word)}))
+    with suppress(OSError), atomic_write(cache) as temporary:  # the cache is optional
+        save_file({"rows": chosen.rows, "vectors": chosen.vectors}, temporary)
+    return chosen
 
 
 def _forms(word: str) -> tuple[bytes, bytes]:
@@ -73,8 +73,7 @@ def _forms(word: str) -> tuple[bytes, bytes]:
     return word.encode(), plain.encode()
 
 
-def _choose(path: Path, words: Sequence[str], vectors: Mapping[bytes, Tensor]) -> dict[str, Tensor]:
-    """Ids of the words that have a vector, and the vectors."""
+def _choose(path: Path, words: Sequence[str], vectors: Mapping[bytes, Tensor]) -> WordVectors:
     chosen = {
         row: vectors[form]
         for row, word in enumerate(words)
@@ -87,17 +86,23 @@ def _choose(path: Path, words: Sequence[str], vectors: Mapping[bytes, Tensor]) -
             f"{words[len(words) // 2]!r}; give vectors of lower-case words of that language"
         )
     rows = sorted(chosen)
-    vectors_of_rows = torch.stack([chosen[row] for row in rows])
-    return {"rows": torch.tensor(rows), "vectors": vectors_of_rows}
+    return WordVectors(torch.tensor(rows), torch.stack([chosen[row] for row in rows]))
 
 
 def _read(path: Path, wanted: set[bytes]) -> dict[bytes, Tensor]:
     """Vectors of the wanted words that the file contains."""
-    width, first = _layout(path)
     vectors: dict[bytes, Tensor] = {}
     with _stream(path) as (lines, size), progress(f"bytes of {path.name}", size) as advance:
+        head = list(islice(lines, _HEAD_LINES))
+        first = 2 if head and _HEADER.fullmatch(head[0]) else 1  # line with a vector
+        blanks = (line.count(b" ", 0, len(line.rstrip())) for line in head[first - 1 :])
+        if (width := min(blanks, default=0)) < 2:
+            raise ValueError(
+                f"{path} is not in GloVe's text format: a line is a word and its numbers, with one "
+                "blank between them"
+            )
         passed = 0
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(chain(head, lines), 1):
             passed += len(line)
             if passed > _PROGRESS_BYTES:
                 advance(passed)
@@ -108,20 +113,6 @@ def _read(path: Path, wanted: set[bytes]) -> dict[bytes, Tensor]:
             if line.rsplit(maxsplit=width)[0] == word:  # not the start of a longer word
                 vectors[word] = _numbers(path, number, line, width)
     return vectors
-
-
-def _layout(path: Path) -> tuple[int, int]:
-    """Width of the vectors, and the number of the first line with one."""
-    with _stream(path) as (lines, _):
-        head = list(islice(lines, _HEAD_LINES))
-    first = 2 if head and _HEADER.fullmatch(head[0]) else 1
-    width = min((line.count(b" ", 0, len(line.rstrip())) for line in head[first - 1 :]), default=0)
-    if width < 2:
-        raise ValueError(
-            f"{path} is not in GloVe's text format: a line is a word and its numbers, with one "
-            "blank between them"
-        )
-    return width, first
 
 
 def _numbers(path: Path, number: int, line: bytes, width: int) -> Tensor:
