@@ -50,10 +50,8 @@ def photos(folder: Path) -> Path:
 
 def test_an_image_goes_with_its_captions_and_features():
     dataset = small_corpus((2, 0, 1, 3))
-    left = apply_corrections(
-        dataset,
-        [correction_of(dataset, "drop", image="a2"), correction_of(dataset, "drop", image="a1")],
-    )
+    drops = [correction_of(dataset, "drop", image=name) for name in ("a2", "a1")]
+    left = apply_corrections(dataset, drops)
     expected = captions_by_image(dataset)
     assert captions_by_image(left) == {name: expected[name] for name in ("a0", "a3")}
     torch.testing.assert_close(features_of_all(left), features_of_all(dataset)[[0, 3]])
@@ -101,13 +99,8 @@ def test_what_is_left_is_what_a_loop_leaves(images, texts):
 
 def test_pairs_that_are_true_follow_their_rows_and_change_the_fingerprint():
     dataset = small_corpus((1, 1, 1), ["train", "dev", "train"])
-    left = apply_corrections(
-        dataset,
-        [
-            correction_of(dataset, "true", caption="a0#0", image="a2"),
-            correction_of(dataset, "true", caption="a1#0", image="a2"),
-        ],
-    )
+    true = [correction_of(dataset, "true", caption=name, image="a2") for name in ("a0#0", "a1#0")]
+    left = apply_corrections(dataset, true)
     assert left.fingerprint != dataset.fingerprint
     assert left.corrections == "2 pairs true besides the captions' own"
     part = left.split("train")
@@ -182,13 +175,8 @@ def test_weights_that_do_not_fit_are_refused(weights):
 
 def test_what_is_only_looked_at_changes_nothing():
     dataset = small_corpus((1, 1))
-    left = apply_corrections(
-        dataset,
-        [
-            correction_of(dataset, "keep", caption="a0#0"),
-            correction_of(dataset, "keep", image="a1"),
-        ],
-    )
+    looked_at = ({"caption": "a0#0"}, {"image": "a1"})
+    left = apply_corrections(dataset, [correction_of(dataset, "keep", **one) for one in looked_at])
     assert left.fingerprint == dataset.fingerprint
     assert left.corrections == "nothing left out"
 
@@ -281,11 +269,11 @@ def test_lines_that_are_no_decision_are_refused(tmp_path, line, complaint):
         read_corrections(path)
 
 
-def test_decisions_beside_the_data_are_honoured(tmp_path):
+@pytest.mark.parametrize("name", CORRECTIONS_FILES)
+def test_decisions_beside_the_data_are_honoured(tmp_path, name):
     folder = photos(tmp_path)
     whole = load_dataset(folder)
-    decision = {"do": "drop", "caption": "1.png#0", "was": "picture 1"}
-    write(folder / CORRECTIONS_FILE, decision)
+    write(folder / name, {"do": "drop", "caption": "1.png#0", "was": "picture 1"})
     for source in (folder, folder / "captions.jsonl"):
         left = load_dataset(source)
         assert captions_by_image(left)["1.png"] == ["again 1"]
@@ -320,22 +308,13 @@ def test_a_file_of_that_name_where_one_stands_is_not_of_scenes(tmp_path, monkeyp
 def test_pictures_without_captions_are_dropped(tmp_path):
     for name in ("a.png", "b.png"):
         write_picture(tmp_path / name)
-    dataset, drops = (
-        read_image_folder(tmp_path),
-        [Correction("drop", f"{name}.png", "", "") for name in "ab"],
-    )
+    dataset = read_image_folder(tmp_path)
+    drops = [Correction("drop", f"{name}.png", "", "") for name in "ab"]
     left = apply_corrections(dataset, drops[:1])
     assert left.image_ids == ["b.png"]
     assert left.corrections == "1 image left out"
     with pytest.raises(ValueError, match="nothing is left"):
         apply_corrections(dataset, drops)
-
-
-@pytest.mark.parametrize("name", CORRECTIONS_FILES)
-def test_both_file_names_are_honoured(tmp_path, name):
-    folder = photos(tmp_path / "photos")
-    write(folder / name, {"do": "drop", "image": "0.png", "was": "picture 0"})
-    assert "0.png" not in load_dataset(folder).image_ids
 
 
 def test_files_of_both_names_are_refused(tmp_path):

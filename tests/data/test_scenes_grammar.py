@@ -52,24 +52,15 @@ def test_shapes(shape):
         assert parse(f"Two {single}.") is None
 
 
-@pytest.mark.parametrize("kind", grammar.ADJECTIVES)
-def test_adjectives(kind):
-    for value, choices in grammar.ADJECTIVES[kind].items():
-        for word in choices:
+def test_adjectives_patterns_and_numbers():
+    for kind, values in grammar.ADJECTIVES.items():
+        for value, word in ((value, word) for value, words in values.items() for word in words):
             assert getattr(first(f"A {word} star."), kind) == value
-
-
-def test_patterns_behind_the_thing():
     for pattern, words in grammar.PATTERN_NOUNS.items():
         for word in words:
             assert first(f"A star with {word}.").pattern == pattern
-
-
-@pytest.mark.parametrize("count", grammar.NUMBERS)
-def test_numbers(count):
-    for words in grammar.NUMBERS[count]:
-        noun = "star" if count == 1 else "stars"
-        assert first(f"{' '.join(words)} {noun}.").count == count
+    for words, count in grammar.COUNT_OF.items():
+        assert first(f"{' '.join(words)} {'star' if count == 1 else 'stars'}.").count == count
 
 
 @pytest.mark.parametrize("relation", grammar.RELATION_WORDS)
@@ -228,15 +219,12 @@ VOCABULARY = sorted(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(VOCABULARY), max_size=14), st.text(max_size=5))
-def test_any_heap_of_words_is_read_or_refused(words, noise):
-    for caption in (" ".join(words), noise.join(words)):
-        read = parse(caption)
-        assert (is_true(caption, SOME[0]) is None) == (read is None)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.integers(0, 599), st.integers(0, 4), st.integers(0, 40), st.sampled_from(VOCABULARY))
+@given(
+    st.integers(0, 599),
+    st.integers(0, 4),
+    st.integers(0, 40),
+    st.sampled_from(VOCABULARY) | st.text(max_size=5),
+)
 def test_captions_with_a_word_exchanged_are_read_or_refused(number, level, place, word):
     words = split_words(CAPTIONS[number][level])
     words[place % len(words)] = word
