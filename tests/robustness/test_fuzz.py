@@ -18,7 +18,7 @@ import pickle
 import random
 import shutil
 import signal
-import tarfile
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -198,14 +198,6 @@ def train_fingerprint() -> str:
     return _TRAIN[0]
 
 
-def karpathy(folder: Path) -> None:
-    images = [
-        corpus_cases.karpathy_image(f"{n}.png", split, [f"a dog {n}", f"a cat {n}"], first=2 * n)
-        for n, split in enumerate(("train", "train", "val", "test"))
-    ]
-    corpus_cases.write_karpathy(folder, images)
-
-
 def pictures(folder: Path, count: int = 4) -> list[str]:
     return [path.name for path in corpus_cases.write_pictures(folder, range(count))]
 
@@ -231,11 +223,6 @@ def jsonl(folder: Path) -> None:
     write_lines(folder / "captions.jsonl", rows)
 
 
-def beside(folder: Path) -> None:
-    for name in pictures(folder):
-        (folder / name).with_suffix(".txt").write_text(f"a dog\na cat of {name}\n")
-
-
 def precomp(folder: Path) -> None:
     for split in ("train", "dev", "test"):
         texts, ids = [f"a dog {n} of {split}" for n in range(8)], [f"{split}{n}" for n in range(4)]
@@ -254,54 +241,30 @@ def embeddings(folder: Path) -> None:
     (folder / "captions.txt").write_text("".join(f"a dog {n}\n" for n in range(8)))
 
 
-def shards(folder: Path) -> None:
-    pictures(folder / "raw")
-    for split in ("train", "test"):
-        with tarfile.open(folder / f"{split}-00000.tar", "w") as tar:
-            for n in range(3):
-                tar.add(folder / "raw" / f"{n}.png", f"{split}{n}.png")
-                text = json.dumps({"caption": f"a dog {n}"}) if n else "a dog\na cat"
-                entry = tarfile.TarInfo(f"{split}{n}.{'json' if n else 'txt'}")
-                entry.size = len(text)
-                tar.addfile(entry, io.BytesIO(text.encode()))
-    shutil.rmtree(folder / "raw")
-
-
-def opened_pictures(folder: Path) -> Any:
+def opened_pictures(name: str) -> Callable[[Path], Any]:
     """A data set and what its pictures look like."""
-    dataset = load_dataset(folder)
-    assert dataset.pictures is not None
-    opened = [np.asarray(dataset.pictures.open(row)) for row in range(len(dataset))]
-    return plain(dataset), opened
+
+    def read(folder: Path) -> Any:
+        dataset = load_dataset(folder / name)
+        assert dataset.pictures is not None
+        opened = [np.asarray(dataset.pictures.open(row)) for row in range(len(dataset))]
+        return plain(dataset), opened
+
+    return read
 
 
-def _columns(folder: Path) -> dict[str, Any]:
-    content = [(folder / name).read_bytes() for name in pictures(folder)]
-    return {
-        "image": [{"bytes": one, "path": None} for one in content],
-        "caption": ["a dog", "a cat", "a cow", "a hen"],
-        "image_id": ["a", "b", "c", "d"],
-    }
+def of_format(name: str) -> Callable[[Path], object]:
+    """A small data set as files of a format."""
 
+    def write(folder: Path) -> None:
+        import format_cases  # it needs datasets
 
-def _dataset(folder: Path, datasets: Any) -> Any:
-    columns = _columns(folder / "raw")
-    shutil.rmtree(folder / "raw")
-    features = datasets.Features(
-        {"image": datasets.Image(), "caption": datasets.Value("string"),
-         "image_id": datasets.Value("string")}
-    )  # fmt: skip
-    return datasets.Dataset.from_dict(columns, features=features)
+        with tempfile.TemporaryDirectory() as scratch:
+            contents = format_cases.contents_of(Path(scratch), None)
+            place = getattr(format_cases, name)(Path(scratch), contents)
+            shutil.copytree(place, folder / place.name)
 
-
-def parquet(folder: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    _dataset(folder, datasets).to_parquet(folder / "train-00000-of-00001.parquet")
-
-
-def arrow(folder: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    _dataset(folder, datasets).save_to_disk(folder)
+    return write
 
 
 def corrections(folder: Path) -> None:
@@ -543,17 +506,17 @@ CASES = {
     "negatives": Case(saved("negatives"), lists_of("negatives")),
     "taught": Case(saved("taught"), taught, sealed=True),
     "written": Case(saved("written"), written, sealed=True),
-    "karpathy": Case(karpathy, data(), rounds=3),
+    "karpathy": Case(of_format("karpathy"), data("karpathy"), rounds=3, only=(".json",)),
     "jsonl": Case(jsonl, data(), rounds=3, only=(".jsonl",)),
     "csv": Case(partial(table, ".csv"), data(), rounds=3, only=(".csv",)),
     "tsv": Case(partial(table, ".tsv"), data(), rounds=2, only=(".tsv",)),
-    "txt beside": Case(beside, data(), only=(".txt",)),
-    "pictures": Case(beside, opened_pictures, only=(".png",)),
+    "txt beside": Case(of_format("texts_beside_pictures"), data("beside"), only=(".txt",)),
+    "pictures": Case(of_format("texts_beside_pictures"), opened_pictures("beside"), only=(".png",)),
     "precomp": Case(precomp, data()),
     "embeddings": Case(embeddings, data(), rounds=2),
-    "webdataset": Case(shards, opened_pictures, rounds=4),
-    "parquet": Case(parquet, data(), rounds=2),
-    "hugging face": Case(arrow, data()),
+    "webdataset": Case(of_format("webdataset"), opened_pictures("shards"), rounds=2),
+    "parquet": Case(of_format("parquet"), data("parquet")),
+    "hugging face": Case(of_format("saved_to_disk"), data("saved")),
     "corrections": Case(corrections, data(), rounds=3, only=("corrections.jsonl",)),
     "votes": Case(
         votes,
