@@ -79,7 +79,7 @@ def test_scene_graphs_become_phrases_of_the_captions(tmp_path):
 
 
 def test_tokens_that_are_not_adjacent_make_two_spans():
-    caption = StoredCaption("1", "i", ("a", "red", "dog", "run", "##s"), {})
+    caption = StoredCaption("1", "i", ("a", "red", "dog", "run", "##s"), None)
     assert caption.text() == "a red dog runs"
     assert caption.spans([0, 2]) == [[0, 1], [6, 9]]
     assert caption.spans([1, 2, 4]) == [[2, 9], [13, 14]]

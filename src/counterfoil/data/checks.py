@@ -236,7 +236,8 @@ def _check_features(
     not_finite: list[int] = []
     hashes = {}
     with progress("features read", count) as advance:
-        for block in rows.split(BLOCK):
+        for start in range(0, count, BLOCK):
+            block = rows[start : start + BLOCK]
             values, finite = features.take_unchecked(block)
             for row, good, value in zip(block.tolist(), finite.tolist(), values.numpy()):
                 if good:

@@ -190,15 +190,13 @@ class _CorrectedDataset:
     def dataset(self) -> ImageTextDataset:
         """The corrected data set."""
         original, text_to_image = self.original, self.original.text_to_image
-        keep_texts = self.keep_texts & (
-            self.keep_images[text_to_image.clamp(min=0)] | (text_to_image < 0)
-        )
+        of_no_image = text_to_image < 0
+        keep_texts = self.keep_texts & (of_no_image | self.keep_images[text_to_image])
         if not self.keep_images.any() or (len(keep_texts) and not keep_texts.any()):
             raise ValueError(f"{original.name}: nothing is left after all corrections; drop less")
         images, texts = self.keep_images.nonzero().squeeze(1), keep_texts.nonzero().squeeze(1)
-        new_image_rows = self.keep_images.long().cumsum(0) - 1
-        old_images = text_to_image[texts]
-        new_images = torch.where(old_images < 0, -1, new_image_rows[old_images])
+        new_rows = self.keep_images.long().cumsum(0) - 1
+        new_images = new_rows[text_to_image].masked_fill(of_no_image, -1)[texts]
         true = sorted(pair for pair, weight in self.pairs.items() if weight)
         neither = sorted(pair for pair, weight in self.pairs.items() if not weight)
         weights = torch.tensor([self.pairs[pair] for pair in true])
@@ -208,14 +206,11 @@ class _CorrectedDataset:
             complete = replace(complete, extra_positives=_pairs(true), extra_weights=weighted)
         if neither:
             complete = replace(complete, ambiguous=_pairs(neither))
+        rewritten = sum(self.texts[row] != original.texts[row] for row in texts.tolist())
         counts = (
             (len(original) - len(images), "image", "left out"),
             (len(self.texts) - len(texts), "caption", "left out"),
-            (
-                sum(self.texts[row] != original.texts[row] for row in texts.tolist()),
-                "caption",
-                "rewritten",
-            ),
+            (rewritten, "caption", "rewritten"),
             (len(true), "pair", "true besides the captions' own"),
             (len(neither), "pair", "left out of the negatives"),
         )

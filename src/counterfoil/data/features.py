@@ -332,6 +332,6 @@ def _sampled_regions(features: FeatureArray) -> Iterator[Tensor]:
     """(n, F) real regions of the sample, block by block."""
     size = min(SAMPLE, len(features))
     rows = torch.linspace(0, len(features) - 1, size, dtype=torch.float64).round().long()
-    for block in rows.split(_SAMPLE_BLOCK):
-        items = features.take(block)
+    for start in range(0, size, _SAMPLE_BLOCK):
+        items = features.take(rows[start : start + _SAMPLE_BLOCK])
         yield items.values[items.mask].double()

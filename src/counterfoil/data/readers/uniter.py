@@ -22,7 +22,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, final
@@ -301,8 +301,7 @@ class StoredCaption:
     id: str
     image: str  # key in the ``img_db``
     pieces: tuple[str, ...]  # WordPiece tokens
-    # groups of token positions of TAGS' scene graph, by kind
-    tree: Mapping[str, Sequence[Sequence[int]]]
+    tree: Sequence[tuple[str, Sequence[int]]] | None  # of TAGS: kind and tokens of each phrase
 
     def text(self) -> str:
         """The caption, its words separated by spaces."""
@@ -345,12 +344,8 @@ def read_text_database(folder: Path, *, name: str | None = None) -> ImageTextDat
         for caption in read_stored_captions(database):
             image = caption.image.removesuffix(".npz")
             known = entries.get(image) or DatasetEntry(image, split, ())
-            entries[image] = DatasetEntry(
-                image,
-                known.split,
-                (*known.texts, caption.text()),
-                (*known.text_ids, caption.id),
-            )
+            texts, ids = (*known.texts, caption.text()), (*known.text_ids, caption.id)
+            entries[image] = replace(known, texts=texts, text_ids=ids)
     return build_dataset(name or folder.resolve().name, list(entries.values()), where=str(folder))
 
 
@@ -375,7 +370,7 @@ def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
                 raise ValueError("it has no record")
             record = unpack_arrays(frame.decompress(value))
             ids = [int(number) for number in record["input_ids"]]
-            tree = _tree(record.get("tree") or {}, len(ids))
+            tree = _tree(record["tree"], len(ids)) if record.get("tree") else None
             tokens = tuple(pieces.convert_ids_to_tokens(ids))
             if not all(isinstance(token, str) for token in tokens):
                 raise ValueError("it holds ids that the tokenizer does not have")
@@ -388,20 +383,12 @@ def read_stored_captions(folder: Path) -> Iterator[StoredCaption]:
 
 def read_tree_phrases(folder: Path) -> dict[str, tuple[str, list[dict[str, Any]]]]:
     """Captions with scene graphs of TAGS by id: their text and the phrases of the graph."""
-    kinds = {"node": "object", "attribute": "attribute", "relation": "relation"}
-    graphs = {
-        caption.id: (
-            caption.text(),
-            [
-                {"kind": kinds[kind], "spans": caption.spans(group)}
-                for kind, groups in caption.tree.items()
-                for group in groups
-            ],
-        )
-        for database in _text_databases(folder)
-        for caption in read_stored_captions(database)
-        if caption.tree
-    }
+    graphs = {}
+    for database in _text_databases(folder):
+        for caption in read_stored_captions(database):
+            if caption.tree is not None:
+                phrases = [{"kind": k, "spans": caption.spans(group)} for k, group in caption.tree]
+                graphs[caption.id] = caption.text(), phrases
     if not graphs:
         raise ValueError(f"{folder} has no captions with a tree, as TAGS' own txt_db has")
     return graphs
@@ -413,15 +400,15 @@ def _text_databases(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/txt2img.json"))
 
 
-def _tree(plain: Any, length: int) -> dict[str, list[list[int]]]:
-    """The token groups of each kind; groups without tokens are left out."""
-    tree: dict[str, list[list[int]]] = {}
-    for kind in ("node", "attribute", "relation"):
-        groups = [element.get("ids") for element in plain.get(kind, [])] if plain else []
-        tree[kind] = [[int(place) for place in group] for group in groups if group]
-        if any(not 0 <= place < length for group in tree[kind] for place in group):
-            raise ValueError(f"a {kind} names a token that the caption does not have")
-    return tree if plain else {}
+def _tree(plain: Any, length: int) -> list[tuple[str, list[int]]]:
+    """Kind and tokens of each phrase; those without tokens are left out."""
+    tree: list[tuple[str, list[int]]] = []
+    for name, kind in (("node", "object"), ("attribute", "attribute"), ("relation", "relation")):
+        groups = (element.get("ids") for element in plain.get(name, []))
+        tree += [(kind, [int(place) for place in group]) for group in groups if group]
+        if any(not 0 <= place < length for _, group in tree for place in group):
+            raise ValueError(f"a {name} names a token that the caption does not have")
+    return tree
 
 
 # Bottom-up attention: tables of boxes and features.

@@ -69,8 +69,11 @@ SIDE_WORDS: dict[str, tuple[str, str]] = {  # "to its left": what stands before 
     "left of": ("to", "left"),
     "right of": ("to", "right"),
 }
-COPULAS = _words("is", "are", "sits", "sit", "is placed", "are placed", "lies", "lie")
-THERE = _words("there is", "there are", "we see", "you can see")
+COPULAS = (  # of one thing, of several
+    ("is", "sits", "is placed", "lies"),
+    ("are", "sit", "are placed", "lie"),
+)
+THERE = (("there is", "we see", "you can see"), ("there are", "we see", "you can see"))
 OPENINGS = _words(
     "there is",
     "there are",
@@ -273,8 +276,7 @@ def _two(
         pronoun = _to_pronoun(links[0].relation, plural[other], dice)
         return f"{phrases[other]} with {phrases[one]} {pronoun}"
     if not has_verb and dice.chance(0.25):
-        copula = _copula(plural[one], dice)
-        there = dice.usual(("there are" if plural[one] else "there is", "we see", "you can see"))
+        copula, there = dice.usual(COPULAS[plural[one]]), dice.usual(THERE[plural[one]])
         comma, verb = dice.pick((("", copula), (",", there)))
         return f"{relation} {phrases[other]}{comma} {verb} {phrases[one]}"
     return f"{phrases[one]} {_verb(plural[one], dice, has_verb)}{relation} {phrases[other]}"
@@ -292,11 +294,12 @@ def _three(
         return f"{phrases[hub]} {_verb(plural[hub], dice, has_verb)}{ends[0]} and {ends[1]}"
     start, end = from_hub[0].turned(), from_hub[1]
     which = dice.pick((", which", " that", " which"))
-    return (
+    main = (
         f"{phrases[start.subject]} {_verb(plural[start.subject], dice, has_verb)}"
-        f"{_relation(start.relation, dice)} {phrases[hub]}{which} {_copula(plural[hub], dice)} "
-        f"{_relation(end.relation, dice)} {phrases[end.object]}"
+        f"{_relation(start.relation, dice)} {phrases[hub]}"
     )
+    copula, relation = dice.usual(COPULAS[plural[hub]]), _relation(end.relation, dice)
+    return f"{main}{which} {copula} {relation} {phrases[end.object]}"
 
 
 def _relation(relation: str, dice: Dice) -> str:
@@ -311,12 +314,7 @@ def _to_pronoun(relation: str, plural: bool, dice: Dice) -> str:
 
 
 def _verb(plural: bool, dice: Dice, has_verb: bool) -> str:
-    return "" if has_verb or dice.chance(0.5) else _copula(plural, dice) + " "
-
-
-def _copula(plural: bool, dice: Dice) -> str:
-    plurals, singulars = ("are", "sit", "are placed", "lie"), ("is", "sits", "is placed", "lies")
-    return dice.usual(plurals if plural else singulars)
+    return "" if has_verb or dice.chance(0.5) else dice.usual(COPULAS[plural]) + " "
 
 
 def _noun_phrase(phrase: Phrase, dice: Dice, earlier: str) -> str:
@@ -443,8 +441,8 @@ _WHICH = _choices(("which",), (",", "which"), ("that",))
 _OPENING = _choices(*OPENINGS)
 _CLOSING = _choices(*CLOSINGS)
 _JOINT = _choices(*FIRM, *LOOSE)
-_COPULA = _choices(*COPULAS)
-_VERB = _choices(*COPULAS, *THERE)
+_COPULA = _choices(*_words(*COPULAS[0], *COPULAS[1]))
+_VERB = _choices(*_words(*COPULAS[0], *COPULAS[1], *THERE[0], *THERE[1]))
 _ARTICLE = _choices(*_words(*ARTICLES))
 _PRONOUN = _choices(*_words(*PRONOUNS))
 _NUMBER = _choices(*COUNT_OF)
@@ -498,7 +496,10 @@ class _Parser:
     def _clause(self, *, has_verb: bool) -> bool:
         """One clause; whether it contains a relation."""
         if self._next(_RELATION):
-            self._inverted()
+            relations, landmark = self._relations(), self._noun_phrase()
+            self._accept(_COMMA)
+            self._expect(_VERB)
+            self._link(relations, self._noun_phrase(), landmark)
             return True
         subject = self._noun_phrase()
         if self._accept(_WITH):
@@ -518,31 +519,19 @@ class _Parser:
             self._related(middle)
         return True
 
-    def _inverted(self) -> None:
-        """A clause that begins with its relation."""
-        relations = self._relations()
-        landmark = self._noun_phrase()
-        self._accept(_COMMA)
-        self._expect(_VERB)
-        self._link(relations, self._noun_phrase(), landmark)
-
     def _related(self, subject: int) -> int:
         """Relations of a subject, and their object."""
-        relations = self._relations()
-        landmark = self._noun_phrase()
+        relations, landmark = self._relations(), self._noun_phrase()
         self._link(relations, subject, landmark)
         return landmark
 
     def _relations(self) -> list[tuple[str, int, int]]:
         """One relation, or two of the same things, each with its first word and its end."""
-        relations = [self._relation()]
-        if self._and_relation():
-            relations.append(self._relation())
+        relations: list[tuple[str, int, int]] = []
+        while not relations or (len(relations) == 1 and self._and_relation()):
+            start = self.at
+            relations.append((RELATION_OF[self._expect(_RELATION)], start, self.at))
         return relations
-
-    def _relation(self) -> tuple[str, int, int]:
-        start = self.at
-        return RELATION_OF[self._expect(_RELATION)], start, self.at
 
     def _and_relation(self) -> bool:
         """Consume an "and" that a relation follows."""
