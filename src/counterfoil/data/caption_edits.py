@@ -340,13 +340,14 @@ def replace_numbers(caption: ParsedCaption, *, agree: bool = True) -> Iterator[C
         if last is None:
             continue
         noun = words[last]
+        after_determiner = at > 0 and words[at - 1].part == "determiner"
         for new, other in NUMBER_WORDS.items():
             if other == value:
                 continue
             form = singular(noun.text) if other == 1 else noun.text
             form = plural(noun.text) if value == 1 else form
             follows = form if last == at + 1 else words[at + 1].text
-            if agree and new in ARTICLES and not _article_fits(words, at, new, follows):
+            if agree and new in ARTICLES and (after_determiner or new != article(follows)):
                 continue
             more = () if form == noun.text else (_replaced(noun, form),)
             yield CaptionEdit("numeral", (_replaced(word, new), *more))
@@ -440,12 +441,6 @@ def _counted_noun(words: Sequence[TaggedWord], at: int) -> int | None:
     while at < len(words) and words[at].part == "noun":
         last, at = at, at + 1
     return last
-
-
-def _article_fits(words: Sequence[TaggedWord], at: int, new: str, follows: str) -> bool:
-    """Return True if an article is correct here: no determiner before it, and the right one."""
-    after_determiner = at > 0 and words[at - 1].part == "determiner"
-    return not after_determiner and new == article(follows)
 
 
 def _chunk(caption: ParsedCaption, chunk: int) -> TextChange:
