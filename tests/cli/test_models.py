@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import sentence_transformer_cases as cases
-from counterfoil.cli import main
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import split_words
 from counterfoil.export.negatives import FORMATS
@@ -31,7 +30,7 @@ def embedder(tmp_path):
 
 
 def test_a_large_embedder_encodes_once_and_continues(embedder, tmp_path, monkeypatch, capsys):
-    command = ["encode", str(embedder), DATA, str(tmp_path / "vectors"), *LARGE]
+    command = ("encode", embedder, DATA, tmp_path / "vectors", *LARGE)
     encoded: list[str] = []
     images, texts = DenseEmbedder.encode_images, DenseEmbedder.encode_texts
 
@@ -46,12 +45,12 @@ def test_a_large_embedder_encodes_once_and_continues(embedder, tmp_path, monkeyp
 
     monkeypatch.setattr(DenseEmbedder, "encode_images", seen)
     monkeypatch.setattr(DenseEmbedder, "encode_texts", stopped)
-    assert main(command) != 0  # stopped after the pictures, as by a signal
+    assert run(*command) != 0  # stopped after the pictures, as by a signal
     assert not (tmp_path / "vectors").exists()
     monkeypatch.setattr(DenseEmbedder, "encode_texts", texts)
-    assert main(command) == 0
+    assert run(*command) == 0
     assert encoded == ["images"]  # not a second time
-    assert main(command) == 0  # finished: nothing is encoded
+    assert run(*command) == 0  # finished: nothing is encoded
     assert encoded == ["images"]
     monkeypatch.setattr(DenseEmbedder, "encode_images", images)
     capsys.readouterr()
@@ -65,13 +64,10 @@ def test_a_large_embedder_encodes_once_and_continues(embedder, tmp_path, monkeyp
     found = model.encode_images([dataset.pictures.open(row) for row in range(3)])
     stored = np.load(tmp_path / "vectors" / "images.npy")[:3]
     np.testing.assert_allclose(stored, found, atol=0.02)
-    for verb in (
-        ["evaluate", "vectors", "--data", str(tmp_path / "vectors"), "--json", "found.json"],
-        ["evaluate", str(embedder), "--data", DATA, "--json", "direct.json"],
-        ["mine", "vectors", "--data", str(tmp_path / "vectors"), "--output", "lists"],
-    ):
-        monkeypatch.chdir(tmp_path)
-        assert main(verb) == 0
+    monkeypatch.chdir(tmp_path)
+    assert run("evaluate", "vectors", "--data", "vectors", "--json", "found.json") == 0
+    assert run("evaluate", embedder, "--data", DATA, "--json", "direct.json") == 0
+    assert run("mine", "vectors", "--data", "vectors", "--output", "lists") == 0
     one, other = (
         json.loads((tmp_path / name).read_text()) for name in ("found.json", "direct.json")
     )
@@ -79,10 +75,10 @@ def test_a_large_embedder_encodes_once_and_continues(embedder, tmp_path, monkeyp
 
 
 def test_a_folder_of_other_vectors_is_refused(embedder, tmp_path, capsys):
-    folder = str(tmp_path / "vectors")
-    assert main(["encode", str(embedder), DATA, folder]) == 0
+    folder = tmp_path / "vectors"
+    assert run("encode", embedder, DATA, folder) == 0
     capsys.readouterr()
-    assert main(["encode", str(embedder), "scenes:images=11", folder]) == 2
+    assert run("encode", embedder, "scenes:images=11", folder) == 2
     assert "was begun otherwise: data is" in capsys.readouterr().err
 
 

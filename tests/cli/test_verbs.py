@@ -146,15 +146,6 @@ def test_mine(models, printed, tmp_path):
     assert torch.equal(store.lists.texts.long().sort().values, best)
 
 
-def test_mine_with_a_ready_model_and_vectors(models, printed, tmp_path):
-    printed("mine", models / "clip", "--data", SCENES, "--output", tmp_path / "a", "--texts", "3")
-    (tmp_path / "v").mkdir()
-    np.save(tmp_path / "v" / "images.npy", random_array(4, 6))
-    np.save(tmp_path / "v" / "texts.npy", random_array(8, 6))
-    lists = ("--output", tmp_path / "b", "--texts", "2", "--images-per-text", "2")
-    printed("mine", "vectors", "--data", tmp_path / "v", "--split", "all", *lists)
-
-
 # search
 
 
@@ -235,10 +226,6 @@ def test_data_check(printed, tmp_path):
     before = snapshot(tmp_path)
     assert "cannot be read" in printed("data", "check", photos(tmp_path / "b", broken=True), code=2)
     assert {k: v for k, v in snapshot(tmp_path).items() if not k.startswith("b")} == before
-
-
-def test_data_check_of_scenes(printed):
-    assert "120" in printed("data", "check", SCENES)
 
 
 def test_data_check_says_which_features_are_no_numbers(printed, tmp_path):

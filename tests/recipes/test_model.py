@@ -220,26 +220,16 @@ def test_ready_made_vectors(tmp_path):
         model.encode(["a dog"])
 
 
-def test_vectors_of_a_corpus_without_them():
-    with pytest.raises(ValueError, match="scenes has no vectors of images to compare"):
-        load_model(VECTORS).embed(SCENES)
-
-
-def test_an_empty_split(folders):
-    dataset = small_corpus((0, 0))
-    with pytest.raises(ValueError, match=r"small \(all\) has 2 images and 0 texts"):
-        load_model(folders / "regions").embed(dataset)
-
-
-def test_a_file_is_no_model(tmp_path):
+def test_what_is_no_model_or_has_nothing_to_encode(folders, tmp_path):
     (tmp_path / "model.bin").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"model\.bin"):
         load_model(tmp_path / "model.bin")
-
-
-def test_a_hub_name_without_network():
     with pytest.raises(ValueError, match="nobody/nothing cannot be loaded as a Hugging Face model"):
         load_model("nobody/nothing")
+    with pytest.raises(ValueError, match="scenes has no vectors of images to compare"):
+        load_model(VECTORS).embed(SCENES)
+    with pytest.raises(ValueError, match=r"small \(all\) has 2 images and 0 texts"):
+        load_model(folders / "regions").embed(small_corpus((0, 0)))
 
 
 def test_a_fresh_process_opens_them_in_one_line(folders, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,6 +89,7 @@ def evaluate(
     """
     from counterfoil.core import distributed
     from counterfoil.core.config import parse_literal
+    from counterfoil.core.io import write_json
     from counterfoil.evaluation.cascade import DEPTH
     from counterfoil.evaluation.protocols import folds_of, protocol_by_name
     from counterfoil.pipelines.stages.evaluate import build_shortlist
@@ -114,11 +115,15 @@ def evaluate(
     }
     if distributed.rank():
         return
-    if len(evaluations) > 1:
-        _show_comparison(evaluations, json, folder)
-    else:
-        (evaluation,) = evaluations.values()
-        _show_single(evaluation, json, folder)
+    several = len(evaluations) > 1
+    values = _show_comparison(evaluations) if several else _show_single(*evaluations.values())
+    if json is not None:
+        write_json(json, values)
+    if folder is not None:
+        for name, evaluation in evaluations.items():
+            place = folder / name.replace("/", "-") if several else folder
+            evaluation.retrieval.save(place, evaluation.models)
+        output(f"{folder}")
 
 
 def _check_options(models: int, *, first: bool, shortlist: bool, extended: bool) -> None:
@@ -204,11 +209,8 @@ def _evaluate(
     )
 
 
-def _show_single(evaluation: _Evaluation, json: Path | None, folder: Path | None) -> None:
-    """Print all tables of one evaluation; write its numbers and ranks."""
-    from dataclasses import asdict
-
-    from counterfoil.core.io import write_json
+def _show_single(evaluation: _Evaluation) -> dict[str, object]:
+    """Print all tables of one evaluation; returns its numbers."""
     from counterfoil.evaluation.extended import extended_table
 
     retrieval, attack = evaluation.retrieval, evaluation.attack
@@ -217,26 +219,17 @@ def _show_single(evaluation: _Evaluation, json: Path | None, folder: Path | None
         print_tables([attack.table()], attack.protocol())
     for table in extended_table(evaluation.eccv, evaluation.cxc):
         console().print(table)
-    if json is not None:
-        values: dict[str, object] = {
-            "models": evaluation.models,
-            **retrieval.to_dict(),
-            "eccv": [asdict(score) for score in evaluation.eccv],
-            "cxc": [asdict(score) for score in evaluation.cxc],
-        }
-        write_json(json, values | ({"foils": attack.to_dict()} if attack else {}))
-    if folder is not None:
-        retrieval.save(folder, evaluation.models)
-        output(f"{folder}")
+    return {
+        "models": evaluation.models,
+        **retrieval.to_dict(),
+        "eccv": [asdict(score) for score in evaluation.eccv],
+        "cxc": [asdict(score) for score in evaluation.cxc],
+        **({"foils": attack.to_dict()} if attack else {}),
+    }
 
 
-def _show_comparison(
-    evaluations: Mapping[str, _Evaluation], json: Path | None, folder: Path | None
-) -> None:
-    """Print evaluations side by side, then paired intervals; write their numbers and ranks."""
-    from dataclasses import asdict, replace
-
-    from counterfoil.core.io import write_json
+def _show_comparison(evaluations: Mapping[str, _Evaluation]) -> dict[str, object]:
+    """Print evaluations side by side, then paired intervals; returns their numbers."""
     from counterfoil.evaluation.results import headline, result_table, results
 
     runs = results({name: evaluation.retrieval.report for name, evaluation in evaluations.items()})
@@ -246,16 +239,13 @@ def _show_comparison(
     print_tables([result_table(runs)], setting.line())
     for run in runs[1:]:
         output(headline((runs[0], run)))
-    if json is not None:
-        values = [
+    return {
+        "evaluations": [
             {"models": evaluation.models, **evaluation.retrieval.to_dict()}
             for evaluation in evaluations.values()
-        ]
-        write_json(json, {"evaluations": values, "comparison": [asdict(run) for run in runs]})
-    if folder is not None:
-        for name, evaluation in evaluations.items():
-            evaluation.retrieval.save(folder / name.replace("/", "-"), evaluation.models)
-        output(f"{folder}")
+        ],
+        "comparison": [asdict(run) for run in runs],
+    }
 
 
 def _open_attack(folder: Path, dataset: ImageTextDataset) -> CaptionAttack:
