@@ -33,7 +33,6 @@ from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.counterfactual import (
     CounterfactualSampler,
     check_word_gradients,
-    editable,
     overwrite_tokens,
     region_saliency,
     token_saliency,
@@ -121,17 +120,6 @@ def test_hidden_words() -> None:
         wanted = [2 if w in out else int(texts.values[n, w]) for w in range(5)]
         assert found.values[n].tolist() == wanted
     assert torch.equal(found.values[1], texts.values[1]), "a text without words stays"
-
-
-def test_special_tokens_stay_where_they_are_known() -> None:
-    texts = items(0, words=True)
-    assert torch.equal(editable(texts, specials=False), texts.mask)
-    number = torch.arange(5).expand(4, 5).clone()
-    number[:, 0] = -1
-    known = ModalityBatch(texts.ids, texts.values, texts.mask, words=number)
-    assert torch.equal(editable(known, specials=True), texts.mask)
-    assert not editable(known, specials=False)[:, 0].any()
-    assert torch.equal(editable(known, specials=False)[:, 1:], texts.mask[:, 1:])
 
 
 def test_equal_ranks_prefer_what_stands_first() -> None:
@@ -332,7 +320,7 @@ def loop(
                 )
                 for u in (t, hard)
             ]
-            found["text", b] = edited_text(batch.texts, t, hard, ranks)
+            found["text", b] = edited(batch.texts, t, hard, ranks)
         if margin + grid[other, t] - grid[i, t] > 0:
             anchor = read.rows(torch.tensor([t]))
             ranks = [
@@ -341,35 +329,23 @@ def loop(
                 )
                 for j in (i, other)
             ]
-            found["image", b] = edited_image(batch.images, i, other, ranks)
+            found["image", b] = edited(batch.images, i, other, ranks)
     return found
 
 
-def edited_text(
-    items: ModalityBatch, true: int, wrong: int, ranks: list[Tensor]
-) -> dict[Role, Tensor]:
-    assert items.words is not None
-    may = [items.mask[n] & (items.words[n] >= 0) for n in (true, wrong)]
-    order = [most(rank.tolist(), m.tolist()) for rank, m in zip(ranks, may)]
-    made = [items.values[n].clone() for n in (true, true, wrong)]
-    for a, b in list(zip(*order))[: max(int(0.8 * len(order[0])), 1)]:
-        made[0][a] = items.values[wrong, b]
-    for n in range(2):
-        made[1 + n][order[n][: max(int(0.1 * len(order[n])), 1)]] = UNKNOWN
-    return dict(zip(ROLES, made))
-
-
-def edited_image(
-    items: ModalityBatch, true: int, wrong: int, ranks: list[Tensor]
-) -> dict[Role, Tensor]:
-    may = items.mask[[true, wrong]].tolist()
-    order = [most(rank.tolist(), m) for rank, m in zip(ranks, may)]
+def edited(items: ModalityBatch, true: int, wrong: int, ranks: list[Tensor]) -> dict[Role, Tensor]:
+    may = [items.mask[n] if items.words is None else items.words[n] >= 0 for n in (true, wrong)]
+    order = [
+        most(rank.tolist(), (m & items.mask[n]).tolist())
+        for rank, m, n in zip(ranks, may, (true, wrong), strict=True)
+    ]
     made = [items.values[n].clone() for n in (true, true, wrong)]
     for a, b in list(zip(*order))[: max(int(0.8 * len(order[0])), 1)]:
         made[0][a] = items.values[wrong, b]
     for n in range(2):
         count = max(int(0.1 * len(order[n])), 1)
-        made[1 + n][order[n][:count]] = made[1 + n][order[n][count:]].mean(0)
+        rest = made[1 + n][order[n][count:]]
+        made[1 + n][order[n][:count]] = UNKNOWN if rest.dim() == 1 else rest.mean(0)
     return dict(zip(ROLES, made))
 
 
@@ -483,29 +459,19 @@ def test_what_cannot_be() -> None:
         TrainingStep(cases.host("global", processor), terms(), proposer=always())
 
 
-def one_vector(batch: Batch, values: Tensor) -> Batch:
-    mask = torch.ones(len(values), 1, dtype=torch.bool)
-    return replace(batch, images=ModalityBatch(batch.images.ids, values, mask))
-
-
 def test_images_without_regions() -> None:
     batch = batch_of()
     images = len(batch.images)
     nothing = Embeddings(torch.zeros(images, 1, 8), torch.ones(images, 1, dtype=torch.bool))
     views = EncodedViews({"inference": EncodedBatch(nothing, nothing)})
-    grid = torch.zeros(batch.block)
+    grid, rng = torch.zeros(batch.block), torch.Generator()
     for values, words in (
         (torch.zeros(images, 1, 6), "images of one vector each have no regions to edit"),
         (torch.zeros(images, 3, 8, 8), r"images of shape \(7, 3, 8, 8\) .* cannot be edited"),
     ):
+        pictures = ModalityBatch(batch.images.ids, values, nothing.mask)
         with pytest.raises(ValueError, match=words):
-            always().propose(
-                scan_model(),
-                one_vector(batch, values),
-                views,
-                grid,
-                torch.Generator().manual_seed(0),
-            )
+            always().propose(scan_model(), replace(batch, images=pictures), views, grid, rng)
 
 
 def test_pairs_of_no_place_are_not_scored() -> None:
@@ -518,7 +484,8 @@ def test_pairs_of_no_place_are_not_scored() -> None:
             place = torch.tensor([[0, -1], [-1, 2]])
             return MinedExtras(pairs={Role.EDITED: Pairs(place, torch.tensor([[1, 1], [1, 2]]))})
 
-    step = TrainingStep(model, terms_of(SelfAdjustedCFMLoss()), proposer=Half())
+    loss = WeightedSum(terms={"t": (1.0, SelfAdjustedCFMLoss())})
+    step = TrainingStep(model, loss, proposer=Half())
     views = views_of(model, batch)
     proposal = step._proposal(batch, views, torch.zeros(batch.block))
     found = step._pairs(batch, views, proposal)[Role.EDITED]
@@ -526,7 +493,3 @@ def test_pairs_of_no_place_are_not_scored() -> None:
     grid = model.score_matrix(views.inference.images, views.inference.texts)
     torch.testing.assert_close(found[0, 0], grid[0, 1])
     torch.testing.assert_close(found[1, 1], grid[2, 2])
-
-
-def terms_of(term: Any) -> WeightedSum:
-    return WeightedSum(terms={"t": (1.0, term)})

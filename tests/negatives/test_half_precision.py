@@ -33,6 +33,10 @@ def halved(
     return mine_half_precision(members, text_to_image, texts_per_image=6, images_per_text=4, **more)  # type: ignore[arg-type]
 
 
+def exact(members: list[EmbeddedDataset], text_to_image: Tensor) -> HardNegativeLists:
+    return mine_lists(members, text_to_image, texts_per_image=6, images_per_text=4)
+
+
 def same(a: HardNegativeLists, b: HardNegativeLists) -> bool:
     return torch.equal(a.texts, b.texts) and torch.equal(a.images, b.images)
 
@@ -43,7 +47,7 @@ def test_lists_from_half_precision_are_those_of_single(near: float, slack: int) 
     left, right, text_to_image = made(1, near=near)
     members = [member(left, right), member(left.flip(1), right.flip(1) * 2)]
     lists, certificate = halved(members, text_to_image, slack=slack)
-    assert same(lists, mine_lists(members, text_to_image, texts_per_image=6, images_per_text=4))
+    assert same(lists, exact(members, text_to_image))
     assert 0 < certificate.error < certificate.bound == 2 * certificate.error
     if slack == 0:
         assert certificate.certain_images < certificate.images
@@ -60,10 +64,7 @@ def test_what_is_uncertain_is_mined_again() -> None:
     left, right, text_to_image = made(2, near=1e-3)
     lists, certificate = halved([member(left, right)], text_to_image, slack=2)
     assert certificate.certain_images == certificate.certain_texts == 0
-    assert same(
-        lists,
-        mine_lists([member(left, right)], text_to_image, texts_per_image=6, images_per_text=4),
-    )
+    assert same(lists, exact([member(left, right)], text_to_image))
     assert "1e+12 times that" in certificate.describe()
 
 
@@ -73,8 +74,7 @@ def test_every_host_mines_the_same_in_half_precision(name: str, slack: int) -> N
     text_to_image = ragged(24, 5, 2).text_to_image
     members = [host(name, 24, len(text_to_image))]
     lists, certificate = halved(members, text_to_image, slack=slack)
-    exact = mine_lists(members, text_to_image, texts_per_image=6, images_per_text=4)
-    assert alike(lists, exact, members, text_to_image)
+    assert alike(lists, exact(members, text_to_image), members, text_to_image)
     if name in ("scan-t2i", "bfan"):  # large products follow autocast
         assert certificate.error > 1e-4
     if slack == 99:
@@ -86,10 +86,7 @@ def test_lists_as_long_as_the_corpus_are_certain_at_once() -> None:
     left, right, text_to_image = made(6)
     lists, certificate = halved([member(left, right)], text_to_image, slack=999)
     assert (certificate.certain_images, certificate.certain_texts) == (40, len(text_to_image))
-    assert same(
-        lists,
-        mine_lists([member(left, right)], text_to_image, texts_per_image=6, images_per_text=4),
-    )
+    assert same(lists, exact([member(left, right)], text_to_image))
 
 
 def test_short_lists_end_in_minus_one() -> None:
@@ -115,12 +112,8 @@ def test_short_lists_end_in_minus_one() -> None:
 )
 def test_near_duplicates_are_left_out(plan: FilterConfig, slack: int) -> None:
     dataset, scores, guide = case(13, 37, 5)
-    lists, certificate = halved(
-        [given(scores)],
-        dataset.text_to_image,
-        slack=slack,
-        filters=NegativeFilters(plan, dataset),
-    )
+    options = {"slack": slack, "filters": NegativeFilters(plan, dataset)}
+    lists, certificate = halved([given(scores)], dataset.text_to_image, **options)
     assert certificate.error == 0.0  # eighths are exact in bfloat16
     texts, images = (allowed(plan, dataset, scores, guide, side) for side in ("image", "text"))
     assert lists.texts.tolist() == by_hand(scores, texts, 6, 0)

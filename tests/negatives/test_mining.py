@@ -41,17 +41,29 @@ def vectors(seed: int, relation: Relation) -> tuple[Tensor, Tensor]:
     return images, torch.randint(-2, 3, (len(relation.text_to_image), 6), generator=made).float()
 
 
+def mined(
+    relation: Relation, h: int, k: int, *members: tuple[Tensor, Tensor], **options: Any
+) -> HardNegativeLists:
+    """Lists of h texts and k images by the mean product of each member's vectors."""
+    return mine_lists(
+        [member(*sides) for sides in members],
+        relation.text_to_image,
+        texts_per_image=h,
+        images_per_text=k,
+        **options,
+    )
+
+
+def same_rows(one: HardNegativeLists, other: HardNegativeLists) -> bool:
+    return torch.equal(one.texts, other.texts) and torch.equal(one.images, other.images)
+
+
 @pytest.mark.parametrize("orphans", [0, 3])
 def test_mining_equals_sorting_every_row(orphans: int) -> None:
     relation = ragged(20, 4, orphans)
     images, texts = vectors(4, relation)
-    lists = mine_lists(
-        [member(images, texts)], relation.text_to_image, texts_per_image=7, images_per_text=5
-    )
-    scores = images @ texts.T
-    expected = ranked(scores, relation, 7, 5)
-    assert torch.equal(lists.texts, expected.texts)
-    assert torch.equal(lists.images, expected.images)
+    lists, scores = mined(relation, 7, 5, (images, texts)), images @ texts.T
+    assert same_rows(lists, ranked(scores, relation, 7, 5))
     assert lists.text_scores is not None
     assert lists.image_scores is not None
     assert torch.equal(lists.text_scores.float(), scores.gather(1, lists.texts.long()))
@@ -61,20 +73,13 @@ def test_mining_equals_sorting_every_row(orphans: int) -> None:
 def test_mining_an_ensemble_sorts_mean_scores() -> None:
     relation = ragged(9, 6)
     one, two = vectors(1, relation), vectors(2, relation)
-    lists = mine_lists(
-        [member(*one), member(*two)], relation.text_to_image, texts_per_image=4, images_per_text=3
-    )
-    expected = ranked((one[0] @ one[1].T + two[0] @ two[1].T) / 2, relation, 4, 3)
-    assert torch.equal(lists.texts, expected.texts)
-    assert torch.equal(lists.images, expected.images)
+    mean = (one[0] @ one[1].T + two[0] @ two[1].T) / 2
+    assert same_rows(mined(relation, 4, 3, one, two), ranked(mean, relation, 4, 3))
 
 
 def test_lists_are_no_longer_than_the_corpus_and_padded_where_short() -> None:
     relation = Relation(torch.tensor([0, 0, 0, 1]), images=2)
-    images, texts = vectors(0, relation)
-    lists = mine_lists(
-        [member(images, texts)], relation.text_to_image, texts_per_image=99, images_per_text=99
-    )
+    lists = mined(relation, 99, 99, vectors(0, relation))
     assert lists.texts.shape == (2, 4)
     assert (lists.texts >= 0).sum(1).tolist() == [1, 3]
     assert (lists.images >= 0).sum(1).tolist() == [1, 1, 1, 1]
@@ -82,20 +87,15 @@ def test_lists_are_no_longer_than_the_corpus_and_padded_where_short() -> None:
     assert torch.equal(lists.text_scores.isinf(), lists.texts < 0)
 
 
-@pytest.mark.parametrize("size", ["texts_per_image", "images_per_text"])
-def test_an_empty_list_is_refused(size: str) -> None:
+@pytest.mark.parametrize("lengths", [(0, 1), (1, 0)])
+def test_an_empty_list_is_refused(lengths: tuple[int, int]) -> None:
     relation = ragged()
-    sizes = {"texts_per_image": 1, "images_per_text": 1, size: 0}
     with pytest.raises(ValueError, match="=0: a list of negatives has at least 1"):
-        mine_lists([member(*vectors(0, relation))], relation.text_to_image, **sizes)  # type: ignore[arg-type]
+        mined(relation, *lengths, vectors(0, relation))
 
 
 def test_large_scores_stay_finite_on_disk() -> None:
-    relation = SQUARE
-    images, texts = torch.eye(3) * 1e4, torch.ones(3, 3) * 1e4
-    lists = mine_lists(
-        [member(images, texts)], relation.text_to_image, texts_per_image=2, images_per_text=2
-    )
+    lists = mined(SQUARE, 2, 2, (torch.eye(3) * 1e4, torch.ones(3, 3) * 1e4))
     assert lists.text_scores is not None
     assert lists.text_scores.isfinite().all()
 
@@ -201,21 +201,12 @@ def test_any_tiles_and_resume_points_of_any_corpus(
 ) -> None:
     relation = ragged(11, seed, orphans=2)
     images, texts = vectors(seed, relation)
-    expected = ranked(images @ texts.T, relation, 7, 5)
     with tempfile.TemporaryDirectory() as folder:
         for stop in (*stops, 999):
             with contextlib.suppress(WorkStopped):
-                lists = mine_lists(
-                    [member(images, texts)],
-                    relation.text_to_image,
-                    texts_per_image=7,
-                    images_per_text=5,
-                    tile=tile,
-                    keep=Path(folder),
-                    stop=Clock(stop),
-                )
-    assert torch.equal(lists.texts, expected.texts)
-    assert torch.equal(lists.images, expected.images)
+                options = {"tile": tile, "keep": Path(folder), "stop": Clock(stop)}
+                lists = mined(relation, 7, 5, (images, texts), **options)
+    assert same_rows(lists, ranked(images @ texts.T, relation, 7, 5))
 
 
 @pytest.mark.parametrize(
@@ -271,8 +262,7 @@ def dataset():
 def test_lists_are_those_of_mine_lists(model, dataset, tmp_path):
     negatives = mine_hard_negatives(model, dataset, **SIZES)
     lists = mine_lists([model.embed(dataset)], dataset.text_to_image, **SIZES)
-    assert torch.equal(negatives.lists.texts, lists.texts)
-    assert torch.equal(negatives.lists.images, lists.images)
+    assert same_rows(negatives.lists, lists)
     negatives.save(tmp_path / "lists")
     store = NegativeStore.open(tmp_path / "lists", fingerprint=dataset.fingerprint)
     assert torch.equal(store.lists.texts, lists.texts)
@@ -368,16 +358,9 @@ def test_both_sides_are_a_sort_of_what_was_proposed(seed: int) -> None:
 
 def test_true_pairs_among_the_proposals_are_dropped() -> None:
     relation = Relation(torch.tensor([0, 0, 1, 2, -1]), images=3)
-    every = HardNegativeLists(
-        torch.arange(5).int().repeat(3, 1), torch.arange(3).int().repeat(5, 1)
-    )
-    found = rerank_proposals(
-        every,
-        [given(eighths(3, 5, 1))],
-        relation.text_to_image,
-        texts_per_image=5,
-        images_per_text=3,
-    )
+    sizes = {"texts_per_image": 5, "images_per_text": 3}
+    members = [given(eighths(3, 5, 1))]
+    found = rerank_proposals(everything(3, 5), members, relation.text_to_image, **sizes)
     assert [sorted(row) for row in found.texts.tolist()] == [
         [-1, -1, 2, 3, 4],
         [-1, 0, 1, 3, 4],

@@ -17,7 +17,6 @@ from counterfoil.data.dataset import Relation
 from counterfoil.negatives.sampling import (
     AlternatingCandidates,
     CandidateConfig,
-    ListedCandidates,
     NegativeSampler,
     OfflineNegativeSampler,
     RandomNegativeSampler,
@@ -27,7 +26,7 @@ from counterfoil.negatives.sampling import (
     images_for_texts,
 )
 from counterfoil.negatives.store import HardNegativeLists
-from negatives_cases import ragged, random_lists, ranked, rng
+from negatives_cases import ragged, random_lists, rng
 
 
 @settings(max_examples=30, deadline=None)
@@ -38,7 +37,7 @@ def test_nothing_true_is_drawn_and_shapes_are_anchors_by_count(
     relation = ragged(images, seed, orphans)
     draws: NegativeSampler = RandomNegativeSampler(relation=relation, texts=7, images=7)
     texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
-    drawn = draws.draw(texts, torch.Generator().manual_seed(seed))
+    drawn = draws.draw(texts, rng(seed))
     assert drawn.keys() == draws.provides == {Role.HARD_TEXT, Role.HARD_IMAGE}
     hard_text, hard_image = drawn[Role.HARD_TEXT], drawn[Role.HARD_IMAGE]
     for pair in (hard_text, hard_image):
@@ -52,7 +51,7 @@ def test_every_wrong_row_is_equally_likely() -> None:
     relation = ragged(6, 1, orphans=2)
     anchor = int((relation.text_to_image == 3).nonzero()[0])
     draws = RandomNegativeSampler(relation=relation, texts=40_000, images=40_000)
-    drawn = draws.draw(torch.tensor([anchor]), torch.Generator().manual_seed(0))
+    drawn = draws.draw(torch.tensor([anchor]), rng())
     texts = torch.bincount(drawn[Role.HARD_TEXT].text[0], minlength=len(relation.text_to_image))
     images = torch.bincount(drawn[Role.HARD_IMAGE].image[0], minlength=6)
     for counts, wrong in ((texts, relation.text_to_image != 3), (images, torch.arange(6) != 3)):
@@ -72,7 +71,7 @@ def test_a_corpus_without_wrong_pairs_is_refused(text_to_image: list[int], image
 
 def test_one_side_alone() -> None:
     draws = RandomNegativeSampler(relation=ragged(), texts=0, images=4)
-    drawn = draws.draw(torch.arange(3), torch.Generator().manual_seed(0))
+    drawn = draws.draw(torch.arange(3), rng())
     assert drawn.keys() == draws.provides == {Role.HARD_IMAGE}
     assert drawn[Role.HARD_IMAGE].shape == (3, 4)
     for texts, images in ((-1, 4), (0, 0)):
@@ -84,8 +83,8 @@ def test_only_what_is_needed_is_drawn():
     relation = Relation(torch.tensor([0, 0, 1]), images=2)
     source = RandomNegativeSampler(relation=relation, texts=2, images=2)
     needed = RoleSubset(source, frozenset({Role.HARD_TEXT, Role.CROSS}))
-    drawn = needed.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))
-    whole = source.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))
+    drawn = needed.draw(torch.tensor([0, 2]), rng())
+    whole = source.draw(torch.tensor([0, 2]), rng())
     assert set(drawn) == needed.provides == {Role.HARD_TEXT}
     assert torch.equal(drawn[Role.HARD_TEXT].text, whole[Role.HARD_TEXT].text)
     with pytest.raises(ValueError, match="no term of the objective needs"):
@@ -97,16 +96,16 @@ def test_what_was_judged_true_is_drawn_anew() -> None:
     besides = Pairs(torch.tensor([0, 2]), torch.tensor([3, 0]))
     text_to_image = torch.tensor([0, 0, 1, 1, 2])
     anchors = torch.zeros(4000, dtype=torch.long)
-    rng = torch.Generator().manual_seed(0)
+    chance = rng()
     relation = Relation(text_to_image, images=3, besides=besides)
-    drawn = RandomNegativeSampler(relation=relation).draw(anchors, rng)
+    drawn = RandomNegativeSampler(relation=relation).draw(anchors, chance)
     texts = torch.bincount(drawn[Role.HARD_TEXT].text.flatten(), minlength=5)
     assert texts[[0, 1, 3]].tolist() == [0, 0, 0]
     assert abs(int(texts[2]) - 2000) < 200
     assert drawn[Role.HARD_IMAGE].image.unique().tolist() == [1]
     every = Pairs(torch.tensor([0, 0, 0]), torch.tensor([2, 3, 4]))
     alone = RandomNegativeSampler(relation=Relation(text_to_image, images=3, besides=every))
-    assert alone.draw(anchors[:2], rng)[Role.HARD_TEXT].text.shape == (2, 1)
+    assert alone.draw(anchors[:2], chance)[Role.HARD_TEXT].text.shape == (2, 1)
 
 
 def anchors(relation: Relation) -> Tensor:
@@ -249,30 +248,39 @@ def test_how_many_images_go_with_texts(
     assert images_for_texts(texts, Relation(torch.tensor(text_to_image), images=images)) == wanted
 
 
-def test_short_lists_draw_among_what_they_have() -> None:
-    relation = Relation(torch.tensor([0, 1, 2]), images=3)
-    texts = torch.tensor([[1, -1], [2, 0], [0, 1]]).int()
-    images = torch.tensor([[2, -1], [0, 2], [1, -1]]).int()
-    mined = OfflineNegativeSampler(
-        lists=HardNegativeLists(texts, images), relation=relation, plan=SamplingConfig(count=200)
-    )
-    drawn = mined.draw(torch.arange(3), rng())
-    assert drawn[Role.HARD_TEXT].text[0].unique().tolist() == [1]
-    assert drawn[Role.HARD_IMAGE].image[0].unique().tolist() == [2]
-    assert drawn[Role.HARD_TEXT].text[1].unique().tolist() == [0, 2]
-
-
-def test_texts_that_describe_nothing_and_images_nothing_describes_are_stepped_over() -> None:
-    relation = Relation(torch.tensor([0, 1, 2, -1]), images=4)
-    texts = torch.tensor([[3, 1, 2], [3, 2, 0], [0, 3, 1], [0, 1, 2]]).int()
-    images = torch.tensor([[3, 1, 2], [0, 3, 2], [0, 1, 3], [0, 1, 2]]).int()
-    mined = OfflineNegativeSampler(
-        lists=HardNegativeLists(texts, images), relation=relation, plan=SamplingConfig(count=300)
-    )
-    drawn = mined.draw(torch.arange(3), rng())
-    assert 3 not in drawn[Role.HARD_TEXT].text
-    assert 3 not in drawn[Role.HARD_IMAGE].image
-    assert drawn[Role.HARD_TEXT].text[0].unique().tolist() == [1, 2]
+@pytest.mark.parametrize(
+    ("relation", "texts", "images", "drawn_texts", "drawn_images"),
+    [
+        pytest.param(
+            Relation(torch.tensor([0, 1, 2]), images=3),
+            [[1, -1], [2, 0], [0, 1]],
+            [[2, -1], [0, 2], [1, -1]],
+            [[1], [0, 2], [0]],
+            [[2], [0, 2], [1]],
+            id="short lists",
+        ),
+        pytest.param(
+            Relation(torch.tensor([0, 1, 2, -1]), images=4),
+            [[3, 1, 2], [3, 2, 0], [0, 3, 1], [0, 1, 2]],
+            [[3, 1, 2], [0, 3, 2], [0, 1, 3], [0, 1, 2]],
+            [[1, 2], [0, 2], [0, 1]],
+            [[1, 2], [0, 2], [0, 1]],
+            id="a text of no image, an image without captions",
+        ),
+    ],
+)
+def test_unusable_entries_are_not_drawn(
+    relation: Relation,
+    texts: list[list[int]],
+    images: list[list[int]],
+    drawn_texts: list[list[int]],
+    drawn_images: list[list[int]],
+) -> None:
+    lists = HardNegativeLists(torch.tensor(texts).int(), torch.tensor(images).int())
+    sampler = OfflineNegativeSampler(lists=lists, relation=relation, plan=SamplingConfig(count=300))
+    pairs = sampler.draw(torch.arange(3), rng())
+    assert [row.unique().tolist() for row in pairs[Role.HARD_TEXT].text] == drawn_texts
+    assert [row.unique().tolist() for row in pairs[Role.HARD_IMAGE].image] == drawn_images
 
 
 def test_rare_wrong_pairs_are_found_however_unlikely() -> None:
@@ -388,11 +396,6 @@ def test_an_impossible_plan_is_refused(field: str) -> None:
 TEXT, IMAGE = Role.HARD_TEXT, Role.HARD_IMAGE
 
 
-def mined(relation: Relation, h: int = 6, k: int = 4) -> HardNegativeLists:
-    scores = torch.rand(relation.images, len(relation.text_to_image), generator=rng(1))
-    return ranked(scores, relation, h, k)
-
-
 def test_roles_and_numbers_of_candidates() -> None:
     plan = CandidateConfig(texts=9, images=5)
     assert plan.provides == {TEXT, IMAGE}
@@ -404,15 +407,15 @@ def test_roles_and_numbers_of_candidates() -> None:
 
 def test_listed_ones_are_each_drawn_once_from_the_head() -> None:
     relation = ragged(orphans=2)
-    lists = mined(relation)
+    lists = random_lists(relation, 6, 4, 1)
     offer = CandidateConfig(texts=3, images=2, source="mined")
     draws = offer.draws(relation, lists, SamplingConfig(texts=5, images=3))
-    anchors = (relation.text_to_image >= 0).nonzero().squeeze(1)
+    texts = anchors(relation)
     seen: dict[Role, set[int]] = {TEXT: set(), IMAGE: set()}
     for seed in range(40):
-        drawn = draws.draw(anchors, rng(seed))
+        drawn = draws.draw(texts, rng(seed))
         assert drawn.keys() == draws.provides == {TEXT, IMAGE}
-        for n, anchor in enumerate(anchors.tolist()):
+        for n, anchor in enumerate(texts.tolist()):
             own = int(relation.text_to_image[anchor])
             heads = {
                 TEXT: [t for t in lists.texts[own, :5].tolist() if relation.text_to_image[t] >= 0],
@@ -429,21 +432,10 @@ def test_listed_ones_are_each_drawn_once_from_the_head() -> None:
                 assert set(side[n].tolist()) == {own if role is TEXT else anchor}
                 if n == 0:
                     seen[role] |= set(there)
-    own = int(relation.text_to_image[anchors[0]])
+    own = int(relation.text_to_image[texts[0]])
     assert seen[TEXT] == {
         t for t in lists.texts[own, :5].tolist() if relation.text_to_image[t] >= 0
     }
-
-
-def test_a_short_list_is_filled_with_none() -> None:
-    relation = Relation(torch.tensor([0, 1, 2]), images=3)
-    rows = torch.tensor([[1, -1], [2, 0], [0, -1]], dtype=torch.int32)
-    offer = CandidateConfig(texts=2, images=1)
-    drawn = ListedCandidates(
-        lists=HardNegativeLists(rows, rows), relation=relation, offer=offer
-    ).draw(torch.arange(3), rng())
-    assert drawn[TEXT].text[0].tolist() == [1, -1]
-    assert sorted(drawn[TEXT].text[1].tolist()) == [0, 2]
 
 
 @pytest.mark.parametrize("anchors", [1, 2, 7])
@@ -485,9 +477,9 @@ def test_lists_that_are_too_short() -> None:
     relation = ragged()
     offer = CandidateConfig(texts=7, source="mined")
     with pytest.raises(ValueError, match="7 texts cannot be offered from the 6 hardest"):
-        offer.draws(relation, mined(relation))
+        offer.draws(relation, random_lists(relation, 6, 4, 1))
     with pytest.raises(ValueError, match="7 texts cannot be offered from the 2 hardest"):
-        offer.draws(relation, mined(relation), SamplingConfig(texts=2))
+        offer.draws(relation, random_lists(relation, 6, 4, 1), SamplingConfig(texts=2))
 
 
 def test_offering_and_screening_go_together() -> None:
