@@ -30,7 +30,6 @@ from torch import Tensor
 from counterfoil.core.console import progress
 from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.phrases import (
-    CaptionPhrase,
     PhraseKind,
     PhraseParser,
     RulePhraseParser,
@@ -101,11 +100,10 @@ def expressions(
     for start in range(0, len(texts), 1024):
         part = slice(start, start + 1024)
         for text, phrases in zip(texts[part], parser.phrases(texts[part], ids[part]), strict=True):
-            yield tuple((phrase.kind, _lemmas(phrase, text)) for phrase in phrases)
-
-
-def _lemmas(phrase: CaptionPhrase, text: str) -> str:
-    return " ".join(lemma(word) for word in split_words(phrase.text(text)))
+            yield tuple(
+                (phrase.kind, " ".join(map(lemma, split_words(phrase.text(text)))))
+                for phrase in phrases
+            )
 
 
 def parents_of(expression: Expression) -> tuple[Expression, ...]:
@@ -243,13 +241,14 @@ class DenotationGraph:
         rows = torch.full((count, length), -1, dtype=torch.int32)
         scores = torch.full((count, length), -torch.inf, dtype=torch.float16)
         for query in queries:
-            listed = self._listed(query, by_image, items, under, length)
-            rows[query, : len(listed)] = torch.tensor(list(listed), dtype=torch.int32)
-            scores[query, : len(listed)] = torch.tensor([*listed.values()], dtype=torch.float16)
+            negatives = self._negatives_of(query, by_image, items, under, length)
+            count = len(negatives)
+            rows[query, :count] = torch.tensor(list(negatives), dtype=torch.int32)
+            scores[query, :count] = torch.tensor([*negatives.values()], dtype=torch.float16)
             advance(1)
         return rows, scores
 
-    def _listed(
+    def _negatives_of(
         self,
         query: int,
         by_image: bool,
@@ -269,16 +268,20 @@ class DenotationGraph:
             for item in under[base]
             if self.contrasts(*pair(item), base)
         )
-        listed: dict[int, float] = {}
+        negatives: dict[int, float] = {}
         for item, score in candidates:
-            listed.setdefault(item, score)
-            if len(listed) == length:
-                return listed
-        others = (items[(query + at) % len(items)] for at in range(len(items)))
-        wrong = (item for item in others if self._is_wrong(*pair(item)))
-        while len(listed) < min(FEWEST, length) and (item := next(wrong, -1)) >= 0:
-            listed.setdefault(item, 0.0)
-        return listed
+            negatives.setdefault(item, score)
+            if len(negatives) == length:
+                return negatives
+        # the rest: random captions of other images that are not as generic as the image's own
+        for item in (items[(query + at) % len(items)] for at in range(len(items))):
+            if len(negatives) >= min(FEWEST, length):
+                break
+            image, text = pair(item)
+            own = self._text_to_image[text] == image or self.of_text[text] in self.of_image[image]
+            if not own:
+                negatives.setdefault(item, 0.0)
+        return negatives
 
     def _above(self, text: int) -> tuple[int, ...]:
         """Return the nodes that a caption is under; () for one that is not in the graph."""
@@ -287,8 +290,3 @@ class DenotationGraph:
 
     def _parents_of_all(self, nodes: Iterable[int]) -> tuple[int, ...]:
         return tuple({parent for node in nodes for parent in self.parents[node]})
-
-    def _is_wrong(self, image: int, text: int) -> bool:
-        """Return whether a caption is another image's, and not as generic as one of the image's."""
-        other = self._text_to_image[text] != image
-        return other and self.of_text[text] not in self.of_image[image]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.bootstrap import Interval, compare, intervals
+from counterfoil.evaluation.bootstrap import compare, intervals
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport, queries_with_positives
 from counterfoil.evaluation.protocols import fold_parts, report_of
 from counterfoil.report.page import TableBlock
@@ -105,7 +105,10 @@ class AttackReport:
         rows = []
         for name, report in {"no foils": self.before, **self.after}.items():
             spans = intervals(report)
-            cells = (f"{n:.1f} ({_span(s)})" for n, s in zip(report.i2t.numbers, spans))
+            cells = (
+                f"{number:.1f} ({span.low:.1f} to {span.high:.1f})"
+                for number, span in zip(report.i2t.numbers, spans)
+            )
             rows.append((name, f"{self.foils.get(name, 0):,}", *cells))
         head = "foils", "number", *(name.removeprefix("i2t ") for name in MEASURES)
         return TableBlock("Image to text under attack", head, tuple(rows))
@@ -187,7 +190,3 @@ def _above_best(
 def _numbers(report: EvaluationReport) -> dict[str, Any]:
     spans = [span.to_dict() for span in intervals(report)[:5]]
     return {"i2t": report.i2t.to_dict(), "intervals": dict(zip(MEASURES, spans))}
-
-
-def _span(span: Interval) -> str:
-    return f"{span.low:.1f} to {span.high:.1f}"

@@ -91,21 +91,17 @@ def read_rows(path: Path) -> Rows:
     if path.suffix in (".tsv", ".csv"):
         return _table_rows(path)
     if path.suffix == ".jsonl":
-        return _json_lines(path)
+        return [
+            (f"line {number}", parse_json(line, f"{path}, line {number}"))
+            for number, line in enumerate(read_text_lines(path, "foils"), 1)
+            if line.strip()
+        ]
     plain = read_json(path, "a set of foils")
     if isinstance(plain, dict):
         return [(f"entry {key!r}", entry) for key, entry in plain.items()]
     if isinstance(plain, list):
         return [(f"entry {n}", entry) for n, entry in enumerate(plain)]
     raise ValueError(f"{path} holds no entries; a JSON list or object of them is needed")
-
-
-def _json_lines(path: Path) -> Rows:
-    rows = []
-    for number, line in enumerate(read_text_lines(path, "foils"), 1):
-        if line.strip():
-            rows.append((f"line {number}", parse_json(line, f"{path}, line {number}")))
-    return rows
 
 
 def _table_rows(path: Path) -> Rows:
