@@ -16,6 +16,7 @@ from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.generation.inputs import GeneratorInputs
+from counterfoil.negatives.generation.store import GeneratedCaption
 from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.online import MinedExtras
 
@@ -96,3 +97,12 @@ def proposed(
     grid = model.score_matrix(views.inference.images, views.inference.texts)
     rng = torch.Generator().manual_seed(seed)
     return source.propose(model, batch, views, grid, rng), views, grid
+
+
+def undone(foil: GeneratedCaption) -> str:
+    """The caption that a foil was made from, by undoing its changes from right to left."""
+    caption = foil.foil
+    for change in reversed(foil.changed):
+        assert foil.foil[change.start : change.stop] == change.new
+        caption = caption[: change.start] + change.old + caption[change.stop :]
+    return caption

@@ -59,6 +59,13 @@ def stored(folder: Path, *, most: int = 3, seed: int = 0) -> GeneratedStore:
     )
 
 
+def source(folder: Path, processor: ProcessedDataset, **options: Any) -> GeneratedCaptions:
+    """The sampler of a stored set of foils."""
+    if not folder.exists():
+        stored(folder)
+    return GeneratedCaptions(folder=str(folder), processor=processor, **options)
+
+
 def test_foils_differ_where_they_say_and_are_no_caption_of_the_image() -> None:
     made = dataset()
     said: dict[str, list[str]] = {}
@@ -72,11 +79,7 @@ def test_foils_differ_where_they_say_and_are_no_caption_of_the_image() -> None:
     for foil in found:
         assert foil.caption == made.texts[made.text_ids.index(foil.text)]
         assert foil.foil.lower() not in said[foil.image]
-        back = foil.foil
-        for change in reversed(foil.changed):
-            assert foil.foil[change.start : change.stop] == change.new
-            back = back[: change.start] + change.old + back[change.stop :]
-        assert back == foil.caption
+        assert tailored_cases.undone(foil) == foil.caption
         if foil.kind == "noun":
             words = {lemma(w.strip(".")) for text in said[foil.image] for w in text.split()}
             assert lemma(foil.changed[-1].new) not in words
@@ -161,8 +164,7 @@ def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
     own: dict[str, list[str]] = {}
     for foil in store.foils():
         own.setdefault(foil.text, []).append(foil.foil)
-    source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=7)
-    proposal = proposed(source, batch)
+    proposal = proposed(source(tmp_path / "w", seen, count=7), batch)
     pairs = proposal.pairs[Role.WRITTEN]
     assert pairs.text.shape == pairs.image.shape == (len(ANCHORS), 7)
     for at, row in enumerate(ANCHORS):
@@ -178,10 +180,9 @@ def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["global", "bag"])
 def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -> None:
-    stored(tmp_path / "w")
     seen = processor()
     batch = collate(seen, torch.tensor(ANCHORS))
-    written = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=2)
+    written = source(tmp_path / "w", seen, count=2)
     judged = WeightedSum(
         terms={"t": (1.0, HardestTripletLoss()), "w": (1.0, MarginRankingLoss(role="written"))}
     )
@@ -197,11 +198,10 @@ def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -
 
 
 def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
-    stored(tmp_path / "w")
     seen = processor()
     batch = collate(seen, torch.tensor(ANCHORS))
-    source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=1, shared=True)
-    proposal = proposed(source, batch)
+    sampler = source(tmp_path / "w", seen, count=1, shared=True)
+    proposal = proposed(sampler, batch)
     pairs = proposal.pairs[Role.WRITTEN]
     assert proposal.texts is not None
     assert pairs.text.shape == pairs.image.shape == (len(ANCHORS), len(proposal.texts))
@@ -210,7 +210,7 @@ def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
     assert (pairs.image == batch.anchors.image.unsqueeze(1)).all()
     model = train_cases.host("global", seen)
     loss = WeightedSum(terms={"contrast": (1.0, InfoNCEWithCandidatesLoss())})
-    TrainingStep(model, loss, proposer=source)(batch)["contrast"].backward()
+    TrainingStep(model, loss, proposer=sampler)(batch)["contrast"].backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
@@ -218,23 +218,18 @@ def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["global", "bag"])
 def test_the_hardest_of_the_pool_by_a_slow_loop(host: str, shared: bool, tmp_path: Path) -> None:
     """VSE-C: sum over images of [margin + the pool's highest score - the caption's score]+."""
-    stored(tmp_path / "w")
     seen = processor()
     batch = collate(seen, torch.tensor(ANCHORS))
     model = train_cases.host(host, seen).eval()
     terms = {"w": (1.0, MarginRankingLoss(role="written", margin=0.2))}
-
-    def source(hardest: bool) -> GeneratedCaptions:
-        folder = str(tmp_path / "w")
-        return GeneratedCaptions(
-            folder=folder, processor=seen, count=2, shared=shared, hardest=hardest
-        )
-
-    step = TrainingStep(model, WeightedSum(terms=terms), proposer=source(hardest=True), seed=3)
+    whole, hardest = (
+        source(tmp_path / "w", seen, count=2, shared=shared, hardest=one) for one in (False, True)
+    )
+    step = TrainingStep(model, WeightedSum(terms=terms), proposer=hardest, seed=3)
     found = step(batch)["w"]
     rng = torch.Generator().manual_seed(derive_seed(3, "propose", batch.step))
     views = model(batch)
-    drawn = source(hardest=False).propose(model, batch, views, torch.empty(0), rng)
+    drawn = whole.propose(model, batch, views, torch.empty(0), rng)
     assert drawn.texts is not None
     pairs, images = drawn.pairs[Role.WRITTEN], views.inference.images
     texts = Embeddings.cat([views.inference.texts, model.encode_texts(drawn.texts)])
@@ -257,25 +252,21 @@ def test_the_hardest_of_the_pool_by_a_slow_loop(host: str, shared: bool, tmp_pat
 
 
 def test_only_the_kinds_that_are_wanted(tmp_path: Path) -> None:
-    stored(tmp_path / "w")
-    folder, seen = str(tmp_path / "w"), processor()
-    few = GeneratedCaptions(folder=folder, processor=seen, count=9, kinds=("numeral",))
+    folder, seen = tmp_path / "w", processor()
+    few = source(folder, seen, count=9, kinds=("numeral",))
     batch = collate(seen, torch.tensor(ANCHORS))
     pairs = proposed(few, batch).pairs[Role.WRITTEN]
     assert 0 < int((pairs.text >= 0).sum(1).max()) <= 3
     with pytest.raises(ValueError, match="no foils of nouns; it has: noun, numeral, relation"):
-        GeneratedCaptions(folder=folder, processor=seen, kinds=("nouns",))
+        source(folder, seen, kinds=("nouns",))
     with pytest.raises(ValueError, match="count=0"):
-        GeneratedCaptions(folder=folder, processor=seen, count=0)
+        source(folder, seen, count=0)
     with pytest.raises(ValueError, match="was written for corpus"):
-        GeneratedCaptions(folder=folder, processor=tailored_cases.processor())
+        source(folder, tailored_cases.processor())
 
 
 def test_a_batch_without_foils_has_no_pairs(tmp_path: Path) -> None:
-    stored(tmp_path / "w")
     seen = processor()
-    source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen)
-    batch = collate(seen, torch.tensor([35]))
-    proposal = proposed(source, batch)
+    proposal = proposed(source(tmp_path / "w", seen), collate(seen, torch.tensor([35])))
     assert proposal.texts is None
     assert (proposal.pairs[Role.WRITTEN].text == -1).all()

@@ -14,12 +14,28 @@ from counterfoil.data.tokenizers import SPECIAL, WordPieceTokenizer, WordTokeniz
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.generation.inputs import CandidateFilter
 from counterfoil.negatives.online import MinedExtras
 from counterfoil.training.step import TrainingStep
 from papers.released_bugs import StrayTailored
 
 TASKS = ("masked", "doubt", "correct")
+
+
+@pytest.fixture
+def seen() -> ProcessedDataset:
+    return cases.processor()
+
+
+@pytest.fixture
+def batch(seen: ProcessedDataset) -> Batch:
+    return cases.batch_of(seen)
+
+
+@pytest.fixture
+def model(seen: ProcessedDataset) -> UNITER:
+    return cases.host(seen)
 
 
 def objective(words: tuple[str, ...]) -> WeightedSum:
@@ -47,9 +63,9 @@ def written(proposal: MinedExtras, batch: Batch) -> dict[int, list[torch.Tensor]
     }
 
 
-def test_what_is_written_may_be_false_and_only_phrases_change() -> None:
-    seen = cases.processor()
-    batch, model = cases.batch_of(seen), cases.host(seen)
+def test_what_is_written_may_be_false_and_only_phrases_change(
+    seen: ProcessedDataset, batch: Batch, model: UNITER
+) -> None:
     source = cases.writer(seen)
     proposal, _, _ = cases.proposed(source, model, batch)
     old = originals(seen, batch)
@@ -70,8 +86,7 @@ def test_what_is_written_may_be_false_and_only_phrases_change() -> None:
             assert (text[changed] > 3).all(), "special tokens are banned"
 
 
-def test_the_hardest_come_first_and_none_is_missed() -> None:
-    seen = cases.processor()
+def test_the_hardest_come_first_and_none_is_missed(seen: ProcessedDataset) -> None:
     batch, model = cases.batch_of(seen), cases.host(seen, dropout=0.3).train()
     found = []
     for keep in (2, 99):
@@ -91,9 +106,9 @@ def test_the_hardest_come_first_and_none_is_missed() -> None:
         assert all(torch.equal(*two) for two in zip(found[0][b], texts[:2], strict=True))
 
 
-def test_word_tasks_say_what_was_changed() -> None:
-    seen = cases.processor()
-    batch, model = cases.batch_of(seen), cases.host(seen)
+def test_word_tasks_say_what_was_changed(
+    seen: ProcessedDataset, batch: Batch, model: UNITER
+) -> None:
     plain, _, _ = cases.proposed(cases.writer(seen), model, batch)
     whole, _, _ = cases.proposed(cases.writer(seen, words=TASKS), model, batch)
     texts, old = written(plain, batch), originals(seen, batch)
@@ -126,8 +141,7 @@ def test_word_tasks_say_what_was_changed() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("masked",), TASKS])
-def test_a_step_learns(words: tuple[Any, ...]) -> None:
-    seen = cases.processor()
+def test_a_step_learns(seen: ProcessedDataset, words: tuple[Any, ...]) -> None:
     model = cases.host(seen, dropout=0.1)
     step = TrainingStep(model, objective(words), proposer=cases.writer(seen, words=words))
     losses = step(cases.batch_of(seen))
@@ -140,16 +154,13 @@ def test_a_step_learns(words: tuple[Any, ...]) -> None:
         assert all((g is not None) == (task in words) for g in own)
 
 
-def test_the_same_seed_writes_the_same() -> None:
-    seen = cases.processor()
-    batch, model = cases.batch_of(seen), cases.host(seen)
+def test_the_same_seed_writes_the_same(seen: ProcessedDataset, batch: Batch, model: UNITER) -> None:
     found = [cases.proposed(cases.writer(seen), model, batch, s)[0].texts.values for s in (1, 1, 2)]
     assert torch.equal(found[0], found[1])
     assert found[0].shape != found[2].shape or not torch.equal(found[0], found[2])
 
 
-def test_a_frozen_writer_teaches_a_model_that_reads_otherwise() -> None:
-    seen = cases.processor()
+def test_a_frozen_writer_teaches_a_model_that_reads_otherwise(seen: ProcessedDataset) -> None:
     words = seen.processor.tokenizer.words[4:]
     own = Processor(
         seen.processor.image_processor, WordTokenizer([*SPECIAL, "unused", *reversed(words)])
@@ -174,8 +185,7 @@ def test_a_frozen_writer_teaches_a_model_that_reads_otherwise() -> None:
     }
 
 
-def test_a_frozen_writer_may_share_the_lens() -> None:
-    seen = cases.processor()
+def test_a_frozen_writer_may_share_the_lens(seen: ProcessedDataset) -> None:
     model, filler = cases.host(seen), cases.host(seen, outputs=("rank", "fill"))
     with torch.no_grad():
         for p in filler.parameters():
@@ -187,8 +197,7 @@ def test_a_frozen_writer_may_share_the_lens() -> None:
     assert all(p.grad is None for p in filler.parameters())
 
 
-def test_strings_are_what_the_ids_say() -> None:
-    seen = cases.processor()
+def test_strings_are_what_the_ids_say(seen: ProcessedDataset) -> None:
     batch, source = cases.batch_of(seen), cases.writer(seen)
     proposal, _, _ = cases.proposed(source, cases.host(seen), batch)
     rows, values = [], []
@@ -202,9 +211,8 @@ def test_strings_are_what_the_ids_say() -> None:
     assert all(string[0].isupper() for string in strings)
 
 
-def test_nothing_left_is_no_pair_and_no_error() -> None:
+def test_nothing_left_is_no_pair_and_no_error(seen: ProcessedDataset) -> None:
     """All words of the vocabulary occur in the captions, so that nothing may be false."""
-    seen = cases.processor()
     seen.dataset.texts[2] = " ".join(seen.processor.tokenizer.words[4:])
     seen = seen.processor.process(seen.dataset)
     batch, model = cases.batch_of(seen, [0, 1]), cases.host(seen)
@@ -218,9 +226,7 @@ def test_nothing_left_is_no_pair_and_no_error() -> None:
     assert all(p.grad is not None for n, p in model.named_parameters() if "correct" in n)
 
 
-def test_the_authors_positive() -> None:
-    seen = cases.processor()
-    batch, model = cases.batch_of(seen), cases.host(seen)
+def test_the_authors_positive(seen: ProcessedDataset, batch: Batch, model: UNITER) -> None:
     source = cases.writer(seen, StrayTailored, words=("doubt",))
     plain = cases.writer(seen, words=("doubt",))
     theirs, _, grid = cases.proposed(source, model, batch)
@@ -234,9 +240,9 @@ def test_the_authors_positive() -> None:
         assert abs(found[0] - true[b]) > 1e-4
 
 
-def test_the_authors_choice_keeps_copies() -> None:
-    seen = cases.processor()
-    batch, model = cases.batch_of(seen), cases.host(seen)
+def test_the_authors_choice_keeps_copies(
+    seen: ProcessedDataset, batch: Batch, model: UNITER
+) -> None:
     candidate_filter = CandidateFilter(rules=(), choice="lowered scores")
     source = cases.writer(seen, candidate_filter=candidate_filter, keep=20, temperature=0.02)
     proposal, _, _ = cases.proposed(source, model, batch)
@@ -245,8 +251,7 @@ def test_the_authors_choice_keeps_copies() -> None:
     assert any(len({tuple(t.tolist()) for t in some}) < 20 for some in texts.values())
 
 
-def test_a_step_as_released() -> None:
-    seen = cases.processor()
+def test_a_step_as_released(seen: ProcessedDataset) -> None:
     batch = cases.batch_of(seen)
     released = {"specials": True, "words": TASKS}
     candidate_filter = CandidateFilter(rules=(), choice="lowered logits")
@@ -257,8 +262,7 @@ def test_a_step_as_released() -> None:
         TrainingStep(cases.host(seen, score="logit"), objective(TASKS), proposer=source)(batch)
 
 
-def test_half_precision() -> None:
-    seen = cases.processor()
+def test_half_precision(seen: ProcessedDataset) -> None:
     source = cases.writer(seen, words=TASKS)
     step = TrainingStep(cases.host(seen), objective(TASKS), proposer=source, precision="bf16")
     losses = step(cases.batch_of(seen))
@@ -266,8 +270,7 @@ def test_half_precision() -> None:
     assert losses["written"] > 0
 
 
-def test_a_caption_of_unknown_words() -> None:
-    seen = cases.processor()
+def test_a_caption_of_unknown_words(seen: ProcessedDataset) -> None:
     seen.dataset.texts[0] = "Xyzzy"
     seen = seen.processor.process(seen.dataset)
     batch = cases.batch_of(seen)
@@ -288,9 +291,9 @@ class BeginsBefore:
         return torch.tensor([text[0].lower() < self.letter for text in told])
 
 
-def test_one_of_several_judges_is_enough() -> None:
-    seen = cases.processor()
-    batch, model = cases.batch_of(seen), cases.host(seen)
+def test_one_of_several_judges_is_enough(
+    seen: ProcessedDataset, batch: Batch, model: UNITER
+) -> None:
     judges = [BeginsBefore("c"), BeginsBefore("m")]
     source = cases.writer(seen, candidate_filter=CandidateFilter(opinion=judges))
     proposal, _, _ = cases.proposed(source, model, batch)
@@ -302,8 +305,7 @@ def test_one_of_several_judges_is_enough() -> None:
         assert all(text[0].lower() >= "m" for text in strings)
 
 
-def test_what_cannot_be() -> None:
-    seen = cases.processor()
+def test_what_cannot_be(seen: ProcessedDataset) -> None:
     own = cases.processor()
     with pytest.raises(ValueError, match="masks=0 is not possible"):
         cases.writer(seen, masks=0)
