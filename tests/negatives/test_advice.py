@@ -41,11 +41,6 @@ def test_mining_pays_where_a_batch_rarely_holds_a_listed_caption() -> None:
     assert "rank of 234, in the lists" in large.reasons[1]
 
 
-def test_many_true_pairs_are_to_be_judged() -> None:
-    assert "19 % of the listed pairs" in advise_mining(400, 80, true_share=0.19).reasons[-1]
-    assert advise_mining(400, 80, true_share=0.05) == advise_mining(400, 80)
-
-
 def test_a_training_on_own_photos_mines_lists_of_these_lengths_and_says_why() -> None:
     photos = load_dataset("scenes:images=60")  # 40 for training, with 200 captions
     options = {"model": None, "way": "full", "written": None, "teachers": ()}

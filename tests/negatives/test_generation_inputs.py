@@ -22,7 +22,6 @@ from counterfoil.negatives.generation.inputs import (
     CandidateFilter,
     GeneratedCandidates,
     GeneratorInputs,
-    agrees_with_wording,
     choose_spans,
     copies_original,
     hardest_allowed,
@@ -232,12 +231,6 @@ def test_lowered_scores() -> None:
     copy = torch.tensor([[True, False, False, True]])
     again = torch.tensor([[False, True, False, True]])
     assert penalise_copies(scores, copy, again).tolist() == [[-1.0, -2.0, -1.0, -2.0]]
-
-
-def test_inflections_agree_where_every_new_words_does() -> None:
-    form, old = torch.tensor([0, 0, 1, 1]), torch.tensor([[0, 2]])
-    texts = torch.tensor([[[1, 3], [2, 2], [0, 2], [1, 0]]])
-    assert agrees_with_wording(texts, old, form).tolist() == [[True, False, True, False]]
 
 
 SAID = ["<pad>", "<start>", "<end>", "<unk>", "dogs", "dog", "run", "running", "animal", "ran"]

@@ -211,13 +211,10 @@ def intervals(
 
 
 def sums(
-    report: EvaluationReport, *, resamples: int = RESAMPLES, seed: int = 0
+    report: EvaluationReport, *, resamples: int = RESAMPLES
 ) -> tuple[Interval, Interval, Interval]:
-    """Intervals of RSum and of its two halves, image to text and text to image.
-
-    The same seed gives the resamples of `intervals`.
-    """
-    values = _resampled(report, resamples, seed)
+    """Intervals of RSum and of its two halves, with the resamples of `intervals`."""
+    values = _resampled(report, resamples, seed=0)
     i2t, t2i = (values[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5))
     total, i2t_span, t2i_span = map(percentile_interval, (values[:, -1], i2t, t2i))
     return total, i2t_span, t2i_span

@@ -30,12 +30,8 @@ class RunResult:
     against: tuple[Comparison, ...] = ()  # with the first run; empty for the first run itself
 
 
-def results(reports: dict[str, EvaluationReport], *, seed: int = 0) -> tuple[RunResult, ...]:
-    """Compute intervals, and compare each run with the first.
-
-    Args:
-        reports: evaluations on the same queries, by the name of the run.
-        seed: of the resampling.
+def results(reports: dict[str, EvaluationReport]) -> tuple[RunResult, ...]:
+    """Compute intervals of runs, by name, and compare each with the first.
 
     Raises:
         ValueError: the runs were not made on the same queries.
@@ -45,8 +41,8 @@ def results(reports: dict[str, EvaluationReport], *, seed: int = 0) -> tuple[Run
         RunResult(
             name,
             report.numbers,
-            intervals(report, seed=seed),
-            compare(runs[0][1], report, seed=seed) if place else (),
+            intervals(report),
+            compare(runs[0][1], report) if place else (),
         )
         for place, (name, report) in enumerate(runs)
     )

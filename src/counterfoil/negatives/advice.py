@@ -10,7 +10,6 @@ from typing import final
 
 LONGEST, SHORTEST = (300, 60), (20, 5)  # texts of an image, images of a text; AOQ's, section 4.1
 SHARE = 0.01  # of the data; Flickr8k's training split has AOQ's lengths
-SUSPICIOUS = 0.1  # share of true pairs from which lists should be judged
 
 
 @final
@@ -33,16 +32,13 @@ class MiningAdvice:
     reasons: tuple[str, ...]
 
 
-def advise_mining(
-    captions: int, images: int, *, batch: int = 0, true_share: float | None = None
-) -> MiningAdvice:
+def advise_mining(captions: int, images: int, *, batch: int = 0) -> MiningAdvice:
     """Choose the settings for a split of so many captions and images.
 
     Args:
         captions: of the split.
         images: of the split.
         batch: captions in a batch of the training; 0 if there is none.
-        true_share: measured or estimated share of listed pairs that are true.
 
     >>> advice = advise_mining(30_000, 6_000, batch=8)
     >>> advice.texts, advice.images, round(advice.rank), advice.pays
@@ -72,10 +68,5 @@ def advise_mining(
         )
         reasons.append(
             "Margin 0 on mined negatives (0.2 cost 21 points of RSum); they are mined once."
-        )
-    if true_share is not None and true_share > SUSPICIOUS:
-        reasons.append(
-            f"{100 * true_share:.0f} % of the listed pairs may be true: judge them "
-            "(`counterfoil judge`) or filter them (`--filter`)."
         )
     return MiningAdvice(texts, per_text, rank, pays, tuple(reasons))

@@ -102,11 +102,7 @@ class JudgedNegatives:
 
 
 def judge_negatives(
-    members: Sequence[EmbeddedDataset],
-    relation: Relation,
-    lists: HardNegativeLists,
-    *,
-    device: torch.device | str | None = None,
+    members: Sequence[EmbeddedDataset], relation: Relation, lists: HardNegativeLists
 ) -> JudgedNegatives:
     """Score all pairs of mined lists, each once, and the true pairs to compare them with.
 
@@ -116,7 +112,6 @@ def judge_negatives(
         members: the judge, with its encodings of the data set; the mean score of several counts.
         relation: image of each text of the data set.
         lists: mined from it.
-        device: where to compute, see `stream_scores`.
 
     Raises:
         ValueError: the lists or the encodings are of another data set, or a score is not a number.
@@ -124,10 +119,10 @@ def judge_negatives(
     lists.check(relation)
     for member in members:
         member.check_sizes(len(lists.texts), len(lists.images), "the judge")
-    pairs, scores = RescoredPairs(members, lists.texts, lists.images, device=device).pairs
+    pairs, scores = RescoredPairs(members, lists.texts, lists.images).pairs
     captions, counts = relation.captions(relation.rows())
     images = relation.rows().repeat_interleave(counts)
-    true = score_index_pairs(members, images, captions, device=device)
+    true = score_index_pairs(members, images, captions)
     own = torch.full((len(relation.text_to_image),), torch.inf)  # of a text without an image
     own[captions] = true
     # by how much each pair outscores the true one, as a place among the true pairs

@@ -175,16 +175,13 @@ class FoilChange:
     interval: Interval  # 95 %, of the difference
 
 
-def compare_foils(
-    foils: FoilSet, before: Tensor, after: Tensor, *, seed: int = 0
-) -> tuple[FoilChange, ...]:
+def compare_foils(foils: FoilSet, before: Tensor, after: Tensor) -> tuple[FoilChange, ...]:
     """Shares of true captions that score above all their foils, by category and of all items.
 
     Args:
         foils: a set in which the first caption of an item is true.
         before: (P,) scores of `foil_pairs` of the set, of the first model.
         after: (P,) of the second.
-        seed: of the draws.
     """
     assert foils.task == "choice"
     names = [item.category for item in foils.items]
@@ -196,7 +193,7 @@ def compare_foils(
         columns = _group_columns(group, names)
         counted += [Counted(part.unsqueeze(1) * columns, columns) for part in gained]
     images = torch.tensor([item.images[0] for item in foils.items])
-    percents = shares(counted, images, scale=100, seed=seed)
+    percents = shares(counted, images, scale=100)
     parts = zip(groups, percents[::3], percents[1::3], percents[2::3], strict=True)
     return tuple(
         FoilChange(group.title, first.count, first.value, second.value, change.interval)

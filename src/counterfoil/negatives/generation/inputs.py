@@ -212,14 +212,6 @@ def occurs_in_captions(
     return occurring
 
 
-def agrees_with_wording(generated: Tensor, original: Tensor, form: Tensor) -> Tensor:
-    """Return (B, N) bool, whether every new word has the inflection of the one it replaces.
-
-    `form` (V,) numbers the inflections of all words; see `is_true_caption` for the other shapes.
-    """
-    return (form[generated] == form[original].unsqueeze(1)).all(2)
-
-
 def penalise_copies(scores: Tensor, copy: Tensor, repeat: Tensor) -> Tensor:
     """Lower the (B, N) scores of copies by 3, and those of captions repeated later by 2.
 
@@ -542,7 +534,8 @@ class CandidateFilter:
         inputs, generated, original = candidates.inputs, candidates.generated, candidates.original
         device = generated.device
         if rule == "inflection":
-            return agrees_with_wording(generated, original, inputs.inflections.to(device))
+            form = inputs.inflections.to(device)  # every new word has that of the old one
+            return (form[generated] == form[original].unsqueeze(1)).all(2)
         occurring = inputs.occurring(candidates.images)
         if rule == "wordnet":
             occurring = inputs.with_wider_terms(occurring)
