@@ -12,6 +12,7 @@ from counterfoil.evaluation.bootstrap import Interval, intervals
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport
 from counterfoil.evaluation.protocols import evaluate_protocol, protocol_by_name
 from counterfoil.model import Model
+from counterfoil.report.tables import format_interval
 from counterfoil.scoring.reducers import Tie
 
 _COLUMNS = ("R@1", "R@5", "R@10", "median rank", "mean rank")
@@ -55,7 +56,7 @@ class EvaluationResult:
 
     def __repr__(self) -> str:
         cells = [
-            f"{number:.1f} ({span.low:.1f} to {span.high:.1f})"
+            format_interval(number, span.low, span.high)
             for number, span in zip(self.metrics.values(), self.intervals.values(), strict=True)
         ]
         rows = [("", *_COLUMNS), ("image to text", *cells[:5]), ("text to image", *cells[5:10])]

@@ -21,6 +21,7 @@ from counterfoil.evaluation.bootstrap import compare, intervals
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport, queries_with_positives
 from counterfoil.evaluation.protocols import fold_parts, report_of
 from counterfoil.report.page import TableBlock
+from counterfoil.report.tables import format_interval
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import score_index_pairs
 
@@ -106,7 +107,7 @@ class AttackReport:
         for name, report in {"no foils": self.before, **self.after}.items():
             spans = intervals(report)
             cells = (
-                f"{number:.1f} ({span.low:.1f} to {span.high:.1f})"
+                format_interval(number, span.low, span.high)
                 for number, span in zip(report.i2t.numbers, spans)
             )
             rows.append((name, f"{self.foils.get(name, 0):,}", *cells))
