@@ -5,7 +5,11 @@ Pictures are rendered scenes.
 
 import io
 import json
+import pkgutil
+import re
 import shlex
+import shutil
+import signal
 import socket
 import sys
 import tarfile
@@ -22,6 +26,8 @@ from PIL import Image
 import counterfoil as cf
 import recipes_cases
 from counterfoil.data.readers import load_dataset
+from page_cases import drop, search, until
+from serve_cases import running
 
 NAMES = [f"p{number}.png" for number in range(12)]
 FINE = "This data set can be trained on."
@@ -441,3 +447,110 @@ def test_calls(case, models, tmp_path):
             call(model, Path(tmp_path / "p.png"))
     else:
         assert call(model, Path(tmp_path / "p.png")) == wanted
+
+
+# Ctrl-C: the line, the function at whose call it comes, its exit code, and how to go on.
+
+AGAIN = "counterfoil: interrupted; nothing is left half-written, run the command again"
+RESUMED = (
+    "counterfoil: interrupted; run the command again with --resume, which keeps what is finished"
+)
+MINE = "counterfoil.pipelines.stages.mine"
+DECIDE = "counterfoil.training.stopping.StopMonitor.decide"
+INTERRUPTED = {
+    "index $pixels $photos --output new": ("counterfoil.search.index.encode_images", 130, AGAIN),
+    "index $pixels $more --output index --add": (
+        "counterfoil.search.index.encode_images",
+        130,
+        AGAIN,
+    ),
+    "serve index --port 0": ("counterfoil.serve.service.index_stamp", 130, AGAIN),
+    "search index dog": ("counterfoil.search.index.parse_query", 130, AGAIN),
+    f"mine $pixels {SCENES} --output mined": (f"{MINE}.load_model", 130, RESUMED),
+    f"train vsepp {SCENES} --output trained --epochs 1": (
+        DECIDE,
+        3,
+        "stopped, interrupted after 1 steps; add --resume to continue",
+    ),
+}
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("line", INTERRUPTED)
+def test_interrupted(line, models, desk, tmp_path, monkeypatch, capfd):
+    """One line says how to go on, nothing is lost, and the same line then does its work."""
+    photos = desk[1]["photos"]
+    shutil.copytree(desk[0] / "index", tmp_path / "index")
+    (tmp_path / "more").mkdir()
+    for name in NAMES[:3]:
+        shutil.copy(photos / name, tmp_path / "more" / f"more-{name}")
+    monkeypatch.chdir(tmp_path)
+    before = contents(tmp_path)
+    target, code, wanted = INTERRUPTED[line]
+    names = {"pixels": models / "pixels", "photos": photos, "more": tmp_path / "more"}
+    words = shlex.split(Template(line).substitute(names))
+    with monkeypatch.context() as patch:
+        original = pkgutil.resolve_name(target.replace(".StopMonitor", ":StopMonitor"))
+
+        def interrupt(*arguments, **options):
+            patch.undo()
+            signal.raise_signal(signal.SIGINT)
+            return original(*arguments, **options)
+
+        patch.setattr(target, interrupt)
+        capfd.readouterr()
+        assert recipes_cases.run(*words) == code
+    told = capfd.readouterr().err.strip().splitlines()
+    assert wanted in told[-1]
+    assert len([line for line in told if "nterrupted" in line]) == 1
+    if code == 130:
+        assert contents(tmp_path) == before
+    if "serve" not in line:
+        assert recipes_cases.run(*words, *(["--resume"] if code == 3 else [])) == 0
+
+
+def test_names_of_files_are_not_broken_in_a_narrow_terminal(desk, monkeypatch, capsys):
+    folder, _ = desk
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "60")
+    capsys.readouterr()
+    assert recipes_cases.run("search", "index", "a dog in the snow", "--top", "3") == 0
+    shown = capsys.readouterr().out
+    assert all(len(line.rstrip()) <= 60 for line in shown.splitlines())
+    assert len(re.findall(r"photos/p\d+\.png", shown)) == 3
+
+
+# The served page: what is done, and what is then said and seen.
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_page_answers_mistakes(desk, browser, monkeypatch):
+    monkeypatch.chdir(desk[0])
+    said = "document.querySelector('#wrong').textContent"
+    page = browser.new_page()
+    with running(desk[0] / "index", "--key", "secret") as (where, _):
+        page.goto(where)
+        until(page, f"{said} === 'This server asks for an API key; type it above and search.'")
+        page.fill("#key", "wrong")
+        page.press("#key", "Enter")
+        until(page, f"{said}.includes('This API key is wrong')")
+    page.close()
+    page = browser.new_page()
+    with running(desk[0] / "index") as (where, _):
+        page.goto(where)
+        until(page, "document.querySelector('#explains').textContent !== ''")
+        first = page.locator("main").inner_text().splitlines()[:8]
+        assert not [line for line in first if "head" in line]  # heads that the model lacks
+        drop(page, "phone.heic", "image/heic", b"\0\0\0\x18ftypheic" + bytes(5000))
+        until(page, f"{said} !== ''")
+        assert not page.locator("#given").is_visible()  # no broken card with live buttons
+        search(page, "a dog")
+        assert all("…" not in name for name in page.locator("#found .name").all_inner_texts())
+    page.fill("#text", "a cat")
+    page.press("#text", "Enter")
+    until(page, f"{said} === 'The server cannot be reached. Is it running?'")
+    page.close()

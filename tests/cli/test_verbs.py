@@ -398,7 +398,8 @@ def test_interrupted_is_no_traceback(monkeypatch, capsys):
 
     monkeypatch.setattr(catalogue, "print_catalogue", interrupt)
     assert run("plan") == 130
-    assert capsys.readouterr().err == "counterfoil: interrupted\n"
+    told = "counterfoil: interrupted; nothing is left half-written, run the command again\n"
+    assert capsys.readouterr().err == told
 
 
 def test_the_traceback_is_there_when_asked_for(monkeypatch):

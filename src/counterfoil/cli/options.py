@@ -411,14 +411,28 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # some versions of typer turn the interrupt into this
-        print("counterfoil: interrupted", file=sys.stderr)
+        print(f"counterfoil: interrupted; {_after_interrupt(command, words)}", file=sys.stderr)
     return code if isinstance(code, int) else 0
+
+
+def _after_interrupt(command: Any, words: Sequence[str]) -> str:
+    """How to go on after Ctrl-C: what is written in one go is left as it was."""
+    command = _called(command, words)
+    if any("--resume" in parameter.opts for parameter in command.params):
+        return "run the command again with --resume, which keeps what is finished"
+    return "nothing is left half-written, run the command again"
+
+
+def _called(command: Any, words: Sequence[str]) -> Any:
+    """The verb that a command line calls."""
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    return command
 
 
 def current_spelling(command: Any, arguments: Sequence[str]) -> list[str]:
     """Replace options of the last release by those of this one."""
-    for word in arguments:
-        command = getattr(command, "commands", {}).get(word, command)
+    command = _called(command, arguments)
     options = {name for parameter in command.params for name in parameter.opts}
     renamed = RENAMED | RENAMED_IN.get(command.name, {})
     words = []

@@ -236,7 +236,8 @@ def print_hits(
 
     table = Table("", "score", box=box.SIMPLE_HEAD, title=Text(query), title_justify="left")
     for name in ("image", "caption") if find == "images" else ("caption", "image"):
-        table.add_column(name, overflow="fold")
+        # a narrow terminal breaks captions before names of files
+        table.add_column(name, overflow="fold", no_wrap=name == "image")
     calibrated = any(hit.probability is not None for hit in hits)
     if calibrated:
         table.add_column("probability")

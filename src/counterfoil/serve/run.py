@@ -96,10 +96,11 @@ def run(app: FastAPI, settings: ServerSettings, listener: socket.socket) -> None
     """Serve until SIGTERM or Ctrl-C, and finish open requests."""
     import uvicorn
 
-    with listener, _uvicorn_signals():
+    server = uvicorn.Server(uvicorn_config(app, settings))
+    with listener, _end_at_signals(server):
         listener.listen(settings.connections)  # before its address is printed
         output(f"{url(settings, listener)}  (Ctrl-C ends it)")
-        uvicorn.Server(uvicorn_config(app, settings)).run(sockets=[listener])
+        server.run(sockets=[listener])
     output("ended")
 
 
@@ -141,9 +142,16 @@ def _end_at_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _uvicorn_signals() -> Iterator[None]:
-    """Ignore signals outside uvicorn, which raises them again after its shutdown."""
-    previous = {sign: signal.signal(sign, lambda *_: None) for sign in _SIGNALS}
+def _end_at_signals(server: Any) -> Iterator[None]:
+    """End a uvicorn server by signals that come before it handles them itself.
+
+    After its shutdown it raises them again, which does nothing more.
+    """
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
+    previous = {sign: signal.signal(sign, end) for sign in _SIGNALS}
     try:
         yield
     finally:

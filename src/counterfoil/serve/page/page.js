@@ -39,14 +39,21 @@
       more.body = JSON.stringify(fields);
     }
     let answer;
-    try { answer = await fetch(route, more); } catch { throw new Error("The server cannot be reached, or closed the connection. Is it running, and the picture small enough?"); }
+    try { answer = await fetch(route, more); } catch {
+      throw new Error(files ? "The server cannot be reached, or closed the connection. Is it running, and the picture small enough?" : AWAY);
+    }
     const plain = await answer.json().catch(() => ({}));
-    if (answer.status === 401) needKey();
-    if (!answer.ok) throw new Error(sentence(plain.error || `The server answers ${answer.status}`));
+    if (answer.status === 401) throw new Error(needKey());
+    if (!answer.ok) throw Object.assign(new Error(sentence(plain.error || `The server answers ${answer.status}`)), { refused: answer.status < 500 });
     return plain;
   };
   const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
-  const needKey = () => { find("key-line").hidden = false; find("key").focus(); };
+  const AWAY = "The server cannot be reached. Is it running?";
+  const needKey = () => {
+    find("key-line").hidden = false;
+    find("key").focus();
+    return key ? "This API key is wrong; type another and search again." : "This server asks for an API key; type it above and search.";
+  };
 
   const picture = async (image, id) => {
     const address = `picture?id=${encodeURIComponent(id)}`;
@@ -157,6 +164,10 @@
       list([], kind());
       find("told").textContent = "";
       find("wrong").textContent = error.message;
+      if (fields.picture && error.refused) { // its card would offer what cannot be done with it
+        asked = {};
+        find("given").hidden = true;
+      }
     } finally {
       if (turn === latest) document.body.classList.remove("busy");
     }
@@ -271,7 +282,7 @@
     }
     asked = { file };
     remember(); // a picture of the visitor has no address
-    find("given").hidden = false;
+    find("given").hidden = find("given-picture").hidden = false;
     if (find("given-picture").src.startsWith("blob:")) URL.revokeObjectURL(find("given-picture").src);
     find("given-picture").src = URL.createObjectURL(file);
     find("given-name").textContent = file.name || "pasted picture";
@@ -419,6 +430,7 @@
     else find("wrong").textContent = "Type a caption, or drop a picture.";
   };
   find("file").onchange = (event) => { find("text").value = ""; give(event.target.files[0]); event.target.value = ""; };
+  find("given-picture").onerror = () => { find("given-picture").hidden = true; }; // the browser reads no HEIC
   find("given-explain").onclick = () => open({ file: asked.file }, "");
   find("check").onsubmit = (event) => { event.preventDefault(); explain(); };
   find("similar").onclick = () => from("images");
@@ -448,8 +460,7 @@
   const hello = async () => {
     const answer = await fetch("about", { headers: headers() });
     const plain = await answer.json();
-    if (answer.status === 401) needKey();
-    if (!answer.ok) { find("wrong").textContent = sentence(plain.error); return; }
+    if (!answer.ok) { find("wrong").textContent = answer.status === 401 ? needKey() : sentence(plain.error); return; }
     limits = plain.limits;
     explains = plain.explains_pictures;
     find("given-explain").hidden = !explains;
@@ -469,5 +480,5 @@
       : `Words are doubted and corrected by ${plain.explainer}.`;
   };
   addEventListener("popstate", restore);
-  hello().then(() => { if (location.search) restore(); }).catch(() => { find("wrong").textContent = "The server cannot be reached. Is it running?"; });
+  hello().then(() => { if (location.search) restore(); }).catch(() => { find("wrong").textContent = AWAY; });
 })();
