@@ -11,8 +11,10 @@ was, plus files that the next write removes.
 from __future__ import annotations
 
 import json
+import math
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -41,7 +43,7 @@ from counterfoil.core.io import (
     write_text,
 )
 from counterfoil.core.types import Embeddings
-from counterfoil.data.dataset import ColumnValue, column_value
+from counterfoil.data.dataset import ColumnValue
 from counterfoil.scoring.encode import Side
 from counterfoil.scoring.reducers import (
     NOTHING,
@@ -279,12 +281,9 @@ def _parse_entries(lines: Sequence[str]) -> list[PlainEntry]:
     """Parse lines of JSON as one list, seven times as fast; one by one to name a damaged line."""
     try:
         entries: list[PlainEntry] = json.loads(f"[{','.join(lines)}]")
-        types = {*map(type, chain.from_iterable(entry.values() for entry in entries))}
         named = all("id" in entry for entry in entries)
-        if named and types <= {str} and _FIELDS.issuperset(chain.from_iterable(entries)):
+        if named and _FIELDS.issuperset(chain.from_iterable(entries)) and _have_types(entries):
             return entries
-        if types <= {str, dict}:
-            return [_checked(entry) for entry in entries]
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass  # found again below, with its line
     return [_checked(parse_json(line, f"line {n}")) for n, line in enumerate(lines, 1)]
@@ -292,12 +291,21 @@ def _parse_entries(lines: Sequence[str]) -> list[PlainEntry]:
 
 def _checked(plain: PlainEntry) -> PlainEntry:
     IndexEntry(**plain)  # a `TypeError` for other fields
-    columns = plain.get("columns", {})
-    if not all(isinstance(value, str) for name, value in plain.items() if name != "columns"):
-        raise ValueError(f"{plain} holds something else than text")
-    if not isinstance(columns, dict) or any(column_value(v) != v for v in columns.values()):
-        raise ValueError(f"{plain} holds columns that are neither text nor numbers")
+    if not _have_types([plain]):
+        raise ValueError(f"{plain} holds something else than text, or numbers within its columns")
     return plain
+
+
+def _have_types(entries: Sequence[PlainEntry]) -> bool:
+    """Return True if all values are text, but for the columns, which hold text and numbers."""
+    kinds = Counter(map(type, chain.from_iterable(entry.values() for entry in entries)))
+    columns = [entry["columns"] for entry in entries if "columns" in entry]
+    if not kinds.keys() <= {str, dict} or not {*map(type, columns)} <= {dict}:
+        return False
+    values = [*chain.from_iterable(own.values() for own in columns)]
+    numbers = (value for value in values if type(value) is float)
+    known = {*map(type, values)} <= {str, int, float} and all(map(math.isfinite, numbers))
+    return known and kinds[dict] == len(columns)
 
 
 @final
