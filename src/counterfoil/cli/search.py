@@ -149,9 +149,11 @@ def search(
         columns = [*dict.fromkeys(condition.column for condition in conditions)]
     if plain:
         results = [hit.to_dict() for hit in hits]
-        settings = {"index": str(folder), "model": model_name, "query": query, "as": kind}
-        where_ = {"where": filters} if filters else {}
-        content = {**settings, **where_, "find": find, "results": results}
+        settings: dict[str, object] = {"index": str(folder), "model": model_name}
+        settings |= {"query": query, "as": kind}
+        if filters:
+            settings["where"] = filters
+        content = {**settings, "find": find, "results": results}
         print(json.dumps(content, ensure_ascii=False, indent=2))
     elif hits or not (filters or min_probability is not None):
         print_hits(query, hits, find, columns)
@@ -235,9 +237,10 @@ def print_hits(
     from counterfoil.core.console import console
 
     table = Table("", "score", box=box.SIMPLE_HEAD, title=Text(query), title_justify="left")
+    # a narrow terminal breaks captions before names of files, unless these would fill it
+    whole = all(2 * len(_image_label(hit)) <= console().width for hit in hits)
     for name in ("image", "caption") if find == "images" else ("caption", "image"):
-        # a narrow terminal breaks captions before names of files
-        table.add_column(name, overflow="fold", no_wrap=name == "image")
+        table.add_column(name, overflow="fold", no_wrap=whole and name == "image")
     calibrated = any(hit.probability is not None for hit in hits)
     if calibrated:
         table.add_column("probability")
