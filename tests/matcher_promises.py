@@ -199,7 +199,46 @@ def scores_keep_single_precision_under_autocast(case: Case) -> None:
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
+def every_parameter_takes_part(case: Case) -> None:
+    """But for what is asked in training alone, of a batch or for words."""
+    model = case.build()
+    scores = model.score_matrix(*encoded(case, model))
+    if not scores.requires_grad:
+        return
+    scores.square().sum().backward()
+    idle = {n for n, p in model.named_parameters() if p.requires_grad and p.grad is None}
+    assert not [
+        n for n in idle if not n.startswith(("captioner.", "graph.", "says.", "image.veil"))
+    ]
+
+
+def vectors_of_zeros_give_no_nan(case: Case) -> None:
+    model = case.build()
+    bags = [Embeddings(x.tokens.detach(), x.mask) for x in encoded(case, model)]
+    for zero in bags:
+        leaves = [(x.tokens * (x is not zero)).requires_grad_() for x in bags]
+        both = (Embeddings(leaf, x.mask) for leaf, x in zip(leaves, bags, strict=True))
+        scores = model.score_matrix(*both)
+        assert scores.isfinite().all()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
+
+
+def images_of_zeros_give_no_nan(case: Case) -> None:
+    model = case.build()
+    rng = torch.Generator().manual_seed(1)
+    images, texts = case.images(I, rng), case.texts(T, rng)
+    blank = replace(images, values=torch.zeros_like(images.values))
+    scores = model.score_matrix(model.encode_images(blank), model.encode_texts(texts))
+    assert scores.isfinite().all()
+    if scores.requires_grad:
+        scores.sum().backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
 PROMISES = (
+    every_parameter_takes_part,
+    vectors_of_zeros_give_no_nan,
+    images_of_zeros_give_no_nan,
     scores_keep_single_precision_under_autocast,
     grid_equals_pairs_on_the_product,
     listed_pairs_are_entries_of_the_grid,

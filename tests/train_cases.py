@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -263,6 +263,20 @@ def proposals(source: OnlineMiner) -> list[Any]:
 
     source.propose = propose  # type: ignore[method-assign]
     return found
+
+
+def learnt(
+    module: nn.Module, losses: Callable[[], Mapping[str, Tensor]], rate: float, steps: int
+) -> list[dict[str, float]]:
+    """The losses at each of so many steps of AdamW on their sum."""
+    optimiser, told = torch.optim.AdamW(module.parameters(), lr=rate), []
+    for _ in range(steps):
+        found = losses()
+        optimiser.zero_grad()
+        torch.stack(list(found.values())).sum().backward()
+        optimiser.step()
+        told.append({name: loss.item() for name, loss in found.items()})
+    return told
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:

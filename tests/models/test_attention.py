@@ -112,19 +112,3 @@ def test_an_image_without_regions_is_one_zero_region(name):
     torch.testing.assert_close(host.score_matrix(nothing.padded(9), texts), grid)
     torch.testing.assert_close(host.score_pairs(nothing, texts.rows(slice(3))), grid.diagonal())
     assert torch.autograd.grad(grid.sum(), regions)[0].isfinite().all()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_zero_vectors_give_no_nan(name):
-    images, texts = bags()
-    host = model(name).float()
-    for zero in (images, texts):
-        leaves = [
-            (x.tokens.float().nan_to_num() * (x is not zero)).requires_grad_()
-            for x in (images, texts)
-        ]
-        scores = host.score_matrix(
-            Embeddings(leaves[0], images.mask), Embeddings(leaves[1], texts.mask)
-        )
-        assert scores.isfinite().all()
-        assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -138,3 +139,9 @@ def test_nothing_is_no_size(kind):
 @pytest.mark.parametrize(("kind", "parts", "wrong", "said"), REST)
 def test_what_cannot_be_built(kind, parts, wrong, said):
     refused(kind, parts | wrong, said)
+
+
+@pytest.mark.parametrize(("kind", "parts"), [(BLIP, BOTH), (ViLT, PICTURES)])
+def test_without_transformers(monkeypatch, kind, parts):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(kind, parts, 'pip install "counterfoil[hf]"')

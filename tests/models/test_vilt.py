@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -247,9 +246,3 @@ def test_another_kind_of_vilt_is_told(tmp_path):
     config.save_pretrained(folder)
     with pytest.raises(ValueError, match=r"ViLT of another kind than the public ones: .*'relu'"):
         vilt_from_pretrained(folder, mask=3)
-
-
-def test_without_transformers(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r'pip install "counterfoil\[hf\]"'):
-        ViLT(**SIZES)

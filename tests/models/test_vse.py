@@ -63,19 +63,6 @@ def test_gradient(measure):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"measure": "order", "absolute": True}])
-def test_zero_vectors_give_no_nan(options):
-    host = model(**options)
-    items = ModalityBatch(torch.arange(2), torch.zeros(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
-    words = ModalityBatch(
-        torch.arange(2), torch.ones(2, 3).long(), torch.ones(2, 3, dtype=torch.bool)
-    )
-    scores = host.score_matrix(host.encode_images(items), host.encode_texts(words))
-    assert scores.isfinite().all()
-    scores.sum().backward()
-    assert all(p.grad.isfinite().all() for p in host.parameters())
-
-
 def test_normalised_or_not():
     items = ModalityBatch(torch.arange(2), torch.randn(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
     lengths = model().encode_images(items).tokens.norm(dim=-1)

@@ -133,14 +133,7 @@ def test_the_recipe_learns_scenes(variant):
         host, WeightedSum(terms={"triplet": (1.0, SumTripletLoss(reduction="mean"))})
     )
     made = train_cases.batch_of(processor, list(range(0, 24, 2)))
-    optimiser = torch.optim.Adam(step.parameters(), lr=0.01)
-    first: dict[str, float] = {}
-    for _ in range(30):
-        losses = step(made)
-        first = first or {name: loss.item() for name, loss in losses.items()}
-        optimiser.zero_grad()
-        sum(losses.values()).backward()
-        optimiser.step()
+    first, *_, losses = train_cases.learnt(step, lambda: step(made), rate=0.01, steps=30)
     assert losses["triplet"] < 0.7 * first["triplet"]
     assert losses["model_caption"] < 0.85 * first["model_caption"]
 
