@@ -21,11 +21,13 @@ def bag(
     longest: int = 0,
     garbage: float = torch.nan,
 ) -> Embeddings:
-    """Float64 items of so many vectors; garbage is what is hidden."""
+    """Float64 items of so many vectors, whatever room there is; garbage is what is hidden."""
     rng = torch.Generator().manual_seed(seed)
     mask = torch.arange(longest or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    tokens = torch.randn(*mask.shape, width, dtype=torch.double, generator=rng)
-    return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), garbage), mask)
+    tokens = torch.full((*mask.shape, width), garbage, dtype=torch.double)
+    for item, length in zip(tokens, lengths, strict=True):
+        item[:length] = torch.randn(length, width, dtype=torch.double, generator=rng)
+    return Embeddings(tokens, mask)
 
 
 def bags(seed: int = 0, images: int = 3, texts: int = 4) -> tuple[Embeddings, Embeddings]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bag_cases
 import hub_cases
 import matcher_cases
 from counterfoil.core.config import config as config_
@@ -101,8 +102,6 @@ def test_begins_from_the_whole_or_from_its_body(clip):
 
 
 def test_what_is_no_single_vector_is_refused():
-    bag = ModalityBatch(
-        torch.arange(2), torch.zeros(2, 3, WIDTH), torch.ones(2, 3, dtype=torch.bool)
-    )
+    bag = bag_cases.whole(torch.zeros(2, 3, WIDTH))
     with pytest.raises(ValueError, match=r"image vectors of shape \(2, 3, 8\) do not fit a head"):
         FrozenAdapters(width=WIDTH).encode_images(bag)

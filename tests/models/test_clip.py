@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+import bag_cases
 import hub_cases
 import matcher_cases
 from counterfoil.core.config import config as config_
@@ -55,7 +56,7 @@ def test_equals_the_library(folders):
 @pytest.mark.parametrize("kind", ["siglip", "siglip2"])
 def test_texts_are_padded_to_their_full_length(kind, folders):
     ids = torch.tensor([[5, 6, 7]])
-    items = ModalityBatch(torch.arange(1), ids, torch.ones(1, 3, dtype=torch.bool))
+    items = bag_cases.whole(ids)
     ours = DualEncoder(name=folders[kind]).eval().encode_texts(items).tokens[0, 0]
     filler = 1 if kind == "siglip" else 0
     full = torch.full((1, 12), filler)
@@ -79,9 +80,7 @@ def test_flexible_patches_go_by_row_column_and_channel(folders):
 
 
 def test_a_text_that_is_too_long_is_refused(folders):
-    items = ModalityBatch(
-        torch.arange(1), torch.ones(1, 13).long(), torch.ones(1, 13, dtype=torch.bool)
-    )
+    items = bag_cases.whole(torch.ones(1, 13).long())
     with pytest.raises(ValueError, match="texts of 13 tokens do not fit a model that reads 12"):
         DualEncoder(name=folders["siglip"]).encode_texts(items)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import bag_cases
 import hub_cases
 import train_cases
 from counterfoil.core.types import ModalityBatch
@@ -79,9 +80,7 @@ def test_the_grid_of_a_network_that_is_trained_along(monkeypatch):
     made = types.SimpleNamespace(create_model=lambda *_, **__: Network())
     monkeypatch.setitem(sys.modules, "timm", made)
     host = model(image=TimmGridTower(name="any", width=WIDTH, pretrained=False, cell_drop=0.5))
-    items = ModalityBatch(
-        torch.arange(8), torch.randn(8, 3, 16, 16), torch.ones(8, 1, dtype=torch.bool)
-    )
+    items = bag_cases.whole(torch.randn(8, 3, 16, 16))
     whole = host.eval().encode_images(items).tokens
     alone = host.encode_images(items.rows(slice(2, 3))).tokens
     torch.testing.assert_close(alone, whole[2:3])

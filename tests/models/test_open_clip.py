@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+import bag_cases
 import matcher_cases
 import recipes_cases
 import vision_cases
 from counterfoil.core.config import config
-from counterfoil.core.types import ModalityBatch
 from counterfoil.model import load_model
 from counterfoil.models.open_clip import OpenClipModel
 from matcher_promises import PROMISES
@@ -61,9 +61,7 @@ def test_what_is_refused(tmp_path, stand_in):
     folder = str(vision_cases.clip_folder(tmp_path / "clip"))
     with pytest.raises(ValueError, match="lora=-1 is not possible"):
         OpenClipModel(name=folder, lora=-1)
-    long = ModalityBatch(
-        torch.arange(1), torch.ones(1, 13).long(), torch.ones(1, 13, dtype=torch.bool)
-    )
+    long = bag_cases.whole(torch.ones(1, 13).long())
     with pytest.raises(ValueError, match="texts of 13 tokens do not fit a model that reads 12"):
         OpenClipModel(name=folder).encode_texts(long)
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from counterfoil.core.types import Embeddings, ModalityBatch
+import bag_cases
+from counterfoil.core.types import Embeddings
 from counterfoil.models import vsepp
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
@@ -45,7 +46,7 @@ def test_order_has_a_gradient_where_nothing_is_broken():
 
 
 def test_absolute_vectors_are_not_negative():
-    items = ModalityBatch(torch.arange(9), torch.randn(9, 1, 3), torch.ones(9, 1, dtype=torch.bool))
+    items = bag_cases.whole(torch.randn(9, 1, 3))
     host = model(absolute=True)
     plain = host.image.fc(items.values[:, 0])
     assert (plain < 0).any()
@@ -64,7 +65,7 @@ def test_gradient(measure):
 
 
 def test_normalised_or_not():
-    items = ModalityBatch(torch.arange(2), torch.randn(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
+    items = bag_cases.whole(torch.randn(2, 1, 3))
     lengths = model().encode_images(items).tokens.norm(dim=-1)
     torch.testing.assert_close(lengths, torch.ones(2, 1))
     plain = model(normalise_images=False)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bag_cases
 import train_cases
 from counterfoil.core.types import Batch, ModalityBatch
 from counterfoil.data.processor import ProcessorConfig
@@ -70,7 +71,7 @@ def test_relations_begin_as_the_identity():
 
 def test_the_order_of_regions_is_read():
     host = model().eval()
-    items = ModalityBatch(torch.arange(1), torch.randn(1, 4, 6), torch.ones(1, 4, dtype=torch.bool))
+    items = bag_cases.whole(torch.randn(1, 4, 6))
     turned = ModalityBatch(items.ids, items.values.flip(1), items.mask)
     distance = host.encode_images(items).tokens - host.encode_images(turned).tokens
     assert distance.abs().max() > 1e-3
@@ -81,9 +82,7 @@ def test_the_order_of_regions_is_read():
 def test_empty_images_give_no_nan(norm, coco):
     host = model(region_norm=norm, normalise_regions=coco, batch_norm=not coco)
     for training in (True, False):
-        items = ModalityBatch(
-            torch.arange(2), torch.zeros(2, 3, 6), torch.ones(2, 3, dtype=torch.bool)
-        )
+        items = bag_cases.whole(torch.zeros(2, 3, 6))
         vectors = host.train(training).encode_images(items).tokens
         (vectors * torch.randn(WIDTH)).sum().backward()
         assert vectors.isfinite().all()

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bag_cases
 import hub_cases
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pretrained import BertTextTower
@@ -179,9 +180,7 @@ def test_a_word_model_has_an_embedding_of_its_own_for_masked_words():
     assert tower.embed.weight.shape == (10, 3)
     assert GRU(words=9, word_width=3, width=4).embed.weight.shape == (9, 3)
     ids = torch.randint(9, (20, 6))
-    tower(
-        ModalityBatch(torch.arange(20), ids, torch.ones(20, 6, dtype=torch.bool))
-    ).tokens.sum().backward()
+    tower(bag_cases.whole(ids)).tokens.sum().backward()
     assert tower.embed.weight.grad[9].any()
     with pytest.raises(ValueError, match="word id 10 is not in this model"):
         tower(ModalityBatch(torch.arange(1), torch.tensor([[10]]), torch.tensor([[True]])))
@@ -190,9 +189,7 @@ def test_a_word_model_has_an_embedding_of_its_own_for_masked_words():
 def test_two_readings_of_a_text_differ_in_training_alone():
     torch.manual_seed(0)
     tower = GRU(words=9, word_width=3, width=4, word_drop=0.5)
-    items = ModalityBatch(
-        torch.arange(4), torch.randint(9, (4, 6)), torch.ones(4, 6, dtype=torch.bool)
-    )
+    items = bag_cases.whole(torch.randint(9, (4, 6)))
     assert not torch.equal(tower(items).mask, tower(items).mask)
     tower.eval()
     assert torch.equal(tower(items).tokens, tower(items).tokens)
@@ -205,7 +202,7 @@ def test_bert_needs_to_know_its_mask_and_never_touches_special_tokens(tmp_path):
     tower = BertTextTower(name=folder, width=4, word_drop=0.9, mask=4)
     ids = torch.tensor([[38, 7, 8, 9, 39]] * 50)
     torch.manual_seed(0)
-    plain = ModalityBatch(torch.arange(50), ids, torch.ones(50, 5, dtype=torch.bool))
+    plain = bag_cases.whole(ids)
     read, body = [], tower.body.forward
     tower.body.forward = lambda **given: read.append(given) or body(**given)
     for words in (None, torch.tensor([[-1, 0, 0, 1, -1]] * 50)):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 from torch.nn.functional import pad
 
+import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.models.vsrn import Captioner
 
@@ -21,11 +22,8 @@ def writer(longest: int = 60, dropout: float = 0.0) -> Captioner:
 def bags(n: int, whole: bool = False) -> Embeddings:
     """Images of one to three regions; garbage at padding."""
     rng = torch.Generator().manual_seed(1)
-    tokens = torch.randn(n, REGIONS, WIDTH, dtype=torch.double, generator=rng)
-    counts = torch.randint(1, REGIONS + 1, (n, 1), generator=rng)
-    mask = torch.arange(REGIONS) < (REGIONS if whole else counts)
-    mask = mask.expand(n, REGIONS)
-    return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+    counts = torch.randint(REGIONS if whole else 1, REGIONS + 1, (n,), generator=rng)
+    return bag_cases.bag(counts.tolist(), WIDTH, longest=REGIONS)
 
 
 def captions(lengths: list[int]) -> torch.Tensor:
@@ -115,6 +113,6 @@ def test_gradient():
 
 
 def test_a_caption_has_a_token_to_predict():
-    regions = Embeddings(torch.randn(1, 2, 3), torch.ones(1, 2, dtype=torch.bool))
+    regions = Embeddings(torch.randn(1, 2, 3), torch.ones(1, 2) > 0)
     shortest = Captioner(words=3, width=3, hidden=3, word_width=3, longest=2)
     assert shortest(regions, torch.tensor([[1, 2, 0]])) > 0

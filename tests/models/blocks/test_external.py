@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 
+import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.models.esa import ExternalAttention
 
@@ -13,12 +14,8 @@ def made() -> ExternalAttention:
     return ExternalAttention(width=D).double()
 
 
-def bag(seed: int = 0) -> Embeddings:
-    """Items of one to four vectors, and NaN behind them."""
-    rng = torch.Generator().manual_seed(seed)
-    mask = torch.arange(L) < torch.tensor([4, 1, 2, 3]).unsqueeze(1)
-    tokens = torch.randn(N, L, D, generator=rng, dtype=torch.float64)
-    return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+def bag() -> Embeddings:
+    return bag_cases.bag([4, 1, 2, 3], D, longest=L)
 
 
 def slowly(pool: ExternalAttention, vectors: torch.Tensor) -> torch.Tensor:

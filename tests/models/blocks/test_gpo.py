@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
+import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.models.gpo import GeneralizedPooling, sinusoids
 
@@ -19,11 +20,8 @@ def pool(**options: float) -> GeneralizedPooling:
     return GeneralizedPooling(positions=6, hidden=5, **options).double()
 
 
-def bag(lengths: list[int], longest: int | None = None) -> Embeddings:
-    rng = torch.Generator().manual_seed(1)
-    mask = torch.arange(longest or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    tokens = torch.randn(*mask.shape, WIDTH, generator=rng, dtype=torch.float64)
-    return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+def bag(lengths: list[int], longest: int = 0) -> Embeddings:
+    return bag_cases.bag(lengths, WIDTH, seed=1, longest=longest)
 
 
 def theta(made: GeneralizedPooling, length: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from counterfoil.core.types import ModalityBatch
+import bag_cases
 from counterfoil.models.layers.pretrained import TimmGridTower, random_crop
 
 
@@ -45,7 +45,7 @@ def timm(monkeypatch):
 
 def pictures(count=3, side=12):
     values = torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
-    return ModalityBatch(torch.arange(count), values, torch.ones(count, 1, dtype=torch.bool))
+    return bag_cases.whole(values)
 
 
 @pytest.mark.parametrize("kind", ["map", "last"])
@@ -139,7 +139,7 @@ def test_what_cannot_be_made(arguments, sentence):
 def test_what_does_not_fit():
     with pytest.raises(ValueError, match=r"Network gives \(3, 9, 6\), which is no map of 6"):
         TimmGridTower(name="tokens")(pictures())
-    bag = ModalityBatch(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+    bag = bag_cases.whole(torch.ones(2, 3, 4))
     with pytest.raises(ValueError, match=r"pictures of shape \(2, 3, 4\) do not fit"):
         TimmGridTower(name="map")(bag)
 

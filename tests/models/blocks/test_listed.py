@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bag_cases
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.layers.fused import prepare_context
@@ -20,13 +21,8 @@ def host(name: str):
 
 def bags(garbage: float = torch.nan) -> tuple[Embeddings, Embeddings]:
     """Four images and five texts, padded with garbage."""
-    rng = torch.Generator().manual_seed(0)
-    found = []
-    for counts in ([4, 1, 3, 4], [2, 5, 1, 2, 3]):
-        tokens = torch.randn(len(counts), max(counts) + 1, WIDTH, dtype=torch.double, generator=rng)
-        mask = torch.arange(tokens.shape[1]) < torch.tensor(counts).unsqueeze(1)
-        found.append(Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), garbage), mask))
-    return found[0], found[1]
+    images = bag_cases.bag([4, 1, 3, 4], WIDTH, longest=5, garbage=garbage)
+    return images, bag_cases.bag([2, 5, 1, 2, 3], WIDTH, seed=1, longest=6, garbage=garbage)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["no gram", "gram"])

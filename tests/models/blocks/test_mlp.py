@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bag_cases
 from counterfoil.core.types import ModalityBatch
 from counterfoil.models.layers.towers import MLPRegions
 
@@ -18,11 +19,8 @@ def tower(**options: object) -> MLPRegions:
 
 
 def items(counts: list[int], padding: float = torch.nan) -> ModalityBatch:
-    rng = torch.Generator().manual_seed(1)
-    mask = torch.arange(max(counts)) < torch.tensor(counts).unsqueeze(1)
-    values = torch.randn(*mask.shape, FEATURES, generator=rng, dtype=torch.float64)
-    values = values.masked_fill(~mask.unsqueeze(-1), padding)
-    return ModalityBatch(torch.arange(len(counts)), values, mask)
+    made = bag_cases.bag(counts, FEATURES, seed=1, garbage=padding)
+    return ModalityBatch(torch.arange(len(counts)), made.tokens, made.mask)
 
 
 def by_hand(made: MLPRegions, rows: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
@@ -70,6 +68,4 @@ def test_regions_are_dropped_in_training():
 
 def test_what_cannot_be_read():
     with pytest.raises(ValueError, match=r"shape \(2, 3, 4\) do not fit .*\(images, regions, 6\)"):
-        tower()(
-            ModalityBatch(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
-        )
+        tower()(bag_cases.whole(torch.ones(2, 3, 4)))

@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.models.layers.cross_attention import LengthRun, PackedTexts, pack_texts
 
@@ -11,9 +12,7 @@ LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=12)
 
 
 def packed(lengths: list[int]) -> tuple[Embeddings, PackedTexts, torch.Tensor]:
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    tokens = torch.randn(*mask.shape, 2).masked_fill(~mask.unsqueeze(-1), torch.nan)
-    texts = Embeddings(tokens, mask)
+    texts = bag_cases.bag(lengths, 2)
     return texts, *pack_texts(texts)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.models.chan import SelfAttention
 
@@ -11,9 +12,8 @@ WIDTH, HEADS = 8, 2
 
 def bag() -> Embeddings:
     """Items of 4, 1, 3 and no vectors, with numbers in their padding."""
-    rng = torch.Generator().manual_seed(0)
-    counts = torch.tensor([[4], [1], [3], [0]])
-    return Embeddings(torch.randn(4, 4, WIDTH, generator=rng), torch.arange(4) < counts)
+    made = bag_cases.bag([4, 1, 3, 0], WIDTH, garbage=2.0)
+    return Embeddings(made.tokens.float(), made.mask)
 
 
 def layer(**options) -> SelfAttention:

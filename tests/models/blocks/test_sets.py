@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn.functional import normalize
 
+import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.models import dive
 from counterfoil.models.dive import SetSimilarity, set_score_matrix, set_score_pairs
@@ -17,12 +18,10 @@ KINDS = get_args(SetSimilarity)
 ALPHA = 5.0
 
 
-def bag(counts: list[int], seed: int, longest: int | None = None) -> Embeddings:
-    """Float64 sets of unit vectors; garbage is what is hidden."""
-    rng = torch.Generator().manual_seed(seed)
-    mask = torch.arange(longest or max(counts)) < torch.tensor(counts).unsqueeze(1)
-    tokens = torch.randn(*mask.shape, 4, generator=rng, dtype=torch.double)
-    return Embeddings(normalize(tokens, dim=2).masked_fill(~mask.unsqueeze(2), torch.nan), mask)
+def bag(counts: list[int], seed: int, longest: int = 0) -> Embeddings:
+    """Sets of unit vectors."""
+    made = bag_cases.bag(counts, 4, seed=seed, longest=longest)
+    return Embeddings(normalize(made.tokens, dim=2), made.mask)
 
 
 def by_loops(kind: str, image: Tensor, text: Tensor) -> float:

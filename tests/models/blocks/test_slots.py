@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.models.dive import SlotAttention, slot_codes
 
@@ -18,14 +19,8 @@ def made(**options: object) -> SlotAttention:
     return SlotAttention(width=WIDTH, part_width=PART, **(sizes | options)).double().eval()
 
 
-def bag(*lengths: int, longest: int | None = None) -> Embeddings:
-    """Parts that are the same however much room there is; garbage is what is hidden."""
-    rng = torch.Generator().manual_seed(1)
-    mask = torch.arange(longest or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
-    tokens = torch.full((*mask.shape, PART), torch.nan, dtype=torch.double)
-    for n, length in enumerate(lengths):
-        tokens[n, :length] = torch.randn(length, PART, generator=rng, dtype=torch.double)
-    return Embeddings(tokens, mask)
+def bag(*lengths: int, longest: int = 0) -> Embeddings:
+    return bag_cases.bag([*lengths], PART, seed=1, longest=longest)
 
 
 def place(position: int, length: int) -> list[float]:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bag_cases
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import ensure_nonempty
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
@@ -25,14 +26,12 @@ def test_regions_start_as_the_authors_start_them():
 
 
 def test_half_precision_features_are_read():
-    items = ModalityBatch(
-        torch.arange(2), torch.ones(2, 3, 4).half(), torch.ones(2, 3, dtype=torch.bool)
-    )
+    items = bag_cases.whole(torch.ones(2, 3, 4).half())
     assert Regions(features=4, width=5)(items).tokens.dtype == torch.float32
 
 
 def test_features_of_another_width_are_refused():
-    items = ModalityBatch(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+    items = bag_cases.whole(torch.ones(2, 3, 4))
     with pytest.raises(ValueError, match=r"shape \(2, 3, 4\) do not fit .*\(images, regions, 5\)"):
         Regions(features=5)(items)
 
@@ -71,9 +70,7 @@ def test_a_word_outside_the_vocabulary_is_refused():
 
 def test_each_patch_sees_its_place():
     tower = PatchTower(size=32, patch=8, width=6, channels=4, depth=0)
-    blank = ModalityBatch(
-        torch.arange(1), torch.zeros(1, 3, 32, 32), torch.ones(1, 1, dtype=torch.bool)
-    )
+    blank = bag_cases.whole(torch.zeros(1, 3, 32, 32))
     made = tower(blank)
     assert made.tokens.shape == (1, 16, 6)
     assert made.mask.all()
@@ -87,9 +84,7 @@ def test_each_patch_sees_its_place():
 
 
 def test_pictures_of_another_size_are_refused():
-    items = ModalityBatch(
-        torch.arange(1), torch.zeros(1, 3, 8, 8), torch.ones(1, 1, dtype=torch.bool)
-    )
+    items = bag_cases.whole(torch.zeros(1, 3, 8, 8))
     with pytest.raises(ValueError, match=r"shape \(3, 8, 8\) do not fit .* \(3, 16, 16\)"):
         PatchTower(size=16, patch=8)(items)
 
