@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,22 @@ def hub_options(name: str) -> dict[str, bool]:
     name.
     """
     return {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence the bars and reports that transformers prints when it loads a model."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def first_line(error: Exception) -> str:

@@ -14,7 +14,6 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from counterfoil.core.io import commit, new_array, read_array, write_json, write_lock
-from counterfoil.core.optional import first_line, hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import, quiet_transformers
 from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import (
@@ -158,7 +157,7 @@ def _from_hub(name: str, kind: str, words: str) -> tuple[Any, Any]:
     """The image processor and the model of this auto class of transformers."""
     needs = f'the model {name!r} needs transformers: pip install "counterfoil[hf]"'
     transformers = optional_import("transformers", needs)
-    with _quiet():
+    with quiet_transformers():
         try:
             options = hub_options(name)
             processor = transformers.AutoImageProcessor.from_pretrained(
@@ -180,22 +179,6 @@ def _ready(model: nn.Module, device: torch.device | str) -> Any:
 
 def _placed(values: Tensor, device: torch.device | str) -> Tensor:
     return values.to(device, memory_format=torch.channels_last)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the bars and reports that transformers prints when it loads a model."""
-    from transformers.utils import logging
-
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
 
 
 # Regions.

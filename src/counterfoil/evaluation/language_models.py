@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from counterfoil.core.console import progress
-from counterfoil.core.optional import hub_options
+from counterfoil.core.optional import hub_options, quiet_transformers
 from counterfoil.data.tokenizers import END, START, split_words
 from counterfoil.evaluation.bootstrap import Counted, Interval, Share, shares
 from counterfoil.models.layers.pretrained import import_transformers
@@ -227,22 +227,18 @@ class CausalLM:
             ValueError: transformers is not installed, or there is no such language model.
         """
         transformers = import_transformers()
-        quiet = transformers.utils.logging.get_verbosity()
-        transformers.utils.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
+        options = hub_options(name)
         try:
-            options = hub_options(name)
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, **options)
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                name, dtype=torch.float32, **options
-            )
+            with quiet_transformers():
+                self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, **options)
+                model = transformers.AutoModelForCausalLM.from_pretrained(
+                    name, dtype=torch.float32, **options
+                )
         except Exception as error:  # libraries raise anything at damaged files
             raise ValueError(
                 f"{name} cannot be read as a causal language model with its tokenizer; name a "
                 "folder or a model such as gpt2, or leave --lm out for one of n-grams"
             ) from error
-        finally:
-            transformers.utils.logging.set_verbosity(quiet)
         self.name, self._device = name, torch.device(device)
         self._model: Any = model.to(self._device).eval()
         known = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id

@@ -26,14 +26,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from counterfoil.core.io import read_json
-from counterfoil.core.optional import first_line, hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import, quiet_transformers
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import RetrievalModel, SingleVectorModel
 from counterfoil.models.layers.joint_encoder import tokens_at_once
 from counterfoil.models.layers.late_interaction import MaxSimModel
 from counterfoil.models.layers.lora import add_lora, lora_state, merge_lora
 from counterfoil.models.layers.pooling import check_choice, single_vector, unit_vectors
-from counterfoil.models.layers.pretrained import import_transformers
 
 ENCODER = "encoder"  # folder of its files within a saved model
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
@@ -515,16 +514,13 @@ def _entries(plain: object) -> Iterator[tuple[str, object]]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the libraries' progress bars and reports."""
-    verbosity = import_transformers().utils.logging
-    before, log = verbosity.get_verbosity(), logging.getLogger("sentence_transformers")
+    log = logging.getLogger("sentence_transformers")
     level = log.level
-    verbosity.set_verbosity_error()
-    verbosity.disable_progress_bar()
     log.setLevel(logging.ERROR)
     try:
-        yield
+        with quiet_transformers():
+            yield
     finally:
-        verbosity.set_verbosity(before)
         log.setLevel(level)
 
 

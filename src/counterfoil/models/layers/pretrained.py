@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample, layer_norm
 
-from counterfoil.core.optional import first_line, hub_options, optional_import
+from counterfoil.core.optional import first_line, hub_options, optional_import, quiet_transformers
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -119,10 +119,7 @@ def weights_file(name: str) -> Path:
 def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> nn.Module:
     """Load a model in single precision, with fresh weights if not `pretrained`."""
     transformers = import_transformers()
-    quiet = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    try:
+    with quiet_transformers():
         settings = config_of(name) if pretrained or not config else None
         try:
             if pretrained:
@@ -137,8 +134,6 @@ def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> 
                 )
         except Exception as error:  # libraries raise anything at damaged files
             raise ValueError(_missing(name, error)) from error
-    finally:
-        transformers.utils.logging.set_verbosity(quiet)
     assert isinstance(model, nn.Module)
     return model.eval()
 
