@@ -10,14 +10,10 @@ import pytest
 from counterfoil.training.stopping import StopMonitor, watch_for_stop
 
 
-def test_nothing_is_due() -> None:
-    with watch_for_stop(0, 10) as watch:
-        assert watch.decide() == (None, False)
-
-
-def test_time_is_up() -> None:
-    with watch_for_stop(1e-9, 10) as watch:
-        assert watch.decide() == ("minutes", True)
+@pytest.mark.parametrize(("minutes", "decided"), [(0, (None, False)), (1e-9, ("minutes", True))])
+def test_time_is_up_or_nothing_is_due(minutes: float, decided: object) -> None:
+    with watch_for_stop(minutes, 10) as watch:
+        assert watch.decide() == decided
 
 
 def test_a_checkpoint_is_due_until_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
