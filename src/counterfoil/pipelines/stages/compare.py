@@ -44,7 +44,7 @@ from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
 from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.stages.mine import Mine, hardness_at
-from counterfoil.pipelines.stages.select import selection_sentence
+from counterfoil.pipelines.stages.select import both_ends, selection_sentence
 from counterfoil.pipelines.state import RunContext, current_provenance
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
 from counterfoil.report.page import (
@@ -208,8 +208,7 @@ def compare_on_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
             f"{change.items:,}",
             f"{change.before:.1f}",
             f"{change.after:.1f}",
-            f"{signed(change.after - change.before)} ({signed(change.interval.low)} to "
-            f"{signed(change.interval.high)})",
+            f"{signed(change.after - change.before)} ({both_ends(change.interval)})",
         )
         for change in changes
     )
@@ -226,7 +225,7 @@ def compare_on_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
     sentence = (
         f"{last.title} tells {every.after:.1f} % of {every.items:,} captions from foils, "
         f"{first.title} {every.before:.1f} % (95 % interval of the difference "
-        f"{signed(every.interval.low)} to {signed(every.interval.high)})."
+        f"{both_ends(every.interval)})."
     )
     return _FoilBlocks(sentence, table, _learnt_foils(foils, (first.title, last.title), scores))
 
@@ -361,7 +360,7 @@ def forgetting_sentence(where: str, original: str, run: RunResult) -> str:
     difference = (
         f"RSum {figure('', run.numbers[RSUM])}, {figure('', abs(change.difference))} "
         f"{'less' if fallen else 'more'} than {original} (95 % interval of the difference "
-        f"{signed(span.low)} to {signed(span.high)}; p {chance(change.p)})"
+        f"{both_ends(span)}; p {chance(change.p)})"
     )
     if span.high < 0:
         return f"{where}: {run.name} has forgotten: {difference}."
@@ -377,9 +376,7 @@ def _with_change(run: RunResult, place: int) -> str:
 
 
 def _format_change(change: Comparison) -> str:
-    span = change.interval
-    between = f"{signed(span.low)} to {signed(span.high)}"
-    return f"{signed(change.difference)} ({between}; p {chance(change.p)})"
+    return f"{signed(change.difference)} ({both_ends(change.interval)}; p {chance(change.p)})"
 
 
 def _results(context: RunContext, names: Sequence[str]) -> tuple[str, tuple[RunResult, ...]]:

@@ -190,7 +190,7 @@ class Generate(CaptionStage):
             store = GeneratedStore.open(place, fingerprint=dataset.fingerprint)
         else:
             store = generate_captions(
-                self, dataset, place, find=lambda name: str(context.place(name)), left=context.left
+                self, dataset, place, find=context.model_path, left=context.left
             )
         info(f"{self.name}: {describe_generation(store, dataset)}, {place}")
 

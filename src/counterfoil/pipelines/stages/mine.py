@@ -119,7 +119,7 @@ class Mine(Stage):
                 info(f"{self.name}: {negatives.lists.describe()}, {place}")
             return
         store, members = run_mining(
-            self, dataset, place, find=lambda name: str(context.place(name)), left=context.left
+            self, dataset, place, find=context.model_path, left=context.left
         )
         if distributed.rank() == 0:
             rng, texts = torch.Generator().manual_seed(0), store.lists.texts

@@ -12,7 +12,7 @@ from counterfoil.core import distributed
 from counterfoil.core.console import output
 from counterfoil.core.io import atomic_folder, parsing, read_json, write_json
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.bootstrap import compare
+from counterfoil.evaluation.bootstrap import Interval, compare
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import signed
@@ -61,6 +61,11 @@ class Select(Stage):
         distributed.barrier()
 
 
+def both_ends(interval: Interval) -> str:
+    """The ends of the interval of a difference, with their signs."""
+    return f"{signed(interval.low)} to {signed(interval.high)}"
+
+
 def selection_sentence(folder: Path) -> str:
     """The sentence of a selection: which model to use, and why."""
     selection = read_json(folder / SELECTION, "a selection")
@@ -85,7 +90,7 @@ def _selected(using: Sequence[str], dev: ImageTextDataset, context: RunContext) 
     word = "higher" if change.difference >= 0 else "lower"
     worse = change.interval.high < 0
     why = "" if better else ", so it is worse" if worse else ", so nothing shows that it is better"
-    span = f"{signed(change.interval.low)} to {signed(change.interval.high)}"
+    span = both_ends(change.interval)
     rsum, distance = reports[shown].rsum, abs(change.difference)
     sentence = (
         f"Use {selected}: on dev ({len(dev):,} images, ranked whole) {shown} has RSum "
