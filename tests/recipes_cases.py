@@ -137,9 +137,9 @@ def no_figures() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of its own for every test."""
-    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own for every test, outside of the folder that tests look into."""
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def uniter(*outputs: str, **sizes: int) -> Config[RetrievalModel]:
