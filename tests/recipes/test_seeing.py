@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -33,12 +36,12 @@ def model(folder, *, trained: bool = False, side: int = 48, grid: int = 2) -> Mo
     )
 
 
-def files(tmp_path):
+def files():
     """Folders of what is kept, one for each model."""
-    return sorted((tmp_path / "cache" / "states").glob("*"))
+    return sorted((Path(os.environ["COUNTERFOIL_CACHE"]) / "states").glob("*"))
 
 
-def test_encodings_are_those_of_pixels(folder, tmp_path):
+def test_encodings_are_those_of_pixels(folder):
     dataset, one = load_dataset("scenes:images=40"), model(folder)
     found = one.embed(dataset).images.tokens
     pixels = one.processor.process(dataset).images(torch.arange(40))
@@ -47,14 +50,14 @@ def test_encodings_are_those_of_pixels(folder, tmp_path):
     torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)  # half precision
     picture = one.encode([dataset.pictures.open(3)]).tokens[0]
     torch.testing.assert_close(found[3], picture, rtol=2e-3, atol=2e-3)
-    assert len(files(tmp_path)) == 1
+    assert len(files()) == 1
 
 
-def test_pictures_are_looked_at_once(folder, tmp_path, monkeypatch):
+def test_pictures_are_looked_at_once(folder, monkeypatch):
     dataset, one = load_dataset("scenes:images=40"), model(folder)
     first = one.process(dataset).images(torch.tensor([7, 2]))
     assert first.values.shape == (2, 4, one.model.image.fc.in_features)
-    (path,) = files(tmp_path)
+    (path,) = files()
 
     def refused(*_: object) -> None:
         raise AssertionError("looked at twice")
@@ -62,26 +65,26 @@ def test_pictures_are_looked_at_once(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(HFVisionTower, "states", refused)
     again = one.process(dataset).images(torch.tensor([2]))
     torch.testing.assert_close(again.values[0], first.values[1])
-    assert files(tmp_path) == [path]
+    assert files() == [path]
 
 
-def test_what_is_kept_is_of_a_model_its_cells_its_pixels_and_the_pictures(folder, tmp_path):
+def test_what_is_kept_is_of_a_model_its_cells_its_pixels_and_the_pictures(folder):
     dataset, rows = load_dataset("scenes:images=40"), torch.tensor([0])
     models = [model(folder), model(folder, grid=1), model(folder, side=64)]
     for one in models:
         one.process(dataset).images(rows)
-    assert len(files(tmp_path)) == 3
+    assert len(files()) == 3
     other = model(folder)
     with torch.no_grad():
         next(other.model.image.body.parameters()).add_(1)
     other.process(dataset).images(rows)
-    assert len(files(tmp_path)) == 4
+    assert len(files()) == 4
     bent = model(folder)
     for block in bent.model.image.body.modules():
         if isinstance(getattr(block, "activation", None), torch.nn.Module):
             block.activation = torch.nn.Tanh()
     bent.process(dataset).images(rows)
-    assert len(files(tmp_path)) == 5
+    assert len(files()) == 5
 
 
 def test_a_model_that_is_trained_along_sees_pixels(folder):
@@ -97,7 +100,7 @@ def test_a_model_that_is_trained_along_sees_pixels(folder):
     assert cache_frozen_tower(frozen.model, shaped) is shaped
 
 
-def test_without_pictures_it_is_said(folder, tmp_path):
+def test_without_pictures_it_is_said(folder):
     from dataclasses import replace
 
     dataset = replace(load_dataset("scenes:images=40"), pictures=None)
