@@ -233,36 +233,16 @@ def train_recipe(
     """
     advice = advise_mining(*_train_size(dataset))
     lengths = advice.texts, advice.images
-    fine_tuning = (
-        way != "full" or distill is not None or any((written, other, remedies, long_captions))
-    )
-    if name == rerank.NAME:
-        if model is None or fine_tuning or teachers or guide or tower:
-            raise ValueError(
-                "a re-ranker takes --model, --negatives, --first and settings of the training; "
-                "name the model that reads image and text together with --model, and leave other "
-                "options out"
-            )
+    fine_tuning = way != "full" or distill is not None
+    fine_tuning |= any((written, other, remedies, long_captions))
+    _check_options(name, model, tower, first, fine_tuning, guided=bool(teachers or guide))
+    if name == rerank.NAME and model is not None:
         return rerank.reranker_recipe(model, lengths=lengths, negatives=negatives, first=first)
-    if first is not None:
-        raise ValueError(
-            f"--first names the retriever of a re-ranker, and {name!r} is none; leave it out, or "
-            "train `reranker`"
-        )
     original = ""
     if model is None:
-        if fine_tuning:
-            raise ValueError(
-                "--tune, --written, --distill, --remedies, --long-captions and --other are for a "
-                "pretrained model that is trained further; name it with --model, or leave them out"
-            )
         pixels = dataset.features is None
         recipe = photos.own_data_recipe(
             name, pixels=pixels, teachers=teachers, lengths=lengths, tower=tower
-        )
-    elif tower:
-        raise ValueError(
-            f"--tower feeds models of regions, and {model} has a tower of its own; give one of them"
         )
     else:
         original = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
@@ -286,6 +266,38 @@ def train_recipe(
     elif distill is not None:
         recipe = with_distillation(recipe, original, distill)
     return with_forgetting(recipe, other) if other else recipe
+
+
+def _check_options(
+    name: str,
+    model: str | None,
+    tower: str | None,
+    first: str | None,
+    fine_tuning: bool,
+    *,
+    guided: bool,
+) -> None:
+    """Refuse options that do not go together."""
+    if name == rerank.NAME and (model is None or fine_tuning or guided or tower):
+        raise ValueError(
+            "a re-ranker takes --model, --negatives, --first and settings of the training; "
+            "name the model that reads image and text together with --model, and leave other "
+            "options out"
+        )
+    if first is not None and name != rerank.NAME:
+        raise ValueError(
+            f"--first names the retriever of a re-ranker, and {name!r} is none; leave it out, or "
+            "train `reranker`"
+        )
+    if model is None and fine_tuning:
+        raise ValueError(
+            "--tune, --written, --distill, --remedies, --long-captions and --other are for a "
+            "pretrained model that is trained further; name it with --model, or leave them out"
+        )
+    if model is not None and tower:
+        raise ValueError(
+            f"--tower feeds models of regions, and {model} has a tower of its own; give one of them"
+        )
 
 
 def _check_pretrained(model: str, options: Sequence[str]) -> None:
