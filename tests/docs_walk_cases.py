@@ -16,6 +16,7 @@ import foil_cases
 import hub_cases
 import recipes_cases
 import sentence_cases
+import sentence_transformer_cases
 from counterfoil.data.readers import load_dataset
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
@@ -38,6 +39,20 @@ MADE = {
     "generated": "write rules my-photos/ --output generated/",
     "my-index": "index runs/mine/tuned my-photos/ --output my-index/",
 }
+# and what only one page needs
+SMALL = "--data flickr8k/ --features flickr8k_regions/ --smoke"
+BEFORE = {
+    "docs/analyses.md": (
+        "run ndgl/gpo-scenes --smoke --output runs/ndgl/gpo-scenes",
+        "run ndgl/vsrn-scenes --smoke --output runs/ndgl/vsrn-scenes",
+        f"run ndgl/teachers/chan-flickr8k {SMALL} --output runs/ndgl/teachers/chan-flickr8k",
+        f"run ndgl/batches/chan-flickr8k {SMALL} --output runs/ndgl/batches/chan-flickr8k",
+        "run cascade/vsepp-scenes --smoke --output runs/cascade/vsepp-scenes",
+        "run tags/ablations/static/uniter-scenes --smoke "
+        "--output runs/tags/ablations/static/uniter-scenes",
+        "write rules scenes --output rules/",
+    ),
+}
 
 
 def write_all(folder: Path) -> None:
@@ -56,6 +71,8 @@ def write_all(folder: Path) -> None:
     for new, name in zip(sorted((folder / "new").glob("*.jpg")), NAMED):
         new.rename(folder / name)
     _write_karpathy(folder / "flickr8k", pairs)
+    for name in ("f30k_precomp", "flickr8k_precomp"):
+        _write_precomp(folder / name, folder / "flickr8k" / "dataset_flickr8k.json")
     _write_models(folder)
     _write_foils(folder)
     (folder / "embeddings").mkdir()
@@ -93,6 +110,19 @@ def _write_karpathy(folder: Path, pairs: Iterator[tuple[str, list[str], Image.Im
     )
 
 
+def _write_precomp(folder: Path, dataset: Path) -> None:
+    """Random regions of the images of a data set."""
+    folder.mkdir()
+    images = json.loads(dataset.read_text())["images"]
+    for split, count in KARPATHY.items():
+        regions = np.random.default_rng(0).normal(size=(count, 36, 8))
+        np.save(folder / f"{split.replace('val', 'dev')}_ims.npy", regions.astype("f4"))
+        captions = [
+            s["raw"] for image in images if image["split"] == split for s in image["sentences"]
+        ]
+        (folder / f"{split.replace('val', 'dev')}_caps.txt").write_text("\n".join(captions) + "\n")
+
+
 def _write_models(folder: Path) -> None:
     """Tiny random models where the public names lead offline; MobileNet's weights if at hand."""
     for name in (
@@ -111,9 +141,14 @@ def _write_models(folder: Path) -> None:
     recipes_cases.blip_like(folder / "runs" / "tags" / "vilt")
     for vilt in ("my-vilt", "dandelin/vilt-b32-mlm"):
         recipes_cases.vilt_like(folder / vilt)
+    words = ["a", "dog", "in", "the", "snow"]
     hub_cases.rt_detr(folder / "PekingU" / "rtdetr_r50vd", queries=36)
-    sentence_cases.encoder(folder / "all-MiniLM-L6-v2", ["a", "dog", "in", "the", "snow"])
-    hub_cases.gpt2(folder / "gpt2", ["a", "dog", "in", "the", "snow"])
+    sentence_cases.encoder(folder / "all-MiniLM-L6-v2", words)
+    hub_cases.gpt2(folder / "gpt2", words)
+    embedder = sentence_transformer_cases.dense(folder / "made", words, "llava")
+    embedder.rename(folder / "my-embedder")
+    judge = sentence_transformer_cases.judge(folder / "made", words)
+    judge.rename(folder / "my-cross-encoder")
     vit = folder / "google" / "vit-base-patch16-224"
     hub_cases.vit(vit)
     size = {"height": 16, "width": 16}

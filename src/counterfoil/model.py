@@ -32,12 +32,12 @@ from counterfoil.core.io import (
     read_json,
     write_array,
     write_json,
-    write_text,
 )
 from counterfoil.core.optional import first_line
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.feature_cache import CachedFeatureProcessor
 from counterfoil.data.images import decode_picture, open_picture
@@ -49,7 +49,6 @@ from counterfoil.data.processor import (
     Processor,
     ProcessorConfig,
 )
-from counterfoil.data.readers.embeddings import read_embeddings
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models import open_clip
 from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel
@@ -767,24 +766,28 @@ class Model:
             folder: to write.
 
         Returns:
-            The data set of the vectors.
+            The data set of the vectors, with the ids and the captions of the data, so that lists
+            that are mined with the vectors are lists of the data.
 
         Raises:
             ValueError: the model does not make one vector of an item, or the folder was begun with
                 another model or data set.
         """
+        from counterfoil.data.readers import load_dataset
+
         folder = Path(folder)
         ensure_writable_folder(folder)
         facts = {"model": self.identity(), "data": dataset.fingerprint}
         write_vectors(folder, self.model, self.process(dataset), facts)
         if distributed.rank() == 0:
-            lines = [" ".join(text.split()) for text in dataset.texts]
             write_array(folder / "owner.npy", dataset.text_to_image.numpy())
-            write_json(folder / "image_ids.json", list(dataset.image_ids))
-            write_json(folder / "splits.json", list(dataset.splits))
-            write_text(folder / "captions.txt", "".join(f"{line}\n" for line in lines))
+            for name in ("image_ids", "text_ids", "splits"):
+                write_json(folder / f"{name}.json", list(getattr(dataset, name)))
+            write_json(folder / "captions.json", list(dataset.texts))
+            if judged := judged_pairs(dataset):
+                write_corrections(folder / CORRECTIONS_FILE, judged)
         distributed.barrier()
-        return read_embeddings(folder)
+        return load_dataset(folder)
 
     @torch.inference_mode()
     def encode(self, items: ImageInput | Sequence[ImageInput]) -> Embeddings:
@@ -1020,6 +1023,8 @@ def load_model(
         return Model(EmbeddingModel(), None, VECTORS, make_config(EmbeddingModel))
     if str(name).startswith((open_clip.PREFIX, PREFIX)):
         return _load_pair(str(name))
+    if str(name).endswith("/") and not Path(name).exists():  # no name on the hub ends so
+        raise ValueError(f"{name} does not exist; give the folder of a model, or a name on the hub")
     folder = _model_folder(Path(name)) or download_model(str(name), revision=revision)
     if folder is None and revision:
         raise ValueError(

@@ -28,7 +28,10 @@ PAGES = (
     "docs/search.md",
     "docs/negatives.md",
     "docs/data.md",
+    "docs/analyses.md",
+    "docs/embedders.md",
     "docs/explain.md",
+    "docs/extending.md",
     "docs/foils.md",
     "docs/generated.md",
     "docs/protocols.md",
@@ -37,6 +40,8 @@ PAGES = (
     "docs/papers/aoq.md",
     "docs/papers/ndgl.md",
     "docs/papers/tags.md",
+    "docs/results/false-negatives.md",
+    "docs/results/search.md",
     "skills/counterfoil/SKILL.md",
 )
 # beginnings of commands that are not run here, and why
@@ -44,6 +49,7 @@ ELSEWHERE = {
     "make": "the tests themselves",
     "pip": "installs",
     "python -m pytest": "the tests themselves",
+    "python -m benchmarks": "hours; tests/benchmarks runs them small",
     "torchrun": "tests/distributed",
     "counterfoil evaluate open_clip:": "tests/models/test_open_clip.py",
     "counterfoil train contrastive --model open_clip:": "tests/models/test_open_clip.py",
@@ -65,8 +71,8 @@ ELSEWHERE = {
     "counterfoil sweep sweeps/tags-dc-scenes": "tests/cli/test_grid.py",
     "counterfoil analyse curves": "tests/cli/test_analyse_runs.py",
 }
-# trainings of models of full size: only their plan is made
-PLANNED = ("tags-dc/vilt", "tags/vilt")
+# trainings of models or data of full size: only their plan is made
+PLANNED = ("tags-dc/vilt", "tags/vilt", "scenes:images=2000", "flickr8k_precomp")
 
 
 def commands(page: str) -> list[str]:
@@ -159,6 +165,8 @@ def test_every_command_of_the_page_works(page, world, tmp_path, monkeypatch, cap
     if (recipe := recipe_file(page)) is not None:
         (folder / "mine.py").write_text(recipe)
     monkeypatch.chdir(folder)
+    for line in docs_walk_cases.BEFORE.get(page, ()):
+        assert main(shlex.split(line)) == 0, line
     failed = []
     for line in (part for line in lines for part in line.split(" && ")):
         words = shlex.split(line)[1:]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import sentence_transformer_cases as cases
+from counterfoil.core.types import Pairs
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import split_words
 from counterfoil.export.negatives import FORMATS
@@ -57,8 +59,7 @@ def test_a_large_embedder_encodes_once_and_continues(embedder, tmp_path, monkeyp
 
     written = load_dataset(str(tmp_path / "vectors"))
     dataset = load_dataset(DATA)
-    assert written.texts == [" ".join(text.split()) for text in dataset.texts]
-    assert list(written.image_ids) == list(dataset.image_ids)
+    assert written.fingerprint == dataset.fingerprint  # ids and texts, so that lists fit both
     assert list(written.splits) == list(dataset.splits)
     model = load_model(embedder, weights="bf16")
     found = model.encode_images([dataset.pictures.open(row) for row in range(3)])
@@ -72,6 +73,19 @@ def test_a_large_embedder_encodes_once_and_continues(embedder, tmp_path, monkeyp
         json.loads((tmp_path / name).read_text()) for name in ("found.json", "direct.json")
     )
     assert one.keys() == other.keys()
+
+
+def test_vectors_have_the_judged_pairs_of_the_data(embedder, tmp_path):
+    dataset = load_dataset(DATA)
+    image, text = torch.tensor([0, 1]), torch.tensor([9, 2])
+    judged = replace(
+        dataset,
+        extra_positives=Pairs(image[:1], text[:1]),
+        extra_weights=torch.tensor([0.5]),
+        ambiguous=Pairs(image[1:], text[1:]),
+    )
+    written = load_model(embedder).write_vectors(judged, tmp_path / "vectors")
+    assert written.fingerprint == judged.fingerprint != dataset.fingerprint
 
 
 def test_a_folder_of_other_vectors_is_refused(embedder, tmp_path, capsys):

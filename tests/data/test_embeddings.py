@@ -76,6 +76,9 @@ def test_split_of_each_image(tmp_path):
         ({"owner": [0, 1, 2, 1, 1, 1]}, "names images 0 to 2, but there are 0 to 1"),
         ({"owner": np.zeros(6)}, r"owner\.npy has shape \(6,\) of float64"),
         ({"image_ids": ["a", "a"]}, "needs a list of 2 different image ids"),
+        ({"text_ids": ["a", "b"]}, "needs a list of 6 different text ids"),
+        ({"captions": ["a", 1]}, r"captions\.json needs a list of captions"),
+        ({"captions": ["a"]}, r"captions\.json has 1 captions for 6 texts"),
         ({"splits": ["train"]}, r"splits\.json needs a list with the names of 2 splits"),
         ({"splits": ["train", 1]}, r"splits\.json needs a list with the names of 2 splits"),
         ({"splits": {"0": "train"}}, r"splits\.json needs a list with the names of 2 splits"),
@@ -96,5 +99,5 @@ def test_bad_files_in_words(tmp_path):
         read_embeddings(tmp_path)
     np.save(tmp_path / "texts.npy", random_array(6, 4))
     (tmp_path / "captions.txt").write_text("only one\n")
-    with pytest.raises(ValueError, match=r"captions\.txt has 1 lines for 6 texts"):
+    with pytest.raises(ValueError, match=r"captions\.txt has 1 captions for 6 texts"):
         read_embeddings(tmp_path)

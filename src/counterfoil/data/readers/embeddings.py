@@ -1,8 +1,9 @@
 """Precomputed vectors: ``images.npy`` (I, D) and ``texts.npy`` (T, D).
 
 ``owner.npy`` or ``owner.json`` contains the image row of each text, -1 for none. Without it every
-image has the same number of texts, image after image. ``image_ids.json``, ``captions.txt`` (one a
-line) and ``splits.json`` (the split of each image; without it all are "test") are optional.
+image has the same number of texts, image after image. ``image_ids.json``, ``text_ids.json``,
+``captions.json`` or ``captions.txt`` (one a line) and ``splits.json`` (the split of each image;
+without it all are "test") are optional.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
     )
     return ImageTextDataset(
         name=name or folder.resolve().name,
-        image_ids=_image_ids(folder, len(images)),
-        text_ids=[f"text/{row}" for row in range(len(texts))],
+        image_ids=_ids(folder, "image", len(images)),
+        text_ids=_ids(folder, "text", len(texts)),
         texts=_captions(folder, len(texts)),
         text_to_image=_text_to_image(folder, images=len(images), texts=len(texts)),
         splits=_splits(folder, len(images)),
@@ -77,14 +78,14 @@ def _text_to_image(folder: Path, *, images: int, texts: int) -> Tensor:
     return torch.from_numpy(rows.astype(np.int64))
 
 
-def _image_ids(folder: Path, count: int) -> list[str]:
-    path = folder / "image_ids.json"
+def _ids(folder: Path, noun: str, count: int) -> list[str]:
+    path = folder / f"{noun}_ids.json"
     if not path.exists():
-        return [f"image/{row}" for row in range(count)]
-    ids = read_json(path, "image ids")
+        return [f"{noun}/{row}" for row in range(count)]
+    ids = read_json(path, f"{noun} ids")
     named = isinstance(ids, list) and all(type(name) in (str, int) for name in ids)
     if not named or len(ids) != count or len(set(map(str, ids))) != count:
-        raise ValueError(f"{path} needs a list of {count:,} different image ids")
+        raise ValueError(f"{path} needs a list of {count:,} different {noun} ids")
     return [str(name) for name in ids]
 
 
@@ -100,10 +101,15 @@ def _splits(folder: Path, count: int) -> list[str]:
 
 
 def _captions(folder: Path, count: int) -> list[str]:
-    path = folder / "captions.txt"
-    if not path.exists():
+    path = folder / "captions.json"
+    if path.exists():
+        captions = read_json(path, "captions")
+        if not isinstance(captions, list) or not all(type(text) is str for text in captions):
+            raise ValueError(f"{path} needs a list of captions")
+    elif (path := folder / "captions.txt").exists():
+        captions = read_text_lines(path, "captions")
+    else:
         return [""] * count
-    captions = read_text_lines(path, "captions")
     if len(captions) != count:
-        raise ValueError(f"{path} has {len(captions):,} lines for {count:,} texts")
+        raise ValueError(f"{path} has {len(captions):,} captions for {count:,} texts")
     return captions
