@@ -40,18 +40,19 @@ MADE = {
     "my-index": "index runs/mine/tuned my-photos/ --output my-index/",
 }
 # and what only one page needs
-SMALL = "--data flickr8k/ --features flickr8k_regions/ --smoke"
+RUNS = {
+    "ndgl/gpo-scenes": 60,
+    "ndgl/vsrn-scenes": 60,
+    "ndgl/teachers/chan-scenes": 60,
+    "ndgl/batches/chan-scenes": 60,
+    "cascade/vsepp-scenes": 300,
+    "tags/ablations/static/uniter-scenes": 60,
+}
 BEFORE = {
-    "docs/analyses.md": (
-        "run ndgl/gpo-scenes --smoke --output runs/ndgl/gpo-scenes",
-        "run ndgl/vsrn-scenes --smoke --output runs/ndgl/vsrn-scenes",
-        f"run ndgl/teachers/chan-flickr8k {SMALL} --output runs/ndgl/teachers/chan-flickr8k",
-        f"run ndgl/batches/chan-flickr8k {SMALL} --output runs/ndgl/batches/chan-flickr8k",
-        "run cascade/vsepp-scenes --smoke --output runs/cascade/vsepp-scenes",
-        "run tags/ablations/static/uniter-scenes --smoke "
-        "--output runs/tags/ablations/static/uniter-scenes",
-        "write rules scenes --output rules/",
-    ),
+    "docs/analyses.md": [
+        f"run {name} --data scenes:images={images},features=regions --smoke --output runs/{name}"
+        for name, images in RUNS.items()
+    ]
 }
 
 
@@ -144,7 +145,7 @@ def _write_models(folder: Path) -> None:
     words = ["a", "dog", "in", "the", "snow"]
     hub_cases.rt_detr(folder / "PekingU" / "rtdetr_r50vd", queries=36)
     sentence_cases.encoder(folder / "all-MiniLM-L6-v2", words)
-    hub_cases.gpt2(folder / "gpt2", words)
+    hub_cases.gpt2(folder / "gpt2", words, positions=48)
     embedder = sentence_transformer_cases.dense(folder / "made", words, "llava")
     embedder.rename(folder / "my-embedder")
     judge = sentence_transformer_cases.judge(folder / "made", words)
@@ -160,7 +161,7 @@ def _write_models(folder: Path) -> None:
         mobilenet.symlink_to(Path(DATA) / "backbone_mobilenet_v2")
     else:
         hub_cases.mobilenet(mobilenet)
-    for uniter in ("tags-dc/uniter-scenes/tags-dc", "uniter/tags"):
+    for uniter in ("tags-dc/uniter-scenes/tags-dc", "uniter/tags", "uniter/hard"):
         explain_cases.saved(folder / "runs" / uniter)
 
 

@@ -171,7 +171,7 @@ def processor(folder: Path, **plain: object) -> str:
     return str(folder)
 
 
-def gpt2(folder: Path, words: Sequence[str]) -> str:
+def gpt2(folder: Path, words: Sequence[str], positions: int = 12) -> str:
     """A GPT-2 of whole words with its tokenizer, whose weights are large enough to show."""
     torch.manual_seed(0)
     ids = {word: row for row, word in enumerate(["<|endoftext|>", "<unk>", *words])}
@@ -182,7 +182,13 @@ def gpt2(folder: Path, words: Sequence[str]) -> str:
         tokenizer_object=read, bos_token=begin, eos_token=begin, unk_token="<unk>"
     )
     fast.save_pretrained(folder)
-    sizes = {"n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": len(ids)}
+    sizes = {
+        "n_positions": positions,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "vocab_size": len(ids),
+    }
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
     return _saved(_varied(transformers.GPT2LMHeadModel(config)), folder)
 

@@ -70,6 +70,8 @@ ELSEWHERE = {
     "counterfoil sweep vsepp-scenes": "tests/cli/test_grid.py",
     "counterfoil sweep sweeps/tags-dc-scenes": "tests/cli/test_grid.py",
     "counterfoil analyse curves": "tests/cli/test_analyse_runs.py",
+    "counterfoil analyse true-rate --crowd": "tests/cli/test_analyse_sheet.py",
+    "counterfoil analyse true-rate tags/": "people's answers; tests/cli/test_analyse_sheet.py",
 }
 # trainings of models or data of full size: only their plan is made
 PLANNED = ("tags-dc/vilt", "tags/vilt", "scenes:images=2000", "flickr8k_precomp")
