@@ -67,7 +67,11 @@ def write_all(folder: Path) -> None:
             if name == "my-photos" and row < len(NAMED):
                 file = NAMED[row]
             picture.save(folder / name / file)
-            lines.append(json.dumps({"image": file, "captions": captions}) + "\n")
+            line = {"image": file, "captions": captions}
+            if name == "my-photos":
+                line |= {"album": ("holiday", "work")[row % 2], "year": 2018 + row % 5}
+                line |= {"camera": f"canon {row % 3}"}
+            lines.append(json.dumps(line) + "\n")
         (folder / name / "captions.jsonl").write_text("".join(lines))
     for new, name in zip(sorted((folder / "new").glob("*.jpg")), NAMED):
         new.rename(folder / name)
