@@ -103,7 +103,7 @@ def _splits(folder: Path, count: int) -> list[str]:
 def _captions(folder: Path, count: int) -> list[str]:
     path = folder / "captions.json"
     if path.exists():
-        captions = read_json(path, "captions")
+        captions: list[str] = read_json(path, "captions")
         if not isinstance(captions, list) or not all(type(text) is str for text in captions):
             raise ValueError(f"{path} needs a list of captions")
     elif (path := folder / "captions.txt").exists():
