@@ -153,6 +153,15 @@ def by_occlusion(
     return results
 
 
+def by_chance(model: Model, images: Embeddings, cases: Sequence[Item], similar: Similar) -> Words:
+    """A random number for each word: what a rule that knows nothing reaches."""
+    rng = np.random.default_rng(0)
+    return [
+        [Word(start, rng.random()) for start in sorted(content(case.caption, similar))]
+        for case in cases
+    ]
+
+
 def by_exchange(model: Model, images: Embeddings, cases: Sequence[Item], similar: Similar) -> Words:
     """The gain in score of the best exchange."""
     results: Words = []
@@ -220,6 +229,7 @@ def rows_of(model: Model, data: ImageTextDataset, dev: Side, test: Side) -> dict
     rules = {"word left out": by_occlusion, "exchange": by_exchange}
     if has_doubt_head(model.model):
         rules = {"doubt head": by_heads, "exchange": by_exchange}
+    rules["chance"] = by_chance
     similar, measured = similar_words(list(data["train"].texts)), dict[str, Shares]()
     encoded = [encode_rows(model, part, torch.arange(len(part))) for part, _ in (dev, test)]
     for rule, words_of in rules.items():
@@ -260,10 +270,11 @@ def main() -> None:
             f"{rule}: " + " | ".join(cell([t[rule][name] for t in tables], name) for name in shares)
         )
     if len(tables) > 1:
-        first, second = list(tables[0])[:2]
-        for name in ("false doubts", "precision", "recall", "most doubted is wrong"):
-            gains = [table[second][name] - table[first][name] for table in tables]
-            print(f"{second} less {first}, {name}: {of_changes(gains)}")
+        first, second, chance = tables[0]
+        for better, worse in ((second, first), (first, chance), (second, chance)):
+            for name in ("false doubts", "precision", "recall", "most doubted is wrong"):
+                gains = [table[better][name] - table[worse][name] for table in tables]
+                print(f"{better} less {worse}, {name}: {of_changes(gains)}")
 
 
 def cell(values: Sequence[float], name: str) -> str:
