@@ -784,8 +784,9 @@ class Model:
             for name in ("image_ids", "text_ids", "splits"):
                 write_json(folder / f"{name}.json", list(getattr(dataset, name)))
             write_json(folder / "captions.json", list(dataset.texts))
-            if judged := judged_pairs(dataset):
-                write_corrections(folder / CORRECTIONS_FILE, judged)
+            corrections = folder / CORRECTIONS_FILE
+            if (judged := judged_pairs(dataset)) and not corrections.exists():
+                write_corrections(corrections, judged)  # later judgements of the vectors stay
         distributed.barrier()
         return load_dataset(folder)
 

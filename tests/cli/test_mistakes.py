@@ -475,10 +475,19 @@ INTERRUPTED = {
 }
 
 
+@pytest.fixture
+def interruptible():
+    """Python's handler of Ctrl-C, which a shell takes from commands in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("line", INTERRUPTED)
 def test_interrupted(line, models, desk, tmp_path, monkeypatch, capfd):
     """One line says how to go on, nothing is lost, and the same line then does its work."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,12 +56,13 @@ ROWS = [{"n": 1, "t": "2020-05-01"}, {}, {"n": "07", "t": "A b"}, {"n": 5.5}, {"
     [
         ("n=1", [0]),
         ("n == 1.0", [0]),
-        ("n=7", [2]),
+        ("n=7", []),
+        ("n=07", [2]),
         ("n=unknown", [4]),
         ("n=Unknown", []),
         ("n!=1", [1, 2, 3, 4]),
-        ("n>1", [2, 3]),
-        ("n>=1", [0, 2, 3]),
+        ("n>1", [3]),
+        ("n>=1", [0, 3]),
         ("n<5.5", [0]),
         ("n<=5.5", [0, 3]),
         ("n>a", [4]),
@@ -76,6 +79,37 @@ def test_conditions(text, wanted):
     columns = columns_of(ROWS)
     mask = matching(parse_where(text, list(columns)), columns, len(ROWS))
     assert mask.nonzero().flatten().tolist() == wanted
+
+
+def test_large_numbers_truth_values_and_values_like_operators():
+    rows = [{"id": 9007199254740993, "fav": "true", "by": "<unknown>"}, {"id": 9007199254740992}]
+    columns = columns_of(rows)
+    for where in ("id=9007199254740993", {"fav": True}, 'by="<unknown>"', {"by": "<unknown>"}):
+        assert matching(parse_where(where, list(columns)), columns, 2).tolist() == [True, False]
+    assert parse_where('by="""', ["by"]) == (Condition("by", "=", '"'),)
+    with pytest.raises(ValueError, match="'==' is no operator"):
+        Condition("id", "==", 1)
+
+
+def test_long_conditions_are_read_at_once():
+    for text in (" " * 100_000, "a" * 100_000, "=" * 100_000, "a=" + " " * 100_000 + "b"):
+        with contextlib.suppress(ValueError):
+            parse_where(text, ["album", "a b"])
+
+
+def test_values_of_a_data_set_become_plain(dataset, model, tmp_path):
+    values = [float("nan"), True, np.int64(2), np.float32(0.5), "x", *[None] * 31]
+    index = build_index(model, replace(dataset, columns={"v": values}), tmp_path / "x")
+    index.close()
+    with open_index(tmp_path / "x") as index:
+        assert [index.column_values(name) for name in dataset.image_ids[:5]] == [
+            {},
+            {"v": "true"},
+            {"v": 2},
+            {"v": 0.5},
+            {"v": "x"},
+        ]
+        assert len(set(index.search("a dog", 3))) == 3
 
 
 def test_names_that_hold_operators_and_blanks():

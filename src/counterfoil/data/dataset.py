@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral, Real
 from typing import TypeAlias, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -220,6 +223,8 @@ class ImageTextDataset:
     columns: Mapping[str, Sequence[ColumnValue | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        columns = {name: [column_value(v) for v in own] for name, own in self.columns.items()}
+        object.__setattr__(self, "columns", columns)
         for name, values, ids in (
             ("splits", self.splits, self.image_ids),
             ("texts", self.texts, self.text_ids),
@@ -378,7 +383,7 @@ class DatasetEntry:
 
 
 def column_value(value: object) -> ColumnValue | None:
-    """A value that a reader found, as `ImageTextDataset.columns` keeps it; None for no value.
+    """A value as `ImageTextDataset.columns` keeps it; None for no value.
 
     Text, finite numbers, truth values and dates are kept; lists, objects and bytes are not.
 
@@ -388,17 +393,33 @@ def column_value(value: object) -> ColumnValue | None:
     (None, None, None)
     """
     match value:
-        case bool():
+        case bool() | np.bool_():
             return str(value).lower()
         case str():
             return value.strip() or None
-        case int():
-            return value if abs(value) < 2**63 else str(value)
-        case float():
-            return value if math.isfinite(value) else None
+        case Integral():
+            return whole if abs(whole := int(value)) < 2**63 else str(whole)
+        case Real():
+            return float(value) if math.isfinite(value) else None
         case datetime.date() | datetime.time():  # a datetime is a date
             return value.isoformat()
     return None
+
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?")  # 007 is a name
+
+
+def column_number(value: ColumnValue | None) -> int | float | None:
+    """The number that a value is or that its text shows; None for other texts, such as 007.
+
+    >>> column_number("2020"), column_number("-1.5"), column_number("007"), column_number("12e3")
+    (2020, -1.5, None, None)
+    """
+    if value is None or not isinstance(value, str):
+        return value
+    if not _NUMBER.fullmatch(value):
+        return None
+    return float(value) if "." in value else int(value)
 
 
 def first_values(

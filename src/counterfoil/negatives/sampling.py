@@ -7,7 +7,7 @@ candidates for an online miner to choose from (`CandidateConfig`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, final
 
@@ -283,40 +283,49 @@ class OfflineNegativeSampler:
         A filter that compares with the true pair's score leaves nothing of a caption that fits its
         own image worse than all others.
         """
-        relation = self.relation
-        anchors = (relation.text_to_image >= 0).nonzero().squeeze(1)
-        own = relation.text_to_image[anchors]
-        no_texts, no_images = self._text_counts[own] == 0, self._image_counts[anchors] == 0
-        empty = int((no_texts | no_images).sum())
-        if not 0 < empty <= len(anchors) / 10:
+        text_to_image, counts = self.relation.text_to_image, self.relation.counts
+        anchors, described = (text_to_image >= 0).nonzero().squeeze(1), counts.nonzero().squeeze(1)
+        images = ((self._text_counts == 0) & (counts > 0)).nonzero().squeeze(1)
+        texts = anchors[self._image_counts[anchors] == 0]
+        empty = int(((counts > 0) & (self._text_counts == 0))[text_to_image[anchors]].sum())
+        if not 0 < empty + len(texts) <= len(anchors) / 10:
             return
         rng = torch.Generator().manual_seed(0)
-        random = RandomNegativeSampler(
-            relation=relation,
-            texts=min(_RANDOM, self._texts.shape[1]),
-            images=min(_RANDOM, self._images.shape[1]),
-        )
 
-        def false(pairs: Pairs) -> Tensor:
-            """Where a pair is neither an extra positive nor ambiguous, after all redraws."""
-            return relation.exempt_weight(pairs.image, pairs.text) < 0
+        def draw(of: Tensor, length: int) -> Pairs:
+            own = torch.searchsorted(described, of).unsqueeze(1)
+            steps = random_below(torch.full((len(of), length), len(described) - 1), rng)
+            other = described[(own + 1 + steps) % len(described)]
+            return Pairs(other, self.relation.random_caption(other, rng))
 
-        images = ((self._text_counts == 0) & (relation.counts > 0)).nonzero().squeeze(1)
-        pairs = random.draw(relation.random_caption(images, rng), rng)[Role.HARD_TEXT]
-        listed = pairs.text.where(false(pairs), -1).int()
-        drawn, counts = usable_entries(listed, relation.text_to_image >= 0)
-        self._texts = self._texts.clone()
-        self._texts[images, : drawn.shape[1]], self._text_counts[images] = drawn, counts
+        def draw_wrong(of: Tensor, length: int, pairs: Callable[[Pairs], Pairs]) -> Pairs:
+            """Draw again what is an extra positive or ambiguous."""
+            drawn = draw(of, length)
+            for _ in range(AGAIN):
+                checked = pairs(drawn)
+                true = self.relation.exempt_weight(checked.image, checked.text) >= 0
+                if not bool(true.any()):
+                    break
+                again = draw(of, length)
+                drawn = Pairs(
+                    *(
+                        getattr(again, side).where(true, getattr(drawn, side))
+                        for side in ("image", "text")
+                    )
+                )
+            return drawn
 
-        texts = anchors[no_images]
-        pairs = random.draw(texts, rng)[Role.HARD_IMAGE]
-        listed = pairs.image.where(false(pairs), -1).int()
-        drawn, counts = usable_entries(listed, relation.counts > 0)
-        self._images = self._images.clone()
-        self._images[texts, : drawn.shape[1]], self._image_counts[texts] = drawn, counts
+        self._texts, self._images = self._texts.clone(), self._images.clone()
+        shown, listed = (min(_RANDOM, lists.shape[1]) for lists in (self._texts, self._images))
+        other = draw_wrong(images, shown, lambda drawn: Pairs(images.unsqueeze(1), drawn.text))
+        self._texts[images, :shown] = other.text.to(self._texts.dtype)
+        own = text_to_image[texts]
+        other = draw_wrong(own, listed, lambda drawn: Pairs(drawn.image, texts.unsqueeze(1)))
+        self._images[texts, :listed] = other.image.to(self._images.dtype)
+        self._text_counts[images], self._image_counts[texts] = shown, listed
         warn(
-            f"the mined lists leave nothing to {empty:,} of {len(anchors):,} captions; random "
-            "negatives take their place"
+            f"the mined lists leave nothing to {empty + len(texts):,} of {len(anchors):,} captions;"
+            " random negatives take their place"
         )
 
     def _check(self) -> None:

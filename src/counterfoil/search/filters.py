@@ -6,7 +6,6 @@ must all hold. What holds is decided once for each distinct value of a column, n
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import unknown_name
-from counterfoil.data.dataset import ColumnValue
+from counterfoil.data.dataset import ColumnValue, column_number, column_value
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -28,8 +27,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 OPERATORS = (*_COMPARE, "~")
-# the first operator of a text; "==" is what programmers type for "="
-_COMPARISON = r"\s*(!=|<=|>=|==?|<|>|~)\s*(.*?)\s*"
+_OPERATOR = re.compile(r"!=|<=|>=|==?|<|>|~")  # "==" is what programmers type for "="
 _AS_IN = "as in `album=holiday` or `year>=2020`"
 
 
@@ -52,13 +50,17 @@ class Condition:
     operator: str
     value: ColumnValue
 
+    def __post_init__(self) -> None:
+        if self.operator not in OPERATORS:
+            raise ValueError(f"{self.operator!r} is no operator; known: {' '.join(OPERATORS)}")
+
     def __str__(self) -> str:
         return f"{self.column}{self.operator}{self.value}"
 
     def holds(self, values: Sequence[ColumnValue | None]) -> list[bool]:
         """Whether it holds for each of all distinct values of the column; None for no value."""
-        own = _number(self.value)
-        numbers = [_number(value) for value in values]
+        own = column_number(self.value)
+        numbers = [column_number(value) for value in values]
         texts = ["" if value is None else str(value) for value in values]
         if self.operator == "~":
             wanted = str(self.value).casefold()
@@ -75,7 +77,7 @@ class Condition:
         return [text != "" and compare(text, str(self.value)) for text in texts]
 
 
-Where: TypeAlias = str | Sequence[str | Condition] | Mapping[str, ColumnValue]
+Where: TypeAlias = str | Condition | Sequence[str | Condition] | Mapping[str, ColumnValue]
 
 
 @final
@@ -94,7 +96,7 @@ class Column:
     @property
     def numeric(self) -> bool:
         """True if its values are numbers."""
-        return all(_number(value) is not None for value in self.values if value is not None)
+        return all(column_number(value) is not None for value in self.values if value is not None)
 
 
 def columns_of(rows: Iterable[Mapping[str, ColumnValue]]) -> dict[str, Column]:
@@ -131,9 +133,11 @@ def parse_where(where: Where | None, columns: Sequence[str]) -> tuple[Condition,
     ['album=holiday', 'year>=2020']
     """
     if isinstance(where, Mapping):
-        conditions = [Condition(name, "=", value) for name, value in where.items()]
+        # as the data hold it: a truth value is the text "true" there
+        plain = ((name, column_value(value)) for name, value in where.items())
+        conditions = [Condition(name, "=", "" if value is None else value) for name, value in plain]
     else:
-        texts = [where] if isinstance(where, str) else where or ()
+        texts = [where] if isinstance(where, str | Condition) else where or ()
         conditions = [one if isinstance(one, Condition) else _parse(one, columns) for one in texts]
     for condition in conditions:
         if condition.column not in columns:
@@ -148,20 +152,30 @@ def parse_where(where: Where | None, columns: Sequence[str]) -> tuple[Condition,
 
 
 def _parse(text: str, columns: Sequence[str]) -> Condition:
-    known = map(re.escape, sorted(columns, key=len, reverse=True))  # a name may hold an operator
-    name = "|".join([*known, ".+?"])
-    match = re.fullmatch(rf"\s*({name}){_COMPARISON}", text, re.DOTALL)
-    if match is None:
+    text = text.strip()
+    # the longest name first: a name may hold an operator
+    for column in sorted(columns, key=len, reverse=True):
+        sign = _OPERATOR.match(text[len(column) :].lstrip()) if text.startswith(column) else None
+        if sign is not None:
+            value = text[len(column) :].lstrip()[sign.end() :]
+            break
+    else:
+        sign = _OPERATOR.search(text)
+        column, value = (text[: sign.start()].rstrip(), text[sign.end() :]) if sign else ("", "")
+    if sign is None or not column:
         raise ValueError(
             f"{text!r} is no condition; write a column, one of {' '.join(OPERATORS)} and a value, "
             f"{_AS_IN}"
         )
-    column, sign, value = match.groups()
-    if re.match(r"[=<>!~]", value):
+    value = value.strip()
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        value = value[1:-1]
+    elif value[:1] in tuple("=<>!~"):
         raise ValueError(
             f"{text!r} has an operator that does not exist; known: {' '.join(OPERATORS)}, {_AS_IN}"
+            '; a value that begins so goes in quotes, as in `album="~2019"`'
         )
-    return Condition(column, "=" if sign == "==" else sign, value)
+    return Condition(column, "=" if sign[0] == "==" else sign[0], value)
 
 
 def matching(conditions: Sequence[Condition], columns: Mapping[str, Column], rows: int) -> Tensor:
@@ -171,12 +185,3 @@ def matching(conditions: Sequence[Condition], columns: Mapping[str, Column], row
         column = columns[condition.column]
         mask &= torch.tensor(condition.holds(column.values))[column.codes]
     return mask
-
-
-def _number(value: ColumnValue | None) -> float | None:
-    """The number that a value is or that its text shows; None for other texts."""
-    try:
-        number = float(value if value is not None and "_" not in str(value) else "")
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None

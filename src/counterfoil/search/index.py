@@ -103,7 +103,7 @@ class SearchHit:
     captions: tuple[str, ...]
     path: Path | None
     probability: float | None = None
-    columns: Mapping[str, ColumnValue] = field(default_factory=dict)
+    columns: Mapping[str, ColumnValue] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -628,17 +628,15 @@ class SearchIndex:
         Raises:
             ValueError: a condition is none, or names no column of the index.
         """
-        images, texts = self.vectors.images, self.vectors.texts
+        images = self.vectors.images
         conditions = parse_where(where, list(images.columns) if where else ())
         if not conditions:
             return None
         mask = matching(conditions, images.columns, len(images.numbers)) & images.alive
         if side == "image":
             return mask
-        captions = torch.zeros(len(texts.numbers), dtype=torch.bool)
-        for row in mask.nonzero().flatten().tolist():
-            captions[texts.rows_by_image.get(images.entry(row).id, [])] = True
-        return captions
+        passing = torch.cat([mask, torch.tensor([False])])  # the last for captions of no image
+        return passing[self.vectors.image_of_text()] & self.vectors.texts.alive
 
     def probabilities(self, caption: Tensor, scores: Sequence[float]) -> list[float | None]:
         """Probability that images with these scores match a caption of this (D,) vector.
@@ -979,6 +977,9 @@ def _write(
         for number, (row, entry) in numbered:
             name = f"{number:08d}-{unique}.png"
             place = _image_place(dataset.pictures, row, index.folder, name)
+            replaced = index.images.rows.get(entry.id)
+            if not dataset.columns and replaced is not None:  # data without any leave the known
+                entry = replace(entry, columns=index.images.entry(replaced).columns)
             entries.append(replace(entry, place=place))
         images = replace(images, entries=entries)
     known = [row for _, row in rows.relabelled]

@@ -553,7 +553,7 @@ class Collection:
         """The state with all live vectors in one part, if parts or dead rows are too many."""
         state, live = self.state, len(self)
         dead = len(self.numbers) - live
-        if len(state.parts) <= _MAX_PARTS and dead <= max(_MIN_DEAD, live):
+        if len(state.parts) <= _MAX_PARTS and dead < max(_MIN_DEAD + 1, live):
             return state
         if not live:
             return state.model_copy(update={"parts": (), "dead": ()})
@@ -657,6 +657,7 @@ class VectorIndex:
     state: IndexState
     images: Collection
     texts: Collection
+    _image_of_text: Tensor | None
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -749,6 +750,15 @@ class VectorIndex:
                 backend.close()
         self._backends.clear()
 
+    def image_of_text(self) -> Tensor:
+        """(R,) long, the row of the image that each row of the texts describes; -1 for none."""
+        if self._image_of_text is None:
+            rows = self.images.rows
+            entries = chain.from_iterable(part.plain_entries for part in self.texts.parts)
+            owners = [rows.get(entry.get("image", ""), -1) for entry in entries]
+            self._image_of_text = torch.tensor(owners, dtype=torch.long)
+        return self._image_of_text
+
     def _load(self) -> None:
         """Load the committed state; again if another process removed its files meanwhile."""
         while True:
@@ -762,6 +772,7 @@ class VectorIndex:
                     raise
             else:
                 self.state, self.images, self.texts = state, images, texts
+                self._image_of_text = None
                 return
 
     def _open(self, side: Side, state: IndexState, own: CollectionState) -> Collection:

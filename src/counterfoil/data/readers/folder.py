@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +36,7 @@ from counterfoil.data.dataset import (
     ImageTextDataset,
     build_dataset,
     canonical_split,
+    column_number,
     first_values,
 )
 from counterfoil.data.images import PictureFiles, is_picture_name
@@ -52,7 +52,6 @@ IMAGE = (
 CAPTION = ("caption", "captions", "text", "title", "sentence", "comment", "description")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SPLIT_NAMES = ("train", "training", "dev", "val", "valid", "validation", "test")
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?")  # 007 is a name
 _NOTES = ("readme", "license", "licence", "notice")  # texts that are no captions
 
 
@@ -146,19 +145,16 @@ def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
 
 def _read_numbers(images: Sequence[dict[str, ColumnValue]]) -> None:
     """Read the columns of a table whose every value is a number, and no code as 007, as numbers."""
-    texts: dict[str, list[str]] = {}
+    texts = {
+        name
+        for columns in images
+        for name, value in columns.items()
+        if column_number(value) is None
+    }
     for columns in images:
-        for name, value in columns.items():
-            texts.setdefault(name, []).append(str(value))
-    numeric = [name for name, values in texts.items() if all(map(_NUMBER.fullmatch, values))]
-    for columns in images:
-        for name in numeric:
-            if name in columns:
-                columns[name] = _number(str(columns[name]))
-
-
-def _number(text: str) -> int | float:
-    return int(text) if text.removeprefix("-").isdigit() else float(text)
+        for name in columns.keys() - texts:
+            if (number := column_number(columns[name])) is not None:
+                columns[name] = number
 
 
 def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> str:

@@ -32,6 +32,8 @@ from counterfoil.data.dataset import (
 from counterfoil.data.images import ENDINGS, PictureFiles, Pictures, decode_picture
 from counterfoil.data.readers.folder import CAPTION, split_of_name
 
+# what img2dataset notes of a download; the Exif of a picture may say where it was taken
+_TECHNICAL = ("exif", "url", "key", "status", "error_message", "sha256", "md5")
 LARGEST = 10_000_000  # bytes of a member with captions
 
 
@@ -224,7 +226,7 @@ def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, ending:
                 if isinstance(plain, dict):
                     if isinstance(plain.get("image_id"), str):
                         sample.image_id = plain["image_id"]
-                    first_values(sample.columns, plain, ("image_id", *CAPTION))
+                    first_values(sample.columns, plain, ("image_id", *CAPTION, *_TECHNICAL))
         except ValueError as error:
             raise ValueError(f"{name} cannot be read: {error}") from None
 

@@ -86,9 +86,11 @@
     return told.map(([list, word]) => `, ${word} like ${counted(examples[list].length, "picture")}`).join("");
   };
   // filters: a select lists the conditions of a column with few values, a field takes any; both
-  // hold conditions as the server reads them, "album=holiday", one a line in the value of an option
+  // hold conditions as the server reads them, "album=holiday", as a JSON list in the value of an option
+  const LONG = 200; // letters of a value that a select still lists
+  const quoted = (value) => (/^[=<>!~"]/.test(value) ? `"${value}"` : value); // else it begins as an operator does
   const OPERATOR = /^(!=|<=|>=|==?|<|>|~)/;
-  let strange = []; // conditions of an address on columns that the index does not have: the server says so
+  let unknown = []; // conditions of an address on columns that the index does not have: the server says so
   let filteredBy = ""; // the conditions of the latest search
   const typed = (column, text) => {
     // ">=2020 <2023" is two conditions; text without an operator is looked for within the values
@@ -96,8 +98,8 @@
     return parts.map((part) => `${column.name}${part}`);
   };
   const controls = () => [...find("columns").querySelectorAll("select, input")];
-  const conditionsOf = (control) => (control.tagName === "SELECT" ? control.value.split("\n").filter(Boolean) : typed(control.column, control.value.trim()));
-  const where = () => [...controls().flatMap(conditionsOf), ...strange];
+  const conditionsOf = (control) => (control.tagName === "SELECT" ? JSON.parse(control.value || "[]") : typed(control.column, control.value.trim()));
+  const where = () => [...controls().flatMap(conditionsOf), ...unknown];
   const setWhere = (conditions) => {
     let left = conditions;
     for (const control of controls()) {
@@ -105,7 +107,7 @@
       const own = left.filter((one) => one.startsWith(name) && OPERATOR.test(one.slice(name.length).trim()));
       left = left.filter((one) => !own.includes(one));
       if (control.tagName === "SELECT") {
-        const value = own.join("\n");
+        const value = own.length ? JSON.stringify(own) : "";
         if (![...control.options].some((one) => one.value === value)) control.add(new Option(own.join(", "), value));
         control.value = value;
       } else {
@@ -114,7 +116,7 @@
         control.value = own.length === 1 && text.startsWith(usual) && !text.startsWith("==") ? text.slice(1) : text;
       }
     }
-    strange = left;
+    unknown = left;
     if (conditions.length) find("filters").open = true;
   };
   const offer = (columns) => {
@@ -122,16 +124,16 @@
     find("filters").hidden = !columns.length;
     find("filters").open = columns.length <= FEW_COLUMNS;
     find("columns").replaceChildren(...columns.map((column) => {
-      const label = make("label", "", column.name), few = column.values.length > 0;
+      const label = make("label", "", column.name), few = column.values.length > 0 && column.values.every((value) => `${value}`.length < LONG);
       const control = make(few ? "select" : "input");
-      if (few) control.append(new Option("any", ""), ...column.values.map((value) => new Option(value, `${column.name}=${value}`)));
+      if (few) control.append(new Option("any", ""), ...column.values.map((value) => new Option(value, JSON.stringify([`${column.name}=${quoted(value)}`]))));
       else {
         control.type = "text";
         control.placeholder = column.numeric ? "2, >=2, or <9" : "contains …";
         control.autocomplete = "off";
       }
       control.column = column;
-      control.onchange = () => { strange = []; if (`${where()}` !== filteredBy) again(true); };
+      control.onchange = () => { unknown = []; if (`${where()}` !== filteredBy) again(true); };
       // enter would send the form, which begins a new query without its examples
       control.onkeydown = (event) => { if (event.key === "Enter" && !few) { event.preventDefault(); control.onchange(); } };
       label.append(control);
@@ -424,7 +426,7 @@
       hello();
     }
     const text = find("text").value.trim();
-    strange = [];
+    unknown = [];
     if (text) say(text);
     else if (asked.file) give(asked.file);
     else find("wrong").textContent = "Type a caption, or drop a picture.";
