@@ -416,7 +416,7 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
 
 
 def _after_interrupt(command: Any, words: Sequence[str]) -> str:
-    """How to go on after Ctrl-C: what is written in one go is left as it was."""
+    """The advice after Ctrl-C: to resume the command, or to run it again from the start."""
     command = _called(command, words)
     if any("--resume" in parameter.opts for parameter in command.params):
         return "run the command again with --resume, which keeps what is finished"

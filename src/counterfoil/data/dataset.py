@@ -223,8 +223,6 @@ class ImageTextDataset:
     columns: Mapping[str, Sequence[ColumnValue | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        columns = {name: [column_value(v) for v in own] for name, own in self.columns.items()}
-        object.__setattr__(self, "columns", columns)
         for name, values, ids in (
             ("splits", self.splits, self.image_ids),
             ("texts", self.texts, self.text_ids),
@@ -349,8 +347,8 @@ class ImageTextDataset:
         )
 
     def column_values(self, row: int) -> dict[str, ColumnValue]:
-        """The columns in which an image has a value, with their values."""
-        values = ((name, column[row]) for name, column in self.columns.items())
+        """The columns in which an image has a value, with their values as an index holds them."""
+        values = ((name, column_value(column[row])) for name, column in self.columns.items())
         return {name: value for name, value in values if value is not None}
 
     def _subset_pairs(
@@ -383,7 +381,7 @@ class DatasetEntry:
 
 
 def column_value(value: object) -> ColumnValue | None:
-    """A value as `ImageTextDataset.columns` keeps it; None for no value.
+    """A value of `ImageTextDataset.columns` as text or a finite number; None for no value.
 
     Text, finite numbers, truth values and dates are kept; lists, objects and bytes are not.
 

@@ -58,7 +58,7 @@ class Condition:
         return f"{self.column}{self.operator}{self.value}"
 
     def holds(self, values: Sequence[ColumnValue | None]) -> list[bool]:
-        """Whether it holds for each of all distinct values of the column; None for no value."""
+        """For each distinct value of a column, whether the condition holds; None is no value."""
         own = column_number(self.value)
         numbers = [column_number(value) for value in values]
         texts = ["" if value is None else str(value) for value in values]
@@ -152,22 +152,12 @@ def parse_where(where: Where | None, columns: Sequence[str]) -> tuple[Condition,
 
 
 def _parse(text: str, columns: Sequence[str]) -> Condition:
-    text = text.strip()
-    # the longest name first: a name may hold an operator
-    for column in sorted(columns, key=len, reverse=True):
-        sign = _OPERATOR.match(text[len(column) :].lstrip()) if text.startswith(column) else None
-        if sign is not None:
-            value = text[len(column) :].lstrip()[sign.end() :]
-            break
-    else:
-        sign = _OPERATOR.search(text)
-        column, value = (text[: sign.start()].rstrip(), text[sign.end() :]) if sign else ("", "")
-    if sign is None or not column:
+    column, sign, value = _split(text.strip(), columns)
+    if not column:
         raise ValueError(
             f"{text!r} is no condition; write a column, one of {' '.join(OPERATORS)} and a value, "
             f"{_AS_IN}"
         )
-    value = value.strip()
     if len(value) > 1 and value[0] == value[-1] == '"':
         value = value[1:-1]
     elif value[:1] in tuple("=<>!~"):
@@ -175,7 +165,18 @@ def _parse(text: str, columns: Sequence[str]) -> Condition:
             f"{text!r} has an operator that does not exist; known: {' '.join(OPERATORS)}, {_AS_IN}"
             '; a value that begins so goes in quotes, as in `album="~2019"`'
         )
-    return Condition(column, "=" if sign[0] == "==" else sign[0], value)
+    return Condition(column, "=" if sign == "==" else sign, value)
+
+
+def _split(text: str, columns: Sequence[str]) -> tuple[str, str, str]:
+    """Column, operator and value of a condition; empty where there are none."""
+    for column in sorted(columns, key=len, reverse=True):  # a name may hold an operator
+        rest = text[len(column) :].lstrip()
+        if text.startswith(column) and (sign := _OPERATOR.match(rest)):
+            return column, sign[0], rest[sign.end() :].strip()
+    if sign := _OPERATOR.search(text):
+        return text[: sign.start()].rstrip(), sign[0], text[sign.end() :].strip()
+    return "", "", ""
 
 
 def matching(conditions: Sequence[Condition], columns: Mapping[str, Column], rows: int) -> Tensor:
