@@ -19,6 +19,7 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.folder import is_image_folder, read_image_folder
 from counterfoil.model import load_model
 from counterfoil.models.scan import SCAN
+from counterfoil.scoring.encode import images_in_batches
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 from counterfoil.search import index as index_module
@@ -240,6 +241,44 @@ def test_a_killed_build_leaves_nothing(place, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         build_index(load_model(place / "mine"), load_dataset(place / "photos"), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_build_of_many_items_goes_on(place, tmp_path, monkeypatch):
+    """The images stay encoded; another model or other photos are refused and lose nothing."""
+    model, photos = load_model(place / "mine"), load_dataset(place / "photos")
+    monkeypatch.setattr(index_module, "_RESUMABLE", 20)
+    batches = []
+
+    def killed(*words, **options):
+        raise KeyboardInterrupt
+
+    def counted(*words, **options):
+        for batch in images_in_batches(*words, **options):
+            batches.append(batch)
+            yield batch
+
+    monkeypatch.setattr(index_module, "images_in_batches", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(index_module, "texts_in_batches", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(model, photos, tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.partial"]
+    assert len(batches) == 1
+    for other_model, other_photos, fact in (
+        (load_model(place / "clip"), photos, "model"),
+        (model, photos.subset(torch.arange(20)), "images"),
+    ):
+        with pytest.raises(ValueError, match=rf"x.partial was begun otherwise: {fact} is"):
+            build_index(other_model, other_photos, tmp_path / "x")
+    with build_index(model, photos, tmp_path / "x") as index, open_index(place / "index") as whole:
+        for side in ("image", "text"):
+            rows = torch.arange(len(index.vectors.collection(side)))
+            assert torch.equal(
+                index.vectors.collection(side).vectors(rows),
+                whole.vectors.collection(side).vectors(rows),
+            )
+    assert len(batches) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_vectors_are_asked_by_id(tmp_path):

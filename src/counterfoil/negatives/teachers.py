@@ -24,15 +24,15 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
-from counterfoil.core.resumable import WorkStopped, partial_folder
+from counterfoil.core.resumable import partial_folder
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
 from counterfoil.scoring.embedding_store import (
     EmbeddingStore,
-    EmbeddingWriter,
     ModelSource,
     StoredPrecision,
+    encode_into,
 )
 from counterfoil.scoring.encode import (
     LoadRows,
@@ -338,17 +338,9 @@ def _store(
         ("images", images_in_batches, teacher.processor.images, len(dataset)),
         ("texts", texts_in_batches, teacher.processor.texts, len(dataset.texts)),
     ):
-        writer = EmbeddingWriter(folder / name, precision) if distributed.rank() == 0 else None
-        done = distributed.all_reduce_max(writer.manifest.batches if writer else 0)
-        for rows, part in encode(teacher.model, inputs, count, done=done):
-            if writer:
-                writer.put(rows, part)
-            if distributed.all_reduce_max(int(stop())):
-                if writer:
-                    writer.close()
-                raise WorkStopped
-        if writer:
-            writer.close()
+        encode_into(
+            folder / name, encode, teacher.model, inputs, count, precision=precision, stop=stop
+        )
 
 
 def _measure(teacher: TeacherModel) -> TeacherTargets:

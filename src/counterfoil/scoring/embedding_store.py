@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from counterfoil.core import distributed
 from counterfoil.core.artifact import validated
 from counterfoil.core.console import warn
 from counterfoil.core.io import commit, new_array, read_array, read_json, write_json, write_lock
-from counterfoil.core.resumable import FACTS, check_facts
+from counterfoil.core.resumable import FACTS, WorkStopped, check_facts, partial_folder
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
 from counterfoil.data.features import FeatureArray
@@ -38,7 +38,7 @@ from counterfoil.data.images import pixel_cache_path
 from counterfoil.data.processor import FeatureProcessor, ProcessedDataset, Processor
 from counterfoil.models.base import PretrainedPart, RetrievalModel
 from counterfoil.scoring.checkpoint import weights_digest
-from counterfoil.scoring.encode import images_in_batches, texts_in_batches
+from counterfoil.scoring.encode import LoadRows, images_in_batches, texts_in_batches
 
 StoredPrecision = Literal["fp32", "fp16"]  # of embeddings on disk
 WRITTEN = "written.json"
@@ -196,9 +196,10 @@ class EmbeddingStore:
         places = torch.arange(int(length.max().clamp(min=1)))
         valid = places < length
         at = start + torch.minimum(places, (length - 1).clamp(min=0))
-        tokens = torch.from_numpy(self._tokens[at.numpy()].astype(np.float32))
+        # in place: these may be all vectors of a large data set
+        tokens = torch.from_numpy(self._tokens[at.numpy()].astype(np.float32, copy=False))
         mask = torch.from_numpy(self._mask[at.numpy()].astype(bool)) & valid
-        tokens = tokens.masked_fill(~valid.unsqueeze(2), 0)
+        tokens.masked_fill_(~valid.unsqueeze(2), 0)
         return Embeddings(tokens, mask, self._grams(rows, places, valid, length))
 
     def _grams(self, rows: Tensor, places: Tensor, valid: Tensor, length: Tensor) -> Tensor | None:
@@ -213,6 +214,59 @@ class EmbeddingStore:
         if 0 in shape:
             return np.zeros(shape, dtype)
         return np.memmap(self.folder / name, dtype, "r", shape=shape)
+
+
+def encode_into(
+    folder: Path,
+    encode: Callable[..., Iterator[tuple[Tensor, Embeddings]]],
+    model: RetrievalModel,
+    load: LoadRows,
+    count: int,
+    *,
+    precision: StoredPrecision = "fp32",
+    check: Callable[[Embeddings], object] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> None:
+    """Encode items into a folder, after the last batch that is stored there.
+
+    Every process of a group calls this; rank 0 writes. A damaged folder is begun again.
+
+    Args:
+        folder: of the encodings, to be read by `EmbeddingStore`.
+        encode: `images_in_batches` or `texts_in_batches`.
+        model: the model.
+        load: maps (n,) long rows to a batch of those items.
+        count: number of items.
+        precision: of the stored tokens.
+        check: called with every new batch before it is stored.
+        stop: called after every batch; if it returns True on any process, all of them stop.
+
+    Raises:
+        WorkStopped: a process was asked to stop.
+    """
+    writer = _open_writer(folder, precision) if distributed.rank() == 0 else None
+    done = distributed.all_reduce_max(writer.manifest.batches if writer else 0)
+    try:
+        for rows, part in encode(model, load, count, done=done):
+            if check is not None:
+                check(part)
+            if writer:
+                writer.put(rows, part)
+            if stop is not None and distributed.all_reduce_max(int(stop())):
+                raise WorkStopped
+    finally:
+        if writer:
+            writer.close()
+    distributed.barrier()  # what rank 0 wrote is complete for all
+
+
+def _open_writer(folder: Path, precision: StoredPrecision) -> EmbeddingWriter:
+    """Continue a folder, unless it is damaged."""
+    try:
+        return EmbeddingWriter(folder, precision)
+    except ValueError:
+        shutil.rmtree(folder)
+        return EmbeddingWriter(folder, precision)
 
 
 def read_embedding_manifest(folder: Path) -> EmbeddingManifest:
@@ -410,7 +464,7 @@ def write_vectors(
     Raises:
         ValueError: the model makes several vectors per item, or the folder was begun with others.
     """
-    partial = _partial(folder)
+    partial = partial_folder(folder)
     if distributed.rank() == 0:
         for known in (folder / FACTS, partial / FACTS):
             if known.is_file():
@@ -427,12 +481,8 @@ def _is_cached_here(folder: Path) -> bool:
     return (folder / NOTE).is_file() and _has_digests(folder)
 
 
-def _partial(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.partial")
-
-
 def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDataset) -> None:
-    dataset, partial = processor.dataset, _partial(folder)
+    dataset, partial = processor.dataset, partial_folder(folder)
     # one run at a time writes to a cache folder
     lock = write_lock(folder.with_name(f"{folder.name}.lock"), folder, wait=True)
     with distributed.on_rank_0(lock):
@@ -443,33 +493,19 @@ def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDa
             ("images", images_in_batches, processor.images, len(dataset)),
             ("texts", texts_in_batches, processor.texts, len(dataset.texts)),
         ):
-            writer = _open_writer(partial / kind) if distributed.rank() == 0 else None
-            done = distributed.all_reduce_max(writer.manifest.batches if writer else 0)
-            try:
-                for rows, part in encode(model, process, count, done=done):
-                    if (vectors := part.tokens.shape[1]) != 1:
-                        raise ValueError(
-                            f"the frozen model makes {vectors} vectors of an item; adapters need "
-                            "a model that makes one, such as CLIP or SigLIP"
-                        )
-                    if writer:
-                        writer.put(rows, part)
-            finally:
-                if writer:
-                    writer.close()
+            encode_into(partial / kind, encode, model, process, count, check=_check_one_vector)
         if distributed.rank() == 0:
             _finish(folder, partial, (len(dataset), len(dataset.texts)))
         distributed.barrier()
         _has_digests.cache_clear()
 
 
-def _open_writer(folder: Path) -> EmbeddingWriter:
-    """Continue a partial folder, unless it is damaged."""
-    try:
-        return EmbeddingWriter(folder, "fp32")
-    except ValueError:
-        shutil.rmtree(folder)
-        return EmbeddingWriter(folder, "fp32")
+def _check_one_vector(part: Embeddings) -> None:
+    if (vectors := part.tokens.shape[1]) != 1:
+        raise ValueError(
+            f"the frozen model makes {vectors} vectors of an item; adapters need a model that "
+            "makes one, such as CLIP or SigLIP"
+        )
 
 
 def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,18 +19,30 @@ from torch import Tensor
 from counterfoil.core import distributed
 from counterfoil.core.config import parse_choice, unknown_name
 from counterfoil.core.console import progress
-from counterfoil.core.io import atomic_folder, atomic_write, ensure_writable_folder
+from counterfoil.core.io import (
+    atomic_folder,
+    atomic_write,
+    ensure_writable_folder,
+    read_json,
+    write_json,
+    write_lock,
+)
+from counterfoil.core.resumable import FACTS, check_facts, partial_folder
 from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ColumnValue, ImageTextDataset
 from counterfoil.data.images import PictureFiles, Pictures
 from counterfoil.models.layers.late_interaction import MaxSimModel
 from counterfoil.models.layers.pooling import ensure_nonempty, single_vector
+from counterfoil.scoring.embedding_store import EmbeddingStore, encode_into
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
+    LoadRows,
     Side,
     encode_images,
     encode_texts,
     evaluation_mode,
+    images_in_batches,
+    texts_in_batches,
 )
 from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of, sort_descending
 from counterfoil.search.ann import BackendName
@@ -77,6 +91,7 @@ IMAGE_FOLDER = "pictures"  # within an index: images that are in no file of thei
 # `_write` names images so; the second form is their temporary one
 _OWN_IMAGE = re.compile(r"\d{8,}-[0-9a-f]{8}\.png|\.\d{8,}-[0-9a-f]{8}\.png\..*\.part")
 _TRIAL = 8  # images and captions that show whether a model can be indexed
+_RESUMABLE = 1024  # images and captions whose encoding is worth keeping when it is stopped
 
 
 @final
@@ -444,12 +459,13 @@ class SearchIndex:
         # from before the long work: of two additions the second is refused at once
         with distributed.on_rank_0(self.vectors.writing()):
             changes = compare_dataset(dataset, self.vectors, replace=replace)
-            images, texts, _ = _encode(self.model, dataset, changes, self.proposals)
-            if distributed.rank() == 0:
-                try:
-                    _write(self.vectors, dataset, changes, images, texts)
-                finally:
-                    self._remove_unused_images()
+            work = _encode(self.model, dataset, changes, self.proposals, self.folder)
+            with work as (images, texts, _):
+                if distributed.rank() == 0:
+                    try:
+                        _write(self.vectors, dataset, changes, images, texts)
+                    finally:
+                        self._remove_unused_images()
         distributed.barrier()
         added = len(changes.images)
         relabelled = len(changes.relabelled)
@@ -768,9 +784,11 @@ def build_index(
     address: str = "",
     half: bool = False,
 ) -> SearchIndex:
-    """Build an index of all images and captions of a data set; a killed build leaves nothing.
+    """Build an index of all images and captions of a data set.
 
-    A model folder is copied into the index; any other model is stored by name.
+    A killed build leaves no index. What it has encoded of a large data set stays in FOLDER.partial,
+    and the next build with the same model and data goes on from there. A model folder is copied
+    into the index; any other model is stored by name.
 
     Args:
         model: encodes each item as one vector, or as several that MaxSim compares.
@@ -781,7 +799,8 @@ def build_index(
         half: store the vectors in float16.
 
     Raises:
-        ValueError: the folder exists, the data set is empty, or the model cannot be indexed.
+        ValueError: the folder exists, the data set is empty, the model cannot be indexed, or
+            FOLDER.partial is of another model or other data.
     """
     folder = Path(folder)
     if address and backend != "milvus":
@@ -799,26 +818,28 @@ def build_index(
             f"{dataset.name} ({dataset.split_name}) has no images; there is nothing to index"
         )
     everything = DatasetChanges([*range(len(dataset))], [*range(len(dataset.texts))])
-    images, texts, proposals = _encode(model, dataset, everything, None)
-    if distributed.rank() == 0:
-        assert images is not None
-        with atomic_folder(folder) as temporary:
-            state = IndexState(
-                identity=model.identity(),
-                model=_stored_model(model, temporary),
-                width=images.vectors.shape[1],
-                tokens=0 if images.bags is None else images.bags.tokens.shape[2],
-                backend=backend,
-                address=address,
-                half=half,
-            )
-            if proposals is not None:
-                proposals.write(temporary)
-            vectors = VectorIndex.create(temporary, state)
-            try:
-                _write(vectors, dataset, everything, images, texts)
-            finally:
-                vectors.close()
+    lock = write_lock(folder.with_name(f".{folder.name}.lock"), folder)
+    with distributed.on_rank_0(lock), _encode(model, dataset, everything, None, folder) as encoded:
+        images, texts, proposals = encoded
+        if distributed.rank() == 0:
+            assert images is not None
+            with atomic_folder(folder) as temporary:
+                state = IndexState(
+                    identity=model.identity(),
+                    model=_stored_model(model, temporary),
+                    width=images.vectors.shape[1],
+                    tokens=0 if images.bags is None else images.bags.tokens.shape[2],
+                    backend=backend,
+                    address=address,
+                    half=half,
+                )
+                if proposals is not None:
+                    proposals.write(temporary)
+                vectors = VectorIndex.create(temporary, state)
+                try:
+                    _write(vectors, dataset, everything, images, texts)
+                finally:
+                    vectors.close()
     distributed.barrier()
     return SearchIndex(folder, model=model)
 
@@ -871,15 +892,18 @@ def search_dataset(
     return [hit(rank, row, score) for rank, (row, score) in enumerate(ranking, 1)]
 
 
+@contextmanager
 def _encode(
     model: Model,
     dataset: ImageTextDataset,
     rows: DatasetChanges,
     proposals: MaxSimProposals | None,
-) -> tuple[NewVectors | None, NewVectors | None, MaxSimProposals | None]:
+    folder: Path,
+) -> Iterator[tuple[NewVectors | None, NewVectors | None, MaxSimProposals | None]]:
     """New images, whose entries lack the place and are complete on rank 0 only, and new texts.
 
-    For a multi-vector model also its proposals, which are fitted where none are given.
+    For a multi-vector model also its proposals, which are fitted where none are given. Encodings of
+    many items stay beside the index's folder until the block, which writes the index, has ended.
     """
     trial = replace(rows, images=rows.images[:_TRIAL], texts=rows.texts[:_TRIAL])
     if trial != rows:
@@ -896,17 +920,46 @@ def _encode(
                 )
                 advance(1)
     text_entries = [text_entry(dataset, row) for row in rows.texts]
-    images, texts = _encode_rows(model, dataset, rows)
+    partial = None
+    if len(rows.images) + len(rows.texts) > _RESUMABLE:
+        partial = partial_folder(folder)
+        with distributed.on_rank_0(_begun(partial, model, image_entries, text_entries)):
+            pass
+    images, texts = _encode_rows(model, dataset, rows, partial)
     network = model.model
     some = images is not None or texts is not None
     if isinstance(network, MaxSimModel) and some and proposals is None:
         known = vocabulary_sentences(model) if texts is None else texts
         proposals = MaxSimProposals.fit(network, images, known)
-    return (
+    yield (
         _new_vectors(image_entries, images, proposals and proposals.image_vectors),
         _new_vectors(text_entries, texts, proposals and proposals.text_vectors),
         proposals,
     )
+    if partial is not None and distributed.rank() == 0:
+        shutil.rmtree(partial)
+
+
+@contextmanager
+def _begun(
+    partial: Path, model: Model, images: Sequence[IndexEntry], texts: Sequence[IndexEntry]
+) -> Iterator[None]:
+    """Begin a folder of encodings, or refuse one of another model or other items."""
+    facts = {
+        "model": model.identity(),
+        "images": _digest(entry.content for entry in images),
+        "captions": _digest(entry.text for entry in texts),
+    }
+    if (partial / FACTS).exists():
+        check_facts(partial, read_json(partial / FACTS, "facts of encodings"), facts)
+    else:
+        write_json(partial / FACTS, facts)
+    yield
+
+
+def _digest(words: Iterable[str]) -> str:
+    """Sixteen hex digits."""
+    return hashlib.sha256("\x00".join(words).encode()).hexdigest()[:16]
 
 
 def _new_vectors(
@@ -922,17 +975,27 @@ def _new_vectors(
 
 
 def _encode_rows(
-    model: Model, dataset: ImageTextDataset, rows: DatasetChanges
+    model: Model, dataset: ImageTextDataset, rows: DatasetChanges, partial: Path | None = None
 ) -> tuple[Embeddings | None, Embeddings | None]:
-    """Images and texts with one vector each; None for none."""
+    """Images and texts with one vector each; None for none. What is in `partial` is taken."""
     subset = dataset.cut(
         torch.tensor(rows.images, dtype=torch.long),
         torch.tensor(rows.texts, dtype=torch.long),
         torch.full((len(rows.texts),), -1),
     )
-    inputs = model.process(subset)
-    images = encode_images(model.model, inputs.images, len(subset)) if len(subset) else None
-    texts = encode_texts(model.model, inputs.texts, len(subset.texts)) if subset.texts else None
+    inputs, network = model.process(subset), model.model
+
+    def encoded(side: Side, load: LoadRows, count: int) -> Embeddings | None:
+        if not count:
+            return None
+        if partial is None:
+            return (encode_images if side == "image" else encode_texts)(network, load, count)
+        encode = images_in_batches if side == "image" else texts_in_batches
+        encode_into(partial / side, encode, network, load, count)
+        return EmbeddingStore(partial / side, count).rows(torch.arange(count))
+
+    images = encoded("image", inputs.images, len(subset))
+    texts = encoded("text", inputs.texts, len(subset.texts))
     check_single_vectors(model, images, texts)
     return images, texts
 
