@@ -181,6 +181,12 @@ def tables() -> tuple[Table, ...]:
                     small,
                     model=VSEPP,
                 ),
+                _contrast(
+                    "Mined lists are better than random ones on VSE++ at batch 8.",
+                    small,
+                    model=VSEPP,
+                    base=RANDOM,
+                ),
             ),
         ),
     )

@@ -49,14 +49,13 @@ class NdglSize:
     steps: int = 0
 
 
-WIDE = replace(PROFILES[FLICKR], width=256, word_width=256)
 ADAPTERS_REGIME = Regime(batch=128, rate=3e-4, epochs=8)
 SIZES: dict[Budget, NdglSize] = {
     "cpu": NdglSize(
         seeds=SEEDS,
         adapters=ADAPTERS_REGIME,
         towers=Regime(batch=128, rate=1e-3, epochs=10),
-        profile=WIDE,
+        profile=PROFILES[FLICKR],
     ),
     "gpu": NdglSize(
         seeds=SEEDS,
