@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +30,15 @@ from torch import Tensor, nn
 from counterfoil.core import distributed
 from counterfoil.core.artifact import validated
 from counterfoil.core.console import warn
-from counterfoil.core.io import commit, new_array, read_array, read_json, write_json, write_lock
+from counterfoil.core.io import (
+    commit,
+    new_array,
+    read_array,
+    read_json,
+    room_for,
+    write_json,
+    write_lock,
+)
 from counterfoil.core.resumable import FACTS, WorkStopped, check_facts, partial_folder
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
@@ -126,20 +135,25 @@ class EmbeddingWriter:
 
     def save(self) -> None:
         """Commit all batches so far."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        with room_for(self.folder):
+            for file in self._files.values():
+                file.flush()
+                os.fsync(file.fileno())
         write_json(self.folder / WRITTEN, self.manifest.model_dump())
         self._saved = time.monotonic()
 
     def close(self) -> None:
         """Commit all batches and close the files."""
-        self.save()
-        for file in self._files.values():
-            file.close()
+        try:
+            self.save()
+        finally:
+            for file in self._files.values():
+                with suppress(OSError):  # on a full disk it cannot write its buffer, but it closes
+                    file.close()
 
     def _append(self, name: str, values: npt.NDArray[Any]) -> None:
-        self._files[name].write(values.tobytes())
+        with room_for(self.folder):
+            self._files[name].write(values.tobytes())
 
 
 @final
