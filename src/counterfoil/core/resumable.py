@@ -48,6 +48,23 @@ def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
     )
 
 
+def begin_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Store what the work in a folder depends on, or compare it with what is stored there.
+
+    Every process calls this. `facts` are plain values.
+
+    Raises:
+        ValueError: the work was begun with other facts.
+    """
+    plain, path = json.loads(json.dumps(facts)), folder / FACTS
+    if path.exists():
+        check_facts(folder, read_json(path, "the facts of work in parts"), plain)
+    distributed.barrier()  # no process writes before all have looked
+    if distributed.rank() == 0 and not path.exists():
+        write_json(path, plain)
+    distributed.barrier()
+
+
 @final
 class PartsFolder:
     """Numbered files of one piece of work, in a folder that is the same for all processes.
@@ -95,13 +112,8 @@ class PartsFolder:
         Raises:
             ValueError: the folder holds parts of other facts.
         """
-        plain, path = json.loads(json.dumps(facts)), self.folder / FACTS
-        if path.exists():
-            check_facts(self.folder, read_json(path, "the facts of work in parts"), plain)
+        begin_facts(self.folder, facts)
         present = set(self.numbers())
-        if distributed.rank() == 0 and not path.exists():
-            write_json(path, plain)
-        distributed.barrier()
         return [number for number in range(count) if number not in present]
 
     def save(self, number: int, write: Callable[[Path], object]) -> None:

@@ -39,7 +39,13 @@ from counterfoil.core.io import (
     write_json,
     write_lock,
 )
-from counterfoil.core.resumable import FACTS, WorkStopped, check_facts, partial_folder
+from counterfoil.core.resumable import (
+    FACTS,
+    WorkStopped,
+    begin_facts,
+    check_facts,
+    partial_folder,
+)
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
 from counterfoil.data.features import FeatureArray
@@ -478,21 +484,11 @@ def write_vectors(
     Raises:
         ValueError: the model makes several vectors per item, or the folder was begun with others.
     """
-    partial = partial_folder(folder)
-    if distributed.rank() == 0:
-        for known in (folder / FACTS, partial / FACTS):
-            if known.is_file():
-                check_facts(known.parent, read_json(known, "facts of vectors"), dict(facts))
-        if not _is_cached_here(folder):
-            partial.mkdir(parents=True, exist_ok=True)
-            write_json(partial / FACTS, dict(facts))
-    distributed.barrier()
+    if (folder / FACTS).is_file():
+        check_facts(folder, read_json(folder / FACTS, "facts of vectors"), dict(facts))
     if not _is_cached(folder):
+        begin_facts(partial_folder(folder), facts)
         _encode_to_cache(folder, model, processor)
-
-
-def _is_cached_here(folder: Path) -> bool:
-    return (folder / NOTE).is_file() and _has_digests(folder)
 
 
 def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDataset) -> None:

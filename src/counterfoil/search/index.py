@@ -23,11 +23,9 @@ from counterfoil.core.io import (
     atomic_folder,
     atomic_write,
     ensure_writable_folder,
-    read_json,
-    write_json,
     write_lock,
 )
-from counterfoil.core.resumable import FACTS, check_facts, partial_folder
+from counterfoil.core.resumable import begin_facts, partial_folder
 from counterfoil.core.types import Embeddings
 from counterfoil.data.dataset import ColumnValue, ImageTextDataset
 from counterfoil.data.images import PictureFiles, Pictures
@@ -923,8 +921,13 @@ def _encode(
     partial = None
     if len(rows.images) + len(rows.texts) > _RESUMABLE:
         partial = partial_folder(folder)
-        with distributed.on_rank_0(_begun(partial, model, image_entries, text_entries)):
-            pass
+        contents = _digest(entry.content for entry in image_entries)
+        facts = {
+            "model": model.identity(),
+            "images": str(distributed.gather_objects(contents)[0]),  # rank 0 alone has noted them
+            "captions": _digest(entry.text for entry in text_entries),
+        }
+        begin_facts(partial, facts)
     images, texts = _encode_rows(model, dataset, rows, partial)
     network = model.model
     some = images is not None or texts is not None
@@ -938,23 +941,6 @@ def _encode(
     )
     if partial is not None and distributed.rank() == 0:
         shutil.rmtree(partial)
-
-
-@contextmanager
-def _begun(
-    partial: Path, model: Model, images: Sequence[IndexEntry], texts: Sequence[IndexEntry]
-) -> Iterator[None]:
-    """Begin a folder of encodings, or refuse one of another model or other items."""
-    facts = {
-        "model": model.identity(),
-        "images": _digest(entry.content for entry in images),
-        "captions": _digest(entry.text for entry in texts),
-    }
-    if (partial / FACTS).exists():
-        check_facts(partial, read_json(partial / FACTS, "facts of encodings"), facts)
-    else:
-        write_json(partial / FACTS, facts)
-    yield
 
 
 def _digest(words: Iterable[str]) -> str:
