@@ -119,10 +119,14 @@ class Clock:
 
 
 def filtered(
-    plan: FilterConfig, tile: tuple[int, int], folder: Path | None = None, stop_after: int = 999
+    plan: FilterConfig,
+    tile: tuple[int, int],
+    folder: Path | None = None,
+    stop_after: int = 999,
+    cores: int = 1,
 ) -> tuple[Rows, Rows] | None:
     """Lists both ways; None when stopped."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(cores)
     dataset, scores, guide = case(13, 37, 5)
     guides = [given(guide)] if plan.needs_guide else []
     try:
@@ -139,6 +143,8 @@ def filtered(
         )
     except WorkStopped:
         return None
+    finally:
+        torch.set_num_threads(1)
     return lists.texts.tolist(), lists.images.tolist()
 
 
@@ -164,6 +170,12 @@ def test_lists_equal_brute_force_however_often_mining_was_stopped(
         stops += 1
     assert stops >= 2
     assert found == brute_force(plan)
+
+
+@pytest.mark.parametrize("cores", [2, 3])
+@pytest.mark.parametrize("plan", PLANS, ids=in_words)
+def test_lists_equal_brute_force_on_several_cores(plan: FilterConfig, cores: int) -> None:
+    assert filtered(plan, (5, 9), cores=cores) == brute_force(plan)
 
 
 def _every_plan(

@@ -45,9 +45,9 @@ def slow(monkeypatch):
     """Tiles that take a while."""
     visit = stream._Pass._visit
 
-    def late(self, place, tile):
+    def late(self, job):
         time.sleep(0.03)
-        visit(self, place, tile)
+        return visit(self, job)
 
     monkeypatch.setattr(stream._Pass, "_visit", late)
 

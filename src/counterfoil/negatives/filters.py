@@ -296,7 +296,6 @@ class Exclusions:
         self.texts, self.shape = keys - image * shape[1], shape
         counts = torch.bincount(image, minlength=shape[0])
         self.starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        self._column = torch.full((shape[1],), -1)  # scratch: column of each text in a tile
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -304,7 +303,6 @@ class Exclusions:
     def to(self, device: torch.device) -> None:
         """Move to the device of the tiles."""
         self.texts, self.starts = self.texts.to(device), self.starts.to(device)
-        self._column = self._column.to(device)
 
     def places(self, tile: ScoreTile) -> tuple[Tensor, Tensor]:
         """Return the rows (p,) and columns (p,) of the tile's excluded entries."""
@@ -314,10 +312,10 @@ class Exclusions:
         place = torch.arange(len(row), device=first.device)
         # All entries of the tile's images, one after the other, ...
         entry = place + (first - (counts.cumsum(0) - counts)).index_select(0, row)
-        # ... and their columns, by a table over all texts that is filled and cleared for each tile.
-        self._column[tile.texts] = torch.arange(len(tile.texts), device=first.device)
-        column = self._column[self.texts[entry]]
-        self._column[tile.texts] = -1
+        # ... and their columns, by a table over all texts.
+        columns = torch.full((self.shape[1],), -1, device=first.device)
+        columns[tile.texts] = torch.arange(len(tile.texts), device=first.device)
+        column = columns[self.texts[entry]]
         inside = column >= 0
         return row[inside], column[inside]
 
@@ -620,6 +618,9 @@ class FilteredReducer(ScoreReducer):
             self.inner = TopK(reducer.query, reducer.queries, longer, reducer.text_to_image)
         self._text_to_image, self._excluded = filters.text_to_image, filters.excluded
         self._guides = filters.guides
+        self.concurrent = (
+            reducer.concurrent and self._guides is None
+        )  # these hold one tile's scores
         self._reduce: Literal["amin", "amax"] = "amin" if self.plan.positive == "lowest" else "amax"
         relative = (self.plan.below_positive, self.plan.below_share, self.plan.guided)
         self.look_ahead = None if relative == (None, None, None) else self._text_to_image

@@ -149,6 +149,7 @@ class TopK(ScoreReducer):
         ValueError: k is below 1.
     """
 
+    concurrent = True
     rows: Tensor
     scores: Tensor
 
@@ -316,6 +317,8 @@ class Ranks(ScoreReducer):
     rule. Arguments are those of `TopK`.
     """
 
+    concurrent = True
+
     def __init__(
         self,
         query: Side,
@@ -406,6 +409,8 @@ class PairRanks(ScoreReducer):
     prefers to its own are what ``Ranks("text", ...)`` counts, since a text has one image.
     """
 
+    concurrent = True
+
     def __init__(self, text_to_image: Tensor) -> None:
         self.text_to_image = self.look_ahead = text_to_image
 
@@ -462,6 +467,7 @@ class PairRanks(ScoreReducer):
 class TrueScores(ScoreReducer):
     """The score of each text with the image it describes."""
 
+    concurrent = True
     scores: Tensor  # (T,) float32, -inf for a text of no image; filled by `merge`
 
     def __init__(self, text_to_image: Tensor) -> None:
@@ -485,6 +491,7 @@ class TrueScores(ScoreReducer):
 class DenseScores(ScoreReducer):
     """The whole score matrix, for small data sets and tests."""
 
+    concurrent = True
     scores: Tensor  # (I, T) float32
 
     def __init__(self, images: int, texts: int) -> None:

@@ -21,6 +21,17 @@ by one.)
 *Phase 2, the pass.* Every tile is scored, or taken from those kept, on exactly one process, and
 shown to `update` once. `merge` combines the processes.
 
+*On several cores* of a CPU, where items have one vector each, a product is so fast that the
+reducers, which use one core, would take most of the time. So each core scores tiles of its own and
+folds them in. Tiles that are in work at the same time share neither images nor texts, and a reducer
+changes only what belongs to a tile's images or to its texts: no thread waits for another's lists.
+For that, `_turns` walks along the diagonals of as many columns as there are cores:
+
+    columns        1  2  3         turn 1: (A, 1) (B, 2) (C, 3)
+    blocks    A    1  3  2         turn 2: (B, 1) (C, 2) (A, 3)
+              B    2  1  3         turn 3: (C, 1) (A, 2) (B, 3)
+              C    3  2  1
+
 Why the result does not depend on memory, processes or interruptions: a pair is always scored in
 the same tile, by a product of the same shape (the last tiles are padded), so its score has the
 same bits in both phases, on every process and after a restart. `memory` decides only how often
@@ -32,9 +43,12 @@ in the last bit; given equal scores, the results are the same for any grid.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TypeAlias, final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby, islice
+from typing import Protocol, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -56,7 +70,11 @@ from counterfoil.scoring.encode import (
 )
 
 MEMORY = 512 * 2**20
+_FEW = 4  # this many threads with a tile each are faster than any number on one tile
 _Place: TypeAlias = tuple[int, int]  # of a tile in the grid: image block, text column
+_Job: TypeAlias = tuple[_Place, Callable[[], "ScoreTile"]]
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 
 class ScoreReducer(ABC):
@@ -66,11 +84,14 @@ class ScoreReducer(ABC):
     pair, then `synchronize`; `update` for every tile; `merge`.
 
     Attributes:
+        concurrent: whether `update` may run in several threads on tiles that share neither images
+            nor texts.
         look_ahead: (T,) image row that each text describes, -1 for none; when given, `observe` sees
             every tile that holds a true pair before `update` sees any tile.
         extra_positives: rows of further true pairs to look ahead to.
     """
 
+    concurrent: bool = False
     look_ahead: Tensor | None = None
     extra_positives: Pairs | None = None
 
@@ -168,28 +189,37 @@ class _Pass:
         self.todo: set[_Place] = set()  # tiles that this process has to show to `update`
         # tiles of the look-ahead that wait for phase 2; each is released when it is used
         self.saved: dict[_Place, ScoreTile] = {}
+        self.workers = self._workers()
 
     def run(self) -> None:
         """Look ahead if a reducer needs it, then pass over all tiles that are not done."""
         done = self._begin()
-        if self.relations:
-            self._look_ahead()
-            for reducer in self.reducers:
-                reducer.synchronize()
-        tiles = self._tiles(self.todo, self.open_blocks)
+        with _threads(self.workers) as run_all:
+            if self.relations:
+                self._look_ahead(run_all)
+                for reducer in self.reducers:
+                    reducer.synchronize()
+            self._pass(done, run_all)
+        for reducer in self.reducers:
+            reducer.merge()
+
+    def _pass(self, done: Tensor, run_all: _Map) -> None:
+        """Show all tiles that are not done to the reducers."""
+        turns = enumerate(self._turns(self.todo, self.open_blocks))
+        jobs = ((turn, job) for turn, together in turns for job in together)
         with progress("tiles scored", done.numel(), int(done.sum())) as advance:
             left = int((~done).sum())
             # With a checkpoint, tiles come in rounds: between two, all processes agree whether to
             # save or to stop, and they take part in the same number of rounds.
             rounds = self.checkpoint.rounds(len(self.todo)) if self.checkpoint else (left,)
             for count in rounds:
-                for place, tile in islice(tiles, count):
-                    self._visit(place, tile)
-                    advance(min(left, distributed.size()))  # the first process stands for all
-                    left -= min(left, distributed.size())
+                for _, together in groupby(islice(jobs, count), lambda job: job[0]):
+                    for place in run_all(self._visit, (job for _, job in together)):
+                        if self.checkpoint:
+                            self.checkpoint.mark_done(place)
+                        advance(min(left, distributed.size()))  # the first process stands for all
+                        left -= min(left, distributed.size())
             advance(left)  # tiles of processes that had more to do than the first
-        for reducer in self.reducers:
-            reducer.merge()
 
     def _begin(self) -> Tensor:
         """Resume and deal out the blocks; returns the (blocks, columns) bool of finished tiles.
@@ -208,11 +238,23 @@ class _Pass:
         self.todo = {(b, c) for b in self.open_blocks for c in range(shape[1]) if not done[b, c]}
         return done
 
-    def _visit(self, place: _Place, tile: ScoreTile) -> None:
+    def _visit(self, job: _Job) -> _Place:
+        """Show one tile to the reducers."""
+        place, score = job
+        tile = score()
         for reducer in self.reducers:
             reducer.update(tile)
-        if self.checkpoint:
-            self.checkpoint.mark_done(place)
+        return place
+
+    def _workers(self) -> int:
+        """Return the number of tiles to score at the same time."""
+        single = all(m.images.mask.shape[1] == m.texts.mask.shape[1] == 1 for m in self.members)
+        concurrent = single and all(reducer.concurrent for reducer in self.reducers)
+        if self.device.type != "cpu" or not concurrent:
+            return 1
+        cores = torch.get_num_threads()
+        workers = min(cores, len(self.blocks), len(self.columns))
+        return workers if workers >= min(cores, _FEW) else 1
 
     def _text_order(self, texts: int) -> Tensor:
         """Return the text rows, by image if there is a look-ahead; texts of no image come last."""
@@ -221,15 +263,18 @@ class _Pass:
         image = self.relations[0].cpu()
         return torch.where(image < 0, texts + len(image), image).argsort(stable=True)
 
-    def _look_ahead(self) -> None:
+    def _look_ahead(self, run_all: _Map) -> None:
         """Show the tiles with true pairs to `observe`, and keep those for which there is memory."""
         room = self.memory // 2 // (4 * self.high * self.wide)
         observers = [reducer for reducer in self.reducers if reducer.look_ahead is not None]
-        for place, tile in self._tiles(self._true_tiles(), self.open_blocks + self.done_blocks):
-            for reducer in observers:
-                reducer.observe(tile)
-            if place in self.todo and len(self.saved) < room:
-                self.saved[place] = tile
+        turns = self._turns(self._true_tiles(), self.open_blocks + self.done_blocks)
+        jobs = (job for together in turns for job in together)
+        while several := list(islice(jobs, self.workers)):
+            for place, tile in run_all(lambda job: (job[0], job[1]()), several):
+                for reducer in observers:
+                    reducer.observe(tile)
+                if place in self.todo and len(self.saved) < room:
+                    self.saved[place] = tile
 
     def _true_tiles(self) -> set[_Place]:
         """Return the tiles of this process's blocks that hold a true pair."""
@@ -251,31 +296,38 @@ class _Pass:
         blocks, columns = pairs.image.cpu() // self.high, column[pairs.text.cpu()]
         return set(zip(blocks.tolist(), columns.tolist(), strict=True))
 
-    def _tiles(self, wanted: set[_Place], blocks: list[int]) -> Iterator[tuple[_Place, ScoreTile]]:
-        """Score the wanted tiles of these blocks.
+    def _turns(self, wanted: set[_Place], blocks: list[int]) -> Iterator[list[_Job]]:
+        """Yield the wanted tiles of these blocks, in turns of tiles without a row in common.
 
         Images of as many blocks as memory holds stay on the device while the texts pass by, so
         each column of texts is copied once for a group of blocks, and not at all where no tile
         of it is wanted.
         """
+        order = spread_order(len(self.columns))
         for group in self._groups(blocks):
             images = {
                 block: self._fetch([m.images for m in self.members], self.blocks[block], self.high)
                 for block in group
             }
-            for column in spread_order(len(self.columns)):
-                texts: list[Embeddings] = []
-                for block in group:
-                    place = (block, column)
-                    if place not in wanted:
-                        continue
-                    if place in self.saved:
-                        yield place, self.saved.pop(place)
-                        continue
-                    texts = texts or self._fetch(
-                        [m.texts for m in self.members], self.columns[column], self.wide
-                    )
-                    yield place, self._tile(place, images[block], texts)
+            abreast = min(self.workers, len(group))
+            for start in range(0, len(order), abreast):
+                texts: dict[int, list[Embeddings]] = {}
+                for turn in range(len(group)):
+                    jobs: list[_Job] = []
+                    for shift, column in enumerate(order[start : start + abreast]):
+                        block = group[(turn + shift) % len(group)]
+                        place = block, column
+                        if place not in wanted:
+                            continue
+                        if place in self.saved:
+                            jobs.append((place, partial(self.saved.pop, place)))
+                            continue
+                        texts[column] = texts.get(column) or self._fetch(
+                            [m.texts for m in self.members], self.columns[column], self.wide
+                        )
+                        tile = partial(self._tile, place, images[block], texts[column])
+                        jobs.append((place, tile))
+                    yield jobs
 
     def _groups(self, blocks: list[int]) -> list[list[int]]:
         """Cut the blocks into groups whose images take half of the memory at most."""
@@ -300,3 +352,36 @@ class _Pass:
             image, text = mean.isnan().nonzero()[0].tolist()
             raise nan_error(int(rows[image]), int(columns[text]))
         return ScoreTile(mean, rows.to(self.device), columns.to(self.device))
+
+
+class _Map(Protocol):
+    """`map`, or that of a pool of threads."""
+
+    def __call__(self, work: Callable[[_A], _B], items: Iterable[_A], /) -> Iterable[_B]: ...
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[_Map]:
+    """Start threads that compute on one core each; for a single one, nothing changes.
+
+    Grad mode and autocast belong to a thread, so that those of this one are set in the others.
+    """
+    if count == 1:
+        yield map
+        return
+    cores, half = torch.get_num_threads(), torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu")
+
+    def run_all(work: Callable[[_A], _B], items: Iterable[_A]) -> Iterable[_B]:
+        def one(item: _A) -> _B:
+            with torch.no_grad(), torch.autocast("cpu", dtype, enabled=half):
+                return work(item)
+
+        return pool.map(one, items)
+
+    torch.set_num_threads(1)  # threads that start from here on have one core
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield run_all
+    finally:
+        torch.set_num_threads(cores)
