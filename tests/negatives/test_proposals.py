@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import processes
 from benchmarks.speed.pools import member, pool
 from counterfoil.negatives import proposals
 from counterfoil.negatives.mining import mine_lists, rerank_proposals
@@ -53,6 +54,19 @@ def test_vectors_may_be_memory_mapped_and_one_side_may_stay_empty(tmp_path):
         lists.images,
         propose_by_ivf(images, texts, texts_per_image=2, images_per_text=40).images,
     )
+
+
+def _proposed(count):
+    images, texts, _ = pool(count, 5 * count, 16, signal=0.5)
+    lists = propose_by_ivf(images, texts, texts_per_image=9, images_per_text=4, probes=2)
+    return [lists.texts.numpy(), lists.images.numpy()]
+
+
+@pytest.mark.parametrize("count", [31, 60])
+def test_processes_share_the_queries(count):
+    alone = _proposed(count)
+    for together in processes.run(_proposed, 2, count):
+        assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 def test_sides_of_different_widths_are_refused():

@@ -196,6 +196,28 @@ def test_one_model_proposes_and_another_looks_closer(model, whole, tmp_path, cap
     assert "leave out all filters but captions and pictures" in said(capsys)
 
 
+def test_the_models_own_vectors_propose(model, whole, tmp_path, capsys):
+    """80 images lie in 8 cells and 32 are searched, so that nothing is missed."""
+    pytest.importorskip("faiss")
+    assert mine(model, tmp_path / "a", "--propose", "ivf") == 0
+    for name, expected in zip(FILES[2:], whole[2:], strict=True):
+        scores = np.load(tmp_path / "a" / name), np.load(io.BytesIO(expected))
+        np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16
+    dataset = DataSource(DATA).split("train")
+    found = NegativeStore.open(tmp_path / "a", fingerprint=dataset.fingerprint).manifest
+    assert (found.proposing, found.proposals) == ((), 4)
+    assert found.precision == (
+        "float32, of pairs that FAISS IVF proposes (32 cells of √N for a query)"
+    )
+    for more in (("--filter", "captions=0.8"), ("--propose", model)):
+        assert mine(model, tmp_path / "b", "--propose", "ivf", *more) == 2
+        assert "lets 'ivf' propose; leave out filters and other proposing" in said(capsys)
+    assert (
+        run("mine", model, model, "--data", DATA, "--out", tmp_path / "b", "--propose", "ivf") == 2
+    )
+    assert "the vectors of one model that has one per item, and 2 models were given" in said(capsys)
+
+
 def test_half_precision_lists_the_same_and_says_why(model, whole, tmp_path, capsys):
     assert mine(model, tmp_path / "a", "--precision", "bf16", "--filter", "captions=1") == 0
     assert mine(model, tmp_path / "b", "--filter", "captions=1") == 0

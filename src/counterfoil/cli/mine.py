@@ -38,7 +38,10 @@ Guide = Annotated[
 ]
 Propose = Annotated[
     list[str] | None,
-    typer.Option(help="Fast model that proposes the pairs to score; repeatable."),
+    typer.Option(
+        help="Fast model that proposes the pairs to score; repeatable. Or `ivf`: FAISS IVF over "
+        "the model's own vectors, for millions of items."
+    ),
 ]
 Proposals = Annotated[int, typer.Option(min=1, help="Candidates proposed per kept negative.")]
 

@@ -27,6 +27,7 @@ from counterfoil.negatives.filters import (
     NegativeFilters,
     check_encoder,
 )
+from counterfoil.negatives.proposals import IVF, PROBES, propose_by_own_vectors
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.scoring.checkpoint import EVERY, Fact, StreamCheckpoint
 from counterfoil.scoring.embedding_store import model_digest
@@ -191,7 +192,7 @@ def mine_store(
     images_per_text: int,
     filters: FilterConfig,
     guides: Sequence[Model] = (),
-    proposing: Sequence[Model] = (),
+    proposing: Sequence[Model] | Literal["ivf"] = (),
     proposals: int = 1,
     precision: Precision = "fp32",
     **options: Unpack[StreamOptions],
@@ -199,14 +200,17 @@ def mine_store(
     """Mine a split with opened models and guides; see `mine_hard_negatives` for the arguments.
 
     `proposing` models choose `proposals` pairs for each listed negative, which `models` score, see
-    `rerank_proposals`; without any, all pairs are scored. Returns the lists with their provenance,
+    `rerank_proposals`; "ivf" stands for the model's own vectors, see `propose_by_ivf`. Without any,
+    all pairs are scored. Returns the lists with their provenance,
     and the split as the models encoded it.
     """
     check_encoder(filters)
     members = [model.embed(dataset) for model in models]
-    streamed = [model.embed(dataset) for model in proposing] or members
+    ivf = proposing == IVF
+    fast = () if isinstance(proposing, str) else proposing
+    streamed = [model.embed(dataset) for model in fast] or members
     sources, guide_sources, proposers = (
-        tuple(model.source() for model in some) for some in (models, guides, proposing)
+        tuple(model.source() for model in some) for some in (models, guides, fast)
     )
     scorers = [
         [source.model_dump() for source in some] for some in (proposers or sources, guide_sources)
@@ -217,13 +221,15 @@ def mine_store(
     )
     options["run"] = digest({"corpus": dataset.fingerprint, "scorers": scorers})
     many, reason = proposals if proposing else 1, ""
-    settings: dict[str, Any] = {
+    lengths = {
         "texts_per_image": texts_per_image * many,
         "images_per_text": images_per_text * many,
-        "filters": applied,
-        **options,
     }
-    if precision == "bf16":
+    settings: dict[str, Any] = {**lengths, "filters": applied, **options}
+    if ivf:
+        lists = propose_by_own_vectors(members, **lengths)
+        reason = f"float32, of pairs that FAISS IVF proposes ({PROBES} cells of √N for a query)"
+    elif precision == "bf16":
         lists, certificate = mine_half_precision(streamed, dataset.text_to_image, **settings)
         reason = f"bfloat16, then float32: {certificate.describe()}"
     else:

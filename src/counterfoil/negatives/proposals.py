@@ -9,27 +9,38 @@ scores the proposed pairs exactly. A pair that is not proposed cannot be listed:
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from counterfoil.core import distributed
 from counterfoil.core.optional import optional_import
 from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.scoring.encode import EmbeddedDataset, gather_shards
 
+IVF: Final = "ivf"  # in place of a proposing model
+PROBES = 32
 AT_ONCE = 16_384  # vectors read at a time, which may be memory-mapped
 SAMPLE = 64  # vectors for each centre that k-means sees
 ROUNDS = 10  # of k-means
 
 
 def propose_by_ivf(
-    images: Tensor, texts: Tensor, *, texts_per_image: int, images_per_text: int, probes: int = 32
+    images: Tensor,
+    texts: Tensor,
+    *,
+    texts_per_image: int,
+    images_per_text: int,
+    probes: int = PROBES,
 ) -> HardNegativeLists:
     """Propose texts for every image and images for every text, by inner product.
 
     FAISS holds a byte for every number; the vectors themselves are read part by part and may be
-    memory-mapped. True pairs are proposed too, and `rerank_proposals` leaves them out.
+    memory-mapped. True pairs are proposed too, and `rerank_proposals` leaves them out. Processes
+    share the queries, and all return the same lists.
 
     Args:
         images: (I, D) vectors.
@@ -58,19 +69,41 @@ def propose_by_ivf(
     )
 
 
+def propose_by_own_vectors(
+    members: Sequence[EmbeddedDataset], *, texts_per_image: int, images_per_text: int
+) -> HardNegativeLists:
+    """Propose by the vectors of the model that decides; see `propose_by_ivf`.
+
+    Raises:
+        ValueError: several models, or one with several vectors per item.
+    """
+    single = all(m.images.mask.shape[1] == m.texts.mask.shape[1] == 1 for m in members)
+    if len(members) != 1 or not single:
+        kind = f"{len(members)} models were" if single else "one of several vectors per item was"
+        raise ValueError(
+            f"IVF proposes by the vectors of one model that has one per item, and {kind} given; "
+            "name a fast embedding model instead, as --propose MODEL"
+        )
+    images, texts = members[0].images.tokens[:, 0], members[0].texts.tokens[:, 0]
+    lengths = {"texts_per_image": texts_per_image, "images_per_text": images_per_text}
+    return propose_by_ivf(images, texts, **lengths)
+
+
 def _proposed(faiss: Any, queries: Tensor, answers: Tensor, count: int, probes: int) -> Tensor:
     """(Q, count) int32 rows of the answers near each query."""
     count = min(count, len(answers))
-    rows = torch.full((len(queries), max(1, count)), -1, dtype=torch.int32)
     if not count:
-        return rows
+        return torch.full((len(queries), 1), -1, dtype=torch.int32)
     index = _index(faiss, answers)
     index.nprobe = min(probes, index.nlist)
-    for start in range(0, len(queries), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        _, nearest = index.search(_values(queries[part]), count)
-        rows[part] = torch.from_numpy(nearest).int()
-    return rows
+    device = distributed.device()
+
+    def search(share: Tensor | slice) -> Tensor:
+        parts = torch.split(queries[share], AT_ONCE)  # views of a slice
+        nearest = [index.search(_values(part), count)[1] for part in parts]
+        return torch.from_numpy(np.concatenate(nearest)).int().to(device)
+
+    return gather_shards(len(queries), search, torch.device("cpu")).cpu()
 
 
 def _index(faiss: Any, vectors: Tensor) -> Any:

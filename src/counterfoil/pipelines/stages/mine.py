@@ -24,6 +24,7 @@ from counterfoil.negatives.diagnose import hardness
 from counterfoil.negatives.filters import FilterConfig, check_encoder
 from counterfoil.negatives.graph import graph_negatives
 from counterfoil.negatives.mining import mine_store
+from counterfoil.negatives.proposals import IVF
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
 from counterfoil.pipelines.stages.base import LATER, Stage, models_content
@@ -47,7 +48,8 @@ class Mine(Stage):
         split: the split that is mined.
         filters: rules that leave likely false negatives out of the lists.
         guides: stages of the guide models, for `FilterConfig.guided`.
-        proposing: stages whose models choose the pairs that `using` looks at; none for all pairs.
+        proposing: stages whose models choose the pairs that `using` looks at; none for all pairs;
+            "ivf" alone for the vectors of `using`, see `counterfoil.negatives.proposals`.
         proposals: candidates proposed per listed negative.
         precision: "bf16" scores all pairs in half precision and rescores the candidates in fp32.
         models: saved models or names of pretrained ones that score too, as
@@ -88,10 +90,15 @@ class Mine(Stage):
                 f"{self.name!r} re-ranks what others propose, whose scores are not its own; leave "
                 "out all filters but captions and pictures, or propose nothing"
             )
+        if IVF in self.proposing and (len(self.proposing) > 1 or self.filters != FilterConfig()):
+            raise ValueError(
+                f"{self.name!r} lets {IVF!r} propose; leave out filters and other proposing models"
+            )
 
     @property
     def dependencies(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, "train") for name in (*self.using, *self.guides, *self.proposing))
+        names = (*self.using, *self.guides, *self.proposing)
+        return tuple((name, "train") for name in names if name != IVF)
 
     @property
     def lacks_inputs(self) -> bool:
@@ -192,7 +199,7 @@ def run_mining(
     """
     check_encoder(stage.filters)
     using, guides, proposing = (
-        [load_model(find(name)) for name in names]
+        [load_model(find(name)) for name in names if name != IVF]
         for names in (stage.using, stage.guides, stage.proposing)
     )
     using += map(load_model, stage.models)
@@ -206,7 +213,7 @@ def run_mining(
             images_per_text=stage.images,
             filters=stage.filters,
             guides=guides,
-            proposing=proposing,
+            proposing=IVF if IVF in stage.proposing else proposing,
             proposals=stage.proposals,
             precision=stage.precision,
             device=distributed.device(),
