@@ -591,7 +591,8 @@ def _negatives_card(
         "negatives": f"{manifest.texts_per_image:,} texts of an image and "
         f"{manifest.images_per_text:,} images of a text at most, hardest first",
         "scored by": "; ".join(f"`{m.matcher}` (weights {m.checkpoint})" for m in manifest.sources),
-        "proposed by": "; ".join(f"`{m.matcher}`" for m in manifest.proposing),
+        "proposed by": "; ".join(f"`{m.matcher}`" for m in manifest.proposing)
+        or ("FAISS IVF" if manifest.proposals else ""),
         "filters": "; ".join(manifest.filters),
         "pairs judged true or ambiguous": f"{judged:,}" if judged else "",
         "judge": judge,

@@ -174,8 +174,13 @@ def test_lists_equal_brute_force_however_often_mining_was_stopped(
 
 @pytest.mark.parametrize("cores", [2, 3])
 @pytest.mark.parametrize("plan", PLANS, ids=in_words)
-def test_lists_equal_brute_force_on_several_cores(plan: FilterConfig, cores: int) -> None:
+def test_lists_equal_brute_force_on_several_cores(
+    plan: FilterConfig, cores: int, tmp_path: Path
+) -> None:
     assert filtered(plan, (5, 9), cores=cores) == brute_force(plan)
+    while (found := filtered(plan, (5, 9), tmp_path, 0, cores)) is None:
+        pass
+    assert found == brute_force(plan)
 
 
 def _every_plan(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import processes
-from benchmarks.speed.pools import member, pool
+from benchmarks.speed.pools import Product, member, pool
+from counterfoil.core.types import Embeddings
 from counterfoil.negatives import proposals
 from counterfoil.negatives.mining import mine_lists, rerank_proposals
-from counterfoil.negatives.proposals import propose_by_ivf, recall_of_lists
+from counterfoil.negatives.proposals import (
+    propose_by_ivf,
+    propose_by_own_vectors,
+    recall_of_lists,
+)
 
 pytest.importorskip("faiss")
 LENGTHS = {"texts_per_image": 6, "images_per_text": 4}
@@ -73,3 +80,23 @@ def test_sides_of_different_widths_are_refused():
     images, texts, _ = data()
     with pytest.raises(ValueError, match="width 16 and 8 were given"):
         propose_by_ivf(images, texts[:, :8], texts_per_image=1, images_per_text=1)
+
+
+@pytest.mark.parametrize("kind", ["order", "bags"])
+def test_a_model_that_is_no_inner_product_is_refused(kind):
+    images, texts, _ = data()
+    given = member(images, texts)
+    if kind == "order":
+        given = replace(given, model=Negated())
+    else:
+        bag = torch.stack([images, images], 1)
+        given = replace(given, images=Embeddings(bag, torch.ones(bag.shape[:2], dtype=torch.bool)))
+    with pytest.raises(
+        ValueError, match="this model scores in another way; let an embedding model"
+    ):
+        propose_by_own_vectors(given, texts_per_image=2, images_per_text=2)
+
+
+class Negated(Product):
+    def score_matrix(self, images, texts):
+        return -super().score_matrix(images, texts)

@@ -16,6 +16,7 @@ import torch
 
 import processes
 import recipes_cases
+from counterfoil.negatives import proposals
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.run import DataSource
 from counterfoil.pipelines.stages import mine as mine_module
@@ -207,15 +208,60 @@ def test_the_models_own_vectors_propose(model, whole, tmp_path, capsys):
     found = NegativeStore.open(tmp_path / "a", fingerprint=dataset.fingerprint).manifest
     assert (found.proposing, found.proposals) == ((), 4)
     assert found.precision == (
-        "float32, of pairs that FAISS IVF proposes (32 cells of √N for a query)"
+        "float32, of pairs that FAISS IVF proposes (32 of √N cells for each query)"
     )
-    for more in (("--filter", "captions=0.8"), ("--propose", model)):
-        assert mine(model, tmp_path / "b", "--propose", "ivf", *more) == 2
-        assert "lets 'ivf' propose; leave out filters and other proposing" in said(capsys)
-    assert (
-        run("mine", model, model, "--data", DATA, "--out", tmp_path / "b", "--propose", "ivf") == 2
-    )
-    assert "the vectors of one model that has one per item, and 2 models were given" in said(capsys)
+    assert mine(model, tmp_path / "b", "--propose", "ivf", "--propose", model) == 2
+    assert "name one model, and no other that proposes" in said(capsys)
+    assert mine(model, tmp_path / "b", "--propose", "ivf", "--filter", "highest=1") == 2
+    assert "leave out all filters but captions and pictures" in said(capsys)
+    two = ("mine", model, model, "--data", DATA, "--out", tmp_path / "b")
+    assert run(*two, "--propose", "ivf") == 2
+    assert "name one model" in said(capsys)
+    assert [f.name for f in tmp_path.iterdir()] == ["a"]
+
+
+def test_own_vectors_propose_no_pair_that_filters_leave_out(model, tmp_path):
+    pytest.importorskip("faiss")
+    filters = ("--filter", "captions=0.6")
+    assert mine(model, tmp_path / "a", *filters) == 0
+    assert mine(model, tmp_path / "b", *filters, "--propose", "ivf", "--proposals", "40") == 0
+    for name in FILES[2:]:
+        scores = np.load(tmp_path / "a" / name), np.load(tmp_path / "b" / name)
+        np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16
+
+
+class Late:
+    """A function that takes a while."""
+
+    def __init__(self, function):
+        self.function, self.seconds = function, 0.1
+
+    def __call__(self, *arguments):
+        time.sleep(self.seconds)
+        return self.function(*arguments)
+
+
+def test_own_vectors_propose_anew_after_a_stop(model, tmp_path, monkeypatch, slow, capsys):
+    pytest.importorskip("faiss")
+    ivf = ("--propose", "ivf")
+    assert mine(model, tmp_path / "a", "--minutes", "0.01") == 3
+    assert mine(model, tmp_path / "a", *ivf, "--resume") == 2
+    assert "holds an unfinished mining, and one with proposals by IVF starts anew" in said(capsys)
+    monkeypatch.setattr(proposals, "AT_ONCE", 8)
+    monkeypatch.setattr(proposals, "_values", late := Late(proposals._values))
+    assert mine(model, tmp_path / "b", *ivf, "--minutes", "0.01") == 3
+    late.seconds = 0
+    assert mine(model, tmp_path / "b", *ivf) == 0
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["a.partial", "b"]
+
+
+def test_own_vectors_propose_in_a_recipe(tmp_path):
+    pytest.importorskip("faiss")
+    setting = ("--set", "lists.proposing=['ivf']", "--set", "lists.proposals=3")
+    assert aoq(tmp_path / "run", DATA_OF_RUNS, *setting) == 0
+    dataset = DataSource(DATA_OF_RUNS).split("train")
+    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=dataset.fingerprint)
+    assert store.manifest.precision.startswith("float32, of pairs that FAISS IVF proposes")
 
 
 def test_half_precision_lists_the_same_and_says_why(model, whole, tmp_path, capsys):

@@ -129,6 +129,28 @@ def test_a_stopped_pass_goes_on(cores, alone, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(alone[:4], go_on(), strict=True))
 
 
+def test_inference_mode_holds_in_the_threads(cores, alone):
+    with torch.inference_mode():
+        together = stream(reducers())
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_with_few_tiles_all_cores_share_a_product(alone):
+    before, model = torch.get_num_threads(), Watched()
+    torch.set_num_threads(64)
+    try:
+        given = reducers()
+        wide = torch.zeros(IMAGES, 4000), torch.zeros(TEXTS, 4000)
+        member = EmbeddedDataset(
+            model, *(vectors(torch.cat(pair, 1)) for pair in zip((LEFT, RIGHT), wide))
+        )
+        stream_scores([member], given, tile=(16, 32))
+    finally:
+        torch.set_num_threads(before)
+    assert model.threads == {threading.get_ident()}
+    assert all(torch.equal(a, b) for a, b in zip(alone, results(given), strict=True))
+
+
 def test_an_error_in_a_thread_is_raised(cores):
     broken = LEFT.clone()
     broken[40, 0] = torch.nan

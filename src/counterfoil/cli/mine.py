@@ -40,7 +40,7 @@ Propose = Annotated[
     list[str] | None,
     typer.Option(
         help="Fast model that proposes the pairs to score; repeatable. Or `ivf`: FAISS IVF over "
-        "the model's own vectors, for millions of items."
+        "the model's own vectors, which misses some pairs."
     ),
 ]
 Proposals = Annotated[int, typer.Option(min=1, help="Candidates proposed per kept negative.")]

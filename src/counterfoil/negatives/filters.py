@@ -26,6 +26,7 @@ from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.images import ResizeCrop, cached_pixels
 from counterfoil.data.tokenizers import split_words
 from counterfoil.negatives.similarity import SentenceEncoder
+from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
@@ -50,6 +51,7 @@ THUMBNAIL = 16  # pixels a side
 _BLOCK = 2048  # vectors compared with as many at once
 _CAPTIONS_AT_ONCE = 128  # captions compared with all others at once
 _PAIRS_AT_ONCE = 2**20  # pairs of captions whose cosines are computed at once
+_LISTS_AT_ONCE = 16_384
 _READ = 512  # images read at once
 _SLACK = 1e-6  # float32 cosines of equal vectors are this close to 1
 _ROUNDING = 1e-9  # of sums of float64
@@ -312,12 +314,32 @@ class Exclusions:
         place = torch.arange(len(row), device=first.device)
         # All entries of the tile's images, one after the other, ...
         entry = place + (first - (counts.cumsum(0) - counts)).index_select(0, row)
-        # ... and their columns, by a table over all texts.
-        columns = torch.full((self.shape[1],), -1, device=first.device)
-        columns[tile.texts] = torch.arange(len(tile.texts), device=first.device)
-        column = columns[self.texts[entry]]
-        inside = column >= 0
-        return row[inside], column[inside]
+        # ... and their columns in the tile.
+        texts, order = tile.texts.sort()
+        wanted = self.texts[entry]
+        at = torch.searchsorted(texts, wanted).clamp_(max=len(texts) - 1)
+        inside = texts[at] == wanted
+        return row[inside], order[at[inside]]
+
+    def without(self, lists: HardNegativeLists) -> HardNegativeLists:
+        """Return unscored lists on the CPU with -1 in place of these pairs."""
+        image = torch.repeat_interleave(torch.arange(self.shape[0]), self.starts.diff().cpu())
+        keys = image * self.shape[1] + self.texts.cpu()  # ascending
+
+        def kept(rows: Tensor, keys_of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+            out = rows.clone()
+            for part in torch.split(torch.arange(len(rows)), _LISTS_AT_ONCE):
+                given = keys_of(rows[part].long(), part.unsqueeze(1))
+                at = torch.searchsorted(keys, given).clamp_(max=len(keys) - 1)
+                out[part] = out[part].masked_fill(keys[at] == given, -1)
+            return out
+
+        if not len(keys):
+            return lists
+        return HardNegativeLists(
+            kept(lists.texts, lambda text, image: image * self.shape[1] + text),
+            kept(lists.images, lambda image, text: image * self.shape[1] + text),
+        )
 
 
 def exclude_captions(near: NearPairs, relation: Relation) -> tuple[Tensor, Tensor]:
@@ -618,9 +640,8 @@ class FilteredReducer(ScoreReducer):
             self.inner = TopK(reducer.query, reducer.queries, longer, reducer.text_to_image)
         self._text_to_image, self._excluded = filters.text_to_image, filters.excluded
         self._guides = filters.guides
-        self.concurrent = (
-            reducer.concurrent and self._guides is None
-        )  # these hold one tile's scores
+        # guides remember the scores of one tile
+        self.concurrent = reducer.concurrent and self._guides is None
         self._reduce: Literal["amin", "amax"] = "amin" if self.plan.positive == "lowest" else "amax"
         relative = (self.plan.below_positive, self.plan.below_share, self.plan.guided)
         self.look_ahead = None if relative == (None, None, None) else self._text_to_image

@@ -27,7 +27,7 @@ from counterfoil.negatives.filters import (
     NegativeFilters,
     check_encoder,
 )
-from counterfoil.negatives.proposals import IVF, PROBES, propose_by_own_vectors
+from counterfoil.negatives.proposals import IVF, PROBES, import_faiss, propose_by_own_vectors
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.scoring.checkpoint import EVERY, Fact, StreamCheckpoint
 from counterfoil.scoring.embedding_store import model_digest
@@ -200,13 +200,20 @@ def mine_store(
     """Mine a split with opened models and guides; see `mine_hard_negatives` for the arguments.
 
     `proposing` models choose `proposals` pairs for each listed negative, which `models` score, see
-    `rerank_proposals`; "ivf" stands for the model's own vectors, see `propose_by_ivf`. Without any,
-    all pairs are scored. Returns the lists with their provenance,
-    and the split as the models encoded it.
+    `rerank_proposals`; with "ivf" the one model of `models` does so by its vectors, see
+    `propose_by_ivf`, and a stopped mining starts anew. Without any, all pairs are scored. Returns
+    the lists with their provenance, and the split as the models encoded it.
     """
     check_encoder(filters)
+    ivf, keep = proposing == IVF, options.get("keep")
+    if ivf:
+        import_faiss()
+        if keep is not None and keep.exists():
+            raise ValueError(
+                f"{keep} holds an unfinished mining, and one with proposals by IVF starts anew; "
+                "delete it, or mine into another folder"
+            )
     members = [model.embed(dataset) for model in models]
-    ivf = proposing == IVF
     fast = () if isinstance(proposing, str) else proposing
     streamed = [model.embed(dataset) for model in fast] or members
     sources, guide_sources, proposers = (
@@ -227,8 +234,10 @@ def mine_store(
     }
     settings: dict[str, Any] = {**lengths, "filters": applied, **options}
     if ivf:
-        lists = propose_by_own_vectors(members, **lengths)
-        reason = f"float32, of pairs that FAISS IVF proposes ({PROBES} cells of √N for a query)"
+        (member,) = members
+        lists = propose_by_own_vectors(member, **lengths, stop=options.get("stop"))
+        lists = lists if applied.excluded is None else applied.excluded.without(lists)
+        reason = f"float32, of pairs that FAISS IVF proposes ({PROBES} of √N cells for each query)"
     elif precision == "bf16":
         lists, certificate = mine_half_precision(streamed, dataset.text_to_image, **settings)
         reason = f"bfloat16, then float32: {certificate.describe()}"
@@ -566,6 +575,7 @@ class _QuerySubset(ScoreReducer):
         self, side: Side, rows: Tensor, shape: tuple[int, int], reducer: ScoreReducer
     ) -> None:
         self._side, self._rows, self._shape, self._reducer = side, rows, shape, reducer
+        self.concurrent = reducer.concurrent
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate for all queries."""

@@ -9,7 +9,7 @@ scores the proposed pairs exactly. A pair that is not proposed cannot be listed:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +18,9 @@ from torch import Tensor
 
 from counterfoil.core import distributed
 from counterfoil.core.optional import optional_import
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.negatives.store import HardNegativeLists
-from counterfoil.scoring.encode import EmbeddedDataset, gather_shards
+from counterfoil.scoring.encode import EmbeddedDataset, gather_shards, is_inner_product
 
 IVF: Final = "ivf"  # in place of a proposing model
 PROBES = 32
@@ -35,6 +36,7 @@ def propose_by_ivf(
     texts_per_image: int,
     images_per_text: int,
     probes: int = PROBES,
+    stop: Callable[[], bool] | None = None,
 ) -> HardNegativeLists:
     """Propose texts for every image and images for every text, by inner product.
 
@@ -48,65 +50,71 @@ def propose_by_ivf(
         texts_per_image: texts proposed for each image, 0 for none.
         images_per_text: images proposed for each text, 0 for none.
         probes: centres whose vectors a query meets; more are slower and miss fewer.
+        stop: polled now and then; nothing is kept when it returns True.
 
     Returns:
         Lists without scores, at least one column wide, -1 where there is no proposal.
 
     Raises:
         ValueError: FAISS is not installed, or the vectors' widths differ.
+        WorkStopped: `stop` returned True on one of the processes.
     """
     if images.shape[1] != texts.shape[1]:
         raise ValueError(
             f"vectors of width {images.shape[1]} and {texts.shape[1]} were given; both sides come "
             "from one model"
         )
-    needs = 'proposals by IVF need FAISS; install it: pip install "counterfoil[index]"'
-    faiss = optional_import("faiss", needs)
+    faiss = import_faiss()
     faiss.omp_set_num_threads(torch.get_num_threads())
+
+    def search(queries: Tensor, answers: Tensor, count: int) -> Tensor:
+        """(Q, count) int32 rows of the answers near each query."""
+        count = min(count, len(answers))
+        if not count:
+            return torch.full((len(queries), 1), -1, dtype=torch.int32)
+        index = _index(faiss, answers, stop)
+        index.nprobe = min(probes, index.nlist)
+        return _nearest(index, queries, count, stop)
+
     return HardNegativeLists(
-        _proposed(faiss, images, texts, texts_per_image, probes),
-        _proposed(faiss, texts, images, images_per_text, probes),
+        search(images, texts, texts_per_image), search(texts, images, images_per_text)
     )
 
 
-def propose_by_own_vectors(
-    members: Sequence[EmbeddedDataset], *, texts_per_image: int, images_per_text: int
-) -> HardNegativeLists:
-    """Propose by the vectors of the model that decides; see `propose_by_ivf`.
+def import_faiss() -> Any:
+    """Import FAISS.
 
     Raises:
-        ValueError: several models, or one with several vectors per item.
+        ValueError: it is not installed.
     """
-    single = all(m.images.mask.shape[1] == m.texts.mask.shape[1] == 1 for m in members)
-    if len(members) != 1 or not single:
-        kind = f"{len(members)} models were" if single else "one of several vectors per item was"
+    needs = 'proposals by IVF need FAISS; install it: pip install "counterfoil[index]"'
+    return optional_import("faiss", needs)
+
+
+def propose_by_own_vectors(
+    member: EmbeddedDataset,
+    *,
+    texts_per_image: int,
+    images_per_text: int,
+    stop: Callable[[], bool] | None = None,
+) -> HardNegativeLists:
+    """Propose by the vectors of the model that scores; see `propose_by_ivf`.
+
+    Raises:
+        ValueError: the model does not score by the inner product of one vector per item.
+        WorkStopped: `stop` returned True on one of the processes.
+    """
+    if not is_inner_product(member.model, member.images, member.texts):
         raise ValueError(
-            f"IVF proposes by the vectors of one model that has one per item, and {kind} given; "
-            "name a fast embedding model instead, as --propose MODEL"
+            "IVF proposes by the inner product of one vector per item, and this model scores in "
+            "another way; let an embedding model propose: --propose MODEL"
         )
-    images, texts = members[0].images.tokens[:, 0], members[0].texts.tokens[:, 0]
+    images, texts = member.images.tokens[:, 0], member.texts.tokens[:, 0]
     lengths = {"texts_per_image": texts_per_image, "images_per_text": images_per_text}
-    return propose_by_ivf(images, texts, **lengths)
+    return propose_by_ivf(images, texts, **lengths, stop=stop)
 
 
-def _proposed(faiss: Any, queries: Tensor, answers: Tensor, count: int, probes: int) -> Tensor:
-    """(Q, count) int32 rows of the answers near each query."""
-    count = min(count, len(answers))
-    if not count:
-        return torch.full((len(queries), 1), -1, dtype=torch.int32)
-    index = _index(faiss, answers)
-    index.nprobe = min(probes, index.nlist)
-    device = distributed.device()
-
-    def search(share: Tensor | slice) -> Tensor:
-        parts = torch.split(queries[share], AT_ONCE)  # views of a slice
-        nearest = [index.search(_values(part), count)[1] for part in parts]
-        return torch.from_numpy(np.concatenate(nearest)).int().to(device)
-
-    return gather_shards(len(queries), search, torch.device("cpu")).cpu()
-
-
-def _index(faiss: Any, vectors: Tensor) -> Any:
+def _index(faiss: Any, vectors: Tensor, stop: Callable[[], bool] | None) -> Any:
     """An IVF of one byte a number, around sqrt(N) centres."""
     count, width = vectors.shape
     cells = max(1, math.isqrt(count))
@@ -121,8 +129,29 @@ def _index(faiss: Any, vectors: Tensor) -> Any:
     step = max(1, count // (SAMPLE * cells))  # evenly spread, as neighbours in a file are alike
     index.train(_values(vectors[::step]))
     for start in range(0, count, AT_ONCE):
+        _check(stop)
         index.add(_values(vectors[start : start + AT_ONCE]))
     return index
+
+
+def _nearest(index: Any, queries: Tensor, count: int, stop: Callable[[], bool] | None) -> Tensor:
+    """(Q, count) int32 rows of the answers nearest to each query."""
+    # a group of processes on GPUs exchanges tensors on GPUs only
+    device = distributed.device() if distributed.size() > 1 else torch.device("cpu")
+
+    def search(share: Tensor | slice) -> Tensor:
+        parts = []
+        for part in torch.split(queries[share], AT_ONCE):  # views of a slice
+            _check(stop)  # shares are equally long, so that all processes take part
+            parts.append(torch.from_numpy(index.search(_values(part), count)[1]).int())
+        return torch.cat(parts).to(device)
+
+    return gather_shards(len(queries), search, torch.device("cpu")).cpu()
+
+
+def _check(stop: Callable[[], bool] | None) -> None:
+    if stop is not None and distributed.all_reduce_max(int(stop())):
+        raise WorkStopped
 
 
 def _values(vectors: Tensor) -> Any:

@@ -135,9 +135,10 @@ class NegativeManifest(ArtifactManifest):
         scored: whether the scores are stored beside the rows.
         seed: of random choices, if there were any.
         filters: descriptions of the filters, in order.
-        proposing: models that proposed the pairs to score; () for all pairs.
+        proposing: models that proposed the pairs to score; () for all pairs, and where `precision`
+            names FAISS IVF.
         proposals: proposals for each listed negative; 0 for all pairs.
-        precision: how the pairs were scored, and why that is exact; "" for float32.
+        precision: how the pairs were scored; "" for all of them in float32.
     """
 
     corpus: str

@@ -66,6 +66,7 @@ def gather_parts(share: Embeddings, count: int) -> Embeddings:
 
 Side: TypeAlias = Literal["image", "text"]
 
+_TRIAL = 16  # images and texts whose scores are compared with the inner product
 _STEP = 16  # sides of tiles are multiples of this
 _VECTORS = {"cpu": (512, 2048), "cuda": (2048, 4096)}  # one vector per item: a plain product
 _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
@@ -131,6 +132,17 @@ class ScoreTile:
         texts, order = self.texts.sort()
         column = order[torch.searchsorted(texts, pairs.text[here])]
         return torch.searchsorted(self.images, pairs.image[here]), column
+
+
+def is_inner_product(model: RetrievalModel, images: Embeddings, texts: Embeddings) -> bool:
+    """Return whether the model's scores of some items are inner products of one vector each."""
+    if any(x.tokens.shape[1] != 1 or x.gram is not None for x in (images, texts)):
+        return False
+    left, right = images.rows(slice(_TRIAL)), texts.rows(slice(_TRIAL))
+    with evaluation_mode([model]):
+        scores = model.score_matrix(left, right).float()
+    product = left.tokens[:, 0].float() @ right.tokens[:, 0].float().T
+    return torch.allclose(scores, product.to(scores.device), rtol=1e-3, atol=1e-3)
 
 
 def device_of(member: EmbeddedDataset) -> torch.device:

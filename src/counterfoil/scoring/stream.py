@@ -23,9 +23,9 @@ shown to `update` once. `merge` combines the processes.
 
 *On several cores* of a CPU, where items have one vector each, a product is so fast that the
 reducers, which use one core, would take most of the time. So each core scores tiles of its own and
-folds them in. Tiles that are in work at the same time share neither images nor texts, and a reducer
-changes only what belongs to a tile's images or to its texts: no thread waits for another's lists.
-For that, `_turns` walks along the diagonals of as many columns as there are cores:
+folds them in. Tiles that are being scored at the same time share neither images nor texts, and a
+reducer changes only what belongs to a tile's images or to its texts: no thread waits for another's
+lists. For that, `_turns` walks along the diagonals of as many columns as there are cores:
 
     columns        1  2  3         turn 1: (A, 1) (B, 2) (C, 3)
     blocks    A    1  3  2         turn 2: (B, 1) (C, 2) (A, 3)
@@ -70,7 +70,8 @@ from counterfoil.scoring.encode import (
 )
 
 MEMORY = 512 * 2**20
-_FEW = 4  # this many threads with a tile each are faster than any number on one tile
+_FOLD = 2.5  # ns in which the reducers of a mining take in a score, on one core
+_MULTIPLY = 50  # products of two numbers in a ns, on one core
 _Place: TypeAlias = tuple[int, int]  # of a tile in the grid: image block, text column
 _Job: TypeAlias = tuple[_Place, Callable[[], "ScoreTile"]]
 _A = TypeVar("_A")
@@ -252,9 +253,13 @@ class _Pass:
         concurrent = single and all(reducer.concurrent for reducer in self.reducers)
         if self.device.type != "cpu" or not concurrent:
             return 1
+        # Few tiles leave cores idle, where one product for all cores may be faster. The whole grid
+        # decides, not this process's share of it, so that a resumed pass decides alike.
         cores = torch.get_num_threads()
-        workers = min(cores, len(self.blocks), len(self.columns))
-        return workers if workers >= min(cores, _FEW) else 1
+        workers = max(1, min(cores, len(self.blocks), len(self.columns)))
+        product = sum(m.images.tokens.shape[2] for m in self.members) / _MULTIPLY
+        together, apart = product / cores + _FOLD, (product + _FOLD) / workers
+        return workers if apart <= together else 1
 
     def _text_order(self, texts: int) -> Tensor:
         """Return the text rows, by image if there is a look-ahead; texts of no image come last."""
@@ -333,7 +338,9 @@ class _Pass:
         """Cut the blocks into groups whose images take half of the memory at most."""
         parts = [part for m in self.members for part in (m.images.tokens, m.images.gram)]
         bytes_per_image = sum(p[:1].numel() * p.element_size() for p in parts if p is not None)
-        count = max(1, self.memory // 2 // max(1, bytes_per_image * self.high))
+        most = max(1, self.memory // 2 // max(1, bytes_per_image * self.high))
+        groups = max(1, -(-len(blocks) // most))
+        count = max(1, -(-len(blocks) // groups))  # even groups leave no core idle in the last
         return [blocks[start : start + count] for start in range(0, len(blocks), count)]
 
     def _fetch(self, sides: list[Embeddings], rows: Tensor, size: int) -> list[Embeddings]:
@@ -364,24 +371,25 @@ class _Map(Protocol):
 def _threads(count: int) -> Iterator[_Map]:
     """Start threads that compute on one core each; for a single one, nothing changes.
 
-    Grad mode and autocast belong to a thread, so that those of this one are set in the others.
+    Inference mode and autocast are set per thread, so the workers are given those of this one.
     """
     if count == 1:
         yield map
         return
-    cores, half = torch.get_num_threads(), torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu")
+    cores, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
+    half, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def run_all(work: Callable[[_A], _B], items: Iterable[_A]) -> Iterable[_B]:
         def one(item: _A) -> _B:
-            with torch.no_grad(), torch.autocast("cpu", dtype, enabled=half):
+            # inference_mode(False) turns gradients on, so that no_grad comes after it
+            autocast = torch.autocast("cpu", dtype, enabled=half)
+            with torch.inference_mode(inference), torch.no_grad(), autocast:
                 return work(item)
 
         return pool.map(one, items)
 
-    torch.set_num_threads(1)  # threads that start from here on have one core
     try:
-        with ThreadPoolExecutor(count) as pool:
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield run_all
     finally:
-        torch.set_num_threads(cores)
+        torch.set_num_threads(cores)  # a thread also sets what later ones begin with

@@ -38,8 +38,8 @@ from counterfoil.scoring.encode import (
     Side,
     encode_images,
     encode_texts,
-    evaluation_mode,
     images_in_batches,
+    is_inner_product,
     texts_in_batches,
 )
 from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of, sort_descending
@@ -1000,11 +1000,7 @@ def check_single_vectors(model: Model, images: Embeddings | None, texts: Embeddi
             )
     if images is None or texts is None:
         return
-    left, right = images.rows(slice(_TRIAL)), texts.rows(slice(_TRIAL))
-    with evaluation_mode([model.model]):
-        scores = model.model.score_matrix(left, right).float()
-    product = left.tokens[:, 0].float() @ right.tokens[:, 0].float().T
-    if not torch.allclose(scores, product.to(scores.device), rtol=1e-3, atol=1e-3):
+    if not is_inner_product(model.model, images, texts):
         raise ValueError(
             f"{model.name} does not compare images and captions by inner product, which is what an "
             "index is searched by; make the index with a model that does, and re-rank with this one"

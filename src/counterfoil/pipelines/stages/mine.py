@@ -72,7 +72,9 @@ class Mine(Stage):
     graph: Config[PhraseParser] | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
-        if self.graph and (self.dependencies or self.models or self.filters != FilterConfig()):
+        models = (*self.using, *self.models)
+        named = (*models, *self.guides, *self.proposing)
+        if self.graph and (named or self.filters != FilterConfig()):
             raise ValueError(
                 f"{self.name!r} lists negatives from a graph of captions, and names models or "
                 "filters too; leave these out, or the graph"
@@ -90,15 +92,16 @@ class Mine(Stage):
                 f"{self.name!r} re-ranks what others propose, whose scores are not its own; leave "
                 "out all filters but captions and pictures, or propose nothing"
             )
-        if IVF in self.proposing and (len(self.proposing) > 1 or self.filters != FilterConfig()):
+        if IVF in self.proposing and (len(self.proposing) > 1 or len(models) > 1):
             raise ValueError(
-                f"{self.name!r} lets {IVF!r} propose; leave out filters and other proposing models"
+                f"{self.name!r} lets {IVF!r} propose, by the vectors of one model; name one model, "
+                "and no other that proposes"
             )
 
     @property
     def dependencies(self) -> tuple[tuple[str, str], ...]:
-        names = (*self.using, *self.guides, *self.proposing)
-        return tuple((name, "train") for name in names if name != IVF)
+        proposing = tuple(name for name in self.proposing if name != IVF)
+        return tuple((name, "train") for name in (*self.using, *self.guides, *proposing))
 
     @property
     def lacks_inputs(self) -> bool:
@@ -198,9 +201,10 @@ def run_mining(
         RunStopped: the time was up, or a signal came.
     """
     check_encoder(stage.filters)
+    ivf = IVF in stage.proposing
     using, guides, proposing = (
-        [load_model(find(name)) for name in names if name != IVF]
-        for names in (stage.using, stage.guides, stage.proposing)
+        [load_model(find(name)) for name in names]
+        for names in (stage.using, stage.guides, () if ivf else stage.proposing)
     )
     using += map(load_model, stage.models)
     listed = len(dataset) * stage.texts + len(dataset.texts) * stage.images
@@ -213,7 +217,7 @@ def run_mining(
             images_per_text=stage.images,
             filters=stage.filters,
             guides=guides,
-            proposing=IVF if IVF in stage.proposing else proposing,
+            proposing=IVF if ivf else proposing,
             proposals=stage.proposals,
             precision=stage.precision,
             device=distributed.device(),
@@ -221,8 +225,8 @@ def run_mining(
             every=EVERY,
             stop=watch.wanted,
         )
-    if distributed.rank() == 0:
-        store.save(place)
+        if distributed.rank() == 0:
+            store.save(place)  # a signal that came late is raised when the watch ends
     return store, members
 
 
