@@ -73,8 +73,10 @@ def test_reaching_is_a_comparison(side):
     scores = torch.randint(0, 5, (7, 11), generator=torch.Generator().manual_seed(0)).float()
     floor = scores.median(side, keepdim=True).values
     for scores_there in (scores, _elsewhere(scores)):
-        values, rows, columns = reducers.reach_threshold(scores_there, floor)
+        reached, count = reducers.at_least(scores_there, floor)
+        values, rows, columns = reducers.entries_at(scores_there, reached)
         want = (scores >= floor).nonzero()
+        assert count == len(want)
         assert torch.equal(torch.stack([rows, columns], 1), want)
         assert torch.equal(values, scores[want[:, 0], want[:, 1]])
 

@@ -122,3 +122,22 @@ def test_tiles_are_left_as_they_were():
 def test_k_must_be_positive():
     with pytest.raises(ValueError, match="k is 0, but at least 1"):
         TopK("image", 3, 0)
+
+
+@pytest.mark.parametrize("query", ["image", "text"])
+def test_a_tile_that_beats_the_lists_is_cut_before_it_enters_them(query, monkeypatch):
+    """Scores that rise with both rows; of a tile of 40 answers no more than the 5 best enter."""
+    entered = []
+    append = TopK._append
+
+    def counted(self, queries, query, keys):
+        entered.append(len(keys) / len(queries))
+        append(self, queries, query, keys)
+
+    monkeypatch.setattr(TopK, "_append", counted)
+    scores = torch.arange(160.0).unsqueeze(1) + torch.arange(160.0) / 160
+    best = TopK(query, 160, 5)
+    stream_scores([given(scores)], [best], tile=(40, 40))
+    assert max(entered) == 5
+    side = scores if query == "image" else scores.T
+    assert best.rows.tolist() == ranking(side, 5, torch.zeros_like(side, dtype=torch.bool))[0]

@@ -75,17 +75,27 @@ def rows_of(keys: Tensor) -> Tensor:
     return (_LAST - (keys & _LAST)).masked_fill(keys == NOTHING, -1)
 
 
-def reach_threshold(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the entries of a contiguous (i, t) block that are at least the floor, row by row.
+def at_least(scores: Tensor, floor: Tensor) -> tuple[Tensor, int]:
+    """Compare a contiguous (i, t) block with a floor, (i, 1) or (1, t).
 
-    The floor is (i, 1) or (1, t); returned are (n,) scores, long rows and long columns.
+    Returns:
+        (i, t) bool, and how many are True.
     """
     if scores.device.type == "cpu":
-        places = np.flatnonzero(scores.numpy() >= floor.numpy())
+        reached = scores.numpy() >= floor.numpy()
+        return torch.from_numpy(reached), int(np.count_nonzero(reached))
+    on_device = scores >= floor
+    return on_device, int(on_device.sum())
+
+
+def entries_at(scores: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the chosen entries of a contiguous block, row by row: (n,) scores, rows, columns."""
+    if scores.device.type == "cpu":
+        places = np.flatnonzero(chosen.numpy())
         flat, row = torch.from_numpy(places), torch.from_numpy(places // scores.shape[1])
         column = flat - row * scores.shape[1]
     else:
-        row, column = (scores >= floor).nonzero(as_tuple=True)
+        row, column = chosen.nonzero(as_tuple=True)
         flat = row * scores.shape[1] + column
     return scores.flatten().index_select(0, flat), row, column
 
@@ -235,15 +245,17 @@ class TopK(ScoreReducer):
         # Nearly full lists are cut first, so that this tile already meets their higher floor.
         self._trim(queries[self._lengths[queries] > self._nearly_full])
         floor = self._floor[queries]
-        if floor[0] == LOWEST and self.k < scores.shape[side]:
-            # A first tile would enter its lists whole. But k counterparts reach the k-th best score
-            # of the tile, so that is a valid floor already. Queries of one tile have seen the same
-            # tiles before, so the first one stands for all; `maximum` is right for any other case.
+        reached, count = at_least(scores, floor.unsqueeze(side))
+        if count > 2 * self.k * len(queries):
+            # A first tile would enter its lists whole, and so would one whose scores are far above
+            # all before. But k counterparts reach the k-th best score of the tile, so that is a
+            # valid floor, and selecting it is cheaper than listing what will be cut again.
             lines = scores if side else scores.T
             by_query = lines.clone(memory_format=torch.contiguous_format)
             floor = torch.maximum(floor, best_columns(by_query, self.k)[:, 0])
             self._floor[queries] = floor
-        return reach_threshold(scores, floor.unsqueeze(side))
+            reached, _ = at_least(scores, floor.unsqueeze(side))
+        return entries_at(scores, reached)
 
     def _append(self, queries: Tensor, query: Tensor, keys: Tensor) -> None:
         """Append keys to the lists; lists that would overflow are cut down to the k best.
