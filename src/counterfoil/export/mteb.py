@@ -21,12 +21,7 @@ from counterfoil.core.optional import optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.model import HUB_NAME, Model
 from counterfoil.models.base import SingleVectorModel
-from counterfoil.scoring.encode import (
-    EmbeddedDataset,
-    encode_images,
-    encode_texts,
-    is_inner_product,
-)
+from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 
@@ -64,7 +59,9 @@ def _scores_by_product(model: Model) -> bool:
     if not isinstance(model.model, SingleVectorModel):
         return False
     images, texts = torch.eye(3).unsqueeze(1), torch.tensor([[0.6, -0.8, 0.0]]).unsqueeze(1)
-    return is_inner_product(model.model, _bags(images), _bags(texts))
+    with torch.inference_mode():
+        scores = model.model.score_matrix(_bags(images), _bags(texts))
+    return torch.allclose(scores, torch.tensor([[0.6], [-0.8], [0.0]]))
 
 
 def _bags(tokens: Tensor) -> Embeddings:

@@ -26,7 +26,7 @@ from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.images import ResizeCrop, cached_pixels
 from counterfoil.data.tokenizers import split_words
 from counterfoil.negatives.similarity import SentenceEncoder
-from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.negatives.store import HardNegativeLists, list_parts
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
@@ -51,7 +51,6 @@ THUMBNAIL = 16  # pixels a side
 _BLOCK = 2048  # vectors compared with as many at once
 _CAPTIONS_AT_ONCE = 128  # captions compared with all others at once
 _PAIRS_AT_ONCE = 2**20  # pairs of captions whose cosines are computed at once
-_LISTS_AT_ONCE = 16_384
 _READ = 512  # images read at once
 _SLACK = 1e-6  # float32 cosines of equal vectors are this close to 1
 _ROUNDING = 1e-9  # of sums of float64
@@ -322,14 +321,15 @@ class Exclusions:
         return row[inside], order[at[inside]]
 
     def without(self, lists: HardNegativeLists) -> HardNegativeLists:
-        """Return unscored lists on the CPU with -1 in place of these pairs."""
+        """Replace the excluded pairs of unscored lists on the CPU by -1."""
         image = torch.repeat_interleave(torch.arange(self.shape[0]), self.starts.diff().cpu())
         keys = image * self.shape[1] + self.texts.cpu()  # ascending
 
         def kept(rows: Tensor, keys_of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
             out = rows.clone()
-            for part in torch.split(torch.arange(len(rows)), _LISTS_AT_ONCE):
-                given = keys_of(rows[part].long(), part.unsqueeze(1))
+            queries = torch.arange(len(rows)).unsqueeze(1)
+            for part in list_parts(len(rows)):
+                given = keys_of(rows[part].long(), queries[part])
                 at = torch.searchsorted(keys, given).clamp_(max=len(keys) - 1)
                 out[part] = out[part].masked_fill(keys[at] == given, -1)
             return out

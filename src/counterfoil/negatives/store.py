@@ -65,7 +65,7 @@ class HardNegativeLists:
         text_to_image = relation.text_to_image.int()
         image = torch.arange(relation.images, dtype=torch.int32).unsqueeze(1)
         true = 0
-        for part in _parts(len(self.texts)):
+        for part in list_parts(len(self.texts)):
             texts = self.texts[part]
             true += int(((text_to_image[texts.long()] == image[part]) & (texts >= 0)).sum())
         true += int(((self.images == text_to_image.unsqueeze(1)) & (self.images >= 0)).sum())
@@ -78,7 +78,9 @@ class HardNegativeLists:
 
 def usable_entries(lists: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
     """Return (Q, k) lists with the (R,) usable rows first, in order, and (Q,) their number."""
-    is_usable = torch.cat([(usable[lists[p].long()] & (lists[p] >= 0)) for p in _parts(len(lists))])
+    is_usable = torch.cat(
+        [(usable[lists[p].long()] & (lists[p] >= 0)) for p in list_parts(len(lists))]
+    )
     if bool((~is_usable[:, :-1] & is_usable[:, 1:]).any()):
         order = (~is_usable).byte().argsort(dim=1, stable=True)
         lists = lists.gather(1, order)
@@ -104,7 +106,7 @@ def degenerate_anchors(
     single = torch.cat(
         [
             ((images[p] == images[p, :1]) | (place >= image_counts[p, None])).all(1)
-            for p in _parts(len(images))
+            for p in list_parts(len(images))
         ]
     )
     rows = (single & (relation.text_to_image >= 0)).nonzero().squeeze(1)
@@ -114,7 +116,7 @@ def degenerate_anchors(
     return rows[(listed | beyond).all(1)]
 
 
-def _parts(count: int) -> Iterator[slice]:
+def list_parts(count: int) -> Iterator[slice]:
     """Yield slices of rows, so that nothing as large as the lists is allocated beside them."""
     for start in range(0, max(count, 1), _AT_ONCE):
         yield slice(start, start + _AT_ONCE)

@@ -302,7 +302,7 @@ class _Pass:
         return set(zip(blocks.tolist(), columns.tolist(), strict=True))
 
     def _turns(self, wanted: set[_Place], blocks: list[int]) -> Iterator[list[_Job]]:
-        """Yield the wanted tiles of these blocks, in turns of tiles without a row in common.
+        """Yield jobs that score the wanted tiles; tiles of one list share no image and no text.
 
         Images of as many blocks as memory holds stay on the device while the texts pass by, so
         each column of texts is copied once for a group of blocks, and not at all where no tile
