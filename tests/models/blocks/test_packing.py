@@ -20,11 +20,18 @@ def packed(lengths: list[int]) -> tuple[Embeddings, PackedTexts, torch.Tensor]:
 def test_every_real_word_is_packed_once(lengths):
     texts, found, order = packed(lengths)
     assert list(found.lengths) == sorted(lengths)
-    padded = found.padded()
-    for place, row in enumerate(order.tolist()):
-        words = texts.tokens[row, : lengths[row]]
-        assert torch.equal(padded[place, : lengths[row]], words)
-        assert not padded[place, lengths[row] :].any()
+    captions = [caption for block in found.blocks() for caption in block]
+    assert len(captions) == len(lengths)
+    for caption, row in zip(captions, order.tolist(), strict=True):
+        assert torch.equal(caption, texts.tokens[row, : lengths[row]])
+
+
+def test_words_between_padding_are_packed():
+    mask = torch.tensor([[False, True, True], [True, False, False]])
+    texts = Embeddings(torch.arange(6.0).view(2, 3, 1), mask)
+    found, order = pack_texts(texts)
+    assert order.tolist() == [1, 0] and found.lengths == (1, 2)
+    assert found.words.flatten().tolist() == [3, 1, 2]
 
 
 @given(LENGTHS, st.integers(1, 20))

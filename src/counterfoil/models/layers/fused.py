@@ -46,6 +46,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.layers.cross_attention import (
@@ -332,8 +333,32 @@ def prepare_context(items: Embeddings, *, gram: bool = True) -> Embeddings:
 def gram_matrices(tokens: Tensor) -> Tensor:
     """Return (N, L, L) inner products of each item's own vectors, never in half precision."""
     with torch.autocast(tokens.device.type, enabled=False):
-        vectors = full_precision(tokens)
-        return torch.bmm(vectors, vectors.transpose(1, 2))
+        gram: Tensor = _Gram.apply(full_precision(tokens))  # type: ignore[no-untyped-call]
+        return gram
+
+
+@final
+class _Gram(torch.autograd.Function):
+    """G = X X^T, whose gradient is one product, d X = (d G + d G^T) X, where `bmm` takes two."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        ctx.save_for_backward(vectors)
+        return torch.bmm(vectors, vectors.mT)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (vectors,) = ctx.saved_tensors
+        with torch.autocast(vectors.device.type, enabled=False):
+            return torch.bmm(grad + grad.mT, vectors)
+
+
+def _word_grams(texts: PackedTexts) -> Tensor:
+    """Return (T, L, L) inner products of each text's own words, zero behind its last word."""
+    longest = max(texts.lengths, default=0)
+    grams = [gram_matrices(block) for block in texts.blocks()]
+    return torch.cat([pad(g, (0, longest - g.shape[1]) * 2) for g in grams])
 
 
 def squared_lengths(items: Embeddings) -> Tensor:
@@ -360,7 +385,7 @@ def apply_heads(
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
     _, by_regions = needed_grams(heads)
-    word_gram = gram_matrices(texts.padded()) if by_regions else None
+    word_gram = _word_grams(texts) if by_regions else None
     plan = FusedPlan(heads, tuple(texts.runs()), region_mask(images), dtype)
     results = FusedAttention.apply(  # type: ignore[no-untyped-call]
         plan, texts.words, images.tokens, images.gram, word_gram
