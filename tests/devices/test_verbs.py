@@ -59,11 +59,24 @@ def numbers(folder: Path) -> dict[str, float]:
     }
 
 
+def losses(folder: Path) -> dict[str, float]:
+    """Loss of each step of each training of a run."""
+    found = {}
+    for path in folder.glob("*/metrics.jsonl"):
+        for step in map(json.loads, path.read_text().splitlines()):
+            if "loss" in step:  # not in the line of an evaluation
+                found[f"{path.parent.name}, step {step['step']}"] = step["loss"]
+    return found
+
+
 @pytest.mark.parametrize(("recipe", "data"), RECIPES.items(), ids=RECIPES)
 def test_recipes(recipe, data, on_cpu, device, used, tmp_path):
     run("run", recipe, "--smoke", "--data", data, "--output", tmp_path / "run")
     assert used["aten::mm"] > 100
-    assert numbers(tmp_path / "run") == pytest.approx(numbers(on_cpu / recipe))
+    ours, theirs = tmp_path / "run", on_cpu / recipe
+    assert losses(ours) == pytest.approx(losses(theirs), rel=2e-3)
+    # a device rounds in its own way, and one text of ten that changes places is 10 points
+    assert numbers(ours) == pytest.approx(numbers(theirs), abs=20)
 
 
 def test_operands_of_two_devices_are_refused(device):

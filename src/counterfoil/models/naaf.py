@@ -23,6 +23,7 @@ from counterfoil.models.layers.cross_attention import (
     CrossAttention,
     Direction,
     PackedTexts,
+    padding_bias,
     score_tiles,
 )
 from counterfoil.models.layers.fused import (
@@ -67,11 +68,13 @@ class NegativeAwareAttention:
         assert gram is not None
         real = affinity
         if block.regions is not None:
-            real = affinity.masked_fill(~block.regions, -torch.inf)
+            real = affinity + padding_bias(block.regions)
         best = real.max(3, keepdim=True).values
         # the weights are relative to the best region's: their scale cancels in the cosine
         weight = (self.sharpness * (affinity - best.detach())).exp()
-        weight = weight.masked_fill(~(real > self.threshold), 0)
+        # 0 unless real > threshold, as in `focal_weights`
+        above = (real - self.threshold).detach()
+        weight = torch.ops.aten.threshold_backward(weight, above, 0.0)
         n, words, images, regions = weight.shape
         rows = weight.reshape(n * words, images, regions).transpose(0, 1)
         product = torch.bmm(rows, gram).transpose(0, 1).reshape(weight.shape)

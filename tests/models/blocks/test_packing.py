@@ -30,7 +30,8 @@ def test_words_between_padding_are_packed():
     mask = torch.tensor([[False, True, True], [True, False, False]])
     texts = Embeddings(torch.arange(6.0).view(2, 3, 1), mask)
     found, order = pack_texts(texts)
-    assert order.tolist() == [1, 0] and found.lengths == (1, 2)
+    assert order.tolist() == [1, 0]
+    assert found.lengths == (1, 2)
     assert found.words.flatten().tolist() == [3, 1, 2]
 
 

@@ -61,6 +61,14 @@ class AttentionBlock:
     regions: Tensor | None = None
 
 
+def padding_bias(mask: Tensor) -> Tensor:
+    """Return 0 where a vector is real and -inf at padding, in float32.
+
+    Adding it is several times as fast as `masked_fill`, whose branch the CPU cannot predict.
+    """
+    return mask.float().log()
+
+
 class AttentionHead(Protocol):
     """An attention of one modality's vectors (queries) to the other's (context)."""
 
@@ -118,7 +126,8 @@ def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | Non
         above = weight - bar * (1 - ROUNDINGS * torch.finfo(weight.dtype).eps)
     # the weight where `above` is positive, else 0: several times as fast as `masked_fill`, whose
     # branch the CPU cannot predict
-    return torch.ops.aten.threshold_backward(weight, above, 0.0)
+    kept: Tensor = torch.ops.aten.threshold_backward(weight, above, 0.0)
+    return kept
 
 
 # Captions packed without padding, and tiles of images x captions that fit in memory.
@@ -202,10 +211,8 @@ class PackedTexts:
         """Return views (n, L, D) of the words, one for each run."""
         runs = self.runs()
         # one split, not a slice for each run: the gradient of every slice would fill all of `words`
-        blocks = self.words.split([run.n * run.length for run in runs])
-        return [
-            block.view(run.n, run.length, -1) for run, block in zip(runs, blocks, strict=True)
-        ]
+        blocks = torch.split(self.words, [run.n * run.length for run in runs])
+        return [block.view(run.n, run.length, -1) for run, block in zip(runs, blocks, strict=True)]
 
     def _part(self, start: int, stop: int) -> PackedTexts:
         first = sum(self.lengths[:start])
@@ -406,9 +413,7 @@ class CrossAttention:
             d_x = torch.ops.aten.leaky_relu_backward(d_x, affinity, SLOPE, False)
         return d_x
 
-    def _relative_weights(
-        self, block: AttentionBlock, x: Tensor, inverse: Tensor | None
-    ) -> Tensor:
+    def _relative_weights(self, block: AttentionBlock, x: Tensor, inverse: Tensor | None) -> Tensor:
         """Return the softmax over the context without its division, after focal attention."""
         mask = block.regions if self.direction == "t2i" else block.words
         exponent = x * (self.sharpness if inverse is None else inverse * self.sharpness)
@@ -481,7 +486,7 @@ class HardAssignment:
 
     def _real(self, block: AttentionBlock) -> Tensor:
         mask = block.regions if self.direction == "t2i" else block.words
-        return block.affinity if mask is None else block.affinity.masked_fill(~mask, -torch.inf)
+        return block.affinity if mask is None else block.affinity + padding_bias(mask)
 
 
 # Pooling of the similarities of all queries to one score.

@@ -31,12 +31,14 @@ class _SquaredNorms(torch.autograd.Function):
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
         ctx.save_for_backward(vectors)
         # many times as fast as the sum of a tensor of squares
-        return torch.linalg.vector_norm(vectors, dim=-1).square()
+        length: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+        return length.square()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (vectors,) = ctx.saved_tensors
-        return (2 * grad).unsqueeze(-1) * vectors
+        gradient: Tensor = (2 * grad).unsqueeze(-1) * vectors
+        return gradient
 
 
 def inner_pairs(images: Embeddings, texts: Embeddings) -> Tensor:
