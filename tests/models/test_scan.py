@@ -142,6 +142,13 @@ def test_gram_matrices_are_made_once_where_words_attend():
     assert model(direction="i2t").eval().encode_images(items).gram is None
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("images", "texts"), [(0, 3), (2, 0)])
+def test_no_images_or_no_captions_give_an_empty_matrix(direction, images, texts):
+    some, words = (x.rows(slice(n)) for x, n in zip(bags(), (images, texts), strict=True))
+    assert model(direction=direction).score_matrix(some, words).shape == (images, texts)
+
+
 def test_an_empty_caption_is_refused():
     images, texts = bags()
     mask = texts.mask.clone()
