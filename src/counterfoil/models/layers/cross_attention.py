@@ -117,7 +117,7 @@ def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | Non
         if focus == "prob":  # the mean of the weights w, each weighted by sqrt(w)
             root = weight.sqrt()
             share = root.sum(context, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
-            bar = (weight * root).sum(context, keepdim=True) / share
+            bar = root.mul_(weight).sum(context, keepdim=True) / share
         elif mask is None:
             bar = weight.mean(context, keepdim=True)
         else:
@@ -374,11 +374,7 @@ class CrossAttention:
         return direct.add_(through), self._gram_grad(by_square, weight)
 
     def _softmax_input(self, block: AttentionBlock) -> tuple[Tensor, Tensor | None]:
-        """Return x = f(s); with "l2norm" before the norm, and the inverse lengths beside it.
-
-        The inverse lengths and the sharpness are multiplied first, as they have no context axis or
-        no query axis: that saves passes over the block.
-        """
+        """Return x = f(s), but for the division by "l2norm", and the inverse lengths for that."""
         x = block.affinity
         if self.raw_norm == "softmax":
             mask = block.words if self.direction == "t2i" else block.regions
@@ -396,18 +392,15 @@ class CrossAttention:
     def _softmax_input_grad(
         self, affinity: Tensor, x: Tensor, inverse: Tensor | None, d_x: Tensor
     ) -> Tensor:
-        """Return the gradient of the affinity from that of sharpness * x; overwrites `d_x`."""
+        """Return the gradient of the affinity from that of the exponent; overwrites `d_x`."""
+        d_x.mul_(self._scale(inverse))
         if self.raw_norm == "softmax":
-            d_x.mul_(self.sharpness)
             return x * (d_x - (d_x * x).sum(self.query, keepdim=True))
-        if inverse is None:
-            d_x.mul_(self.sharpness)
-        else:
-            # y = v / (|v| + EPS):  d v = d_y / (|v| + EPS) - y (d_y . y) / |v|
-            scale = inverse * self.sharpness
-            along = (d_x * x).sum(self.query, keepdim=True) * inverse * scale
+        if inverse is not None:
+            # y = v / (|v| + EPS):  d v = d - v (d . v) / (|v| + EPS) / |v|  with  d = d_y inverse
+            along = (d_x * x).sum(self.query, keepdim=True) * inverse
             length = (1 / inverse - EPS).clamp(min=torch.finfo(inverse.dtype).tiny)
-            d_x.mul_(scale).addcmul_(x, along / length, value=-1)
+            d_x.addcmul_(x, along / length, value=-1)
         if self.raw_norm.startswith("clipped"):
             # one pass; `where` needs a comparison and a product beside it
             d_x = torch.ops.aten.leaky_relu_backward(d_x, affinity, SLOPE, False)
@@ -416,7 +409,7 @@ class CrossAttention:
     def _relative_weights(self, block: AttentionBlock, x: Tensor, inverse: Tensor | None) -> Tensor:
         """Return the softmax over the context without its division, after focal attention."""
         mask = block.regions if self.direction == "t2i" else block.words
-        exponent = x * (self.sharpness if inverse is None else inverse * self.sharpness)
+        exponent = x * self._scale(inverse)
         # x is within [-1, 1] after a normalisation, so exp cannot overflow at a usual sharpness and
         # the pass that looks for the maximum is saved
         bounded = self.raw_norm.endswith("l2norm") or self.raw_norm == "softmax"
@@ -428,6 +421,10 @@ class CrossAttention:
         if mask is not None:
             weight = weight * mask.to(weight.dtype)
         return focal_weights(self.focus, weight, self.context, mask)
+
+    def _scale(self, inverse: Tensor | None) -> float | Tensor:
+        """Return the factor from x to the exponent: one pass over the block for two factors."""
+        return self.sharpness if inverse is None else inverse * self.sharpness
 
     def _gram_product(self, gram: Tensor | None, weight: Tensor) -> Tensor:
         """Return G p for every query: (n, L, I, R)."""
