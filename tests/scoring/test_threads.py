@@ -151,6 +151,18 @@ def test_with_few_tiles_all_cores_share_a_product(alone):
     assert all(torch.equal(a, b) for a, b in zip(alone, results(given), strict=True))
 
 
+def test_cheap_reducers_leave_the_product_to_all_cores():
+    before, wide = torch.get_num_threads(), (torch.ones(IMAGES, 512), torch.ones(TEXTS, 512))
+    torch.set_num_threads(2)
+    try:
+        for given, alone in ((reducers()[:2], False), (reducers()[2:4], True)):
+            model = Watched()
+            stream_scores([EmbeddedDataset(model, *map(vectors, wide))], given, tile=(16, 32))
+            assert (model.threads == {threading.get_ident()}) == alone
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_an_error_in_a_thread_is_raised(cores):
     broken = LEFT.clone()
     broken[40, 0] = torch.nan

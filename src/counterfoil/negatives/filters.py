@@ -642,6 +642,7 @@ class FilteredReducer(ScoreReducer):
         self._guides = filters.guides
         # guides remember the scores of one tile
         self.concurrent = reducer.concurrent and self._guides is None
+        self.cost = reducer.cost
         self._reduce: Literal["amin", "amax"] = "amin" if self.plan.positive == "lowest" else "amax"
         relative = (self.plan.below_positive, self.plan.below_share, self.plan.guided)
         self.look_ahead = None if relative == (None, None, None) else self._text_to_image

@@ -575,7 +575,7 @@ class _QuerySubset(ScoreReducer):
         self, side: Side, rows: Tensor, shape: tuple[int, int], reducer: ScoreReducer
     ) -> None:
         self._side, self._rows, self._shape, self._reducer = side, rows, shape, reducer
-        self.concurrent = reducer.concurrent
+        self.concurrent, self.cost = reducer.concurrent, reducer.cost
 
     def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate for all queries."""

@@ -160,6 +160,7 @@ class TopK(ScoreReducer):
     """
 
     concurrent = True
+    cost = 2.5
     rows: Tensor
     scores: Tensor
 

@@ -22,7 +22,7 @@ by one.)
 shown to `update` once. `merge` combines the processes.
 
 *On several cores* of a CPU, where items have one vector each, a product is so fast that the
-reducers, which use one core, would take most of the time. So each core scores tiles of its own and
+reducers, which use one core, may take most of the time. Then each core scores tiles of its own and
 folds them in. Tiles that are being scored at the same time share neither images nor texts, and a
 reducer changes only what belongs to a tile's images or to its texts: no thread waits for another's
 lists. For that, `_turns` walks along the diagonals of as many columns as there are cores:
@@ -70,8 +70,8 @@ from counterfoil.scoring.encode import (
 )
 
 MEMORY = 512 * 2**20
-_FOLD = 2.5  # ns in which the reducers of a mining take in a score, on one core
 _MULTIPLY = 50  # products of two numbers in a ns, on one core
+_CROWDED = 1.25  # slowdown of a core's product while the others compute products of their own
 _Place: TypeAlias = tuple[int, int]  # of a tile in the grid: image block, text column
 _Job: TypeAlias = tuple[_Place, Callable[[], "ScoreTile"]]
 _A = TypeVar("_A")
@@ -87,12 +87,14 @@ class ScoreReducer(ABC):
     Attributes:
         concurrent: whether `update` may run in several threads on tiles that share neither images
             nor texts.
+        cost: roughly the ns in which `update` takes in a score, where `_MULTIPLY` holds.
         look_ahead: (T,) image row that each text describes, -1 for none; when given, `observe` sees
             every tile that holds a true pair before `update` sees any tile.
         extra_positives: rows of further true pairs to look ahead to.
     """
 
     concurrent: bool = False
+    cost: float = 0.5
     look_ahead: Tensor | None = None
     extra_positives: Pairs | None = None
 
@@ -258,7 +260,8 @@ class _Pass:
         cores = torch.get_num_threads()
         workers = max(1, min(cores, len(self.blocks), len(self.columns)))
         product = sum(m.images.tokens.shape[2] for m in self.members) / _MULTIPLY
-        together, apart = product / cores + _FOLD, (product + _FOLD) / workers
+        fold = sum(reducer.cost for reducer in self.reducers)
+        together, apart = product / cores + fold, (product * _CROWDED + fold) / workers
         return workers if apart <= together else 1
 
     def _text_order(self, texts: int) -> Tensor:
