@@ -75,8 +75,9 @@ def test_recipes(recipe, data, on_cpu, device, used, tmp_path):
     assert used["aten::mm"] > 100
     ours, theirs = tmp_path / "run", on_cpu / recipe
     assert losses(ours) == pytest.approx(losses(theirs), rel=2e-3)
-    # a device rounds in its own way, and one text of ten that changes places is 10 points
-    assert numbers(ours) == pytest.approx(numbers(theirs), abs=20)
+    # a device rounds in its own way: one of UNITER's ten texts may change places, that is 10 points
+    slack = 20 if recipe == "tags-dc/uniter-scenes" else None
+    assert numbers(ours) == pytest.approx(numbers(theirs), abs=slack)
 
 
 def test_operands_of_two_devices_are_refused(device):

@@ -25,6 +25,7 @@ from counterfoil.models.layers.cross_attention import (
     PackedTexts,
     padding_bias,
     score_tiles,
+    where_positive,
 )
 from counterfoil.models.layers.fused import (
     AlignedPairs,
@@ -72,9 +73,7 @@ class NegativeAwareAttention:
         best = real.max(3, keepdim=True).values
         # the weights are relative to the best region's: their scale cancels in the cosine
         weight = (self.sharpness * (affinity - best.detach())).exp()
-        # 0 unless real > threshold, as in `focal_weights`
-        above = (real - self.threshold).detach()
-        weight = torch.ops.aten.threshold_backward(weight, above, 0.0)
+        weight = where_positive((real - self.threshold).detach(), weight)
         n, words, images, regions = weight.shape
         rows = weight.reshape(n * words, images, regions).transpose(0, 1)
         product = torch.bmm(rows, gram).transpose(0, 1).reshape(weight.shape)

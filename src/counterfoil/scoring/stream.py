@@ -87,7 +87,7 @@ class ScoreReducer(ABC):
     Attributes:
         concurrent: whether `update` may run in several threads on tiles that share neither images
             nor texts.
-        cost: roughly the ns in which `update` takes in a score, where `_MULTIPLY` holds.
+        cost: roughly the ns in which one core takes in a score by `update`.
         look_ahead: (T,) image row that each text describes, -1 for none; when given, `observe` sees
             every tile that holds a true pair before `update` sees any tile.
         extra_positives: rows of further true pairs to look ahead to.

@@ -20,7 +20,7 @@ def packed(lengths: list[int]) -> tuple[Embeddings, PackedTexts, torch.Tensor]:
 def test_every_real_word_is_packed_once(lengths):
     texts, found, order = packed(lengths)
     assert list(found.lengths) == sorted(lengths)
-    captions = [caption for block in found.blocks() for caption in block]
+    captions = [caption for block in found.split(found.words) for caption in block]
     assert len(captions) == len(lengths)
     for caption, row in zip(captions, order.tolist(), strict=True):
         assert torch.equal(caption, texts.tokens[row, : lengths[row]])

@@ -69,6 +69,15 @@ def padding_bias(mask: Tensor) -> Tensor:
     return mask.float().log()
 
 
+def where_positive(condition: Tensor, values: Tensor) -> Tensor:
+    """Return the values where the condition, which has no gradient, is above 0, and 0 elsewhere.
+
+    Several times as fast as `masked_fill` too.
+    """
+    chosen: Tensor = torch.ops.aten.threshold_backward(values, condition, 0.0)
+    return chosen
+
+
 class AttentionHead(Protocol):
     """An attention of one modality's vectors (queries) to the other's (context)."""
 
@@ -124,10 +133,7 @@ def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | Non
             real = mask.sum(context, keepdim=True).clamp(min=1)
             bar = weight.sum(context, keepdim=True) / real
         above = weight - bar * (1 - ROUNDINGS * torch.finfo(weight.dtype).eps)
-    # the weight where `above` is positive, else 0: several times as fast as `masked_fill`, whose
-    # branch the CPU cannot predict
-    kept: Tensor = torch.ops.aten.threshold_backward(weight, above, 0.0)
-    return kept
+    return where_positive(above, weight)
 
 
 # Captions packed without padding, and tiles of images x captions that fit in memory.
@@ -192,10 +198,16 @@ class PackedTexts:
             word += length
         return runs
 
+    def split(self, rows: Tensor) -> list[Tensor]:
+        """Split (W, K), a row for each word, into views (n, L, K), one for each run."""
+        runs = self.runs()
+        # one split, not a slice for each run: the gradient of every slice would fill all rows
+        blocks = torch.split(rows, [run.n * run.length for run in runs])
+        return [block.view(run.n, run.length, -1) for run, block in zip(runs, blocks, strict=True)]
+
     def reduce_words(self, rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
         """Reduce a number per word and image to one per caption and image: (W, I) to (T, I)."""
-        blocks = (rows[run.words].view(run.n, run.length, -1) for run in self.runs())
-        return torch.cat([reduce(block) for block in blocks])
+        return torch.cat([reduce(block) for block in self.split(rows)])
 
     def parts(self, words: int) -> list[PackedTexts]:
         """Split into parts of at most `words` words, but at least one caption each."""
@@ -206,13 +218,6 @@ class PackedTexts:
                 total = 0
             total += length
         return [self._part(a, b) for a, b in pairwise([*cuts, len(self.lengths)])]
-
-    def blocks(self) -> list[Tensor]:
-        """Return views (n, L, D) of the words, one for each run."""
-        runs = self.runs()
-        # one split, not a slice for each run: the gradient of every slice would fill all of `words`
-        blocks = torch.split(self.words, [run.n * run.length for run in runs])
-        return [block.view(run.n, run.length, -1) for run, block in zip(runs, blocks, strict=True)]
 
     def _part(self, start: int, stop: int) -> PackedTexts:
         first = sum(self.lengths[:start])

@@ -357,7 +357,7 @@ class _Gram(torch.autograd.Function):
 def _word_grams(texts: PackedTexts) -> Tensor:
     """Return (T, L, L) inner products of each text's own words, zero behind its last word."""
     longest = max(texts.lengths, default=0)
-    grams = [gram_matrices(block) for block in texts.blocks()]
+    grams = [gram_matrices(block) for block in texts.split(texts.words)]
     return torch.cat([pad(g, (0, longest - g.shape[1]) * 2) for g in grams])
 
 
