@@ -20,7 +20,7 @@ import sentence_transformer_cases
 from counterfoil.data.readers import load_dataset
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
-PHOTOS, KARPATHY = 400, {"train": 60, "val": 20, "test": 20}
+PHOTOS, KARPATHY = 160, {"train": 60, "val": 20, "test": 20}
 FOLDERS = {"my-photos": PHOTOS, "photos": 30, "more-photos": 20, "trip": 10, "new": 3}
 NAMED = ("beach.jpg", "snow.jpg", "photo.jpg")
 CLIP = "openai/clip-vit-base-patch32"
@@ -45,7 +45,7 @@ RUNS = {
     "ndgl/vsrn-scenes": 60,
     "ndgl/teachers/chan-scenes": 60,
     "ndgl/batches/chan-scenes": 60,
-    "cascade/vsepp-scenes": 300,
+    "cascade/vsepp-scenes": 150,
     "tags/ablations/static/uniter-scenes": 60,
 }
 BEFORE = {

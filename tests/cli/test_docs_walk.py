@@ -1,4 +1,4 @@
-"""Every command of the documentation, page by page, in a folder with 400 photos.
+"""Every command of the documentation, page by page, in a folder with 160 photos.
 
 Photos are Flickr8k's where `COUNTERFOIL_DATA` is set, else rendered. Public models are tiny random
 ones in folders of the same names. Commands run as written, but for recipes, which get `--smoke`.
@@ -22,28 +22,31 @@ import docs_walk_cases
 from counterfoil.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = (
+GUIDES = (
     "README.md",
     "docs/fine-tune.md",
     "docs/search.md",
     "docs/negatives.md",
     "docs/data.md",
-    "docs/analyses.md",
     "docs/embedders.md",
     "docs/explain.md",
     "docs/extending.md",
-    "docs/foils.md",
     "docs/generated.md",
-    "docs/protocols.md",
     "docs/quickstart.md",
     "docs/recipes.md",
+    "skills/counterfoil/SKILL.md",
+)
+STUDIES = (
+    "docs/analyses.md",
+    "docs/foils.md",
+    "docs/protocols.md",
     "docs/papers/aoq.md",
     "docs/papers/ndgl.md",
     "docs/papers/tags.md",
     "docs/results/false-negatives.md",
     "docs/results/search.md",
-    "skills/counterfoil/SKILL.md",
 )
+PAGES = GUIDES + STUDIES
 # beginnings of commands that are not run here, and why
 ELSEWHERE = {
     "make": "the tests themselves",
@@ -156,13 +159,29 @@ def start(world: Path, page: Path, own: set[str]) -> None:
             (page / name).symlink_to(entry)
 
 
+# Pages take minutes, and `--dist loadscope` gives each class to a worker as a whole.
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: Path(page).stem)
-def test_every_command_of_the_page_works(page, world, tmp_path, monkeypatch, capsys):
+class TestGuides:
+    @pytest.mark.parametrize("page", GUIDES, ids=lambda page: Path(page).stem)
+    def test_every_command_works(self, page, world, tmp_path, monkeypatch, capsys):
+        check_page(page, world, tmp_path / "here", monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+class TestStudies:
+    @pytest.mark.parametrize("page", STUDIES, ids=lambda page: Path(page).stem)
+    def test_every_command_works(self, page, world, tmp_path, monkeypatch, capsys):
+        check_page(page, world, tmp_path / "here", monkeypatch, capsys)
+
+
+def check_page(page: str, world: Path, folder: Path, monkeypatch, capsys) -> None:
+    """Run the page's commands in a folder of their own."""
     pytest.importorskip("fastapi")
     lines = [line for line in commands(page) if not elsewhere(line)]
-    folder = tmp_path / "here"
     start(world, folder, outputs(lines))
     if (recipe := recipe_file(page)) is not None:
         (folder / "mine.py").write_text(recipe)

@@ -99,8 +99,11 @@ def test_what_is_refused(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_training_on_lists_beats_the_untrained_re_ranker_on_scenes(tmp_path: Path) -> None:
-    """A small SCAN on regions, on the shortlists of a VSE++."""
-    data = "scenes:images=240,features=regions"
+    """A small SCAN on regions, on the shortlists of a VSE++.
+
+    With three seeds RSum rises by 104 to 155, its interval from 45 on.
+    """
+    data = "scenes:images=160,features=regions"
     train = load_dataset(data)["train"]
     processor = ProcessorConfig(images="features", standardise=True).fit(train)
     torch.manual_seed(0)
@@ -110,7 +113,7 @@ def test_training_on_lists_beats_the_untrained_re_ranker_on_scenes(tmp_path: Pat
     save_model(untrained, spec=spec, model=spec.build(), processor=processor)
     first = ("--output", tmp_path / "first", "--epochs", "3", "--batch-size", "32")
     assert run("train", "vsepp", "--data", data, *first) == 0
-    lists = ("--first", tmp_path / "first" / "online", "--epochs", "4", "--lr", "0.003")
+    lists = ("--first", tmp_path / "first" / "online", "--epochs", "10", "--lr", "0.003")
     command = ("train", "reranker", "--model", untrained, "--data", data, *lists)
     assert run(*command, "--output", tmp_path / "run") == 0
     before, after = (
