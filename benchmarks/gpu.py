@@ -27,10 +27,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from io import StringIO
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, final
 
@@ -70,6 +73,7 @@ class Sizes:
     pairs: tuple[int, int] = (16_384, 512)  # of the contrastive loss, and their width
     checked: tuple[int, int, int] = (37, 53, 96)
     repeats: int = 5
+    limit: float = 216.0  # seconds of a section
 
     def small(self) -> Sizes:
         """Sizes that a CPU passes in seconds."""
@@ -255,7 +259,8 @@ def kernel_speed(sizes: Sizes) -> Iterator[Row]:
         width = sizes.late if name.startswith("MaxSim") else sizes.width
         a, b, m, n = bags(*sizes.block, width, sizes, ragged=False)
         a, b = a.bfloat16(), b.bfloat16()
-        plain = _product(a.flatten(0, 1), b[n], sizes)
+        words = gpu_mining.whole(b[n])
+        plain = _product(a.flatten(0, 1), words, sizes) * int(n.sum()) / len(words)
         operations = 2 * a.shape[0] * a.shape[1] * int(n.sum()) * width
         with torch.no_grad():
             forward = seconds(lambda w=work, x=(a, b, m, n): w(*x), sizes)  # type: ignore[misc]
@@ -440,14 +445,18 @@ def self_mining(sizes: Sizes) -> Iterator[Row]:
     plain = gpu_mining.plain(regions, words)
     model = gpu_mining.Counting(scan("t2i", sizes.width).to(sizes.device))
     data = EmbeddedDataset(model, prepare_context(regions, gram=True), words)
+    for half in (True, False):  # so that what is timed compiles nothing
+        with torch.no_grad(), torch.autocast(sizes.device.type, torch.bfloat16, enabled=half):
+            model.score_matrix(data.images.rows(slice(1024)), data.texts.rows(slice(4096)))
+    longest = 0.32 * sizes.limit  # of each way; the rest is for what came before
     until = [0.0]
     for name, way in gpu_mining.ways(data, lambda: time.perf_counter() > until[0]):
         model.scored, start = 0, time.perf_counter()
-        until[0] = start + LONGEST
+        until[0] = start + longest
         try:
             said = way()
         except WorkStopped:
-            said = f"stopped after {LONGEST:.0f} s, and the rest is extrapolated"
+            said = f"stopped after {longest:.0f} s, and the rest is extrapolated"
         done = min(1.0, model.scored / (images * texts))
         spent = (time.perf_counter() - start) / max(done, 1e-9)
         what = f"SCAN t2i mines itself, {images:,} x {texts:,}, {name}"
@@ -456,8 +465,36 @@ def self_mining(sizes: Sizes) -> Iterator[Row]:
         yield figure(f"{what}, to the bf16 product", ratio, "x")
 
 
+def compiled_ahead(sizes: Sizes) -> Iterator[Row]:
+    """Launch what checks and figures will launch, each kernel in a process of its own.
+
+    Triton compiles at the first launch, on one core, and keeps the result on disk.
+    """
+    names = [name for name, _ in existing()]
+    if sizes.device.type != "cuda":
+        yield {"name": ", ".join(names), "note": "nothing to compile"}
+        return
+    start = time.perf_counter()
+    with ProcessPoolExecutor(len(names), get_context("spawn")) as pool:
+        list(pool.map(_launch_once, names, repeat(sizes)))
+    yield figure("all kernels compiled", time.perf_counter() - start, "s")
+
+
+def _launch_once(name: str, sizes: Sizes) -> None:
+    work = dict(existing())[name]
+    late = name.startswith("MaxSim")
+    small = bags(*sizes.checked, sizes, ragged=True)
+    large = bags(*sizes.block, sizes.late if late else sizes.width, sizes, ragged=False)
+    calls = (small, torch.float32), (small, torch.bfloat16), (large, torch.bfloat16)
+    for inputs, dtype in calls:
+        with suppress(RuntimeError):  # which the checks will say
+            work(*(x.to(dtype) for x in inputs[:2]), *inputs[2:])
+            with_gradient(work, inputs, dtype)
+
+
 SECTIONS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "machine": machine,
+    "compilation": compiled_ahead,
     "kernel checks": kernel_checks,
     "kernel speed": kernel_speed,
     "self-mining": self_mining,
@@ -467,7 +504,6 @@ SECTIONS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "verbs": verbs,
     "processes": processes,
 }
-LONGEST = 75.0  # seconds of one way of mining
 MOST = 0.4  # share of the time left that one section may take
 
 
@@ -507,7 +543,8 @@ def run_all(minutes: float, output: Path, child: Sequence[str]) -> None:
             if left <= 0:
                 raise subprocess.TimeoutExpired(name, 0)
             limit = max(MOST * left, min(left, 60))
-            done = subprocess.run([*child, "--section", name], timeout=limit, check=False)
+            words = ["--section", name, "--seconds", f"{limit:.0f}"]
+            done = subprocess.run([*child, *words], timeout=limit, check=False)
             if done.returncode:
                 error = f"its process ended with {done.returncode}"
                 add(output, {"section": name, "name": name, "error": error})
@@ -525,8 +562,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default=default)
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     parser.add_argument("--section", choices=SECTIONS, help="only this one, in this process")
+    parser.add_argument("--seconds", type=float, default=216.0, help="for this section")
     asked = parser.parse_args(given)
-    sizes = Sizes(torch.device(asked.device))
+    sizes = Sizes(torch.device(asked.device), limit=asked.seconds)
     if asked.tiny:
         sizes = sizes.small()
     if asked.section:

@@ -254,13 +254,13 @@ def _scores(
             f"vectors of shapes {tuple(images.shape)} and {tuple(texts.shape)} were given; they "
             "must be (images, regions, D) and (texts, words, D)"
         )
-    left, right = nonempty(_embeddings(images, image_mask)), _embeddings(texts, text_mask)
+    left, right = _embeddings(images, image_mask), _embeddings(texts, text_mask)
     if not len(images) or not len(texts):
         return images.new_zeros(len(images), len(texts), dtype=torch.float32)
     scores = kernel_scores(left, right, (head,), pooling)
     if scores is not None:
         return scores
-    return torch_scores(left, right, (head,), pooling)
+    return torch_scores(nonempty(left), right, (head,), pooling)
 
 
 def _embeddings(tokens: Tensor, mask: Tensor | None) -> Embeddings:

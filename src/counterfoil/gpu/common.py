@@ -7,34 +7,48 @@ a reduction over an item's vectors is a reshape and a reduction of one axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from counterfoil.gpu import interpreted
 from counterfoil.gpu.language import LOWEST, TINY, jit, tl
 
+Lengths: TypeAlias = npt.NDArray[np.int64]  # (N,), of the items of one side
 
-def by_length(tokens: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+
+def lengths_of(*masks: Tensor) -> list[Lengths]:
+    """Return the place of every item's last vector, counted from 1, for each (N, L) bool mask.
+
+    They are read in one transfer: each one waits until the GPU has nothing left to do.
+    """
+    ends = [(m * torch.arange(1, m.shape[1] + 1, device=m.device)).amax(1) for m in masks]
+    return np.split(torch.cat(ends).cpu().numpy(), np.cumsum([len(m) for m in masks])[:-1])
+
+
+def by_length(
+    tokens: Tensor, mask: Tensor, lengths: Lengths
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Group items by length, so that short ones are not padded to the longest.
 
     Args:
         tokens: (N, L, D).
-        mask: (N, L) bool; every item has a vector.
+        mask: (N, L); every item has a vector.
+        lengths: (N,) of `lengths_of`.
 
     Yields:
         Rows of the items of a group, their tokens (n, l, D) and mask (n, l).
     """
-    place = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    lengths = (mask * place).amax(1).cpu()
-    groups = lengths.clamp(min=8).sub(1).double().log2().floor()  # 8, 9-16, 17-32, ...
-    for group in sorted(set(groups.tolist())):
-        rows = (groups == group).nonzero().squeeze(1)
-        longest = int(lengths[rows].max())
-        rows = rows.to(tokens.device)
-        if len(rows) == len(tokens):
+    groups = np.floor(np.log2(np.maximum(lengths, 8) - 1))  # 8, 9-16, 17-32, ...
+    for group in np.unique(groups):
+        chosen = np.flatnonzero(groups == group)
+        longest = int(lengths[chosen].max())
+        rows = torch.from_numpy(chosen).to(tokens.device, non_blocking=True)
+        if len(chosen) == len(tokens):
             yield rows, tokens[:, :longest].contiguous(), mask[:, :longest].contiguous()
         else:
             yield rows, tokens[rows, :longest], mask[rows, :longest]
@@ -45,6 +59,7 @@ def score_by_length(
     contexts: Tensor,
     query_mask: Tensor,
     context_mask: Tensor,
+    lengths: Sequence[Lengths],
     score: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Score every query with every context, group by group of `by_length`.
@@ -54,15 +69,18 @@ def score_by_length(
         contexts: (C, R, D).
         query_mask: (Q, L) bool.
         context_mask: (C, R) bool.
+        lengths: (Q,) and (C,) of `lengths_of`.
         score: computes (q, c) scores of a group of queries and one of contexts, given rows, tokens
-            and mask of either.
+            and uint8 mask of either.
 
     Returns:
         (Q, C) scores.
     """
+    query_groups = by_length(queries, query_mask.to(torch.uint8), lengths[0])
+    context_groups = list(by_length(contexts, context_mask.to(torch.uint8), lengths[1]))
     places, scores = [], []
-    for rows, x, x_mask in by_length(queries, query_mask):
-        for columns, y, y_mask in by_length(contexts, context_mask):
+    for rows, x, x_mask in query_groups:
+        for columns, y, y_mask in context_groups:
             places.append((rows.unsqueeze(1), columns))
             scores.append(score(rows, x, x_mask, columns, y, y_mask))
     if len(scores) == 1:
@@ -78,30 +96,56 @@ def tiles(size: int, tile: int) -> int:
     return -(-size // tile)
 
 
-def dot_settings(x: Tensor) -> dict[str, Any]:
+def dot_settings(x: Tensor, *, backward: bool = False) -> dict[str, Any]:
     """Return how `product` multiplies vectors of this dtype.
 
     Half precision is multiplied as it is and summed in float32. Products of float32 numbers that a
     kernel makes itself (`fine_product`) are those of numbers of 16 bits where the inputs are half,
-    and of float32 where the inputs are. Float32 is rounded to TF32 where torch does so
-    (`torch.set_float32_matmul_precision`).
+    and of float32 where the inputs are. Float32 is multiplied as three products of TF32, whose
+    rounding is below that of the sum of a thousand products in float32, and which tensor cores
+    compute; it is rounded to TF32 where torch does so (`torch.set_float32_matmul_precision`).
     """
     half = x.dtype != torch.float32
     fast = not half and torch.get_float32_matmul_precision() != "highest"
     return {
         "block_k": 64 if half else 32,
-        "precision": "tf32" if fast else "ieee",
-        "inner": "split" if half else "tf32x3" if fast else "ieee",
+        "precision": "tf32" if fast else "tf32x3",
+        # three products of everything in a gradient take more registers than there are
+        "inner": "split" if half else "ieee" if backward and not fast else "tf32x3",
         # triton 3.9's interpreter multiplies the bits of bfloat16
         "exact": interpreted() and half,
     }
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Run a kernel on the device of its first argument."""
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    *arguments: Any,
+    warps: int = 8,
+    registers: int | None = None,
+    **constants: Any,
+) -> None:
+    """Run a kernel on the device of its first argument.
+
+    Args:
+        kernel: jitted.
+        grid: number of programs along each axis.
+        arguments: of the kernel.
+        warps: of a program.
+        registers: most registers of a thread on Hopper GPUs and later ones, whose products take
+            their numbers from shared memory; earlier ones would spill.
+        constants: of the kernel.
+    """
+    limit = {"maxnreg": registers} if registers and is_hopper(arguments[0].device) else {}
     with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
         # triton's default for fusing products and sums differs between versions, so it is set
-        kernel[grid](*arguments, **constants, num_warps=8, num_stages=3, enable_fp_fusion=True)
+        options = {"num_warps": warps, "num_stages": 3, "enable_fp_fusion": True, **limit}
+        kernel[grid](*arguments, **constants, **options)
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Return whether this is a GPU of compute capability 9.0 or higher."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def add_one(x: Tensor) -> Tensor:

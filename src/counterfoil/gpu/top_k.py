@@ -4,7 +4,8 @@ Each query has a floor, the k-th best score so far. A tile of scores is compared
 its rows while it is in registers; what reaches them, hardly anything after the first tiles, is
 appended to the queries' lists as a rank key (`counterfoil.scoring.reducers`). No score matrix is
 written. Lists have room for a whole part of the answers, so the order of the answers cannot make
-them overflow; after each part they are cut to the k best, which raises the floors.
+them overflow; when they have grown to several k, they are cut to the k best, which raises the
+floors.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from counterfoil.gpu.common import dot_settings, launch, product, tiles
 from counterfoil.gpu.language import jit, tl
 
 QUERIES, ANSWERS = 4096, 8192  # at a time: the lists take up to 8 bytes for each pair of them
+GROWTH = 4  # lists of so many k are cut: sorting costs more than a tile
 ROWS = 128  # of a tile
 NOTHING = -(2**63)  # key of an empty place, see `reducers.NOTHING`
 
@@ -45,22 +47,24 @@ def _best_of(x: Tensor, y: Tensor, k: int, x_groups: Tensor, y_groups: Tensor) -
     settings = dot_settings(x)
     del settings["inner"]
     columns = 128 if x.dtype != torch.float32 else 64
-    keys = torch.full((queries, k + min(ANSWERS, answers)), NOTHING, device=x.device)
+    room = GROWTH * k + min(ANSWERS, answers)
+    keys = torch.full((queries, room), NOTHING, device=x.device)
+    lengths = torch.full((queries,), k, dtype=torch.int32, device=x.device)
     floors = torch.full((queries,), float(torch.finfo(torch.float32).min), device=x.device)
     step = max(columns, k)  # parts grow: the first one meets no floor
     start = 0
     while start < answers:
         stop = min(start + min(step, ANSWERS), answers)
-        lengths = torch.full((queries,), k, dtype=torch.int32, device=x.device)
         launch(
             _append, (tiles(queries, ROWS), tiles(stop - start, columns)),
-            x, y, x_groups, y_groups, floors, lengths, keys, keys.shape[1],
+            x, y, x_groups, y_groups, floors, lengths, keys, room,
             queries, start, stop, width, block_m=ROWS, block_n=columns, **settings,
         )  # fmt: skip
         used = int(lengths.max())
-        if used > k:
+        if used > (k if stop == answers else GROWTH * k):
             keys[:, :k] = keys[:, :used].sort(1, descending=True).values[:, :k]
             keys[:, k:used] = NOTHING
+            lengths.fill_(k)
             floors = _floors(keys[:, k - 1])
         start, step = stop, step * 4
     return keys[:, :k]

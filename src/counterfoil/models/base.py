@@ -41,11 +41,13 @@ class RetrievalModel(nn.Module, ABC):
             cosines.
         score_names: names of the views of `forward` and `batch_forward` that losses can score.
         uses_batch_context: whether `batch_forward` adds views or losses.
+        has_kernels: whether kernels compute `score_matrix` on a GPU.
     """
 
     score_scale: float = 1.0
     score_names: frozenset[str] = frozenset({INFERENCE})
     uses_batch_context: bool = False
+    has_kernels: bool = False
 
     @abstractmethod
     def encode_images(self, images: ModalityBatch) -> Embeddings:

@@ -68,8 +68,10 @@ Side: TypeAlias = Literal["image", "text"]
 
 _TRIAL = 16  # images and texts whose scores are compared with the inner product
 _STEP = 16  # sides of tiles are multiples of this
-_VECTORS = {"cpu": (512, 2048), "cuda": (2048, 4096)}  # one vector per item: a plain product
+# On a GPU a tile has to outlast what the CPU does for it, some milliseconds.
+_VECTORS = {"cpu": (512, 2048), "cuda": (8192, 16384)}  # one vector per item: a plain product
 _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
+_BAGS_BY_KERNELS = 1024, 4096
 
 
 @final
@@ -168,6 +170,8 @@ def tile_shape(members: Sequence[EmbeddedDataset], device: torch.device) -> tupl
     single = all(m.images.mask.shape[1] == m.texts.mask.shape[1] == 1 for m in members)
     sizes = _VECTORS if single else _BAGS
     high, wide = sizes.get(device.type, sizes["cuda"])
+    if not single and device.type != "cpu" and all(m.model.has_kernels for m in members):
+        high, wide = _BAGS_BY_KERNELS
     return _even(len(members[0].images), high), _even(len(members[0].texts), wide)
 
 

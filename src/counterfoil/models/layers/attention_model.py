@@ -38,6 +38,7 @@ class AttentionModel(TwoTowerModel):
     `counterfoil.models.layers.cross_attention`.
     """
 
+    has_kernels = True
     heads: tuple[AttentionHead, ...]
     query_pooling: QueryPooling
 
@@ -51,11 +52,10 @@ class AttentionModel(TwoTowerModel):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores: by kernels on a GPU, else one matrix product per tile."""
-        images = nonempty(images)
         scores = kernel_scores(images, texts, self.heads, self.query_pooling)
         if scores is not None:
             return scores
-        return torch_scores(images, texts, self.heads, self.query_pooling)
+        return torch_scores(nonempty(images), texts, self.heads, self.query_pooling)
 
 
 def score_aligned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +17,11 @@ from counterfoil.models.layers.cross_attention import (
     QueryPooling,
     no_words,
 )
-from counterfoil.models.layers.fused import prepare_context, squared_lengths
+from counterfoil.models.layers.fused import gram_matrices, squared_lengths
+from counterfoil.models.layers.pooling import ensure_nonempty, zero_padded
+
+if TYPE_CHECKING:
+    from counterfoil.gpu.common import Lengths
 
 
 def kernel_scores(
@@ -37,18 +42,24 @@ def kernel_scores(
     dtype = images.tokens.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    sides = images.tokens, texts.tokens
-    if not len(images) or not len(texts) or not gpu.usable(*sides):
+    if not (images.mask.numel() and texts.mask.numel() and gpu.usable(images.tokens, texts.tokens)):
         return None
     if dtype not in gpu.DTYPES or not all(_fits(images, texts, head) for head in heads):
         return None
-    words = texts.mask.any(1)
-    if not bool(words.all()):
-        raise no_words(int(words.logical_not().nonzero()[0]))
-    if _one_product(heads) and not _needs_gradient(images, texts):
-        return _head_scores(images, texts, heads[0], pooling, dtype, both=True)
-    scores = [_head_scores(images, texts, head, pooling, dtype) for head in heads]
-    return torch.stack(scores).sum(0)
+    from counterfoil.gpu.common import lengths_of
+
+    regions, words = lengths_of(images.mask, texts.mask)
+    if not words.all():
+        raise no_words(int(words.argmin()))
+    if not regions.all():
+        images, regions = ensure_nonempty(images), regions.clip(1)
+    lengths, gradient = (regions, words), _needs_gradient(images, texts)
+    if gradient:  # kernels skip padding, but the gradients of Gram matrices and norms read it
+        images, texts = _without_padding(images), _without_padding(texts)
+    if _one_product(heads) and not gradient:
+        return _head_scores(images, texts, heads[0], pooling, dtype, lengths, both=True)
+    scores = [_head_scores(images, texts, head, pooling, dtype, lengths) for head in heads]
+    return scores[0] if len(scores) == 1 else torch.stack(scores).sum(0)
 
 
 def _one_product(heads: tuple[AttentionHead, ...]) -> bool:
@@ -80,12 +91,12 @@ def _head_scores(
     head: AttentionHead,
     pooling: QueryPooling,
     dtype: torch.dtype,
+    lengths: tuple[Lengths, Lengths],
     both: bool = False,
 ) -> Tensor:
     """Return the scores of one head; with `both`, also of the one in the other direction."""
     queries, contexts = (texts, images) if head.direction == "t2i" else (images, texts)
-    queries = prepare_context(queries, gram=both)
-    contexts = prepare_context(contexts, gram=head.grams)
+    of_sides = lengths[::-1] if head.direction == "t2i" else lengths
     with torch.autocast(queries.tokens.device.type, enabled=False):
         x, y = queries.tokens.to(dtype), contexts.tokens.to(dtype)
         masks = queries.mask, contexts.mask
@@ -95,20 +106,25 @@ def _head_scores(
         if isinstance(head, CrossAttention):
             from counterfoil.gpu.attention import AttentionSettings, attention_scores
 
-            squares = squared_lengths(queries)
-            if pooling.unit:
-                squares = torch.ones_like(squares)
-            assert contexts.gram is not None
+            squares = queries.mask.float() if pooling.unit else squared_lengths(queries)
             settings = AttentionSettings(
                 head.raw_norm, float(head.sharpness), head.focus, kind, sharpness, scale
             )
             back = None
             if both:
-                assert queries.gram is not None
-                back = squared_lengths(contexts), queries.gram
-            scores = attention_scores(x, y, *masks, squares, contexts.gram, settings, back)
+                back = squared_lengths(contexts), _gram(queries)
+            gram = _gram(contexts)
+            scores = attention_scores(x, y, *masks, of_sides, squares, gram, settings, back)
         else:
             from counterfoil.gpu.max_sim import max_sim
 
-            scores = max_sim(x, y, *masks, pooling=kind, sharpness=sharpness, scale=scale)
+            scores = max_sim(x, y, *masks, of_sides, pooling=kind, sharpness=sharpness, scale=scale)
     return scores.T if head.direction == "t2i" else scores
+
+
+def _without_padding(items: Embeddings) -> Embeddings:
+    return replace(items, tokens=zero_padded(items.tokens, items.mask))
+
+
+def _gram(items: Embeddings) -> Tensor:
+    return gram_matrices(items.tokens) if items.gram is None else items.gram

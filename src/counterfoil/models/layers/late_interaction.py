@@ -46,6 +46,7 @@ class MaxSimModel(RetrievalModel, ABC):
         mean: average over vectors instead of adding them.
     """
 
+    has_kernels = True
     direction: MaxSimDirection = "t2i"
     mean: bool = True
 
@@ -63,13 +64,14 @@ class MaxSimModel(RetrievalModel, ABC):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores: by kernels on a GPU, else one matrix product per tile."""
-        scoring, images = self._scoring(), nonempty(images)
+        scoring = self._scoring()
         with torch.autocast(images.tokens.device.type, enabled=False):
             # a kernel adds products of half precision in float32
             scores = kernel_scores(images, texts, *scoring)
             if scores is not None:
                 return scores
-            return torch_scores(_in_full_precision(images), _in_full_precision(texts), *scoring)
+            images, texts = _in_full_precision(nonempty(images)), _in_full_precision(texts)
+            return torch_scores(images, texts, *scoring)
 
     def _scoring(self) -> tuple[tuple[HardAssignment, ...], QueryPooling]:
         ways = get_args(Direction) if self.direction == "both" else (self.direction,)
