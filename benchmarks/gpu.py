@@ -501,8 +501,8 @@ SECTIONS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "models": model_checks,
     "embeddings": embeddings,
     "contrastive": contrastive,
-    "verbs": verbs,
     "processes": processes,
+    "verbs": verbs,
 }
 MOST = 0.4  # share of the time left that one section may take
 

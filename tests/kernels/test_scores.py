@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from counterfoil import gpu, kernels
 from counterfoil.gpu import attention as attention_kernel
 from counterfoil.gpu import common
+from counterfoil.gpu import max_sim as max_sim_kernel
 from counterfoil.kernels import attention_scores, max_sim
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.late_interaction import MaxSimModel
@@ -140,6 +142,39 @@ def test_no_tensor_grows_with_all_four_axes(score, monkeypatch):
         results(score, images, texts)
     # a number per pair and word, a buffer, or the inputs
     assert largest.elements <= max(16 * 16 * 12, 1 << 12)
+
+
+class Questions(TorchDispatchMode):
+    """Counts the operations whose answer the CPU waits for."""
+
+    WAITED_FOR = ("_local_scalar_dense", "nonzero", "masked_select")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += str(func).split(".")[1] in self.WAITED_FOR
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("score", [max_sim, attention_scores])
+def test_lengths_alone_are_read_before_kernels_run(score, monkeypatch):
+    rng = torch.Generator().manual_seed(1)
+    images, image_mask = items(6, 36, 20, rng)
+    texts, text_mask = items(40, 30, 20, rng)
+    real, transfers = common.lengths_of, []
+
+    def lengths_of(*masks: Tensor):
+        transfers.append(len(masks))
+        return real(*masks)
+
+    monkeypatch.setattr(common, "lengths_of", lengths_of)
+    for module in (attention_kernel, max_sim_kernel):
+        monkeypatch.setattr(module, "launch", lambda *arguments, **constants: None)
+    with kernels.use("always"), torch.no_grad(), Questions() as asked:
+        score(images, texts, image_mask, text_mask)
+    assert (asked.count, transfers) == (0, [2])
 
 
 @pytest.mark.parametrize("case", FUSED, ids=lambda case: case.name)

@@ -46,6 +46,17 @@ def test_bags_get_smaller_tiles():
     assert tile_shape([EmbeddedDataset(Dot(), single, bags)], CPU) == (128, 512)
 
 
+def test_tiles_of_a_gpu_are_larger_where_kernels_score_them():
+    bags = Embeddings(torch.zeros(20000, 3, 1), torch.ones(20000, 3, dtype=torch.bool))
+    single, gpu = vectors(torch.zeros(20000, 1)), torch.device("cuda")
+    kernels = Dot()
+    kernels.has_kernels = True
+    assert tile_shape([EmbeddedDataset(Dot(), single, single)], gpu) == (6672, 10000)
+    assert tile_shape([EmbeddedDataset(Dot(), bags, bags)], gpu) == (512, 1008)
+    assert tile_shape([EmbeddedDataset(kernels, bags, bags)], gpu) == (1008, 4000)
+    assert tile_shape([EmbeddedDataset(kernels, bags, bags)], CPU) == (128, 512)
+
+
 def test_a_block_of_neighbours_is_a_view():
     encoded = vectors(torch.arange(20.0).view(10, 2))
     block = take_rows(encoded, torch.arange(4, 8), 4, CPU)

@@ -178,7 +178,8 @@ def _scores(
         _forward, (tiles(nq, tile.items) * tiles(nc, tile.contexts),), x, y, x_mask, y_mask,
         square.contiguous(), gram.contiguous(), back_square.contiguous(), back_gram.contiguous(),
         out, nq, nc, lq, lc, width, **settings.arguments(), **asdict(tile),
-        **dot_settings(x), both=back is not None, registers=registers,
+        **dot_settings(x, precise=settings.focus != "none"), both=back is not None,
+        registers=registers,
     )  # fmt: skip
     return out
 
@@ -232,7 +233,7 @@ class _Attention(torch.autograd.Function):
                     square[q], gram[c], grad[q, c].contiguous(), d_s, d_sq, d_g,
                     n, m, lq, lc, width,
                     **ctx.settings.arguments(), **asdict(tile),
-                    **dot_settings(x, backward=True),
+                    **dot_settings(x, backward=True, precise=ctx.settings.focus != "none"),
                 )  # fmt: skip
                 flat = d_s.view(n * lq, m * lc)
                 d_x[q] += (flat @ part[1].flatten(0, 1)).view_as(part[0])
@@ -244,21 +245,18 @@ class _Attention(torch.autograd.Function):
 
 
 @jit
-def _tile(  # type: ignore[no-untyped-def]
-    x, y, x_mask, y_mask, square, gram, q, i, c, r, nq, nc, lq, lc, width,
-    rows: tl.constexpr, columns: tl.constexpr,
-    block_k: tl.constexpr, precision: tl.constexpr, exact: tl.constexpr,
-):  # fmt: skip
-    """Return affinities of a tile, masks of rows and columns, squared lengths, Gram matrices."""
-    x_row, y_row = q.to(tl.int64) * lq + i, c.to(tl.int64) * lc + r
-    x_ok, y_ok = (q < nq) & (i < lq), (c < nc) & (r < lc)
-    x_ok = x_ok & (tl.load(x_mask + x_row, x_ok, other=0) != 0)
-    y_ok = y_ok & (tl.load(y_mask + y_row, y_ok, other=0) != 0)
-    s = product(x, y, x_row, y_row, x_ok, y_ok, width, rows, columns, block_k, precision, exact)
-    length = tl.load(square + x_row, x_ok, other=0.0)
-    same = (c[:, None] == c[None, :]) & y_ok[:, None] & y_ok[None, :]
-    g = tl.load(gram + y_row[:, None] * lc + r[None, :], same, other=0.0)
-    return s, x_ok, y_ok, length, g
+def _rows_of(mask, item, place, items, longest):  # type: ignore[no-untyped-def]
+    """Return which vectors of a tile exist, and their rows of all vectors."""
+    row = item.to(tl.int64) * longest + place
+    ok = (item < items) & (place < longest)
+    return row, ok & (tl.load(mask + row, ok, other=0) != 0)
+
+
+@jit
+def _gram_of(gram, row, item, place, ok, longest):  # type: ignore[no-untyped-def]
+    """Return the Gram matrices of a tile's contexts as one matrix, 0 between different ones."""
+    same = (item[:, None] == item[None, :]) & ok[:, None] & ok[None, :]
+    return tl.load(gram + row[:, None] * longest + place[None, :], same, other=0.0)
 
 
 @jit
@@ -327,34 +325,44 @@ def _forward(  # type: ignore[no-untyped-def]
     number, wide = tl.program_id(0), tl.cdiv(nc, contexts)
     a, b = tl.swizzle2d(number // wide, number % wide, tl.cdiv(nq, items), wide, 8)
     m, n = tl.arange(0, rows), tl.arange(0, columns)
-    q, c = a * items + m // length, b * contexts + n // context_length
-    i, r = m % length, n % context_length
-    s, x_ok, y_ok, squares, g = _tile(
-        x, y, x_mask, y_mask, square, gram, q, i, c, r, nq, nc, lq, lc,
-        width, rows, columns, block_k, precision, exact,
+    q, i, r = a * items + m // length, m % length, n % context_length
+    c = b * contexts + n // context_length
+    x_row, x_ok = _rows_of(x_mask, q, i, nq, lq)
+    y_row, y_ok = _rows_of(y_mask, c, r, nc, lc)
+    s = product(x, y, x_row, y_row, x_ok, y_ok, width, rows, columns, block_k, precision, exact)
+    squares = tl.load(square + x_row, x_ok, other=0.0)
+    score = _score(
+        s, x_ok, y_ok, squares, _gram_of(gram, y_row, c, r, y_ok, lc), attention, sharpness, scale,
+        raw_norm, focus, pooling, shift, inner, exact, items, length, contexts, context_length,
     )  # fmt: skip
+    if both:  # the same of the transposed tile: columns attend to rows
+        back_squares = tl.load(back_square + y_row, y_ok, other=0.0)
+        reverse = _score(
+            tl.trans(s), y_ok, x_ok, back_squares, _gram_of(back_gram, x_row, q, i, x_ok, lq),
+            attention, sharpness, scale, raw_norm, focus, pooling, shift, inner, exact,
+            contexts, context_length, items, length,
+        )  # fmt: skip
+        score += tl.trans(reverse)
+    query, context = a * items + tl.arange(0, items), b * contexts + tl.arange(0, contexts)
+    at = out + query.to(tl.int64)[:, None] * nc + context[None, :]
+    tl.store(at, score, (query < nq)[:, None] & (context < nc)[None, :])
+
+
+@jit
+def _score(  # type: ignore[no-untyped-def]
+    s, x_ok, y_ok, squares, g, attention, sharpness, scale,
+    raw_norm: tl.constexpr, focus: tl.constexpr, pooling: tl.constexpr, shift: tl.constexpr,
+    inner: tl.constexpr, exact: tl.constexpr, items: tl.constexpr, length: tl.constexpr,
+    contexts: tl.constexpr, context_length: tl.constexpr,
+):  # fmt: skip
+    """Return the (items, contexts) scores of a tile of affinities."""
     v, inverse, p, gp, dot, norm, root, large = _attend(
         s, x_ok, y_ok, squares, g, attention, raw_norm, focus, shift, inner, exact, items, length,
         contexts, context_length,
     )  # fmt: skip
     cosine = tl.reshape(dot * root, (items, length, contexts))
     score, share = pool(cosine, tl.reshape(x_ok, (items, length, 1)), pooling, sharpness, scale)
-    if both:  # the same of the transposed tile: columns attend to rows
-        x_row, y_row = q.to(tl.int64) * lq + i, c.to(tl.int64) * lc + r
-        squares = tl.load(back_square + y_row, y_ok, other=0.0)
-        same = (q[:, None] == q[None, :]) & x_ok[:, None] & x_ok[None, :]
-        g = tl.load(back_gram + x_row[:, None] * lq + i[None, :], same, other=0.0)
-        v, inverse, p, gp, dot, norm, root, large = _attend(
-            tl.trans(s), y_ok, x_ok, squares, g, attention, raw_norm, focus, shift, inner, exact,
-            contexts, context_length, items, length,
-        )  # fmt: skip
-        cosine = tl.reshape(dot * root, (contexts, context_length, items))
-        real = tl.reshape(y_ok, (contexts, context_length, 1))
-        reverse, share = pool(cosine, real, pooling, sharpness, scale)
-        score += tl.trans(reverse)
-    query, context = a * items + tl.arange(0, items), b * contexts + tl.arange(0, contexts)
-    at = out + query.to(tl.int64)[:, None] * nc + context[None, :]
-    tl.store(at, score, (query < nq)[:, None] & (context < nc)[None, :])
+    return score
 
 
 @jit
@@ -376,13 +384,14 @@ def _backward(  # type: ignore[no-untyped-def]
     b, split = tl.program_id(0), tl.program_id(1)
     c, r, i = b * contexts + n // context_length, n % context_length, m % length
     context = b * contexts + tl.arange(0, contexts)
+    y_row, y_ok = _rows_of(y_mask, c, r, nc, lc)
+    g = _gram_of(gram, y_row, c, r, y_ok, lc)
     total = tl.zeros((columns, columns), tl.float32)
     for a in range(split, tl.cdiv(nq, items), tl.num_programs(1)):
         q = a * items + m // length
-        s, x_ok, y_ok, squares, g = _tile(
-            x, y, x_mask, y_mask, square, gram, q, i, c, r, nq, nc, lq, lc,
-            width, rows, columns, block_k, precision, exact,
-        )  # fmt: skip
+        x_row, x_ok = _rows_of(x_mask, q, i, nq, lq)
+        s = product(x, y, x_row, y_row, x_ok, y_ok, width, rows, columns, block_k, precision, exact)
+        squares = tl.load(square + x_row, x_ok, other=0.0)
         v, inverse, p, gp, dot, norm, root, large = _attend(
             s, x_ok, y_ok, squares, g, attention, raw_norm, focus, shift, inner, exact, items,
             length, contexts, context_length,
