@@ -51,9 +51,9 @@ def test_tiles_of_a_gpu_are_larger_where_kernels_score_them():
     single, gpu = vectors(torch.zeros(20000, 1)), torch.device("cuda")
     kernels = Dot()
     kernels.has_kernels = True
-    assert tile_shape([EmbeddedDataset(Dot(), single, single)], gpu) == (6672, 10000)
+    assert tile_shape([EmbeddedDataset(Dot(), single, single)], gpu) == (2000, 20000)
     assert tile_shape([EmbeddedDataset(Dot(), bags, bags)], gpu) == (512, 1008)
-    assert tile_shape([EmbeddedDataset(kernels, bags, bags)], gpu) == (1008, 4000)
+    assert tile_shape([EmbeddedDataset(kernels, bags, bags)], gpu) == (512, 6672)
     assert tile_shape([EmbeddedDataset(kernels, bags, bags)], CPU) == (128, 512)
 
 

@@ -68,10 +68,11 @@ Side: TypeAlias = Literal["image", "text"]
 
 _TRIAL = 16  # images and texts whose scores are compared with the inner product
 _STEP = 16  # sides of tiles are multiples of this
-# On a GPU a tile has to outlast what the CPU does for it, some milliseconds.
-_VECTORS = {"cpu": (512, 2048), "cuda": (8192, 16384)}  # one vector per item: a plain product
+# On a GPU a tile has to outlast what the CPU does for it, some milliseconds. It has many texts and
+# few images, as processes share the blocks of images.
+_VECTORS = {"cpu": (512, 2048), "cuda": (2048, 65536)}  # one vector per item: a plain product
 _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
-_BAGS_BY_KERNELS = 1024, 4096
+_BAGS_BY_KERNELS = 512, 8192
 
 
 @final
