@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import io
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final, get_type_hints
 
 import typer
 
-from counterfoil.core.console import console, info, output
+from counterfoil.core.console import console, failure, info, output
 
 if TYPE_CHECKING:
     from counterfoil.core.config import Config
@@ -385,6 +386,9 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, errors of the input are too.
     """
     command = _command(app)
+    for stream in (sys.stdout, sys.stderr):  # typer's help has characters that ASCII lacks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if arguments is None and threading.current_thread() is threading.main_thread():
         # what cleans up after an error does so after SIGTERM too; trainings handle it themselves
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
@@ -411,7 +415,7 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # some versions of typer turn the interrupt into this
-        print(f"counterfoil: interrupted; {_after_interrupt(command, words)}", file=sys.stderr)
+        failure(f"counterfoil: interrupted; {_after_interrupt(command, words)}")
     return code if isinstance(code, int) else 0
 
 
@@ -466,7 +470,7 @@ def _refused_value(error: Exception) -> str:
 
 def _refuse(sentence: str) -> int:
     if sentence:
-        print(f"counterfoil: {' '.join(sentence.split())}", file=sys.stderr)
+        failure(f"counterfoil: {' '.join(sentence.split())}")
     return 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -122,7 +121,7 @@ def search(
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
     source = data.optional_source(context)
-    from counterfoil.core.console import output
+    from counterfoil.core.console import output, printable_json
     from counterfoil.core.io import ensure_writable_file
 
     if page is not None:
@@ -154,7 +153,7 @@ def search(
         if filters:
             settings["where"] = filters
         content = {**settings, "find": find, "results": results}
-        print(json.dumps(content, ensure_ascii=False, indent=2))
+        print(printable_json(content))
     elif hits or not (filters or min_probability is not None):
         print_hits(query, hits, find, columns)
     elif min_probability is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 from rich.tree import Tree
 
 from counterfoil.core.config import Config
@@ -21,12 +21,12 @@ console = open_console()
 
 def print_plan(recipe: Recipe) -> None:
     """Print every stage of a recipe, the stages it reads, and all its settings."""
-    tree = Tree(f"[bold]{escape(recipe.name)}[/bold]  {escape(recipe.about)}")
+    tree = Tree(Text.assemble((recipe.name, "bold"), f"  {recipe.about}"))
     for stage in recipe.stages:
         reads = f"  ← {', '.join(stage.reads)}" if stage.reads else ""
-        branch = tree.add(f"[bold]{escape(stage.name)}[/bold]  {stage.kind}{escape(reads)}")
+        branch = tree.add(Text.assemble((stage.name, "bold"), f"  {stage.kind}{reads}"))
         for line in _settings(stage):
-            branch.add(escape(line))
+            branch.add(line)
     console.print(tree)
 
 

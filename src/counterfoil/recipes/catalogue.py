@@ -11,7 +11,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from rich.markup import escape
 from rich.table import Column, Table
 
 from counterfoil.core.config import Config
@@ -156,7 +155,7 @@ def print_catalogue() -> None:
                 rows |= {(pattern.format(f"{name}-{dataset}"), about): [] for dataset in datasets}
     table = Table(Column("recipe", no_wrap=True), "MODEL", "about")
     for (recipe, about), models_of in rows.items():
-        table.add_row(*(escape(text) for text in (recipe, " ".join(models_of), about)))
+        table.add_row(recipe, " ".join(models_of), about)
     console().print(table)
     large = ", ".join(f"{kind}uniter-large-LARGE" for kind in tags.LARGE_KINDS)
     ways = " ".join(kind.removesuffix("/") for kind in tags.VARIANTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterfoil.core.console import output
+from counterfoil.core.console import PrintableFormatter, output
 from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.model import Model, load_model
 from counterfoil.search.index import open_index
@@ -96,6 +97,9 @@ def run(app: FastAPI, settings: ServerSettings, listener: socket.socket) -> None
     """Serve until SIGTERM or Ctrl-C, and finish open requests."""
     import uvicorn
 
+    log = logging.StreamHandler()  # errors may quote captions and names
+    log.setFormatter(PrintableFormatter())
+    logging.getLogger("counterfoil.serve").addHandler(log)
     server = uvicorn.Server(uvicorn_config(app, settings))
     with listener, _end_at_signals(server):
         listener.listen(settings.connections)  # before its address is printed
