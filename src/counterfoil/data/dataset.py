@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TypeAlias, final
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 from counterfoil.core.config import unknown_name
 from counterfoil.core.types import Pairs
 from counterfoil.data.features import FeatureArray
+from counterfoil.data.files import LeftOut
 from counterfoil.data.images import Pictures
 
 ColumnValue: TypeAlias = str | int | float
@@ -204,6 +206,9 @@ class ImageTextDataset:
         ambiguous: pairs, as rows, that are never negatives, and no positives either.
         columns: further columns of the data, as album or year: the value of each of (I,) images,
             None where it has none. Search filters by them; the fingerprint leaves them out.
+        left_out: files and rows of the source that are not in the data, with the reason.
+        unlisted: pictures of the source's folder that its table does not name. They have no
+            caption and are never evaluated; an index takes them.
     """
 
     name: str
@@ -221,6 +226,8 @@ class ImageTextDataset:
     extra_weights: Tensor | None = None
     ambiguous: Pairs | None = None
     columns: Mapping[str, Sequence[ColumnValue | None]] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    unlisted: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for name, values, ids in (
@@ -443,6 +450,8 @@ def build_dataset(
     where: str,
     pictures: Pictures | None = None,
     features: FeatureArray | None = None,
+    left_out: Sequence[LeftOut] = (),
+    unlisted: Sequence[Path] = (),
 ) -> ImageTextDataset:
     """Build a data set from entries, in their order.
 
@@ -452,6 +461,8 @@ def build_dataset(
         where: the file they were read from, for errors.
         pictures: one for each entry.
         features: one row for each entry.
+        left_out: what the source holds besides.
+        unlisted: pictures that a table does not name.
 
     Raises:
         ValueError: there is no image, an id occurs twice, or a caption is not valid Unicode.
@@ -482,6 +493,8 @@ def build_dataset(
         pictures=pictures,
         features=features,
         columns={name: [entry.columns.get(name) for entry in entries] for name in names},
+        left_out=tuple(left_out),
+        unlisted=tuple(unlisted),
     )
 
 

@@ -15,10 +15,11 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import warn_of_zeros
 from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
-from counterfoil.data.readers.folder import LISTS, is_folder, read_folder
+from counterfoil.data.readers.folder import is_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, read_huggingface
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 from counterfoil.data.readers.precomp import features_of, is_precomp, read_precomp
+from counterfoil.data.readers.tables import LISTS
 from counterfoil.data.readers.uniter import (
     is_detector_table,
     is_text_database,

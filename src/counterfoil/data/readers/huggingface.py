@@ -20,7 +20,7 @@ from counterfoil.data.dataset import (
     first_values,
 )
 from counterfoil.data.images import Pictures, rgb
-from counterfoil.data.readers.folder import split_of_name
+from counterfoil.data.readers.tables import split_of_name
 
 _IMAGE = ("image", "img", "picture")
 _CAPTION = ("caption", "captions", "sentences", "sentence", "text", "texts", "raw")

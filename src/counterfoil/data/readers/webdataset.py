@@ -30,7 +30,7 @@ from counterfoil.data.dataset import (
     first_values,
 )
 from counterfoil.data.images import ENDINGS, PictureFiles, Pictures, decode_picture
-from counterfoil.data.readers.folder import CAPTION, split_of_name
+from counterfoil.data.readers.tables import CAPTION, split_of_name
 
 # what img2dataset notes of a download; the Exif of a picture may say where it was taken
 _TECHNICAL = ("exif", "url", "key", "status", "error_message", "sha256", "md5")
