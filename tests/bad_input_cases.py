@@ -32,7 +32,7 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.folder import read_image_folder
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model
-from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
+from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
 from counterfoil.search.index import build_index
 
 
@@ -316,7 +316,7 @@ def recipe_file(expression: str) -> None:
     write(
         "mine.py",
         "from dataclasses import replace",
-        "from counterfoil.recipes.catalogue import find_recipe",
+        "from counterfoil.papers.catalogue import find_recipe",
         "whole = find_recipe('aoq/vsepp-scenes')",
         f"recipe = {expression}",
     )

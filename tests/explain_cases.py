@@ -16,7 +16,7 @@ from counterfoil.data.processor import FeatureProcessor, ProcessedDataset, Proce
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer, WordTokenizer
 from counterfoil.model import save_model
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers.models.uniter import UNITER
 
 SCENES = "scenes:images=36,features=regions"
 IMAGE = "scene-0-test-00000"

@@ -10,7 +10,7 @@ import torch
 from corpus_cases import small_corpus, write_picture
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
-from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
+from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.scoring.embedding_store import ModelSource
 

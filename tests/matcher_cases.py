@@ -11,33 +11,33 @@ from torch import Tensor, nn
 from counterfoil.core.config import Config, config, lazy
 from counterfoil.core.types import ModalityBatch
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.bfan import BFAN
 from counterfoil.models.blip import BLIP
-from counterfoil.models.chan import CHAN
 from counterfoil.models.clip import DualEncoder
-from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.models.embeddings import EmbeddingModel
-from counterfoil.models.esa import ESA
 from counterfoil.models.filip import FILIP
 from counterfoil.models.frozen import FrozenAdapters, FrozenWithAdapters
-from counterfoil.models.gpo import GPO
-from counterfoil.models.hrem import HREM, BatchGraph
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, PatchTower, Regions
-from counterfoil.models.naaf import NAAF
 from counterfoil.models.open_clip import OpenClipModel
-from counterfoil.models.scan import SCAN
 from counterfoil.models.sentence_transformers import (
     CrossEncoderModel,
     DenseEmbedder,
     MultiVectorEmbedder,
 )
-from counterfoil.models.sgraf import SGRAF
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.vilt import ViLT
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.models.vsrn import VSRN, Captioner
-from counterfoil.models.xdim import XDim
+from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.chan import CHAN
+from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
+from counterfoil.papers.models.esa import ESA
+from counterfoil.papers.models.gpo import GPO
+from counterfoil.papers.models.hrem import HREM, BatchGraph
+from counterfoil.papers.models.naaf import NAAF
+from counterfoil.papers.models.scan import SCAN
+from counterfoil.papers.models.sgraf import SGRAF
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.models.vilt import ViLT
+from counterfoil.papers.models.vsrn import VSRN, Captioner
+from counterfoil.papers.models.xdim import XDim
 
 FEATURES, REGIONS, WORDS, LENGTH, WIDTH = 6, 5, 20, 7, 8
 

@@ -13,7 +13,7 @@ import train_cases
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers.models.uniter import UNITER
 
 CLASSES = 5
 OUTPUTS = ("match", "fill", "regress", "classify")

@@ -19,8 +19,8 @@ from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
 from counterfoil.model import save_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
-from counterfoil.models.uniter import UNITER
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.papers.models.uniter import UNITER
 from counterfoil.pipelines.stages import compare
 
 CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}

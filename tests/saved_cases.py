@@ -30,13 +30,13 @@ from counterfoil.cli import main
 from counterfoil.core.config import Config, FromData
 from counterfoil.evaluation.explain import explain
 from counterfoil.model import load_model
-from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.generated import GeneratedStore
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.teachers import TargetStore
+from counterfoil.papers import catalogue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import catalogue
 from counterfoil.search.index import open_index
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
 

@@ -14,11 +14,11 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
-from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.generation.inputs import GeneratorInputs
-from counterfoil.negatives.generation.store import GeneratedCaption
-from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.negatives.generated import GeneratedCaption
 from counterfoil.negatives.online import MinedExtras
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.tags.generation import TagsGenerator
+from counterfoil.papers.tags.inputs import GeneratorInputs
 
 WIDTH = 6
 COLOURS = ["red", "blue", "green", "black", "white"]

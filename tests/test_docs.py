@@ -16,7 +16,7 @@ import counterfoil
 from counterfoil.core.types import ModalityBatch, ScoreMatrix, Scores
 from counterfoil.models.base import score_all_pairs
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.recipes import catalogue
+from counterfoil.papers import catalogue
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -88,8 +88,9 @@ def test_loss_with_mined_negatives_of_the_page():
 
 
 def test_recipes_of_the_page_exist():
+    from counterfoil.papers import systems as models
+    from counterfoil.papers.aoq import recipe as aoq
     from counterfoil.pipelines.overrides import apply_overrides
-    from counterfoil.recipes import aoq, models
 
     assert ran("docs/recipes.md")["recipe"].name
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")

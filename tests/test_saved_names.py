@@ -18,8 +18,8 @@ import counterfoil
 from counterfoil import losses
 from counterfoil.core.config import Config, config, config_from_dict
 from counterfoil.core.saved_names import _CONVERTED, PLACES, place_of, saved_name, short_name
-from counterfoil.models.scan import SCAN
-from counterfoil.recipes import catalogue
+from counterfoil.papers import catalogue
+from counterfoil.papers.models.scan import SCAN
 
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
@@ -110,7 +110,7 @@ def test_a_loss_needs_no_entry(monkeypatch):
 
 def test_what_0_1_wrote_has_the_same_names():
     assert set(_CONVERTED.values()) <= set(PLACES)
-    old = {"call": "counterfoil.models.scan:SCAN", "direction": "i2t"}
+    old = {"call": "counterfoil.papers.models.scan:SCAN", "direction": "i2t"}
     assert config_from_dict(old) == config(SCAN, direction="i2t")
     assert config_from_dict(old).to_dict() == {"call": "SCAN", "direction": "i2t"}
 

@@ -29,11 +29,11 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.models.base import RetrievalModel, score_all_pairs
-from counterfoil.models.hrem import HREM, BatchGraph
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
-from counterfoil.models.vsrn import VSRN, Captioner
 from counterfoil.negatives.online import OnlineMiner
+from counterfoil.papers.models.hrem import HREM, BatchGraph
+from counterfoil.papers.models.scan import SCAN
+from counterfoil.papers.models.vsrn import VSRN, Captioner
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.step import TrainingStep
 

@@ -10,7 +10,7 @@ from torch import Tensor
 import golden_scores
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import Checkpoint, State, longest_prefix
-from counterfoil.models.uniter import (
+from counterfoil.papers.models.uniter import (
     KINDS,
     LAYER,
     OUR_LAYER,

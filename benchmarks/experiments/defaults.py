@@ -12,10 +12,10 @@ from dataclasses import replace
 from benchmarks.experiments.foils import FOILS
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
 from counterfoil.models.layers.pretrained import HALF, PictureFormat
+from counterfoil.papers.aoq import recipe as aoq
+from counterfoil.papers.ndgl.systems import ModelSetting
+from counterfoil.papers.photos import PUBLIC, photo_recipe, with_patches
 from counterfoil.pipelines.pipeline import Mine, Recipe, Train
-from counterfoil.recipes import aoq
-from counterfoil.recipes.ndgl_models import ModelSetting
-from counterfoil.recipes.photos import PUBLIC, photo_recipe, with_patches
 
 MODEL, DATA = "MobileNetV2, frozen", "flickr8k"
 FIRST, SECOND, PLAIN = "first round", "both rounds", "plain training of equal cost"

@@ -21,10 +21,10 @@ from counterfoil.core import distributed
 from counterfoil.core.console import output
 from counterfoil.core.io import ensure_writable_file, read_json, write_lock, write_text
 from counterfoil.evaluation.metrics import METRICS, without_models
+from counterfoil.papers.grid_search import dependencies
 from counterfoil.pipelines.pipeline import Recipe, data_contents, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
-from counterfoil.recipes.grid_search import dependencies
 from counterfoil.training.logging import read_metrics
 
 SPLITS = ("dev", "test")

@@ -13,12 +13,12 @@ from typing import final
 
 from benchmarks.experiments.foils import FOILS
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
+from counterfoil.papers.ndgl.systems import ModelSetting
+from counterfoil.papers.systems import MARGIN, PROFILES
+from counterfoil.papers.tags import recipe as tags
+from counterfoil.papers.tags.recipe import STEP_1, WEIGHT, TagsNumbers
+from counterfoil.papers.tags.stage import RuleConfig
 from counterfoil.pipelines.pipeline import RewriteByRule, Stage, Train
-from counterfoil.pipelines.stages.generate import RuleConfig
-from counterfoil.recipes import tags
-from counterfoil.recipes.models import MARGIN, PROFILES
-from counterfoil.recipes.ndgl_models import ModelSetting
-from counterfoil.recipes.tags import STEP_1, WEIGHT, TagsNumbers
 from counterfoil.training.config import CosineLR, OptimizerConfig
 
 NAME = "tags-foils"

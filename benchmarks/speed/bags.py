@@ -12,11 +12,11 @@ from benchmarks.speed import Result
 from benchmarks.speed.gemm import against
 from counterfoil.core.types import Embeddings
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.bfan import BFAN
-from counterfoil.models.chan import CHAN, Coding, Pooling
 from counterfoil.models.layers.cross_attention import Direction, Rule
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.chan import CHAN, Coding, Pooling
+from counterfoil.papers.models.scan import SCAN
 
 REGIONS, FEWEST, SHORTEST, LONGEST = 36, 22, 8, 20
 

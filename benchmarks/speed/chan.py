@@ -19,7 +19,7 @@ from benchmarks.speed.bags import (
     hardest,
 )
 from benchmarks.speed.scan import IMAGES, SIZE, TEXTS, WIDTH
-from counterfoil.models.chan import Coding, Pooling
+from counterfoil.papers.models.chan import Coding, Pooling
 
 TARGETS = (1.3, 4.2)
 Theirs = tuple[float | None, float | None]

@@ -11,7 +11,7 @@ from benchmarks.speed import Result
 from benchmarks.speed.bags import bags, compared, hardest
 from benchmarks.speed.scan import IMAGES, TEXTS, WIDTH
 from counterfoil.core.types import Embeddings
-from counterfoil.models.dive import SetSimilarity, set_score_matrix
+from counterfoil.papers.models.dive import SetSimilarity, set_score_matrix
 
 SLOTS, ALPHA, TARGET = 4, 16.0, 0.1
 

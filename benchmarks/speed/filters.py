@@ -20,9 +20,9 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
-from counterfoil.negatives.graph import graph_negatives
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.negatives.teachers import GuideMask
+from counterfoil.papers.compared.graph import graph_negatives
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores
 from counterfoil.scoring.stream import stream_scores

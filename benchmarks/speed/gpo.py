@@ -9,7 +9,7 @@ import torch
 from benchmarks.speed import Result
 from benchmarks.speed.bags import FEWEST, REGIONS, bags, compared, fewer
 from counterfoil.core.types import Embeddings
-from counterfoil.models.gpo import GeneralizedPooling
+from counterfoil.papers.models.gpo import GeneralizedPooling
 
 IMAGES, TEXTS, WIDTH = 128, 128, 1024
 TARGET = 1.2

@@ -10,8 +10,8 @@ from benchmarks.speed import Result
 from benchmarks.speed.bags import FEWEST, REGIONS, bags, compared, fewer
 from benchmarks.speed.scan import IMAGES, SIZE, TEXTS, WIDTH
 from counterfoil.core.types import Embeddings
-from counterfoil.models.hrem import BatchGraph, ResidualPool
 from counterfoil.models.layers.pooling import pool_vectors
+from counterfoil.papers.models.hrem import BatchGraph, ResidualPool
 
 TARGET, POOLING = 3.0, 2.0
 

@@ -21,15 +21,15 @@ from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
-from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.generation.inputs import (
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.tags.generation import MaskedInputs, MaskRefill
+from counterfoil.papers.tags.inputs import (
     CandidateFilter,
     GeneratedCandidates,
     GeneratorInputs,
     SelectedNegatives,
 )
-from counterfoil.negatives.generation.scoring import PairInputs, predict_words, score_in_parts
-from counterfoil.negatives.generation.tags import MaskedInputs, MaskRefill
+from counterfoil.papers.tags.scoring import PairInputs, predict_words, score_in_parts
 
 MASKS = REFILLS = 20
 KEEP, LENGTH, REPEATS = 31, 14, {"base": 1, "small": 3}

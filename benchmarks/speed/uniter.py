@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from benchmarks.speed import Result
 from benchmarks.speed.gemm import against
 from counterfoil.core.types import Embeddings, WordHead, WordSlots
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers.models.uniter import UNITER
 
 REGIONS, SHORTEST, LONGEST, LONG = 36, 10, 22, 47  # tokens of most captions, and of the longest
 MASKED, SLOTS = 20, 2

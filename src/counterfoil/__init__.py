@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from counterfoil.models.base import RetrievalModel
     from counterfoil.negatives.mining import mine_hard_negatives
     from counterfoil.negatives.store import NegativeStore
+    from counterfoil.papers.pretraining.stage import Pretrain
+    from counterfoil.papers.tags.stage import Generate
     from counterfoil.pipelines.pipeline import Recipe
     from counterfoil.pipelines.stages.compare import Compare
     from counterfoil.pipelines.stages.evaluate import Evaluate
-    from counterfoil.pipelines.stages.generate import Generate
     from counterfoil.pipelines.stages.mine import Mine
-    from counterfoil.pipelines.stages.pretrain import Pretrain
     from counterfoil.pipelines.stages.teach import ComputeTargets
     from counterfoil.pipelines.stages.train import Train
     from counterfoil.recipes.run import run

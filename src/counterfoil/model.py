@@ -1088,7 +1088,7 @@ def _load_pretrained(name: str) -> Model:
         return _load_pair(name)
     tokenizer, form = WordPieceTokenizer(name, longest=max_text_length(name)), picture_format(name)
     if kind == "vilt":
-        from counterfoil.models.vilt import vilt_from_pretrained
+        from counterfoil.papers.models.vilt import vilt_from_pretrained
 
         converted = vilt_from_pretrained(name, mask=tokenizer.mask)
         # its images keep their shape, and their sides are multiples of a patch

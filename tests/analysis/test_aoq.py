@@ -8,7 +8,9 @@ from math import comb
 import pytest
 import torch
 
-from counterfoil.analysis.aoq import (
+from counterfoil.data.dataset import Relation
+from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.papers.aoq.figures import (
     BINS,
     anchor_scores,
     chance_of_top,
@@ -23,8 +25,6 @@ from counterfoil.analysis.aoq import (
     places,
     rank_shares,
 )
-from counterfoil.data.dataset import Relation
-from counterfoil.negatives.store import HardNegativeLists
 from evaluation_cases import member, ragged, scores
 
 # Section 1: rank of a batch's hardest negative.

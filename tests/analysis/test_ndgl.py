@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.analysis.ndgl import (
+from counterfoil.core.types import Embeddings
+from counterfoil.papers.ndgl.figures import (
     margins,
     negative_similarities,
     neighbourhood,
@@ -13,7 +14,6 @@ from counterfoil.analysis.ndgl import (
     share_below,
     tsne,
 )
-from counterfoil.core.types import Embeddings
 from counterfoil.scoring.encode import EmbeddedDataset
 from evaluation_cases import Product, member, ragged, scores
 
@@ -178,7 +178,7 @@ def clouds(each: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("each", [12, 15])
 def test_clouds_stay_together(each, monkeypatch):
-    monkeypatch.setattr("counterfoil.analysis.ndgl.EXACT", 40)  # 36 exactly, 45 not
+    monkeypatch.setattr("counterfoil.papers.ndgl.figures.EXACT", 40)  # 36 exactly, 45 not
     vectors = clouds(each)
     points = tsne(vectors, perplexity=5.0)
     assert points.shape == (3 * each, 2)

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import tailored_cases
-from counterfoil.analysis.tags import (
+from counterfoil.data.dataset import Relation
+from counterfoil.papers.tags.figures import (
     foil_accuracies,
     in_all,
     in_batches,
     random_captions,
     triple_difficulty,
 )
-from counterfoil.data.dataset import Relation
 
 # Figure 1a: triples.
 

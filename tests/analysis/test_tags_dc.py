@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from counterfoil.analysis.tags_dc import (
+from counterfoil.evaluation.bootstrap import shares
+from counterfoil.papers.tags.dc_figures import (
     WordPredictions,
     choose_cases,
     margin_differences,
     word_counts,
 )
-from counterfoil.evaluation.bootstrap import shares
 
 # Section 4.4: words doubted and corrected.
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.analysis.true_rate import filter_results, lowest, roc_auc
+from counterfoil.papers.aoq.true_rate import filter_results, lowest, roc_auc
 
 
 def percent(part: int, whole: int) -> float:

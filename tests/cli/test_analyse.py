@@ -7,9 +7,9 @@ import numpy as np
 
 from analysis_cases import SCENES
 from corpus_cases import random_array
-from counterfoil.analysis.aoq import BINS, cross_ranks, expected_rank, pair_ranks, rank_shares
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
+from counterfoil.papers.aoq.figures import BINS, cross_ranks, expected_rank, pair_ranks, rank_shares
 from counterfoil.pipelines.publishing import ensemble_parts, short_names
 
 

@@ -8,10 +8,10 @@ import torch
 
 import recipes_cases
 from analysis_cases import REGIONS, reader
-from counterfoil.analysis.aoq import image_scores
-from counterfoil.analysis.tags import draw_captions, in_all, score_captions
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
+from counterfoil.papers.aoq.figures import image_scores
+from counterfoil.papers.tags.figures import draw_captions, in_all, score_captions
 from counterfoil.pipelines.publishing import open_scorers
 
 ASKED = ("--anchors", "5", "--seed", "4")

@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 
 from analysis_cases import SCENES
-from counterfoil.analysis.ndgl import (
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
+from counterfoil.papers.ndgl.figures import (
     margins,
     negative_similarities,
     neighbourhood,
     share_below,
 )
-from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.readers import load_dataset
-from counterfoil.model import load_model
 from counterfoil.scoring.encode import EmbeddedDataset
 
 

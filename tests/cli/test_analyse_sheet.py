@@ -9,7 +9,7 @@ import pytest
 
 from analysis_cases import SCENES
 from counterfoil.data.readers import load_dataset
-from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.generated import GeneratedStore
 from recipes_cases import run
 
 

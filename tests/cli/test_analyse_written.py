@@ -24,7 +24,7 @@ from counterfoil.data.tokenizers import split_words
 from counterfoil.evaluation.explain import explain
 from counterfoil.evaluation.language_models import CausalLM, NGrams, ngram_log_probs
 from counterfoil.model import Model, load_model
-from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
+from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
 from counterfoil.negatives.similarity import SentenceEncoder
 from recipes_cases import run
 

@@ -16,13 +16,13 @@ from counterfoil.core.config import config, from_data
 from counterfoil.data.features import open_features
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
-from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.generation.inputs import GeneratorInputs
-from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.generated import GeneratedStore
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.pretraining.pretrain import PretrainTasks
+from counterfoil.papers.tags.inputs import GeneratorInputs
 from counterfoil.pipelines.pipeline import Pretrain, Recipe, pretrain_config
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.training.logging import read_metrics
-from counterfoil.training.pretrain import PretrainTasks
 from recipes_cases import snapshot
 from uniter_files import Caption, image_database, text_database, tsv
 

@@ -64,7 +64,7 @@ def test_every_verb_that_reads_data_takes_corrections():
 
 
 def test_examples_of_recipes_exist():
-    from counterfoil.recipes import catalogue
+    from counterfoil.papers import catalogue
 
     known = {found.name for found in catalogue.all_recipes()}
     for words in (("plan",), ("run",)):

@@ -27,9 +27,9 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.store import NegativeStore
+from counterfoil.papers.models.scan import SCAN
 from recipes_cases import run, snapshot
 
 SCENES = "scenes:images=36"
@@ -391,7 +391,7 @@ def test_convert_with_a_setting(printed, tmp_path):
 
 
 def test_interrupted_is_no_traceback(monkeypatch, capsys):
-    from counterfoil.recipes import catalogue
+    from counterfoil.papers import catalogue
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -409,7 +409,7 @@ def test_the_traceback_is_there_when_asked_for(monkeypatch):
 
 
 def test_our_own_bugs_are_not_swallowed(monkeypatch):
-    from counterfoil.recipes import catalogue
+    from counterfoil.papers import catalogue
 
     monkeypatch.setattr(catalogue, "print_catalogue", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

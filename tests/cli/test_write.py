@@ -18,8 +18,8 @@ from counterfoil.data.phrases import parse_sentence
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import is_true
-from counterfoil.negatives.generation import generator
-from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.generated import GeneratedStore
+from counterfoil.papers.tags import generator
 from recipes_cases import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "generated.md"

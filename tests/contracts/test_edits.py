@@ -11,8 +11,8 @@ import torch
 import matcher_cases
 from counterfoil.core.types import Batch, ModalityBatch, Pairs
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
-from counterfoil.negatives.counterfactual import CounterfactualSampler
+from counterfoil.papers.compared.counterfactual import CounterfactualSampler
+from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.training.step import TrainingStep
 
 COUNT, UNKNOWN = 6, 3

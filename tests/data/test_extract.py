@@ -22,7 +22,7 @@ from counterfoil.data.extract import (
 )
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.precomp import features_of
+from counterfoil.papers.readers.precomp import features_of
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from counterfoil.data.features import (
     warn_of_zeros,
     write_feature_array,
 )
-from counterfoil.data.readers.precomp import features_of
+from counterfoil.papers.readers.precomp import features_of
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])

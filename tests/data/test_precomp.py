@@ -10,7 +10,7 @@ from corpus_cases import (
     write_split,
 )
 from counterfoil.data.features import RowStack
-from counterfoil.data.readers.precomp import is_precomp, read_precomp
+from counterfoil.papers.readers.precomp import is_precomp, read_precomp
 
 TEN = [f"caption {n}" for n in range(10)]
 

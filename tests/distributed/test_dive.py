@@ -11,8 +11,8 @@ import processes
 import train_cases as cases
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = {

@@ -10,9 +10,9 @@ import processes
 import train_cases as cases
 from counterfoil.data.batching import shard_rows
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.negatives.counterfactual import CounterfactualSampler
+from counterfoil.papers.compared.counterfactual import CounterfactualSampler
+from counterfoil.papers.compared.losses import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image

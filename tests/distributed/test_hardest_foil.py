@@ -12,7 +12,7 @@ import train_cases
 from counterfoil.data.batching import collate
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import MarginRankingLoss
-from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.training.step import TrainingStep
 from negatives.test_generated_captions import ANCHORS, processor, stored
 

@@ -11,9 +11,9 @@ import pytest
 
 import pretrain_cases as cases
 import processes
+from counterfoil.papers.pretraining.pretrain import PretrainTasks, pretrain
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
-from counterfoil.training.pretrain import PretrainTasks, pretrain
 
 PLAN = TrainConfig(
     epochs=3,

@@ -12,12 +12,12 @@ import train_cases as cases
 from counterfoil.core.types import ModalityBatch, Pairs, Role, Scores
 from counterfoil.losses.aoq import OfflineQuintuplet
 from counterfoil.losses.base import Loss, WeightedSum
-from counterfoil.losses.baselines import DistanceWeightedTripletLoss
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import SumTripletLoss
-from counterfoil.models.hrem import BOTH, IMAGES, TEXTS
 from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss
+from counterfoil.papers.models.hrem import BOTH, IMAGES, TEXTS
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = {

@@ -12,9 +12,9 @@ import tailored_cases as cases
 import train_cases
 from counterfoil.core.types import Role
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.papers.tags.generation import TagsGenerator
+from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.training.step import TrainingStep
 from papers.released_bugs import StrayTailored
 

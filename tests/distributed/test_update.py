@@ -11,10 +11,10 @@ import torch
 import processes
 import train_cases as cases
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.baselines import DistanceWeightedTripletLoss
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import SumTripletLoss
-from counterfoil.models.hrem import BOTH
+from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss
+from counterfoil.papers.models.hrem import BOTH
 from counterfoil.training.config import OptimizerConfig, ParameterGroup, TrainConfig
 from counterfoil.training.step import OptimizerStep, TrainingStep
 

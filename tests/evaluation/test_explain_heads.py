@@ -12,7 +12,7 @@ from counterfoil.core.types import Embeddings
 from counterfoil.data.tokenizers import Tokenizer
 from counterfoil.evaluation.explain import ExplainConfig, Explanation, explain_by_heads
 from counterfoil.evaluation.word_heads import group_tokens, spell
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers.models.uniter import UNITER
 
 IMAGE = torch.tensor([3, 0, 5, 0])
 

@@ -24,8 +24,8 @@ from counterfoil.data.tokenizers import WordTokenizer
 from counterfoil.export.mteb import MTEBEncoder, MTEBSearch
 from counterfoil.model import Model
 from counterfoil.models.layers.towers import GRU, PatchTower
-from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.papers.models.scan import SCAN
 
 
 @runtime_checkable

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from counterfoil import losses
 from counterfoil.core.types import Role, ScoreMatrix, Scores, WordTask
-from counterfoil.losses import baselines, ndgl
+from counterfoil.losses import ndgl
 from counterfoil.losses.base import KEYWORDS, Loss, PairScores, WeightedSum
 from counterfoil.losses.schedules import LossSchedule
+from counterfoil.papers.compared import losses as baselines
 
 IMAGES, TEXTS = 4, 5
 TEXT_TO_IMAGE = [0, 1, 1, 3, 2]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import objectives_cases as cases
 from counterfoil.core.types import Role, Scores
-from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.papers.compared.losses import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 
 OWNER = [0, 0, 1, 2, 3]
 ROLES = (Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.losses.baselines import DebiasedContrastiveLoss
 from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.papers.compared.losses import DebiasedContrastiveLoss
 from objectives_cases import drawn, each_pair, judged
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)

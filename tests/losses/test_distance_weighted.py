@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterfoil.core.types import INFERENCE, ScoreMatrix, Scores
-from counterfoil.losses.baselines import DistanceWeightedTripletLoss, draw_by_distance
+from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss, draw_by_distance
 from objectives_cases import judged
 
 OWNER = [0, 0, 1, 2, 4]  # image 3 is no text's

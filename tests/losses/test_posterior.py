@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterfoil.core.types import Scores
-from counterfoil.losses.baselines import PosteriorTripletLoss
 from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.papers.compared.losses import PosteriorTripletLoss
 from objectives_cases import drawn, each_pair, judged
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from counterfoil.losses.pretraining import (
+from counterfoil.papers.pretraining.losses import (
     likeliest_class,
     region_classification,
     region_kl_divergence,

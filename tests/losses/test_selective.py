@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.losses.baselines import SelectiveHardNegativeLoss
 from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.papers.compared.losses import SelectiveHardNegativeLoss
 from objectives_cases import drawn, each_pair, judged
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)

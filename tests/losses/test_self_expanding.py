@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from counterfoil.core.types import ScoreMatrix, Scores
-from counterfoil.losses.baselines import ExpandedReference, SelfExpandingLoss
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.papers.compared.losses import ExpandedReference, SelfExpandingLoss
 from objectives_cases import judged
 
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=5)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import objectives_cases as cases
 from counterfoil.core.types import INFERENCE, Scores
-from counterfoil.losses.baselines import LSEHLoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.papers.compared.losses import LSEHLoss
 
 OWNERS = {"captions": [0, 0, 1, 2, 3, 3], "one each": [0, 1, 2, 3], "one image": [0, 0]}
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.losses.pretraining import (
+from counterfoil.papers.pretraining.losses import (
     optimal_transport,
     transport_cost,
     transport_plan,

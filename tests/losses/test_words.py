@@ -12,8 +12,8 @@ from counterfoil.core.config import config_from_dict, lazy
 from counterfoil.core.types import INFERENCE, ScoreMatrix, Scores, WordTask
 from counterfoil.losses.base import WeightedSum, weighted_sum
 from counterfoil.losses.schedules import SwitchAfter
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.papers.tags.losses import WordLoss
 
 ANCHORS = 3
 WEIGHTS = (1.0, 0.11, 0.4)

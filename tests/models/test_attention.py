@@ -11,12 +11,12 @@ from torch.autograd import gradcheck
 from bag_cases import WIDTH, bags
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.bfan import BFAN
-from counterfoil.models.chan import CHAN
 from counterfoil.models.layers import cross_attention, fused
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.naaf import NAAF
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.chan import CHAN
+from counterfoil.papers.models.naaf import NAAF
+from counterfoil.papers.models.scan import SCAN
 
 NORMS = ("clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm")
 CODINGS = (*product(("VHA", "THA", "VSA"), ("LSE",)), *product(("VHA",), ("Mean", "Softmax")))

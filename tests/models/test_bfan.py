@@ -11,9 +11,9 @@ from torch.nn.functional import cosine_similarity, leaky_relu
 
 from bag_cases import WIDTH, bags, each_pair, whole
 from counterfoil.core.types import Embeddings
-from counterfoil.models.bfan import BFAN
 from counterfoil.models.layers.cross_attention import focal_weights
 from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.papers.models.bfan import BFAN
 
 RULES = ("equal", "prob")
 

@@ -22,7 +22,7 @@ from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.blip import BLIP, blip_from_pretrained
 from counterfoil.models.layers import joint_encoder
-from counterfoil.negatives.counterfactual import (
+from counterfoil.papers.compared.counterfactual import (
     check_word_gradients,
     word_embeddings_of,
     word_saliency,

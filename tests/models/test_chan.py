@@ -8,8 +8,8 @@ import torch
 
 from bag_cases import WIDTH, bags, each_pair, whole
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.chan import CHAN
 from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.papers.models.chan import CHAN
 
 CODINGS = ("VHA", "THA", "VSA")
 POOLINGS = ("LSE", "Mean", "Max", "Sum", "Softmax")

@@ -14,7 +14,12 @@ from torch import Tensor
 
 import hub_cases
 from counterfoil.core.config import config_from_dict
-from counterfoil.models import (
+from counterfoil.models import vsepp
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.checkpoints import PREFIXES, Checkpoint, TensorNames, read_checkpoint
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.papers.models import (
     bfan,
     chan,
     dive,
@@ -25,17 +30,12 @@ from counterfoil.models import (
     scan,
     sgraf,
     user,
-    vsepp,
     vsrn,
     xdim,
 )
-from counterfoil.models.base import RetrievalModel
-from counterfoil.models.checkpoints import PREFIXES, Checkpoint, TensorNames, read_checkpoint
-from counterfoil.models.convert import SYSTEMS, convert_checkpoint
-from counterfoil.models.layers.pretrained import BertTextTower
-from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
-from counterfoil.models.sgraf import SGRAF
-from counterfoil.models.user import EnhancedRegions
+from counterfoil.papers.models.convert import SYSTEMS, convert_checkpoint
+from counterfoil.papers.models.sgraf import SGRAF
+from counterfoil.papers.models.user import EnhancedRegions
 
 FEATURES, WIDTH, WORDS, ROUNDS = 6, 8, 9, 2
 State = dict[str, Tensor]

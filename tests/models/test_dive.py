@@ -9,9 +9,9 @@ from counterfoil.core.types import Batch
 from counterfoil.data.batching import BatchSampler
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss
-from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.training.config import OptimizerConfig, ParameterGroup
 from counterfoil.training.step import TrainingStep
 

@@ -10,11 +10,11 @@ import processes
 import train_cases
 from counterfoil.core.types import Batch, ModalityBatch
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.baselines import SelfExpandingLoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.esa import ESA, EXPANDED
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.papers.compared.losses import SelfExpandingLoss
+from counterfoil.papers.models.esa import ESA, EXPANDED
 from counterfoil.training.step import TrainingStep
 
 WORDS, WIDTH = 40, 8

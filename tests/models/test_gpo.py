@@ -13,9 +13,9 @@ import train_cases
 from counterfoil.core.types import ModalityBatch
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import SumTripletLoss
-from counterfoil.models.gpo import GPO
 from counterfoil.models.layers.pretrained import BertTextTower, TimmGridTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.papers.models.gpo import GPO
 from counterfoil.training.step import TrainingStep
 
 WORDS, WIDTH = 40, 8

@@ -9,11 +9,11 @@ import torch
 import train_cases
 from counterfoil.core.types import INFERENCE, Batch, EncodedViews, Pairs
 from counterfoil.losses.base import Loss, WeightedSum
-from counterfoil.losses.baselines import DistanceWeightedTripletLoss
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS, BatchGraph
 from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss
+from counterfoil.papers.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS, BatchGraph
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.step import TrainingStep
 from counterfoil.training.trainer import fit

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import train_cases
 from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel, WordSlots
 from counterfoil.models.layers.joint_encoder import JointModel
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.vilt import ViLT
-from counterfoil.negatives.counterfactual import word_embeddings_of
+from counterfoil.papers.compared.counterfactual import word_embeddings_of
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.models.vilt import ViLT
 
 SIZES = {"layers": 2, "width": 8, "heads": 2, "inner": 12, "positions": 9, "vocabulary": 20}
 KINDS = {UNITER: {"features": 6, "classes": 4}, ViLT: {"size": 16, "patch": 8}}

@@ -11,7 +11,7 @@ from bag_cases import WIDTH, bags, each_pair, whole
 from counterfoil.core.types import Batch, Embeddings, Pairs
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.naaf import NAAF, mined_thresholds
+from counterfoil.papers.models.naaf import NAAF, mined_thresholds
 
 
 def model(threshold: float = 0.0, **options) -> NAAF:

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from counterfoil.models.bfan import BFAN
 from counterfoil.models.blip import BLIP
-from counterfoil.models.chan import CHAN
-from counterfoil.models.dive import DivE, PooledParts, SlotAttention, WordsAndStates
-from counterfoil.models.esa import ESA, ExternalAttention
 from counterfoil.models.filip import FILIP
 from counterfoil.models.frozen import FrozenAdapters
-from counterfoil.models.gpo import GeneralizedPooling
-from counterfoil.models.hrem import HREM, BatchGraph, ResidualPool
 from counterfoil.models.layers.pooling import check_heads
 from counterfoil.models.layers.towers import GRU, MLPRegions, PatchTower, Regions
-from counterfoil.models.naaf import NAAF
-from counterfoil.models.scan import SCAN
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.vilt import ViLT
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.models.vsrn import VSRN, Captioner
+from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.chan import CHAN
+from counterfoil.papers.models.dive import DivE, PooledParts, SlotAttention, WordsAndStates
+from counterfoil.papers.models.esa import ESA, ExternalAttention
+from counterfoil.papers.models.gpo import GeneralizedPooling
+from counterfoil.papers.models.hrem import HREM, BatchGraph, ResidualPool
+from counterfoil.papers.models.naaf import NAAF
+from counterfoil.papers.models.scan import SCAN
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.models.vilt import ViLT
+from counterfoil.papers.models.vsrn import VSRN, Captioner
 
 GRU_ = GRU(words=3, word_width=2, width=6)
 PAIR = {"image": Regions(features=2, width=6), "text": GRU_}

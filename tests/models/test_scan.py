@@ -12,7 +12,7 @@ from counterfoil.core.types import Embeddings
 from counterfoil.models.layers import fused
 from counterfoil.models.layers.cross_attention import CrossAttention
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.scan import SCAN
 
 DIRECTIONS = ("t2i", "i2t")
 NORMS = ("clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm")

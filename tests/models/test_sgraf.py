@@ -10,7 +10,7 @@ from bag_cases import WIDTH, bags, each_pair
 from counterfoil.core.types import Embeddings
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.sgraf import SGRAF, batch_norm_places
+from counterfoil.papers.models.sgraf import SGRAF, batch_norm_places
 
 REGIONS = 5
 

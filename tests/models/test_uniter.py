@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, layer_norm
 
 from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordSlots
 from counterfoil.models.layers import joint_encoder
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers.models.uniter import UNITER
 from papers.released_bugs import misaligned
 
 SIZES = {"layers": 2, "width": 8, "heads": 2, "inner": 12, "positions": 9}

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from counterfoil.core.config import config_from_dict
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.uniter import UNITER, convert_uniter, uniter_from_checkpoint
+from counterfoil.papers.models.convert import convert_checkpoint
+from counterfoil.papers.models.uniter import UNITER, convert_uniter, uniter_from_checkpoint
 from uniter_cases import authors_state
 
 PRETRAINED = ("match", "fill", "regress", "classify")

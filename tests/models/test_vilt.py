@@ -14,7 +14,7 @@ import hub_cases
 from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordSlots
 from counterfoil.models.checkpoints import ConvertedModel
 from counterfoil.models.layers import joint_encoder
-from counterfoil.models.vilt import ViLT, vilt_from_pretrained
+from counterfoil.papers.models.vilt import ViLT, vilt_from_pretrained
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "inner": 16, "positions": 12}
 SIZES |= {"vocabulary": 40, "size": 16, "patch": 8}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bag_cases import WIDTH, bags, each_pair
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, MLPRegions
-from counterfoil.models.xdim import Dependencies, XDim
+from counterfoil.papers.models.xdim import Dependencies, XDim
 
 
 def model(**options) -> XDim:

@@ -23,14 +23,13 @@ from counterfoil.core.types import (
     Role,
 )
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.negatives.counterfactual import (
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.papers.compared.counterfactual import (
     CounterfactualSampler,
     check_word_gradients,
     overwrite_tokens,
@@ -41,7 +40,8 @@ from counterfoil.negatives.counterfactual import (
     word_embeddings_of,
     word_saliency,
 )
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.papers.compared.losses import SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.papers.models.scan import SCAN
 from counterfoil.training.step import TrainingStep
 
 COUNTS = [5, 1, 3, 4]

@@ -22,9 +22,9 @@ from counterfoil.evaluation.foils.sets import open_foil_set
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
-from counterfoil.negatives.generation.store import ROWS, GeneratedCaptions, GeneratedStore
+from counterfoil.negatives.generated import ROWS, GeneratedCaptions, GeneratedStore
 from counterfoil.negatives.online import MinedExtras, MinerChain
+from counterfoil.papers.compared.rules import RuleGenerator, frequent_nouns
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.step import TrainingStep
 

@@ -17,8 +17,16 @@ from counterfoil.core.types import ModalityBatch, WordSlots
 from counterfoil.data import caption_edits
 from counterfoil.data.processor import ProcessedDataset, Processor
 from counterfoil.data.tokenizers import WordTokenizer, split_words
-from counterfoil.negatives.generation import rules
-from counterfoil.negatives.generation.inputs import (
+from counterfoil.negatives.generated import ChangedSpan, GeneratedCaption
+from counterfoil.papers.compared import rules
+from counterfoil.papers.compared.rules import (
+    ImageWords,
+    all_words,
+    exchanged_words,
+    left_out_by_rule,
+)
+from counterfoil.papers.tags.generation import draw_refills, fill_slots, refill_probabilities
+from counterfoil.papers.tags.inputs import (
     CandidateFilter,
     GeneratedCandidates,
     GeneratorInputs,
@@ -34,14 +42,6 @@ from counterfoil.negatives.generation.inputs import (
     repeated_captions,
     with_singles,
 )
-from counterfoil.negatives.generation.rules import (
-    ImageWords,
-    all_words,
-    exchanged_words,
-    left_out_by_rule,
-)
-from counterfoil.negatives.generation.store import ChangedSpan, GeneratedCaption
-from counterfoil.negatives.generation.tags import draw_refills, fill_slots, refill_probabilities
 
 LENGTH = 9
 PHRASES = st.lists(
@@ -273,7 +273,7 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
         [False, True, False, True, False]
     ]
     monkeypatch.setattr(
-        "counterfoil.negatives.generation.inputs.wordnet_synonyms", lambda word: {word, "animal"}
+        "counterfoil.papers.tags.inputs.wordnet_synonyms", lambda word: {word, "animal"}
     )
     assert CandidateFilter(rules=("wordnet",)).allowed(found).tolist() == [
         [True, False, False, False, False]
@@ -281,7 +281,7 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
     again = desk()
     monkeypatch.setattr(again, "occurring", lambda images: there)
     monkeypatch.setattr(
-        "counterfoil.negatives.generation.inputs.wordnet_synonyms",
+        "counterfoil.papers.tags.inputs.wordnet_synonyms",
         lambda word: {word, "dog", "run"},
     )
     found = replace(found, inputs=again)
@@ -374,7 +374,7 @@ def wider(word: str) -> frozenset[str]:
 def test_the_same_as_on_tokens(rule, monkeypatch):
     """What `Sieve` keeps of captions of whole words is kept of the same captions as text."""
     monkeypatch.setattr(rules, "wordnet_synonyms", wider)
-    monkeypatch.setattr("counterfoil.negatives.generation.inputs.wordnet_synonyms", wider)
+    monkeypatch.setattr("counterfoil.papers.tags.inputs.wordnet_synonyms", wider)
     seen = tailored_cases.processor()
     desk = tailored_cases.inputs(seen)
     rows = torch.tensor(tailored_cases.ANCHORS)

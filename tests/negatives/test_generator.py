@@ -19,16 +19,16 @@ from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import split_words
-from counterfoil.models.vilt import ViLT
-from counterfoil.negatives.generation import generator as generator_module
-from counterfoil.negatives.generation.generator import (
+from counterfoil.negatives.generated import ROWS, GeneratedCaption, GeneratedStore
+from counterfoil.papers.models.vilt import ViLT
+from counterfoil.papers.tags import generator as generator_module
+from counterfoil.papers.tags.generation import MaskRefill
+from counterfoil.papers.tags.generator import (
     GeneratedItems,
     ModelGenerator,
     generate_in_parts,
 )
-from counterfoil.negatives.generation.inputs import CandidateFilter, GeneratorInputs
-from counterfoil.negatives.generation.store import ROWS, GeneratedCaption, GeneratedStore
-from counterfoil.negatives.generation.tags import MaskRefill
+from counterfoil.papers.tags.inputs import CandidateFilter, GeneratorInputs
 from tailored_cases import ANCHORS, host, processor
 
 SMALL = MaskRefill(masks=4, refills=5)

@@ -14,9 +14,14 @@ from counterfoil.data.dataset import Relation
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.readers import load_dataset
 from counterfoil.negatives.filters import FilterConfig
-from counterfoil.negatives.graph import DenotationGraph, expressions, graph_negatives, parents_of
 from counterfoil.negatives.sampling import OfflineNegativeSampler
 from counterfoil.negatives.store import NegativeStore
+from counterfoil.papers.compared.graph import (
+    DenotationGraph,
+    expressions,
+    graph_negatives,
+    parents_of,
+)
 from counterfoil.pipelines.pipeline import Mine
 
 SCENES = load_dataset("scenes:images=30").split("train")

@@ -9,13 +9,13 @@ import sentence_cases
 import tailored_cases as cases
 from counterfoil.core.types import Role
 from counterfoil.data.processor import ProcessedDataset, Processor
-from counterfoil.negatives.generation.inputs import CandidateFilter
-from counterfoil.negatives.generation.judges import (
+from counterfoil.negatives.similarity import SentenceEncoder
+from counterfoil.papers.tags.inputs import CandidateFilter
+from counterfoil.papers.tags.judges import (
     CaptionNearness,
     JudgeModel,
     ParaphraseJudge,
 )
-from counterfoil.negatives.similarity import SentenceEncoder
 
 
 def test_as_high_as_the_original_is_true() -> None:

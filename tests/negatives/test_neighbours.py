@@ -19,7 +19,7 @@ from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
-from counterfoil.negatives.generation.store import (
+from counterfoil.negatives.generated import (
     ChangedSpan,
     GeneratedCaption,
     GeneratedCaptions,

@@ -26,7 +26,6 @@ from counterfoil.core.types import (
 from counterfoil.data.batching import collate
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import (
@@ -39,6 +38,7 @@ from counterfoil.negatives.online import (
     hardest_candidates,
 )
 from counterfoil.negatives.sampling import RandomNegativeSampler
+from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.scoring.encode import concatenate_batches, pad_tokens
 from counterfoil.training.step import TrainingStep
 

@@ -12,11 +12,11 @@ from counterfoil.core.types import Batch, ModalityBatch, Role
 from counterfoil.data.processor import ProcessedDataset, Processor
 from counterfoil.data.tokenizers import SPECIAL, WordPieceTokenizer, WordTokenizer
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.generation.inputs import CandidateFilter
 from counterfoil.negatives.online import MinedExtras
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.tags.inputs import CandidateFilter
+from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.training.step import TrainingStep
 from papers.released_bugs import StrayTailored
 

@@ -20,10 +20,10 @@ from torch.nn.functional import leaky_relu, normalize
 
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.hrem import BatchGraph, FragmentMatches
-from counterfoil.models.naaf import ENOUGH_WORDS, NAAF, best_affinities, mined_thresholds
-from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.online import MinedExtras, TopScoringMiner
+from counterfoil.papers.models.hrem import BatchGraph, FragmentMatches
+from counterfoil.papers.models.naaf import ENOUGH_WORDS, NAAF, best_affinities, mined_thresholds
+from counterfoil.papers.tags.generation import TagsGenerator
 from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
 
 

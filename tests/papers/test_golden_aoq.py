@@ -15,14 +15,14 @@ from counterfoil.core.types import INFERENCE, Embeddings, ModalityBatch, Role, S
 from counterfoil.data.dataset import Relation
 from counterfoil.losses.aoq import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
 from counterfoil.losses.base import Loss
-from counterfoil.models.bfan import BFAN
 from counterfoil.models.layers.cross_attention import Rule
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.vsrn import VSRN
 from counterfoil.negatives.aoq_format import CAPTIONS
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.negatives.sampling import OfflineNegativeSampler, SamplingConfig
 from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.vsrn import VSRN
 from negatives_cases import member
 
 SYSTEM = "aoq"

@@ -13,9 +13,9 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.bfan import bfan_from_checkpoint
 from counterfoil.models.layers import fused
 from counterfoil.models.layers.fused import align_pairs
+from counterfoil.papers.models.bfan import bfan_from_checkpoint
 
 SYSTEM = "bfan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

@@ -23,11 +23,11 @@ from counterfoil.core.types import (
     Scores,
 )
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.gpo import NAMES, gpo_from_checkpoint
-from counterfoil.negatives.counterfactual import CounterfactualSampler, violated_triplets
 from counterfoil.negatives.online import existing_extras
+from counterfoil.papers.compared.counterfactual import CounterfactualSampler, violated_triplets
+from counterfoil.papers.compared.losses import SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.papers.models.gpo import NAMES, gpo_from_checkpoint
 from counterfoil.training.step import TrainingStep
 
 SYSTEM = "cfm"
@@ -149,7 +149,7 @@ def importance(made: Case, key: str) -> Tensor:
     """What `Edited` ranks tokens by, caught on its way to the edits."""
     caught: list[tuple[Tensor, Tensor]] = []
     patch = pytest.MonkeyPatch()
-    from counterfoil.negatives import counterfactual
+    from counterfoil.papers.compared import counterfactual
 
     real = counterfactual.overwrite_tokens
 

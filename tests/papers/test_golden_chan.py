@@ -15,11 +15,11 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.chan import CHAN, chan_from_checkpoint
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.layers import fused
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.chan import CHAN, chan_from_checkpoint
+from counterfoil.papers.models.scan import SCAN
 
 SYSTEM = "chan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

@@ -19,7 +19,7 @@ from counterfoil.losses import base
 from counterfoil.losses.base import Loss, WeightedSum, hinge, positive_scores
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.dive import (
+from counterfoil.papers.models.dive import (
     NAMES,
     DivE,
     dive_from_checkpoint,

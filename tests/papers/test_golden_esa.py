@@ -13,9 +13,9 @@ from transformers import BertConfig
 import golden_scores
 import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
-from counterfoil.losses.baselines import SelfExpandingLoss
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.esa import ESA, NAMES, esa_from_checkpoint
+from counterfoil.papers.compared.losses import SelfExpandingLoss
+from counterfoil.papers.models.esa import ESA, NAMES, esa_from_checkpoint
 
 SYSTEM = "esa"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

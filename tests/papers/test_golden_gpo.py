@@ -15,8 +15,8 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.gpo import GPO, NAMES, GeneralizedPooling, gpo_from_checkpoint
 from counterfoil.models.layers.pooling import single_vector
+from counterfoil.papers.models.gpo import GPO, NAMES, GeneralizedPooling, gpo_from_checkpoint
 from papers.released_bugs import unmasked
 
 SYSTEM = "gpo"

@@ -31,11 +31,11 @@ from counterfoil.core.types import (
     ScoreMatrix,
     Scores,
 )
-from counterfoil.losses.baselines import DistanceWeightedTripletLoss, draw_by_distance
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models import hrem
 from counterfoil.models.checkpoints import Checkpoint, given_options
-from counterfoil.models.hrem import (
+from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss, draw_by_distance
+from counterfoil.papers.models import hrem
+from counterfoil.papers.models.hrem import (
     BOTH,
     FRAGMENTS,
     HREM,

@@ -11,8 +11,8 @@ from torch import Tensor
 import golden_scores
 import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
-from counterfoil.losses.baselines import LSEHLoss
 from counterfoil.negatives.similarity import latent_similarity
+from counterfoil.papers.compared.losses import LSEHLoss
 
 SYSTEM = "lseh"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

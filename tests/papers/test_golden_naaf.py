@@ -15,7 +15,7 @@ from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.layers import fused
 from counterfoil.models.layers.cross_attention import AttentionBlock, CrossAttention
-from counterfoil.models.naaf import NAAF, naaf_from_checkpoint
+from counterfoil.papers.models.naaf import NAAF, naaf_from_checkpoint
 from papers.released_bugs import mine_by_caption
 
 SYSTEM = "naaf"

@@ -13,7 +13,7 @@ import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.layers import fused
-from counterfoil.models.scan import scan_from_checkpoint
+from counterfoil.papers.models.scan import scan_from_checkpoint
 
 SYSTEM = "scan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

@@ -15,7 +15,7 @@ from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Score
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.checkpoints import THIRD, Checkpoint
 from counterfoil.models.layers.cross_attention import attended_vectors
-from counterfoil.models.sgraf import NAMES, SGRAF, sgraf_from_checkpoint
+from counterfoil.papers.models.sgraf import NAMES, SGRAF, sgraf_from_checkpoint
 
 SYSTEM = "sgraf"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

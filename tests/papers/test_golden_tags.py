@@ -22,11 +22,15 @@ from counterfoil.core.types import (
     WordSlots,
     WordTask,
 )
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.layers.joint_encoder import with_derived_heads
-from counterfoil.models.uniter import convert_uniter
-from counterfoil.negatives.generation.inputs import (
+from counterfoil.papers.models.uniter import convert_uniter
+from counterfoil.papers.tags.generation import (
+    fill_slots,
+    refill_probabilities,
+    word_tasks,
+)
+from counterfoil.papers.tags.inputs import (
     choose_spans,
     copies_original,
     hardest_allowed,
@@ -39,12 +43,8 @@ from counterfoil.negatives.generation.inputs import (
     repeated_captions,
     with_singles,
 )
-from counterfoil.negatives.generation.scoring import PairInputs, read_in_parts, score_in_parts
-from counterfoil.negatives.generation.tags import (
-    fill_slots,
-    refill_probabilities,
-    word_tasks,
-)
+from counterfoil.papers.tags.losses import WordLoss
+from counterfoil.papers.tags.scoring import PairInputs, read_in_parts, score_in_parts
 from papers.released_bugs import stray
 
 SYSTEM = "tags"

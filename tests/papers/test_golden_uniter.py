@@ -18,7 +18,7 @@ import uniter_cases
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs, WordHead, WordSlots
 from counterfoil.models.layers import joint_encoder
 from counterfoil.models.layers.joint_encoder import pack_pairs, with_derived_heads
-from counterfoil.models.uniter import UNITER, VEIL, box_features, convert_uniter, uniter_name
+from counterfoil.papers.models.uniter import UNITER, VEIL, box_features, convert_uniter, uniter_name
 
 SYSTEM = "uniter"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

@@ -28,8 +28,8 @@ from counterfoil.core.types import (
 )
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import MarginRankingLoss
-from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.online import TopScoringMiner
+from counterfoil.papers.models.uniter import UNITER
 from counterfoil.training.step import TrainingStep
 
 SYSTEM = "uniter"

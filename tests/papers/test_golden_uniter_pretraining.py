@@ -17,7 +17,8 @@ import golden_scores
 import golden_vectors
 import uniter_cases
 from counterfoil.core.types import Pairs, WordSlots
-from counterfoil.losses.pretraining import (
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.pretraining.losses import (
     likeliest_class,
     optimal_transport,
     region_classification,
@@ -27,8 +28,7 @@ from counterfoil.losses.pretraining import (
     transport_plan,
     word_region_alignment,
 )
-from counterfoil.models.uniter import UNITER
-from counterfoil.training.pretrain import (
+from counterfoil.papers.pretraining.pretrain import (
     PretrainBatch,
     PretrainStep,
     PretrainTasks,

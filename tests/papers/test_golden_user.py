@@ -14,8 +14,8 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, Role, ScoreMatrix, Scores
 from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.models.layers.towers import MLPRegions
-from counterfoil.models.user import NAMES, EnhancedRegions
 from counterfoil.negatives.momentum import KeyQueue, move_towards
+from counterfoil.papers.models.user import NAMES, EnhancedRegions
 
 SYSTEM = "user"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

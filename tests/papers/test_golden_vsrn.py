@@ -13,7 +13,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs, ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.vsrn import VSRN, convert_vsrn, vsrn_from_checkpoint
+from counterfoil.papers.models.vsrn import VSRN, convert_vsrn, vsrn_from_checkpoint
 
 SYSTEM = "vsrn"
 START = 1

@@ -10,8 +10,8 @@ import golden_vectors
 from counterfoil.core.config import lazy
 from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, WordTask
 from counterfoil.losses.base import weighted_sum
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import MarginRankingLoss
+from counterfoil.papers.tags.losses import WordLoss
 
 pytestmark = [pytest.mark.golden, golden_vectors.needs("tags")]
 

@@ -16,7 +16,7 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.checkpoints import THIRD, Checkpoint
-from counterfoil.models.xdim import NAMES, XDim, xdim_from_checkpoint
+from counterfoil.papers.models.xdim import NAMES, XDim, xdim_from_checkpoint
 from papers.released_bugs import unmasked
 
 SYSTEM = "xdim"

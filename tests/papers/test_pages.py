@@ -16,7 +16,7 @@ import pytest
 
 import counterfoil
 from benchmarks.experiments.catalogue import tables
-from counterfoil.recipes import catalogue, grid_search
+from counterfoil.papers import catalogue, grid_search
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))

@@ -18,6 +18,7 @@ from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.papers import catalogue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     ComputeTargets,
@@ -30,7 +31,6 @@ from counterfoil.pipelines.pipeline import (
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.train import build_guide
 from counterfoil.pipelines.state import RunContext
-from counterfoil.recipes import catalogue
 from counterfoil.training.logging import read_metrics
 
 DATA = "scenes:images=36"

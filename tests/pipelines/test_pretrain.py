@@ -18,6 +18,8 @@ from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.papers.catalogue import smoke_recipe
+from counterfoil.papers.pretraining.pretrain import PretrainTasks
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     Evaluate,
@@ -31,10 +33,8 @@ from counterfoil.pipelines.pipeline import (
     stage_digests,
 )
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes.catalogue import smoke_recipe
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
-from counterfoil.training.pretrain import PretrainTasks
 from recipes_cases import uniter
 
 DATA = "scenes:images=24,features=regions"

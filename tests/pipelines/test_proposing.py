@@ -16,14 +16,14 @@ from counterfoil.data.features import FeatureArray
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.losses.base import weighted_sum
-from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.models.layers.towers import GRU, PatchTower
-from counterfoil.negatives.counterfactual import CounterfactualSampler
-from counterfoil.negatives.generation.inputs import GeneratorInputs
-from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
+from counterfoil.papers.compared.counterfactual import CounterfactualSampler
+from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.papers.tags.generation import TagsGenerator
+from counterfoil.papers.tags.inputs import GeneratorInputs
+from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import CaptionSpaceStage, Pretrain, Recipe, Train, stage_digests
 from counterfoil.pipelines.plan import print_plan

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import processes
+from counterfoil.papers import catalogue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import stage_digests
-from counterfoil.recipes import catalogue
 from recipes_cases import SMALL, SMALL_LISTS, results, run
 
 DATA = "scenes:images=36"

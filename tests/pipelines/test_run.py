@@ -9,9 +9,11 @@ import torch
 import hub_cases
 import recipes_cases
 from counterfoil.negatives.store import NegativeStore
+from counterfoil.papers import catalogue
+from counterfoil.papers.ndgl import recipe as ndgl
+from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import catalogue, ndgl, tags
 from recipes_cases import SMALL, aoq, numbers, run, snapshot
 
 DATA = "scenes:images=36"

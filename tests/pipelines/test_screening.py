@@ -11,11 +11,11 @@ import pytest
 import recipes_cases
 from counterfoil.core.config import config, lazy
 from counterfoil.losses.base import weighted_sum
-from counterfoil.losses.baselines import SelfAdjustedCFMLoss
 from counterfoil.losses.triplet import MarginRankingLoss, SumTripletLoss
-from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.negatives.online import MinerChain, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
+from counterfoil.papers.compared.counterfactual import CounterfactualSampler
+from counterfoil.papers.compared.losses import SelfAdjustedCFMLoss
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Mine, Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline

@@ -13,10 +13,10 @@ import pytest
 
 from counterfoil.core.io import read_json
 from counterfoil.model import load_model
+from counterfoil.papers import catalogue, photos
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Recipe, Select, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import catalogue, photos
 
 DATA = "scenes:images=400,dev=60,test=40,features=regions"
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.papers import catalogue
+from counterfoil.papers.catalogue import find_recipe
+from counterfoil.papers.models.scan import SCAN
+from counterfoil.papers.systems import scan_config
 from counterfoil.pipelines.overrides import apply_overrides, changed_settings
-from counterfoil.recipes import catalogue
-from counterfoil.recipes.catalogue import find_recipe
-from counterfoil.recipes.models import scan_config
 
 WHOLE = find_recipe("aoq/vsepp-scenes")
 

@@ -13,8 +13,9 @@ import recipes_cases
 from counterfoil.core.config import lazy
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.negatives.generation import generator
-from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.generated import GeneratedStore
+from counterfoil.papers.systems import generated_captions
+from counterfoil.papers.tags import generator
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     Generate,
@@ -27,7 +28,6 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.pipelines.plan import print_plan
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes.models import generated_captions
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import read_metrics
 

@@ -8,7 +8,6 @@ import pytest
 
 from counterfoil.cli import main
 from counterfoil.core.config import Config, config, config_from_dict
-from counterfoil.models.hrem import HREM, BatchGraph
 from counterfoil.models.layers.pretrained import (
     BertTextTower,
     FrozenPatches,
@@ -16,12 +15,16 @@ from counterfoil.models.layers.pretrained import (
     TimmGridTower,
 )
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers import catalogue
+from counterfoil.papers import systems as models
+from counterfoil.papers.aoq import recipe as aoq
+from counterfoil.papers.models.hrem import HREM, BatchGraph
+from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.ndgl import recipe as ndgl
+from counterfoil.papers.ndgl.systems import MODELS
+from counterfoil.papers.systems import DATASETS
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Pretrain, Train, stage_digests
-from counterfoil.recipes import aoq, catalogue, models, ndgl
-from counterfoil.recipes.models import DATASETS
-from counterfoil.recipes.ndgl_models import MODELS
 
 RECIPES = catalogue.all_recipes()
 ALL = {recipe.name: recipe for recipe in RECIPES}
@@ -314,8 +317,8 @@ def test_a_recipe_in_a_file(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
         "from counterfoil import Recipe, Train\n"
-        "from counterfoil.recipes.models import vsepp_config\n"
-        "from counterfoil.recipes.models import hardest_triplet\n"
+        "from counterfoil.papers.systems import vsepp_config\n"
+        "from counterfoil.papers.systems import hardest_triplet\n"
         "recipe = Recipe(name='mine', stages=(\n"
         "    Train(name='only', model=vsepp_config(width=8), objective=hardest_triplet(0)),\n"
         "))\n"

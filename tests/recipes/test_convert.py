@@ -18,12 +18,12 @@ from counterfoil.cli.models import convert as convert_command
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model
-from counterfoil.models import convert, gpo
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.gpo import GPO
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers.models import convert, gpo
+from counterfoil.papers.models.gpo import GPO
+from counterfoil.papers.models.uniter import UNITER
 from uniter_cases import authors_state
 
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow"]

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.pipelines.pipeline import Recipe, Train
-from counterfoil.recipes import catalogue
-from counterfoil.recipes.grid_search import (
+from counterfoil.papers import catalogue
+from counterfoil.papers.grid_search import (
     GridAxis,
     GridSearch,
     _axis_labels,
@@ -17,8 +16,9 @@ from counterfoil.recipes.grid_search import (
     grid_jobs,
     named_grids,
 )
-from counterfoil.recipes.models import LARGE
-from counterfoil.recipes.tags import PAPER
+from counterfoil.papers.systems import LARGE
+from counterfoil.papers.tags.recipe import PAPER
+from counterfoil.pipelines.pipeline import Recipe, Train
 
 parsed = GridAxis.parse
 DEMO = catalogue.find_recipe("aoq/vsepp-scenes")

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import processes
+from counterfoil.papers import catalogue
+from counterfoil.papers.grid_search import GridAxis, GridSearch
+from counterfoil.papers.grid_search import run_grid as run
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
-from counterfoil.recipes import catalogue
-from counterfoil.recipes.grid_search import GridAxis, GridSearch
-from counterfoil.recipes.grid_search import run_grid as run
 from recipes_cases import snapshot
 
 SMALL = (

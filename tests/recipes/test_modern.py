@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from counterfoil.recipes import ndgl_models
-from counterfoil.recipes.models import PROFILES
+from counterfoil.papers.ndgl import systems as ndgl_models
+from counterfoil.papers.systems import PROFILES
 from counterfoil.training.config import CosineLR, StepDecayLR
 
 LARGE = ("flickr30k", "coco")

@@ -11,11 +11,16 @@ from PIL import Image
 import recipes_cases
 from counterfoil.cli import main
 from counterfoil.model import load_model
-from counterfoil.models.vilt import ViLT
+from counterfoil.papers import photos
+from counterfoil.papers import systems as models
+from counterfoil.papers.models.vilt import ViLT
+from counterfoil.papers.ndgl import recipe as ndgl
+from counterfoil.papers.ndgl import systems as ndgl_models
+from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import clip, models, ndgl, ndgl_models, photos, tags
+from counterfoil.recipes import clip
 from counterfoil.training.logging import read_metrics
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.epochs=1", "*.steps=3", "*.batch=16")

@@ -16,10 +16,10 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.models.layers.pretrained import FrozenPatches, HFVisionTower
 from counterfoil.models.layers.towers import MLPRegions, Regions
+from counterfoil.papers import photos
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import photos
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
 SMALL += ("*.processor.size=48", "*.batch=16", "*.epochs=1", "*.steps=3")

@@ -17,7 +17,7 @@ from counterfoil.evaluation.metrics import METRICS
 from counterfoil.model import save_model
 from counterfoil.models.layers.joint_encoder import PairModel
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.scan import SCAN
 from counterfoil.pipelines.pipeline import Evaluate, Mine, Recipe, Train
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.recipes.clip import train_recipe

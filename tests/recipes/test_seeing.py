@@ -15,9 +15,9 @@ from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
 from counterfoil.model import Model, cache_frozen_tower
-from counterfoil.models.gpo import GPO
 from counterfoil.models.layers.pretrained import HFVisionTower
 from counterfoil.models.layers.towers import GRU
+from counterfoil.papers.models.gpo import GPO
 
 WORDS = [*SPECIAL, "a", "red", "circle", "square"]
 

@@ -10,16 +10,17 @@ import pytest
 from safetensors.torch import load_file
 
 from counterfoil.core.config import FromData
-from counterfoil.models.vilt import ViLT
-from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.online import TopScoringMiner
+from counterfoil.papers import catalogue
+from counterfoil.papers.models.vilt import ViLT
+from counterfoil.papers.pretraining.pretrain import REGION_TASKS
+from counterfoil.papers.systems import DATASETS, LARGE
+from counterfoil.papers.tags import recipe as tags
+from counterfoil.papers.tags.generation import TagsGenerator
+from counterfoil.papers.tags.recipe import CAPTIONS, PAPER, RELEASED, tags_train_config
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Pretrain, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import catalogue, tags
-from counterfoil.recipes.models import DATASETS, LARGE
-from counterfoil.recipes.tags import CAPTIONS, PAPER, RELEASED, tags_train_config
-from counterfoil.training.pretrain import REGION_TASKS
 
 TINY = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
 

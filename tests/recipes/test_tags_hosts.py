@@ -6,10 +6,11 @@ import pytest
 
 from counterfoil.core.config import config_from_dict, from_data
 from counterfoil.losses.schedules import StartAt, SwitchAfter
-from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.negatives.generated import GeneratedCaptions
+from counterfoil.papers import catalogue
+from counterfoil.papers.systems import DATASETS
+from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.pipeline import Evaluate, Recipe, Train, recipe_to_dict, stage_digests
-from counterfoil.recipes import catalogue, tags
-from counterfoil.recipes.models import DATASETS
 from test_docs import ran
 
 NAMES = [

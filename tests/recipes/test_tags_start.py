@@ -11,13 +11,13 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from counterfoil.models.uniter import UNITER
+from counterfoil.papers import catalogue
+from counterfoil.papers.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.pipelines.state import RunContext
-from counterfoil.recipes import catalogue
 from recipes_cases import pixel_model, run
 from uniter_cases import authors_state
 

@@ -17,7 +17,7 @@ import recipes_cases
 from counterfoil.model import load_model
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.negatives.generation.store import ROWS
+from counterfoil.negatives.generated import ROWS
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Train
 from counterfoil.recipes import clip
 from counterfoil.recipes.clip import FineTunedModel, fine_tune_recipe

@@ -35,14 +35,12 @@ from torch import Tensor
 import corpus_cases
 import foil_cases
 from counterfoil.analysis.runs import caption_difficulty, foil_accuracies, training_cost
-from counterfoil.analysis.true_rate import _read_sheet
 from counterfoil.core.io import write_array, write_json
 from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FEATURES, FeaturesManifest
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.precomp import open_feature_table
 from counterfoil.data.tokenizers import read_vocabulary
 from counterfoil.data.word_vectors import word_vectors
 from counterfoil.evaluation.exchanges import WordExchanges
@@ -53,10 +51,12 @@ from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.model import load_model
 from counterfoil.models.checkpoints import read_checkpoint
 from counterfoil.negatives.aoq_format import open_lists
-from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.generated import GeneratedStore
 from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.teachers import TargetStore
+from counterfoil.papers.aoq.true_rate import _read_sheet
+from counterfoil.papers.readers.precomp import open_feature_table
 from counterfoil.pipelines.run import stage_records
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation

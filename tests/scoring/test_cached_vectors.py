@@ -8,9 +8,9 @@ import torch
 
 import recipes_cases
 from counterfoil.model import load_model
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.scan import SCAN
+from counterfoil.papers.systems import scan_config
 from counterfoil.pipelines.run import DataSource
-from counterfoil.recipes.models import scan_config
 from counterfoil.scoring import embedding_store
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import cached_vectors, model_on_vectors

@@ -18,7 +18,7 @@ from counterfoil.data.features import FeatureArray
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.folder import is_image_folder, read_image_folder
 from counterfoil.model import load_model
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.scan import SCAN
 from counterfoil.scoring.encode import images_in_batches
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores

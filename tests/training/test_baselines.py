@@ -10,7 +10,7 @@ import torch
 import train_cases as cases
 from counterfoil.core.config import lazy
 from counterfoil.losses.base import weighted_sum
-from counterfoil.losses.baselines import (
+from counterfoil.papers.compared.losses import (
     DebiasedContrastiveLoss,
     PosteriorTripletLoss,
     SelectiveHardNegativeLoss,

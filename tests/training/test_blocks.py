@@ -15,11 +15,11 @@ from counterfoil.data.batching import collate
 from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.schedules import StartAt, SwitchAfter
-from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.negatives.counterfactual import CounterfactualSampler
 from counterfoil.negatives.online import MinerChain, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
+from counterfoil.papers.compared.counterfactual import CounterfactualSampler
+from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9]

@@ -7,10 +7,10 @@ import train_cases as cases
 from counterfoil.core.types import Batch
 from counterfoil.losses.aoq import OfflineQuintuplet
 from counterfoil.losses.base import WeightedSum
-from counterfoil.losses.baselines import DistanceWeightedTripletLoss
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.triplet import SumTripletLoss
-from counterfoil.models.hrem import BOTH
+from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss
+from counterfoil.papers.models.hrem import BOTH
 from counterfoil.training import step as step_module
 from counterfoil.training.step import TrainingStep
 

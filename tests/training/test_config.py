@@ -16,6 +16,7 @@ import train_cases as cases
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.negatives.filters import FilterConfig
+from counterfoil.papers.pretraining.pretrain import PretrainTasks
 from counterfoil.training.config import (
     ConstantLR,
     CosineLR,
@@ -28,7 +29,6 @@ from counterfoil.training.config import (
     WeightAverage,
     clip_gradients,
 )
-from counterfoil.training.pretrain import PretrainTasks
 from counterfoil.training.remine import RemineConfig
 from counterfoil.training.step import OptimizerStep, TrainingStep
 

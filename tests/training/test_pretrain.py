@@ -16,9 +16,8 @@ import pretrain_cases as cases
 import processes
 import train_cases
 from counterfoil.data.batching import BatchSampler
-from counterfoil.losses.pretraining import optimal_transport
-from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
-from counterfoil.training.pretrain import (
+from counterfoil.papers.pretraining.losses import optimal_transport
+from counterfoil.papers.pretraining.pretrain import (
     TASKS,
     PretrainBatch,
     PretrainStep,
@@ -30,6 +29,7 @@ from counterfoil.training.pretrain import (
     pretrain,
     vocabulary_of,
 )
+from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 from counterfoil.training.trainer import TrainResult
 
 LENS = cases.processor()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pretrain_cases as cases
 from counterfoil.data.batching import BatchSampler
-from counterfoil.training.pretrain import (
+from counterfoil.papers.pretraining.pretrain import (
     TASKS,
     PretrainBatch,
     PretrainStream,

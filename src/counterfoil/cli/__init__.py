@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli import (
-    analyse,
     audit,
     data,
     evaluate,
@@ -25,9 +24,9 @@ from counterfoil.cli import (
     search,
     serve,
     train,
-    write,
 )
 from counterfoil.cli.options import RESEARCH, answer
+from counterfoil.papers.cli import analyse, write
 
 app = typer.Typer(
     name="counterfoil",

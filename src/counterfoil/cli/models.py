@@ -183,7 +183,7 @@ def convert(
     from counterfoil.data.processor import FeatureProcessor, Processor
     from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
     from counterfoil.model import save_model
-    from counterfoil.models.convert import WITH_BERT, convert_checkpoint
+    from counterfoil.papers.models.convert import WITH_BERT, convert_checkpoint
     from counterfoil.pipelines.overrides import changed_settings
 
     ensure_absent(folder)

@@ -96,7 +96,7 @@ def graph(
     seed: Seed = 0,
 ) -> None:
     """List wrong captions and images that share an expression with the true ones, by no model."""
-    from counterfoil.negatives.graph import graph_negatives
+    from counterfoil.papers.compared.graph import graph_negatives
 
     check_new_folder(folder)
     parser = phrase_parser(phrases).build()

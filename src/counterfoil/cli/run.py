@@ -29,7 +29,7 @@ from counterfoil.core.console import output
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from counterfoil.recipes.grid_search import GridSearch
+    from counterfoil.papers.grid_search import GridSearch
 
 RecipeOrSweep = Annotated[
     str | None, typer.Argument(help="Recipe, `.py` file or `sweeps/…`; without one, list sweeps.")
@@ -89,9 +89,9 @@ def run(
     minutes: Minutes = None,
 ) -> None:
     """Run a recipe, skipping stages that are done."""
+    from counterfoil.papers import catalogue
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.run import run_pipeline
-    from counterfoil.recipes import catalogue
 
     pipeline = apply_overrides(catalogue.find_recipe(recipe), settings or ())
     if smoke:
@@ -111,8 +111,8 @@ def demo(folder: RunFolder = None, resume: Resume = False) -> None:
     """Show in two minutes what hard negatives change, on pictures rendered here."""
     import torch
 
+    from counterfoil.papers import catalogue
     from counterfoil.pipelines.run import DataSource, run_pipeline
-    from counterfoil.recipes import catalogue
 
     # Products of this size gain nothing from a second thread, and the threads of the loop and of
     # the batches that are read ahead take each other's cores: 123 s a training instead of 40.
@@ -137,9 +137,9 @@ def plan(
     settings: Settings = None,
 ) -> None:
     """Show the stages of a recipe; without one, list the recipes."""
+    from counterfoil.papers import catalogue
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.plan import print_plan
-    from counterfoil.recipes import catalogue
 
     refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
@@ -212,9 +212,9 @@ def sweep(
     """Search hyper-parameters: train a recipe with many settings, rank them on dev."""
     from dataclasses import replace
 
+    from counterfoil.papers import grid_search
+    from counterfoil.papers.catalogue import smoke_recipe
     from counterfoil.pipelines.overrides import apply_overrides
-    from counterfoil.recipes import grid_search
-    from counterfoil.recipes.catalogue import smoke_recipe
 
     refuse_without(context, "recipe", tuple(context.params), argument=True)
     refuse_without(context, "dry", RUN_OPTIONS, alone=True)

@@ -37,7 +37,7 @@ from counterfoil.data.features import (
     write_feature_array,
 )
 from counterfoil.data.images import Pictures, ResizeCrop
-from counterfoil.data.readers.precomp import open_feature_table
+from counterfoil.papers.readers.precomp import open_feature_table
 
 TIMM = "timm:"
 Arrays: TypeAlias = Mapping[str, Array]  # rows of the files of a feature folder
@@ -334,7 +334,7 @@ def convert_features(
     It resumes as `extract_features` does.
 
     Args:
-        source: features that `counterfoil.data.readers.precomp.open_feature_table` opens, such as a
+        source: features that `counterfoil.papers.readers.precomp.open_feature_table` opens, such as a
             table of bottom-up attention or an ``img_db`` of UNITER.
         out: folder to write.
         kind: dtype of the stored numbers.

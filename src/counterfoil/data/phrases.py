@@ -555,7 +555,7 @@ class PhraseFile:
         self.path = path
         self._texts: Mapping[str, str] = {}  # that spans of a txt_db are positions in
         if Path(path).is_dir():
-            from counterfoil.data.readers.uniter import read_tree_phrases
+            from counterfoil.papers.readers.uniter import read_tree_phrases
 
             trees = read_tree_phrases(Path(path))
             self._texts = {name: text for name, (text, _) in trees.items()}

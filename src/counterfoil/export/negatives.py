@@ -28,7 +28,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.webdataset import write_sample
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
-from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
+from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
 from counterfoil.negatives.store import NegativeStore
 
 Direction = Literal["image-to-text", "text-to-image"]

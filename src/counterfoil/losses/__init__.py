@@ -10,28 +10,19 @@
 
 from __future__ import annotations
 
-from counterfoil.losses import (
-    aoq,
-    base,
-    baselines,
-    contrastive,
-    ndgl,
-    queue,
-    schedules,
-    tags,
-    tiled,
-    triplet,
-)
+from counterfoil.losses import aoq, base, contrastive, ndgl, queue, schedules, tiled, triplet
 from counterfoil.losses.aoq import *
 from counterfoil.losses.base import *
-from counterfoil.losses.baselines import *
 from counterfoil.losses.contrastive import *
 from counterfoil.losses.ndgl import *
 from counterfoil.losses.queue import *
 from counterfoil.losses.schedules import *
-from counterfoil.losses.tags import *
 from counterfoil.losses.tiled import *
 from counterfoil.losses.triplet import *
+from counterfoil.papers.compared import losses as baselines
+from counterfoil.papers.compared.losses import *
+from counterfoil.papers.tags import losses as tags
+from counterfoil.papers.tags.losses import *
 
 # a family's file lists what it exports, so that a new loss touches that file alone
 __all__ = [

@@ -172,7 +172,7 @@ class InfoNCEWithCandidatesLoss(Loss):
     NegCLIP (https://arxiv.org/abs/2210.01936), section 4: generated captions are appended to the
     texts of a batch; images choose among all of them, texts among images alone. Here each image
     competes with the candidates in its own row, which
-    `counterfoil.negatives.generation.store.GeneratedCaptions` chooses. NegCLIP's hard images are in
+    `counterfoil.negatives.generated.GeneratedCaptions` chooses. NegCLIP's hard images are in
     the batch itself, see `counterfoil.negatives.sampling.NeighbourImages`; images of the roles in
     `images` have no captions in the batch and compete for their anchor's text alone.
 

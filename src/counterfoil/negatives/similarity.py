@@ -314,7 +314,7 @@ class CaptionSimilarity:
     the batch to the caption of image i, divided by the largest of the row; both directions of a
     loss read the same matrix. An image with several anchor captions has the mean of their rows,
     the expected value for one of them. The values are shares of a margin, not scores; see
-    `counterfoil.losses.baselines`.
+    `counterfoil.papers.compared.losses`.
 
     A pair that is true by id but counts as wrong, as with "diagonal" positives, is at -inf.
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, final
 
 from counterfoil.core.config import digest, parse_choice
+from counterfoil.papers.pretraining.stage import Pretrain, pretrain_config
+from counterfoil.papers.tags.stage import Generate, RewriteByRule, RuleConfig
 from counterfoil.pipelines.contents import data_contents
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name, recipe_to_dict
 from counterfoil.pipelines.stages.compare import Compare
 from counterfoil.pipelines.stages.evaluate import Evaluate, ProtocolName, evaluation_title
-from counterfoil.pipelines.stages.generate import Generate, RewriteByRule, RuleConfig
 from counterfoil.pipelines.stages.interpolate import Interpolate
 from counterfoil.pipelines.stages.mine import Mine
-from counterfoil.pipelines.stages.pretrain import Pretrain, pretrain_config
 from counterfoil.pipelines.stages.select import Select
 from counterfoil.pipelines.stages.teach import CaptionSpaceStage, ComputeTargets
 from counterfoil.pipelines.stages.train import Train

@@ -40,6 +40,18 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.sentence_transformers import encoder_folder
 from counterfoil.negatives.advice import advise_mining
 from counterfoil.negatives.teachers import GuideMask
+from counterfoil.papers import photos
+from counterfoil.papers.aoq import recipe as aoq
+from counterfoil.papers.ndgl import recipe as ndgl
+from counterfoil.papers.ndgl.systems import Terms, TrainingSetup
+from counterfoil.papers.systems import (
+    MARGIN,
+    adamw_plan,
+    dataset_recipe,
+    evaluation_stages,
+    generated_captions,
+    online_stage,
+)
 from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
@@ -53,16 +65,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.pipelines.stages.train import LISTS
-from counterfoil.recipes import aoq, ndgl, photos, rerank
-from counterfoil.recipes.models import (
-    MARGIN,
-    adamw_plan,
-    dataset_recipe,
-    evaluation_stages,
-    generated_captions,
-    online_stage,
-)
-from counterfoil.recipes.ndgl_models import Terms, TrainingSetup
+from counterfoil.recipes import rerank
 from counterfoil.training.config import ParameterGroup
 
 NEIGHBOURS = 3  # images of a caption
@@ -211,7 +214,7 @@ def train_recipe(
     """Build the recipe for the options of ``counterfoil train``.
 
     Args:
-        name: a model of `counterfoil.recipes.photos`, or where `model` is given, a loss for it.
+        name: a model of `counterfoil.papers.photos`, or where `model` is given, a loss for it.
         dataset: the data to train on.
         model: folder or name of a pretrained model to fine-tune; also a folder of
             sentence-transformers.

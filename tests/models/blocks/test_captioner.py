@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models.vsrn import Captioner
+from counterfoil.papers.models.vsrn import Captioner
 
 WORDS, WIDTH, REGIONS = 11, 4, 3
 

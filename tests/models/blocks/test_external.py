@@ -4,7 +4,7 @@ import torch
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models.esa import ExternalAttention
+from counterfoil.papers.models.esa import ExternalAttention
 
 N, L, D = 4, 5, 3
 

@@ -7,8 +7,8 @@ from torch.nn.functional import leaky_relu, normalize
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models import hrem
-from counterfoil.models.hrem import FragmentMatches, match_fragments
+from counterfoil.papers.models import hrem
+from counterfoil.papers.models.hrem import FragmentMatches, match_fragments
 
 BEST = 4
 

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models.gpo import GeneralizedPooling, sinusoids
+from counterfoil.papers.models.gpo import GeneralizedPooling, sinusoids
 
 WIDTH = 4
 

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models.hrem import BatchGraph, match_fragments
+from counterfoil.papers.models.hrem import BatchGraph, match_fragments
 
 I, T, WIDTH = 3, 5, bag_cases.WIDTH
 

@@ -5,10 +5,10 @@ import torch
 
 import bag_cases
 from counterfoil.core.types import Embeddings, Pairs
-from counterfoil.models.bfan import BFAN
 from counterfoil.models.layers.fused import prepare_context
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.models.scan import SCAN
+from counterfoil.papers.models.bfan import BFAN
+from counterfoil.papers.models.scan import SCAN
 
 WIDTH = 5
 PAIRS = Pairs(torch.tensor([3, 0, 0, 2, 3, 3, 1]), torch.tensor([1, 4, 0, 2, 1, 3, 0]))

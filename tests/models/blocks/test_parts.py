@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from counterfoil.models.dive import PooledParts, WordsAndStates
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.papers.models.dive import PooledParts, WordsAndStates
 from matcher_cases import FEATURES, WORDS, regions, words
 
 WIDTH = 8

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from counterfoil.models.vsrn import RegionRelation, normalise_by
+from counterfoil.papers.models.vsrn import RegionRelation, normalise_by
 
 WIDTH = 4
 

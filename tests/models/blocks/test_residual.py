@@ -5,7 +5,7 @@ import torch
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models.hrem import ResidualPool, top_mean
+from counterfoil.papers.models.hrem import ResidualPool, top_mean
 
 
 def test_top_mean_equals_a_loop_over_items():

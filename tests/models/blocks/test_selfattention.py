@@ -5,7 +5,7 @@ import torch
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models.chan import SelfAttention
+from counterfoil.papers.models.chan import SelfAttention
 
 WIDTH, HEADS = 8, 2
 

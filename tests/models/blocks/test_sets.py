@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models import dive
-from counterfoil.models.dive import SetSimilarity, set_score_matrix, set_score_pairs
+from counterfoil.papers.models import dive
+from counterfoil.papers.models.dive import SetSimilarity, set_score_matrix, set_score_pairs
 
 KINDS = get_args(SetSimilarity)
 ALPHA = 5.0

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import bag_cases
 from counterfoil.core.types import Embeddings
-from counterfoil.models.dive import SlotAttention, slot_codes
+from counterfoil.papers.models.dive import SlotAttention, slot_codes
 
 WIDTH, PART = 6, 4
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn.functional import normalize
 
-from counterfoil.models.dive import set_crowding, set_discrepancy
+from counterfoil.papers.models.dive import set_crowding, set_discrepancy
 
 
 def vectors(*shape: int, seed: int = 0) -> Tensor:

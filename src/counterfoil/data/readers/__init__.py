@@ -18,14 +18,14 @@ from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
 from counterfoil.data.readers.folder import is_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, read_huggingface
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
-from counterfoil.data.readers.precomp import features_of, is_precomp, read_precomp
 from counterfoil.data.readers.tables import LISTS
-from counterfoil.data.readers.uniter import (
+from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
+from counterfoil.papers.readers.precomp import features_of, is_precomp, read_precomp
+from counterfoil.papers.readers.uniter import (
     is_detector_table,
     is_text_database,
     read_text_database,
 )
-from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
 
 KNOWN = (
     "a Karpathy JSON (or a folder with dataset_*.json), captions.jsonl, .csv or .tsv, "

@@ -17,8 +17,8 @@ from counterfoil.core.io import read_text_lines
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
 from counterfoil.data.files import list_files
 from counterfoil.data.images import PictureFiles, is_picture_name
-from counterfoil.data.readers.precomp import features_of
 from counterfoil.data.readers.tables import LISTS, ImageEntry, read_table, split_of_folder
+from counterfoil.papers.readers.precomp import features_of
 
 _NOTES = ("readme", "license", "licence", "notice")  # texts that are no captions
 

@@ -18,7 +18,6 @@ import torch
 from counterfoil.core.config import unknown_name
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.precomp import features_of
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import foils as scene_foils
 from counterfoil.evaluation.foils.readers import (
@@ -30,6 +29,7 @@ from counterfoil.evaluation.foils.readers import (
     parse_entries,
     read_rows,
 )
+from counterfoil.papers.readers.precomp import features_of
 
 FoilTask: TypeAlias = Literal["choice", "crossed", "judged"]
 NAMES: Mapping[FoilFormat, str] = {

@@ -22,10 +22,10 @@ from counterfoil.data.phrases import PhraseParser
 from counterfoil.model import load_model
 from counterfoil.negatives.diagnose import hardness
 from counterfoil.negatives.filters import FilterConfig, check_encoder
-from counterfoil.negatives.graph import graph_negatives
 from counterfoil.negatives.mining import mine_store
 from counterfoil.negatives.proposals import IVF
 from counterfoil.negatives.store import NegativeStore
+from counterfoil.papers.compared.graph import graph_negatives
 from counterfoil.pipelines.overrides import changed_settings
 from counterfoil.pipelines.stages.base import LATER, Stage, models_content
 from counterfoil.pipelines.state import RunContext, stop_watch
@@ -55,7 +55,7 @@ class Mine(Stage):
         models: saved models or names of pretrained ones that score too, as
             `counterfoil.model.load_model` opens them.
         graph: parser of the captions; the lists come from their denotation graph, and no model
-            scores, see `counterfoil.negatives.graph`.
+            scores, see `counterfoil.papers.compared.graph`.
     """
 
     kind: ClassVar[str] = "mine"

@@ -17,13 +17,11 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.aoq_format import lists_digest, open_lists
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
-from counterfoil.negatives.counterfactual import CounterfactualSampler
-from counterfoil.negatives.generation.store import (
+from counterfoil.negatives.generated import (
     GeneratedCaptions,
     GeneratedStore,
     generated_digest,
 )
-from counterfoil.negatives.generation.tags import TagsGenerator, check_heads
 from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import (
@@ -34,6 +32,9 @@ from counterfoil.negatives.sampling import (
     check_candidates,
 )
 from counterfoil.negatives.teachers import GuideMask, TargetSource
+from counterfoil.papers.compared.counterfactual import CounterfactualSampler
+from counterfoil.papers.tags.generation import TagsGenerator, check_heads
+from counterfoil.papers.tags.stage import CaptionStage
 from counterfoil.pipelines.overrides import named_values
 from counterfoil.pipelines.stages.base import LATER, is_stage_name
 from counterfoil.pipelines.stages.fitting import (
@@ -50,7 +51,6 @@ from counterfoil.pipelines.stages.fitting import (
     save_result,
     weights_content,
 )
-from counterfoil.pipelines.stages.generate import CaptionStage
 from counterfoil.pipelines.stages.mine import Mine
 from counterfoil.pipelines.stages.teach import GuideStage
 from counterfoil.pipelines.state import RunContext

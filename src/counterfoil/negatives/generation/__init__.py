@@ -1,1 +1,0 @@
-"""Generated negative captions: TAGS and rules."""

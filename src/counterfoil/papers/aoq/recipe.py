@@ -1,0 +1,357 @@
+"""AOQ (Chen et al., ECCV 2020): train, mine the whole training set, train again on the lists.
+
+Section 4.2: h = 300 texts and 60 images, alpha 0.3, beta 1.5, online margin 0.2, offline margin 0;
+the second round starts from scratch. Rates and epochs are in `counterfoil.papers.systems`. The
+paper mines with VSRN for every model; here each model mines for itself, and `aoq_with_vsrn_lists`
+is the paper's way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from counterfoil.core.config import Config, config, lazy
+from counterfoil.data.phrases import RulePhraseParser
+from counterfoil.losses.aoq import (
+    AdaptiveQuintuplet,
+    OfflineQuintuplet,
+    OfflineTriplet,
+    OnlineQuintuplet,
+)
+from counterfoil.losses.base import Loss, WeightedSum, weighted_sum
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.negatives.sampling import SamplingConfig
+from counterfoil.papers.systems import (
+    MARGIN,
+    PAPERS,
+    PROFILES,
+    WARMUP,
+    EnsembleMember,
+    dataset_recipe,
+    ensemble_members,
+    evaluation_stages,
+    hardest_triplet,
+    members_note,
+    model_config,
+    online_stage,
+    round_plan,
+    vsepp_config,
+    warmup_steps,
+    with_warmup,
+)
+from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Recipe, Stage, Train
+from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
+
+TEXTS, IMAGES = 300, 60
+DEMO_WIDTH = 128
+ALPHA, BETA = 0.3, 1.5
+OFFLINE_MARGIN = 0.0
+
+HARDEST = {  # texts of an image, images of a text
+    "scenes": (1000, 200),  # of the very hardest, 6 % of texts and 15 % of images are true
+    "flickr8k": (100, 20),
+    "flickr30k": (TEXTS, IMAGES),
+    "coco": (TEXTS, IMAGES),
+}
+
+# beta = 1.5 pulls harder than the online triplet: the scores must have spread further by then
+OFFLINE_WARMUP = {**WARMUP, "scenes": 470}
+
+MARGINS: dict[str, Any] = {"online": MARGIN, "offline": OFFLINE_MARGIN}
+ADAPTIVE = lazy(AdaptiveQuintuplet, **MARGINS, alpha=ALPHA, beta=BETA)
+
+
+def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
+    """The adaptive offline quintuplet loss with the paper's numbers (Eq. 5).
+
+    Some models need steps with the sum of hinges first; the paper has none.
+    """
+    return with_warmup(ADAPTIVE, warmup, "quintuplet")
+
+
+def offline_warmup(name: str, dataset: str) -> int:
+    """Steps with the sum of hinges before mined negatives are used."""
+    return max(OFFLINE_WARMUP[dataset], warmup_steps(name, dataset))
+
+
+def self_mined(
+    member: EnsembleMember, dataset: str, lengths: tuple[int, int] | None = None
+) -> tuple[Train, Mine]:
+    """Round one of a model and the lists it mines for itself, of the data set's usual lengths."""
+    texts, images = lengths or HARDEST[dataset]
+    online = online_stage(member.model, dataset, member=member)
+    lists = Mine(name=member.stage("lists"), using=(online.name,), texts=texts, images=images)
+    return online, lists
+
+
+def second_stage(
+    member: EnsembleMember,
+    dataset: str,
+    objective: Config[WeightedSum],
+    *,
+    kind: str = "adaptive",
+    lists: str = "",
+    draw: SamplingConfig | None = None,
+) -> Train:
+    """Round two of a model, with mined negatives."""
+    return Train(
+        name=member.stage(kind),
+        model=model_config(member.model, dataset),
+        objective=objective,
+        processor=PROFILES[dataset].processor,
+        plan=round_plan(member.model, dataset, "second", seed=member.seed),
+        negatives=lists or member.stage("lists"),
+        draw=draw or SamplingConfig(),
+    )
+
+
+def aoq_recipe(name: str, dataset: str) -> Recipe:
+    """Both rounds of every model, and a report that compares them."""
+    trained: list[Stage] = []
+    for member in ensemble_members(name):
+        loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
+        trained += [*self_mined(member, dataset), second_stage(member, dataset, loss)]
+    return _compared(
+        f"aoq/{name}-{dataset}",
+        (name, dataset),
+        trained,
+        ("online", "adaptive"),
+        "online triplet, mining, AdapOffQuin",
+    )
+
+
+def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
+    """Round two on the lists of one VSRN, without round one: the paper's SCAN and BFAN."""
+    first, lists = self_mined(EnsembleMember("vsrn-single"), dataset)
+    trained: list[Stage] = [replace(first, name="teacher"), replace(lists, using=("teacher",))]
+    for member in ensemble_members(name):
+        loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
+        trained.append(second_stage(member, dataset, loss, lists="lists"))
+    teacher = evaluation_stages("teacher", "vsrn-single", dataset)
+    return dataset_recipe(
+        f"aoq/{name}-{dataset}-vsrn-lists",
+        dataset,
+        (*trained, *teacher, *evaluation_stages("adaptive", name, dataset)),
+        f"{members_note(name)}; mined by one VSRN, AdapOffQuin",
+        results=("test-teacher", "test-adaptive"),
+        negatives="lists",
+    )
+
+
+def demo_recipe() -> Recipe:
+    """The recipe of ``make demo``: VSE++ on all negatives alike, and on the hardest of each batch.
+
+    Everything else is equal. The second model's hardest negatives of the whole training set are
+    mined for the report. Seed, data and sizes were fixed beforehand.
+    """
+    alike = Train(
+        name="alike",
+        model=vsepp_config(
+            width=DEMO_WIDTH, word_width=DEMO_WIDTH, image_pool="mean+max", two_way=True
+        ),
+        objective=weighted_sum(triplet=lazy(SumTripletLoss, margin=MARGIN)),
+        plan=TrainConfig(
+            epochs=5,
+            batch=32,
+            optimiser=OptimizerConfig(rate=1e-3),
+            schedule=CosineLR(warmup=50),
+            keep_last=True,
+        ),
+    )
+    triplet = weighted_sum(triplet=lazy(HardestTripletLoss, margin=MARGIN))
+    hardest = replace(alike, name="hardest", objective=triplet)
+    return Recipe(
+        name="demo",
+        stages=(
+            alike,
+            hardest,
+            Mine(name="lists", using=("hardest",), texts=100, images=20),
+            *(
+                Evaluate(name=f"test-{training.name}", using=(training.name,))
+                for training in (alike, hardest)
+            ),
+            Compare(
+                name="report",
+                results=("test-alike", "test-hardest"),
+                negatives="lists",
+                foils=300,
+            ),
+        ),
+        data="scenes:images=1500,features=regions",
+        about="two minutes: train on all negatives alike and on the hardest, compare",
+    )
+
+
+def graph_recipe(name: str, dataset: str) -> Recipe:
+    """Round two of a single model on lists from a denotation graph, which no model mines."""
+    loss = adaptive_quintuplet(offline_warmup(name, dataset))
+    stages: list[Stage] = [
+        online_stage(name, dataset),
+        Mine(name="lists", using=(), texts=TEXTS, images=IMAGES, graph=config(RulePhraseParser)),
+        second_stage(EnsembleMember(name), dataset, loss, kind="graph"),
+    ]
+    return _compared(
+        f"graph/{name}-{dataset}",
+        (name, dataset),
+        stages,
+        ("online", "graph"),
+        "online triplet, AdapOffQuin on a denotation graph of the captions",
+    )
+
+
+def mined_batches_recipe(name: str, dataset: str) -> Recipe:
+    """A single model trained on with its own loss, on random batches and on those of its lists.
+
+    Batches are those of B3 (https://arxiv.org/abs/2505.11293), see
+    `counterfoil.negatives.batch_mining`. Both continue from round one: from scratch, the hardest
+    negative of such batches makes VSE++ collapse.
+    """
+    online, lists = self_mined(EnsembleMember(name), dataset)
+    longer = replace(online, name="longer", objective=hardest_triplet(0), start=online.name)
+    return _compared(
+        f"batches/{name}-{dataset}",
+        (name, dataset),
+        [online, lists, longer, replace(longer, name="mined", mined_batches=lists.name)],
+        ("online", "longer", "mined"),
+        "online triplet, then on random batches or on batches of mutual mined negatives",
+    )
+
+
+def _compared(
+    recipe: str, of: tuple[str, str], trained: list[Stage], kinds: tuple[str, ...], about: str
+) -> Recipe:
+    """Trainings of a model on a data set, evaluations of their kinds, and a report of these."""
+    name, dataset = of
+    tests = [test for kind in kinds for test in evaluation_stages(kind, name, dataset)]
+    return dataset_recipe(
+        recipe,
+        dataset,
+        (*trained, *tests),
+        f"{members_note(name)}; {about}",
+        results=(f"test-{kind}" for kind in kinds),
+        negatives=ensemble_members(name)[0].stage("lists"),
+    )
+
+
+# AOQ's other losses and its ablations (Tables 1 and 3), for any model and data set.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AblationVariant:
+    """An ablation of the method's second round.
+
+    Attributes:
+        about: in a few words.
+        term: the loss.
+        texts: h, hardest texts of an image that are sampled, images a fifth; 0 for the usual.
+        cold: no warm-up with the sum of hinges.
+        fine_tune: start from the weights of round one instead of from scratch.
+        released: whether sampling, positives, rates and VSRN's batch statistics are those of the
+            authors' code.
+    """
+
+    about: str
+    term: Loss = ADAPTIVE
+    texts: int = 0
+    cold: bool = False
+    fine_tune: bool = False
+    released: bool = False
+
+    def lengths(self, dataset: str) -> tuple[int, int]:
+        """Lengths of its lists: h texts and h / 5 images."""
+        return (self.texts, self.texts // 5) if self.texts else HARDEST[dataset]
+
+
+VARIANTS = {
+    "offtri": AblationVariant("OffTri, Eq. 3", lazy(OfflineTriplet, **MARGINS)),
+    "offquin": AblationVariant("OffQuin, Eq. 4", lazy(OfflineQuintuplet, **MARGINS)),
+    "adapoffquin": AblationVariant("AdapOffQuin, Eq. 5"),
+    "only-offline": AblationVariant(
+        "Eq. 4 without its online hinges",
+        lazy(OfflineQuintuplet, online=None, offline=OFFLINE_MARGIN),
+        cold=True,
+    ),
+    "fine-tune": AblationVariant("Eq. 5 from the weights of round one", cold=True, fine_tune=True),
+    "online-quin": AblationVariant(
+        "Eq. 4, derived pairs from online negatives", lazy(OnlineQuintuplet, **MARGINS)
+    ),
+    "positive-adaptive": AblationVariant(
+        "w/o OfflineAdap: Eq. 5 weighed by the positive's score",
+        lazy(AdaptiveQuintuplet, **MARGINS, alpha=ALPHA, beta=BETA, reference="positive"),
+    ),
+    "squared": AblationVariant(
+        "Eq. 4 with squared hinges, section 3.3",
+        lazy(OfflineQuintuplet, **MARGINS, squared=True),
+    ),
+    "h200": AblationVariant("Eq. 5, h = 200", texts=200),
+    "h300": AblationVariant("Eq. 5, h = 300", texts=300),
+    "h500": AblationVariant("Eq. 5, h = 500", texts=500),
+    "h1000": AblationVariant("Eq. 5, h = 1000", texts=1000),
+    "released-code": AblationVariant("Eq. 5 as the authors' code has it", released=True),
+}
+LOSSES = tuple(VARIANTS)
+
+
+def ablation_variant(loss: str, name: str, dataset: str) -> Recipe:
+    """Round one, its lists, and round two with one loss; compared with round one."""
+    return _ablations(
+        f"aoq/ablations/{loss}/{name}-{dataset}",
+        (name, dataset),
+        ("online", loss),
+        VARIANTS[loss].about,
+    )
+
+
+def ablation_recipe(name: str, dataset: str) -> Recipe:
+    """Round one, its lists, and round two with every loss; compared with the full method.
+
+    Table 3 has the differences in parentheses; here they are in the report.
+    """
+    recipe = _ablations(
+        f"aoq/ablations/{name}-{dataset}",
+        (name, dataset),
+        ("online", *LOSSES),
+        "all of AOQ's Tables 1 and 3",
+    )
+    *stages, report = recipe.stages
+    assert isinstance(report, Compare)
+    first = "test-adapoffquin"
+    others = tuple(result for result in report.results if result != first)
+    return replace(recipe, stages=(*stages, replace(report, results=(first, *others))))
+
+
+def _ablations(recipe: str, of: tuple[str, str], kinds: tuple[str, ...], about: str) -> Recipe:
+    name, dataset = of
+    _, *losses = kinds
+    lengths = [VARIANTS[loss].lengths(dataset) for loss in losses]
+    longest = max(texts for texts, _ in lengths), max(images for _, images in lengths)
+    stages: list[Stage] = []
+    for member in ensemble_members(name):
+        stages += self_mined(member, dataset, longest)
+        stages += [_ablation_stage(loss, member, dataset) for loss in losses]
+    return _compared(recipe, of, stages, kinds, about)
+
+
+def _ablation_stage(loss: str, member: EnsembleMember, dataset: str) -> Train:
+    """Round two of one model with one loss."""
+    variant, model = VARIANTS[loss], member.model
+    warmup = 0 if variant.cold else offline_warmup(model, dataset)
+    texts, images = variant.lengths(dataset)
+    draw = SamplingConfig(
+        texts=texts,
+        images=images,
+        tied_rank=variant.released,
+        resample=not variant.released,
+    )
+    objective = with_warmup(variant.term, warmup, "quintuplet")
+    stage = second_stage(member, dataset, objective, kind=loss, draw=draw)
+    if variant.fine_tune:
+        stage = replace(stage, start=member.stage("online"))
+    if variant.released:
+        plan = round_plan(model, dataset, "released", seed=member.seed)
+        stage = replace(stage, plan=plan, positives="diagonal")
+        if PAPERS[model] == "vsrn":
+            stage = replace(stage, model=stage.model.replace(bn_passes="separate"))
+    return stage

@@ -1,0 +1,1 @@
+"""Methods that the papers are compared with: VSE-C, NegCLIP, CFM, LSEH, denotation graphs."""

@@ -1,0 +1,1 @@
+"""Files of the papers' data: precomputed features, UNITER's databases."""

@@ -1,0 +1,304 @@
+"""The "precomp" folders of VSE++, SCAN and their successors.
+
+For each split, such as "train", "dev", "test" or "testall":
+
+    train_ims.npy      (N, R, F) or (N, F) features, one row an image, or repeated for each caption;
+                       or train_ims_int8.npy, with int8_scale.npy (F,) for all splits
+    train_caps.txt     a caption a line
+    train_ids.txt      optional: image ids, one a line for each image, or for each caption
+    train_boxes.npy    optional: (N, R, 4)
+    train_owner.txt    optional: the row of train_ims.npy that each caption describes, from 0;
+                       needed where images have different numbers of captions and no ids say so
+    train_lengths.npy  optional: (N,) number of real regions
+
+The last two are extensions. Captions are read as text; the authors' readers turn a line into
+"b'a dog ...'" under Python 3 and lose its first word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import final
+
+import numpy as np
+import torch
+
+from counterfoil.core.io import read_array, read_text_lines
+from counterfoil.data.dataset import (
+    DatasetEntry,
+    ImageTextDataset,
+    build_dataset,
+    canonical_split,
+    existing_split,
+)
+from counterfoil.data.features import (
+    Array,
+    FeatureArray,
+    FeatureTable,
+    RowStack,
+    open_features,
+)
+from counterfoil.papers.readers.uniter import (
+    DetectorTable,
+    ImageDatabase,
+    is_detector_table,
+    is_image_database,
+    region_table,
+)
+
+PROBES = 64  # images whose repeated rows are compared
+MAX_REPEATS = 64  # of an image; more equal rows are no repetition
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _StoredSplit:
+    """A stored split; `rows` are the stored rows of its images."""
+
+    entries: list[DatasetEntry]
+    rows: list[int]
+    values: Array
+    boxes: Array | None
+    lengths: Array | None
+
+
+def is_precomp(folder: Path) -> bool:
+    """Return True if a folder contains files of a split."""
+    return bool(_splits(folder))
+
+
+def read_precomp(
+    folder: Path, *, name: str | None = None, splits: Sequence[str] = ()
+) -> ImageTextDataset:
+    """Read all splits of a folder as one data set with memory-mapped features.
+
+    If there are "test" and "testall", "testall" is read, which contains "test".
+    """
+    existing = _splits(folder)
+    if not existing:
+        raise ValueError(f"{folder} holds no split: looked for train_caps.txt and the like")
+    chosen = [s for s in existing if s != "test" or "testall" not in existing]
+    if splits:
+        chosen = [existing_split(split, existing, str(folder)) for split in splits]
+    parts = [_read_split(folder, split) for split in chosen]
+    starts = np.cumsum([0, *(len(part.values) for part in parts)])
+    rows = [int(start) + row for start, part in zip(starts, parts) for row in part.rows]
+    scale = folder / "int8_scale.npy"
+    packed = parts[0].values.dtype == np.int8
+    boxes = [part.boxes for part in parts if part.boxes is not None]
+    lengths = [
+        np.full(len(part.values), part.values.shape[1]) if part.lengths is None else part.lengths
+        for part in parts
+    ]
+    features = FeatureArray(
+        _joined([part.values for part in parts]),
+        torch.tensor(rows, dtype=torch.long),
+        read_array(scale, "the scale of int8 features", mapped=False) if packed else None,
+        None if all(part.lengths is None for part in parts) else np.concatenate(lengths),
+        _joined(boxes) if len(boxes) == len(parts) else None,
+        str(folder / f"{'|'.join(chosen)}_ims.npy"),
+    )
+    entries = [entry for part in parts for entry in part.entries]
+    return build_dataset(name or folder.name, entries, where=str(folder), features=features)
+
+
+def _splits(folder: Path) -> list[str]:
+    ends = ("_caps.txt", "_ims.npy", "_ims_int8.npy")
+    names = {path.name.removesuffix(end) for end in ends for path in folder.glob(f"*{end}")}
+    order = ["train", "restval", "dev", "val", "test", "testall"]
+    return sorted(names, key=lambda s: (order.index(s) if s in order else len(order), s))
+
+
+def _read_split(folder: Path, split: str) -> _StoredSplit:
+    plain, packed = folder / f"{split}_ims.npy", folder / f"{split}_ims_int8.npy"
+    values = read_array(packed if packed.exists() and not plain.exists() else plain, "features")
+    if values.ndim not in (2, 3):
+        raise ValueError(
+            f"{folder / f'{split}_ims.npy'} has shape {values.shape}; (images, regions, width) or "
+            "(images, width) are read"
+        )
+    values = values[:, None, :] if values.ndim == 2 else values
+    texts = read_text_lines(folder / f"{split}_caps.txt", "captions, one a line")
+    if not texts and not (folder / f"{split}_owner.txt").exists():
+        raise ValueError(f"{folder / f'{split}_caps.txt'} is empty; captions are needed there")
+    rows, text_to_image, ids = _relation(folder, split, values, len(texts))
+    captions: list[list[str]] = [[] for _ in rows]
+    for text, image in zip(texts, text_to_image):
+        captions[image].append(text)
+    as_split = canonical_split(split)
+    entries = [DatasetEntry(name, as_split, tuple(own)) for name, own in zip(ids, captions)]
+    boxes, lengths = folder / f"{split}_boxes.npy", folder / f"{split}_lengths.npy"
+    return _StoredSplit(
+        entries,
+        rows,
+        values,
+        read_array(boxes, "boxes") if boxes.exists() else None,
+        read_array(lengths, "numbers of regions", mapped=False) if lengths.exists() else None,
+    )
+
+
+def _relation(
+    folder: Path, split: str, values: Array, texts: int
+) -> tuple[list[int], list[int], list[str]]:
+    """Stored row of each image, image of each caption, and image ids.
+
+    In order of precedence: an owner file; one id for each caption; equal runs, where the rows of an
+    image may be repeated for each of its captions.
+    """
+    stored, ids_file = len(values), folder / f"{split}_ids.txt"
+    ids = read_text_lines(ids_file, "image ids") if ids_file.exists() else None
+    if (folder / f"{split}_owner.txt").exists():
+        text_to_image = _read_owner(folder / f"{split}_owner.txt", stored, texts)
+        return list(range(stored)), text_to_image, _image_ids(ids, stored, split, ids_file)
+    if ids is not None and len(ids) == texts and len(set(ids)) < texts:
+        return _by_caption_ids(ids, stored, ids_file)
+    step = _repeats(values, ids, texts) if stored == texts else 1
+    images = stored // step
+    if not images or stored % step or texts % images:
+        raise ValueError(
+            f"{folder}: {split} has {images:,} images and {texts:,} captions, which do not divide; "
+            f"write the image row of each caption into {split}_owner.txt, one number a line"
+        )
+    captions = texts // images
+    names = _image_ids(ids, images, split, ids_file)
+    return list(range(0, stored, step)), [row // captions for row in range(texts)], names
+
+
+def _by_caption_ids(
+    ids: Sequence[str], stored: int, file: Path
+) -> tuple[list[int], list[int], list[str]]:
+    """The relation from one image id for each caption."""
+    place = {name: row for row, name in enumerate(dict.fromkeys(ids))}
+    text_to_image = [place[name] for name in ids]
+    if stored == len(place):
+        return list(range(stored)), text_to_image, list(place)
+    if stored != len(ids):
+        raise ValueError(
+            f"{file} names {len(place):,} images for {len(ids):,} captions, but there are features "
+            f"of {stored:,}"
+        )
+    first = {image: row for row, image in reversed(list(enumerate(text_to_image)))}
+    return [first[image] for image in range(len(place))], text_to_image, list(place)
+
+
+def _repeats(values: Array, ids: Sequence[str] | None, texts: int) -> int:
+    """Stored rows of each image, where there are as many rows as captions."""
+    if ids is not None and ids and texts % len(ids) == 0:
+        return texts // len(ids)
+    run = 1
+    while run < min(texts, MAX_REPEATS + 1) and np.array_equal(values[run], values[0]):
+        run += 1
+    if run > MAX_REPEATS or texts % run:
+        return 1
+    for image in np.unique(np.linspace(0, texts // run - 1, PROBES).astype(int)).tolist():
+        rows = values[image * run : (image + 1) * run]
+        if not all(np.array_equal(row, rows[0]) for row in rows):
+            return 1
+    return run
+
+
+def _image_ids(ids: Sequence[str] | None, images: int, split: str, file: Path) -> list[str]:
+    if ids is None:
+        return [f"{split}/{row}" for row in range(images)]
+    if len(ids) != images:
+        raise ValueError(f"{file} names {len(ids):,} images, but there are {images:,}")
+    return list(ids)
+
+
+def _read_owner(path: Path, stored: int, texts: int) -> list[int]:
+    lines = read_text_lines(path, "image rows, one a caption")
+    try:
+        text_to_image = [int(line) for line in lines]
+    except ValueError as error:
+        raise ValueError(f"{path} needs a whole number on every line: {error}") from error
+    if len(text_to_image) != texts:
+        raise ValueError(f"{path} has {len(text_to_image):,} lines for {texts:,} captions")
+    if text_to_image and not 0 <= min(text_to_image) <= max(text_to_image) < stored:
+        raise ValueError(
+            f"{path} names rows {min(text_to_image)} to {max(text_to_image)}, but images are 0 to "
+            f"{stored - 1}"
+        )
+    return text_to_image
+
+
+def _joined(arrays: Sequence[Array]) -> Array | RowStack:
+    return arrays[0] if len(arrays) == 1 else RowStack(arrays)
+
+
+# Features of the images of a data set, looked up by id.
+
+
+def open_feature_table(path: Path) -> FeatureTable:
+    """Open stored features: a folder of features or precomp, UNITER's ``img_db``, `.tsv` or `.npy`.
+
+    A `.tsv` is a table of bottom-up attention, or a folder of them. Rows of a `.npy` file are in
+    the order of the data set's images.
+    """
+    if path.is_file() and path.suffix == ".npy":
+        array = read_array(path, "image features")
+        return FeatureTable(None, FeatureArray.of(array, where=str(path)))
+    if (path / "features.json").exists():
+        return open_features(path)
+    if is_image_database(path):
+        return region_table(ImageDatabase(path))
+    if is_precomp(path):
+        dataset = read_precomp(path)
+        assert dataset.features is not None
+        return FeatureTable(dataset.image_ids, dataset.features)
+    if is_detector_table(path):
+        return region_table(DetectorTable(path))
+    raise ValueError(
+        f"{path} holds no image features: looked for features.json beside features.npy, for "
+        "train_ims.npy and the like, for an img_db of UNITER, for a .tsv of bottom-up attention, "
+        "and for a single .npy file; `counterfoil features --model MODEL` computes features"
+    )
+
+
+def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
+    """Features of some images, in the given order.
+
+    Ids are matched exactly; else without folder and extension; else by the number at their end, as
+    in COCO's file names.
+    """
+    table = open_feature_table(path)
+    if table.ids is None:
+        if len(table.features) != len(image_ids):
+            raise ValueError(
+                f"{path} has {len(table.features)} rows for {len(image_ids)} images; one row for "
+                "each image in the order of the data set is needed, or a folder that names them"
+            )
+        return table.features
+    fewest = list(image_ids)  # without features, under the best of the three keys
+    for key in (str, _stem, _number):
+        rows = _rows(image_ids, table.ids, key)
+        missing = [name for name, row in zip(image_ids, rows) if row is None]
+        if not missing:
+            return table.features.subset(torch.tensor(rows, dtype=torch.long))
+        fewest = min(fewest, missing, key=len)
+    raise ValueError(
+        f"{len(fewest)} of {len(image_ids)} images have no features in {path}, such as "
+        f"{fewest[0]!r}; ids there look like {next(iter(table.ids), '')!r}"
+    )
+
+
+def _rows(
+    image_ids: Sequence[str], table_ids: Sequence[str], key: Callable[[str], str | None]
+) -> list[int | None]:
+    """Table row of each image by a key of its id; None if there is none or keys are not unique."""
+    image_keys, table_keys = [key(name) for name in image_ids], [key(name) for name in table_ids]
+    if len(set(table_keys)) < len(table_keys) or len(set(image_keys)) < len(image_keys):
+        return [None] * len(image_ids)
+    place = {name: row for row, name in enumerate(table_keys)}
+    return [None if name is None else place.get(name) for name in image_keys]
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem
+
+
+def _number(name: str) -> str | None:
+    digits = re.search(r"\d+$", _stem(name))
+    return str(int(digits[0])) if digits else None

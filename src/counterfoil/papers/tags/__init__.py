@@ -1,0 +1,1 @@
+"""TAGS and TAGS-DC (Fan et al., 2022): generated captions, word tasks, recipes and figures."""
