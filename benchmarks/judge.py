@@ -30,7 +30,8 @@ from counterfoil.model import Model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.judging import JudgedNegatives, judge_negatives
 from counterfoil.negatives.mining import mine_lists
-from counterfoil.papers.systems import MARGIN, scan_config, small_plan, vsepp_config, with_warmup
+from counterfoil.papers.systems import scan_config, small_plan, vsepp_config
+from counterfoil.recipes.base import MARGIN, with_warmup
 from counterfoil.training.trainer import Trainer
 
 DATA = "scenes:images=1400,dev=200,test=200,features=regions"

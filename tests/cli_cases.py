@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer.main
 
-from counterfoil.cli import app
+from counterfoil.cli import application
 
-ROOT = typer.main.get_command(app)
+ROOT = typer.main.get_command(application())
 
 
 def verbs(group, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:

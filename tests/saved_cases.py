@@ -37,6 +37,7 @@ from counterfoil.papers import catalogue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from counterfoil.search.index import open_index
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
 
@@ -71,7 +72,7 @@ def plans(stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
     recipes = dict(before["recipes"])
     known = {renamed("recipes").get(name, name) for name in recipes}
     for name in sorted(set(catalogue.recipe_names()) - known):
-        recipe = catalogue.find_recipe(name)
+        recipe = find_recipe(name)
         texts = [json.dumps(settings(stage), sort_keys=True) for stage in recipe.stages]
         stages = [places.setdefault(text, len(places)) for text in texts]
         recipes[name] = {"about": recipe.about, "data": recipe.data, "stages": stages}
@@ -215,7 +216,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (data, settings) in made.items():
         place = folder / name.replace("/", "-")
-        recipe = catalogue.smoke_recipe(apply_overrides(catalogue.find_recipe(name), settings))
+        recipe = smoke_recipe(apply_overrides(find_recipe(name), settings))
         assert run_pipeline(recipe, DataSource(data), place)
         found[name] = {
             path.parent.name: read(path) for path in sorted(place.rglob("evaluation.json"))

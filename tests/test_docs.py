@@ -16,7 +16,7 @@ import counterfoil
 from counterfoil.core.types import ModalityBatch, ScoreMatrix, Scores
 from counterfoil.models.base import score_all_pairs
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.papers import catalogue
+from counterfoil.recipes.catalogue import find_recipe
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -102,7 +102,7 @@ def test_recipes_of_the_page_exist():
         words = shlex.split(line)
         settings = [word for before, word in pairwise(words) if before == "--set"]
         if len(words) > 2 and words[1] in ("plan", "run"):
-            assert apply_overrides(catalogue.find_recipe(words[2]), settings)
+            assert apply_overrides(find_recipe(words[2]), settings)
 
 
 def test_recipe_of_written_negatives():
@@ -124,16 +124,16 @@ def test_what_pages_of_papers_name_exists(page):
         assert resolve_name(name), f"{page.name} names {name}"
     for recipe in re.findall(r"`(?:counterfoil (?:run|plan) )?((?:aoq|ndgl)/[\w/-]+)`", text):
         if not re.search("MODEL|LOSS|DATA|METHOD|COMPARISON", recipe):
-            assert catalogue.find_recipe(recipe)
+            assert find_recipe(recipe)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_parse(page):
     import typer
 
-    from counterfoil.cli import app
+    from counterfoil.cli import application
 
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(application())
     lines = [line for block in blocks(page, "console") for line in block.splitlines()]
     for line in (line for line in lines if line.startswith("counterfoil ")):
         words = shlex.split(line.split("  #")[0])[1:]

@@ -19,8 +19,9 @@ from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.frozen import FrozenAdapters
 from counterfoil.models.layers.towers import GRU
-from counterfoil.papers.systems import MARGIN, PROFILES, vsepp_config, with_warmup
+from counterfoil.papers.systems import PROFILES, vsepp_config
 from counterfoil.pipelines.pipeline import Mine, Stage, Train
+from counterfoil.recipes.base import MARGIN, with_warmup
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
 CCA, ONLINE, LARGER, WHOLE, FINAL, RANDOM = (

@@ -12,10 +12,10 @@ from dataclasses import replace
 from benchmarks.experiments.foils import FOILS
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
 from counterfoil.models.layers.pretrained import HALF, PictureFormat
-from counterfoil.papers.aoq import recipe as aoq
 from counterfoil.papers.ndgl.systems import ModelSetting
 from counterfoil.papers.photos import PUBLIC, photo_recipe, with_patches
 from counterfoil.pipelines.pipeline import Mine, Recipe, Train
+from counterfoil.recipes.demo import demo_recipe
 
 MODEL, DATA = "MobileNetV2, frozen", "flickr8k"
 FIRST, SECOND, PLAIN = "first round", "both rounds", "plain training of equal cost"
@@ -68,7 +68,7 @@ def tables() -> tuple[Table, ...]:
         Table(
             name="demo",
             question="Does the demo show the same with other seeds?",
-            data=aoq.demo_recipe().data,
+            data=demo_recipe().data,
             base=ALIKE,
             experiments=_demo,
             metrics=("RSum", FOILS),
@@ -132,7 +132,7 @@ def _patches(budget: Budget) -> Iterator[Experiment]:
 def _demo(budget: Budget) -> Iterator[Experiment]:
     """Both trainings of the demo, one experiment for each seed."""
     smoke = budget == "smoke"
-    recipe = aoq.demo_recipe()
+    recipe = demo_recipe()
     for seed in DEMO_SEEDS[:1] if smoke else DEMO_SEEDS:
         builder = ExperimentBuilder(DEMO_MODEL, seed)
         for method, stage in zip((ALIKE, HARDEST), recipe.stages, strict=False):

@@ -16,9 +16,10 @@ from counterfoil.losses.base import Loss, Reduction, weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.papers.ndgl.recipe import GAMMA, HNR_WEIGHT, MR_WEIGHT
-from counterfoil.papers.ndgl.systems import MODELS, ModelSetting, Terms
-from counterfoil.papers.systems import MARGIN, PROFILES, DatasetProfile
+from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
+from counterfoil.papers.systems import PROFILES, DatasetProfile
 from counterfoil.pipelines.pipeline import ComputeTargets, Train
+from counterfoil.recipes.base import MARGIN, Terms
 from counterfoil.training.config import CosineLR, OptimizerConfig
 
 OWN, LONGER, ENSEMBLE = "own loss", "own loss, three times the epochs", "ensemble of 2"

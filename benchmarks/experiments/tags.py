@@ -14,11 +14,12 @@ from typing import final
 from benchmarks.experiments.foils import FOILS
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
 from counterfoil.papers.ndgl.systems import ModelSetting
-from counterfoil.papers.systems import MARGIN, PROFILES
+from counterfoil.papers.systems import PROFILES
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.papers.tags.recipe import STEP_1, WEIGHT, TagsNumbers
-from counterfoil.papers.tags.stage import RuleConfig
-from counterfoil.pipelines.pipeline import RewriteByRule, Stage, Train
+from counterfoil.papers.tags.stage import RewriteByRule, RuleConfig
+from counterfoil.pipelines.pipeline import Stage, Train
+from counterfoil.recipes.base import MARGIN
 from counterfoil.training.config import CosineLR, OptimizerConfig
 
 NAME = "tags-foils"

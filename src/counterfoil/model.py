@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from counterfoil import __version__
-from counterfoil.core import distributed
+from counterfoil.core import distributed, registry
 from counterfoil.core.config import Config, config_from_dict, digest, from_data, lazy
 from counterfoil.core.config import config as make_config
 from counterfoil.core.console import warn
@@ -52,6 +52,7 @@ from counterfoil.data.processor import (
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models import open_clip
 from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel
+from counterfoil.models.checkpoints import ConvertedModel
 from counterfoil.models.clip import DualEncoder, is_siglip2, max_text_length, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
@@ -1084,21 +1085,12 @@ def _load_pretrained(name: str) -> Model:
     if library := sentence_transformers_kind(name):
         return _load_library(make_config(library, name=name))
     kind = "" if is_open_clip(name) else config_of(name).model_type
-    if kind not in ("vilt", "blip"):
+    if kind not in registry.names("loader"):
         return _load_pair(name)
     tokenizer, form = WordPieceTokenizer(name, longest=max_text_length(name)), picture_format(name)
-    if kind == "vilt":
-        from counterfoil.papers.models.vilt import vilt_from_pretrained
-
-        converted = vilt_from_pretrained(name, mask=tokenizer.mask)
-        # its images keep their shape, and their sides are multiples of a patch
-        patch = converted.model.arguments["patch"]
-        images = PixelProcessor(form.size, form.mean, form.deviation, divisor=patch)
-    else:
-        from counterfoil.models.blip import blip_from_pretrained
-
-        converted = blip_from_pretrained(name, mask=tokenizer.mask)
-        images = PixelProcessor(form.size, form.mean, form.deviation, form.crop)
+    converted: ConvertedModel = registry.find("loader", kind)(name, mask=tokenizer.mask)
+    crop = form.crop and not converted.divisor
+    images = PixelProcessor(form.size, form.mean, form.deviation, crop, converted.divisor)
     model = converted.build().to(distributed.device())
     return Model(model, Processor(images, tokenizer), name, converted.model)
 

@@ -14,7 +14,8 @@ from benchmarks.experiments.summary import as_markdown, lines, verdict
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import scene
 from counterfoil.data.scenes.truth import is_true
-from counterfoil.pipelines.pipeline import Generate, Train
+from counterfoil.papers.tags.stage import Generate
+from counterfoil.pipelines.pipeline import Train
 from counterfoil.pipelines.run import DataSource
 
 SMALL = "scenes:images=60,dev=8,test=12,features=regions"

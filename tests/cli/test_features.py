@@ -19,8 +19,9 @@ from counterfoil.model import load_model
 from counterfoil.negatives.generated import GeneratedStore
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.pretraining.pretrain import PretrainTasks
+from counterfoil.papers.pretraining.stage import Pretrain, pretrain_config
 from counterfoil.papers.tags.inputs import GeneratorInputs
-from counterfoil.pipelines.pipeline import Pretrain, Recipe, pretrain_config
+from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.training.logging import read_metrics
 from recipes_cases import snapshot

@@ -10,7 +10,6 @@ from counterfoil.core.config import Config, config, from_data
 from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
 from counterfoil.model import save_model
-from counterfoil.papers import catalogue
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import stage_digests
@@ -18,6 +17,7 @@ from counterfoil.pipelines.run import DataSource
 from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.pipelines.stages.train import check_word_vectors
 from counterfoil.pipelines.state import RunContext
+from counterfoil.recipes.catalogue import find_recipe
 from recipes_cases import SMALL, run
 
 LENS = Processor(FeatureProcessor(6), WordTokenizer([*SPECIAL, "a", "dog"]))
@@ -32,7 +32,7 @@ def vectors(tmp_path):
 
 
 def begin(*settings: str, change=None):
-    recipe = apply_overrides(catalogue.find_recipe("vsepp-scenes"), [*SMALL[1::2], *settings])
+    recipe = apply_overrides(find_recipe("vsepp-scenes"), [*SMALL[1::2], *settings])
     stage = recipe.stages[0]
     stage = change(stage) if change else stage
     dataset = DataSource("scenes:images=30").open()
@@ -53,7 +53,7 @@ def test_words_begin_with_their_vectors_and_the_others_at_random(vectors):
 
 
 def test_a_run_without_word_vectors_keeps_its_digest(vectors):
-    recipe = catalogue.find_recipe("vsepp-scenes")
+    recipe = find_recipe("vsepp-scenes")
     given = apply_overrides(recipe, [f"online.word_vectors={vectors}"])
     assert stage_digests(given, "d")["online"] != stage_digests(recipe, "d")["online"]
     same = replace(recipe.stages[0], word_vectors=None)
@@ -76,7 +76,7 @@ def test_vectors_of_another_width_are_refused(vectors):
     ],
 )
 def test_word_vectors_that_nothing_would_read(vectors, changes, sentence):
-    stage = replace(catalogue.find_recipe("vsepp-scenes").stages[0], word_vectors=str(vectors))
+    stage = replace(find_recipe("vsepp-scenes").stages[0], word_vectors=str(vectors))
     if "processor" in changes:
         changes = {"processor": replace(stage.processor, texts=changes["processor"])}
     with pytest.raises(ValueError, match=sentence):
@@ -107,7 +107,7 @@ def uniter(*outputs: str) -> Config:
 def test_a_model_begins_from_one_with_other_heads(tmp_path):
     before = uniter("match", "fill").build()
     save_model(tmp_path / "before", spec=uniter("match", "fill"), model=before, processor=LENS)
-    recipe = catalogue.find_recipe("vsepp-scenes")
+    recipe = find_recipe("vsepp-scenes")
     stage = replace(recipe.stages[0], start="before", model=uniter("rank", "doubt"))
     context = RunContext(recipe, DataSource("scenes:images=30").open(), tmp_path, {})
     after = build_for_training(context, stage).model

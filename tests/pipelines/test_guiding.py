@@ -18,7 +18,6 @@ from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.papers import catalogue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     ComputeTargets,
@@ -31,6 +30,7 @@ from counterfoil.pipelines.pipeline import (
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.train import build_guide
 from counterfoil.pipelines.state import RunContext
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from counterfoil.training.logging import read_metrics
 
 DATA = "scenes:images=36"
@@ -45,7 +45,7 @@ GUIDED = weighted_sum(
 
 def recipe(host: str = "vsepp", *settings: str, form: str = "stored", **more) -> Recipe:
     """Two teachers and a student."""
-    one = catalogue.find_recipe(f"{host}-scenes").stages[0]
+    one = find_recipe(f"{host}-scenes").stages[0]
     assert isinstance(one, Train)
     stages = (
         replace(one, name="teacher-0"),
@@ -55,7 +55,7 @@ def recipe(host: str = "vsepp", *settings: str, form: str = "stored", **more) ->
         Evaluate(name="test", using=("student",)),
     )
     return apply_overrides(
-        catalogue.smoke_recipe(Recipe(name="taught", stages=stages, data=DATA)), [*SMALL, *settings]
+        smoke_recipe(Recipe(name="taught", stages=stages, data=DATA)), [*SMALL, *settings]
     )
 
 

@@ -18,21 +18,20 @@ from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.papers.catalogue import smoke_recipe
 from counterfoil.papers.pretraining.pretrain import PretrainTasks
+from counterfoil.papers.pretraining.stage import Pretrain, pretrain_config
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     Evaluate,
     Mine,
-    Pretrain,
     Recipe,
     Train,
     data_contents,
-    pretrain_config,
     recipe_to_dict,
     stage_digests,
 )
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import smoke_recipe
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
 from recipes_cases import uniter

@@ -21,11 +21,12 @@ from counterfoil.models.layers.towers import GRU, PatchTower
 from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.papers.tags.generation import TagsGenerator
 from counterfoil.papers.tags.inputs import GeneratorInputs
 from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import CaptionSpaceStage, Pretrain, Recipe, Train, stage_digests
+from counterfoil.pipelines.pipeline import CaptionSpaceStage, Recipe, Train, stage_digests
 from counterfoil.pipelines.plan import print_plan
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.train import build_miner, check_miner

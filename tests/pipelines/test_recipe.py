@@ -8,7 +8,6 @@ from counterfoil.core.config import config, digest, from_data
 from counterfoil.negatives.filters import FilterConfig
 from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.negatives.online import MinerChain
-from counterfoil.papers.catalogue import find_recipe
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     Compare,
@@ -20,6 +19,7 @@ from counterfoil.pipelines.pipeline import (
     recipe_to_dict,
     stage_digests,
 )
+from counterfoil.recipes.catalogue import find_recipe
 
 WHOLE = find_recipe("aoq/vsepp-scenes")
 ONLINE = WHOLE.stages[0]

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import processes
-from counterfoil.papers import catalogue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import stage_digests
+from counterfoil.recipes.catalogue import find_recipe
 from recipes_cases import SMALL, SMALL_LISTS, results, run
 
 DATA = "scenes:images=36"
@@ -76,7 +76,7 @@ def test_two_processes(tmp_path):
 
 
 def test_it_is_another_training_but_not_where_it_is_off():
-    recipe = catalogue.find_recipe("aoq/vsepp-scenes")
+    recipe = find_recipe("aoq/vsepp-scenes")
     usual = stage_digests(recipe, "d")
     off, on = (apply_overrides(recipe, [f"adaptive.refresh.every={n}"]) for n in (0, 2))
     assert stage_digests(off, "d") == usual

@@ -14,6 +14,7 @@ from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import SMOKE_STEPS, find_recipe, smoke_recipe
 from recipes_cases import SMALL, aoq, numbers, run, snapshot
 
 DATA = "scenes:images=36"
@@ -41,7 +42,7 @@ def check(folder, data=DATA) -> None:
     for stage in ("online", "adaptive"):
         assert (folder / stage / "model" / "model.safetensors").is_file()
         lines = (folder / stage / "metrics.jsonl").read_text().splitlines()
-        assert max(json.loads(line)["step"] for line in lines) <= catalogue.SMOKE_STEPS
+        assert max(json.loads(line)["step"] for line in lines) <= SMOKE_STEPS
         assert not (folder / stage / "checkpoints").exists()
     train = DataSource(data).split("train")
     store = NegativeStore.open(folder / "lists", fingerprint=train.fingerprint)
@@ -140,7 +141,7 @@ def test_every_recipe_of_scenes(name, tmp_path):
     if "mobilenet" in name:
         public = hub_cases.mobilenet(tmp_path / "public")
         small += [f"*.model.image.name={public}", "*.processor.size=48"]
-    recipe = catalogue.smoke_recipe(apply_overrides(catalogue.find_recipe(name), small))
+    recipe = smoke_recipe(apply_overrides(find_recipe(name), small))
     data = "scenes:images=30,features=regions" if reads else "scenes:images=30"
     assert run_pipeline(recipe, DataSource(data), tmp_path / "run")
     for stage in recipe.stages:
@@ -245,9 +246,7 @@ def jump_after(monkeypatch, *, steps: int) -> None:
 
 
 def test_no_time_at_all(tmp_path, capsys, monkeypatch):
-    recipe = catalogue.smoke_recipe(
-        apply_overrides(catalogue.find_recipe("vsepp-scenes"), SMALL[1::2])
-    )
+    recipe = smoke_recipe(apply_overrides(find_recipe("vsepp-scenes"), SMALL[1::2]))
     assert not run_pipeline(recipe, DataSource(DATA), tmp_path / "run", minutes=0.0)
     assert "online: stopped, the time is up; add --resume" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -279,9 +278,7 @@ def test_leftovers_of_a_kill_are_swept_up(copy):
 
 def test_start_from_another_stage(tmp_path):
     small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5", "adaptive.start=online"]
-    recipe = catalogue.smoke_recipe(
-        apply_overrides(catalogue.find_recipe("aoq/vsepp-scenes"), small)
-    )
+    recipe = smoke_recipe(apply_overrides(find_recipe("aoq/vsepp-scenes"), small))
     assert run_pipeline(recipe, DataSource("scenes:images=30"), tmp_path / "run")
     words = [
         json.loads((tmp_path / "run" / s / "model" / "tokenizer.json").read_text())["words"]
@@ -291,9 +288,7 @@ def test_start_from_another_stage(tmp_path):
 
 
 def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
-    recipe = catalogue.smoke_recipe(
-        apply_overrides(catalogue.find_recipe("vsepp-scenes"), SMALL[1::2])
-    )
+    recipe = smoke_recipe(apply_overrides(find_recipe("vsepp-scenes"), SMALL[1::2]))
     assert run_pipeline(recipe, DataSource("scenes:images=30,dev=0"), tmp_path / "run")
     assert "has no dev split" in capsys.readouterr().err
 

@@ -13,10 +13,11 @@ import pytest
 
 from counterfoil.core.io import read_json
 from counterfoil.model import load_model
-from counterfoil.papers import catalogue, photos
+from counterfoil.papers import photos
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Recipe, Select, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import find_recipe
 
 DATA = "scenes:images=400,dev=60,test=40,features=regions"
 
@@ -24,7 +25,7 @@ DATA = "scenes:images=400,dev=60,test=40,features=regions"
 def recipe(epochs: dict[str, float]) -> Recipe:
     """Trainings of these many epochs on regions, selections and the report."""
     base = apply_overrides(
-        catalogue.find_recipe("vsepp-flickr8k"),
+        find_recipe("vsepp-flickr8k"),
         ["*.model.image.width=32", "*.model.text.width=32", "*.rate=0.003", "*.batch=32"],
     ).stages[0]
     assert isinstance(base, Train)

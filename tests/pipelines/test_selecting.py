@@ -8,11 +8,11 @@ import pytest
 import recipes_cases
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.model import load_model
-from counterfoil.papers.catalogue import find_recipe
 from counterfoil.pipelines.pipeline import Train
 from counterfoil.pipelines.run import DataSource
 from counterfoil.pipelines.stages.fitting import dev_measure, selection_dataset
 from counterfoil.pipelines.state import RunContext
+from counterfoil.recipes.catalogue import find_recipe
 from counterfoil.training.logging import read_metrics
 
 DATA = "scenes:images=72,dev=12"

@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.papers import catalogue
-from counterfoil.papers.catalogue import find_recipe
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.papers.systems import scan_config
 from counterfoil.pipelines.overrides import apply_overrides, changed_settings
+from counterfoil.recipes.catalogue import find_recipe
 
 WHOLE = find_recipe("aoq/vsepp-scenes")
 
@@ -151,7 +150,7 @@ def test_a_written_call():
 
 
 def test_each_of_several_proposers_is_named() -> None:
-    recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
+    recipe = find_recipe("tags-dc/uniter-scenes")
     cooler = apply_overrides(
         recipe, ["*.proposer.tagsgenerator.temperature=1", "tags.proposer.topscoringminer.keep=5"]
     )

@@ -14,20 +14,14 @@ from counterfoil.core.config import lazy
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.generated import GeneratedStore
-from counterfoil.papers.systems import generated_captions
+from counterfoil.papers.pretraining.stage import Pretrain, pretrain_config
 from counterfoil.papers.tags import generator
+from counterfoil.papers.tags.stage import Generate
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import (
-    Generate,
-    Pretrain,
-    Recipe,
-    Stage,
-    Train,
-    pretrain_config,
-    stage_digests,
-)
+from counterfoil.pipelines.pipeline import Recipe, Stage, Train, stage_digests
 from counterfoil.pipelines.plan import print_plan
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.base import generated_captions
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import read_metrics
 

@@ -9,10 +9,11 @@ import pytest
 
 from counterfoil.analysis.runs import cascade_curve
 from counterfoil.cli import main
-from counterfoil.papers.catalogue import find_recipe, smoke_recipe
+from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import Evaluate, Pretrain, Train
+from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 
 SMALL = (
     *(f"hard.model.{setting}" for setting in ("layers=1", "width=16", "heads=2", "inner=16")),

@@ -22,9 +22,11 @@ from counterfoil.papers.models.hrem import HREM, BatchGraph
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl.systems import MODELS
+from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.papers.systems import DATASETS
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Pretrain, Train, stage_digests
+from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Train, stage_digests
+from counterfoil.recipes.catalogue import SMOKE_STEPS, find_recipe, smoke_recipe
 
 RECIPES = catalogue.all_recipes()
 ALL = {recipe.name: recipe for recipe in RECIPES}
@@ -34,7 +36,7 @@ FAMILIES = [name for name in ALL if "-scenes" in name or name.endswith(("bert-co
 def test_names_are_unique_and_found():
     assert len(ALL) == len(RECIPES)
     for name, recipe in ALL.items():
-        assert catalogue.find_recipe(name) == recipe
+        assert find_recipe(name) == recipe
         assert recipe.about
         assert recipe.data
 
@@ -155,7 +157,7 @@ def test_recipes_with_the_same_stages_share_digests():
 
 def test_a_smoke_recipe_differs_in_steps_alone():
     for recipe in RECIPES:
-        for stage, was in zip(catalogue.smoke_recipe(recipe).stages, recipe.stages):
+        for stage, was in zip(smoke_recipe(recipe).stages, recipe.stages):
             if isinstance(stage, Train):
                 assert stage.plan.steps <= 20
                 assert replace(stage, plan=was.plan, objective=was.objective) == was, recipe.name
@@ -172,10 +174,10 @@ def _without_steps(spec: Config) -> str:
 
 
 def test_smoke_reaches_the_loss_after_the_warm_up():
-    objective = catalogue.smoke_recipe(ALL["aoq/vsepp-scenes"]).stage("adaptive").objective
+    objective = smoke_recipe(ALL["aoq/vsepp-scenes"]).stage("adaptive").objective
     steps = [int(found) for found in re.findall(r"steps=(\d+)", repr(objective))]
     assert steps
-    assert all(found < catalogue.SMOKE_STEPS for found in steps)
+    assert all(found < SMOKE_STEPS for found in steps)
 
 
 def test_smoke_keeps_a_warm_up_that_waits_for_lists():
@@ -183,7 +185,7 @@ def test_smoke_keeps_a_warm_up_that_waits_for_lists():
     recipe = apply_overrides(
         ALL["aoq/vsepp-scenes"], [f"adaptive.{setting}" for setting in settings]
     )
-    short = catalogue.smoke_recipe(recipe)
+    short = smoke_recipe(recipe)
     assert short.stage("adaptive").objective == recipe.stage("adaptive").objective
     assert short.stage("online").objective != recipe.stage("online").objective
 
@@ -246,7 +248,7 @@ def test_comparisons_of_ndgl_share_their_teachers(kind, capsys):
     hosts = ndgl.VARIANTS[kind][1]
     for host in hosts:
         for to in MODELS[host].datasets:
-            recipe = catalogue.find_recipe(f"ndgl/{kind}/{host}-{to}")
+            recipe = find_recipe(f"ndgl/{kind}/{host}-{to}")
             first = stage_digests(ALL[f"ndgl/{host}-{to}"], "d")
             found = stage_digests(recipe, "d")
             assert all(found[f"teacher-{k}"] == first[f"teacher-{k}"] for k in (1, 2))
@@ -273,7 +275,7 @@ def test_members_of_an_ensemble_differ():
 @pytest.mark.parametrize("loss", aoq.LOSSES)
 def test_ablations_differ_in_their_name_alone(loss):
     usual = aoq.ablation_variant("adapoffquin", "vsepp", "flickr30k")
-    recipe = catalogue.find_recipe(f"aoq/ablations/{loss}/vsepp-flickr30k")
+    recipe = find_recipe(f"aoq/ablations/{loss}/vsepp-flickr30k")
     assert recipe.stage(f"test-{loss}").using == (loss,)
     found, base = recipe.stage(loss), usual.stage("adapoffquin")
     assert (found == replace(base, name=loss)) == (loss in ("adapoffquin", "h300"))
@@ -283,7 +285,7 @@ def test_ablations_differ_in_their_name_alone(loss):
     assert lists.texts == 5 * lists.images
     for to in DATASETS:
         for name in models.NAMES:
-            assert catalogue.find_recipe(f"aoq/ablations/{loss}/{name}-{to}").stages
+            assert find_recipe(f"aoq/ablations/{loss}/{name}-{to}").stages
 
 
 def test_ablations_share_one_list():
@@ -323,6 +325,6 @@ def test_a_recipe_in_a_file(tmp_path, capsys):
         "    Train(name='only', model=vsepp_config(width=8), objective=hardest_triplet(0)),\n"
         "))\n"
     )
-    assert catalogue.find_recipe(str(path)).name == "mine"
+    assert find_recipe(str(path)).name == "mine"
     assert main(["plan", str(path), "--set", "only.seed=3"]) == 0
     assert "seed=3" in capsys.readouterr().out

@@ -9,7 +9,6 @@ from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.layers.towers import GRU
 from counterfoil.negatives.momentum import MomentumQueue
-from counterfoil.papers.catalogue import find_recipe, smoke_recipe
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.naaf import NAAF
 from counterfoil.papers.models.sgraf import SGRAF
@@ -20,6 +19,7 @@ from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from counterfoil.training.config import StepDecayLR
 
 EPOCH = {"flickr30k": 1132, "coco": 4425}

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.papers import catalogue
 from counterfoil.papers.grid_search import (
     GridAxis,
     GridSearch,
@@ -19,9 +18,10 @@ from counterfoil.papers.grid_search import (
 from counterfoil.papers.systems import LARGE
 from counterfoil.papers.tags.recipe import PAPER
 from counterfoil.pipelines.pipeline import Recipe, Train
+from counterfoil.recipes.catalogue import find_recipe
 
 parsed = GridAxis.parse
-DEMO = catalogue.find_recipe("aoq/vsepp-scenes")
+DEMO = find_recipe("aoq/vsepp-scenes")
 RATES = GridAxis(keys=("online.rate",), values=("1e-4", "2e-4"))
 
 
@@ -67,7 +67,7 @@ def test_every_combination_is_a_point() -> None:
 
 
 def test_seeds_are_added_to_those_of_trainings_alone() -> None:
-    recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
+    recipe = find_recipe("tags-dc/uniter-scenes")
     axes = (parsed("tags.rate=1e-4,2e-4"),)
     one = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).recipes(("1e-4",))
     seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one]
@@ -95,7 +95,7 @@ def test_another_seed_draws_other_points() -> None:
 def test_dependencies_of_a_stage() -> None:
     assert [s.name for s in dependencies(DEMO, "online")] == ["online"]
     assert [s.name for s in dependencies(DEMO, "adaptive")] == ["online", "lists", "adaptive"]
-    ndgl = catalogue.find_recipe("ndgl/gpo-scenes")
+    ndgl = find_recipe("ndgl/gpo-scenes")
     assert [s.name for s in dependencies(ndgl, "student")][-1] == "student"
     assert all(s.kind != "evaluate" for s in dependencies(ndgl, "student"))
 
@@ -183,6 +183,6 @@ def test_points_differ_and_share_what_comes_before(kind: str, dataset: str) -> N
     if both and large:
         assert len({digest for job in todo for digest in job.needed}) == 1 + 36 + 216
     if not both:
-        assert sweep.recipe == catalogue.find_recipe(f"tags/uniter-{dataset}")
+        assert sweep.recipe == find_recipe(f"tags/uniter-{dataset}")
         rates = {numbers(job.recipe, 0)[0] for job in todo}
         assert large or rates == {PAPER[dataset][0].rate}

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import processes
-from counterfoil.papers import catalogue
 from counterfoil.papers.grid_search import GridAxis, GridSearch
 from counterfoil.papers.grid_search import run_grid as run
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from recipes_cases import snapshot
 
 SMALL = (
@@ -36,7 +36,7 @@ RUN = {kind: kind.run for kind in (Train, Mine, Evaluate, Compare)}
 
 def toy(*over: str, **changes: Any) -> GridSearch:
     """Both rounds of AOQ; by default four points that share the first round and its lists."""
-    recipe = catalogue.smoke_recipe(catalogue.find_recipe("aoq/vsepp-scenes"))
+    recipe = smoke_recipe(find_recipe("aoq/vsepp-scenes"))
     axes = over or ("adaptive.draw.texts=10,20", "adaptive.rate=1e-3,1e-2")
     return GridSearch(
         name="toy",

@@ -11,22 +11,23 @@ from safetensors.torch import load_file
 
 from counterfoil.core.config import FromData
 from counterfoil.negatives.online import TopScoringMiner
-from counterfoil.papers import catalogue
 from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.pretraining.pretrain import REGION_TASKS
+from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.papers.systems import DATASETS, LARGE
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.papers.tags.generation import TagsGenerator
 from counterfoil.papers.tags.recipe import CAPTIONS, PAPER, RELEASED, tags_train_config
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import Pretrain, Train, stage_digests
+from counterfoil.pipelines.pipeline import Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 
 TINY = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
 
 
 def training(recipe: str, stage: str) -> Train:
-    found = catalogue.find_recipe(recipe).stage(stage)
+    found = find_recipe(recipe).stage(stage)
     assert isinstance(found, Train)
     return found
 
@@ -93,7 +94,7 @@ def test_ablations_differ_in_one_thing(dataset: str) -> None:
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_all_begin_with_the_same_pre_training(dataset: str) -> None:
     names = ["", "tags/", "tags-dc/", *tags.VARIANTS]
-    found = [stage_digests(catalogue.find_recipe(f"{name}uniter-{dataset}"), "d") for name in names]
+    found = [stage_digests(find_recipe(f"{name}uniter-{dataset}"), "d") for name in names]
     for stage in ("pretrained", "hard", "tags"):
         assert len({one[stage] for one in found if stage in one}) == 1
 
@@ -118,9 +119,7 @@ def test_heads_of_the_second_step_start_from_the_pre_trained(
     model: str, data: str, settings: tuple[str, ...], tmp_path: Path
 ) -> None:
     still = [*TINY, *settings, "tags.rate=1e-12", "tags-dc.rate=1e-12"]
-    recipe = catalogue.smoke_recipe(
-        apply_overrides(catalogue.find_recipe(f"tags-dc/{model}-scenes"), still)
-    )
+    recipe = smoke_recipe(apply_overrides(find_recipe(f"tags-dc/{model}-scenes"), still))
     recipe = apply_overrides(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
     assert run_pipeline(recipe, DataSource(data), tmp_path)
     before, after = (
@@ -160,8 +159,8 @@ def test_the_large_setting(
     batch: int,
 ) -> None:
     begins, ends = ("tags-dc/released/", "-released") if released else ("tags-dc/", "")
-    large = catalogue.find_recipe(f"{begins}uniter-large-{dataset}")
-    base = catalogue.find_recipe(f"{begins}uniter-{dataset}")
+    large = find_recipe(f"{begins}uniter-large-{dataset}")
+    base = find_recipe(f"{begins}uniter-{dataset}")
     assert [stage.name for stage in large.stages] == [stage.name for stage in base.stages]
     for stage in large.stages:
         if isinstance(stage, Train | Pretrain):
@@ -189,14 +188,12 @@ def test_hard_negatives_of_the_large_model() -> None:
     assert stage.proposer is not None
     assert stage.proposer.arguments["keep"] == 23
     assert training("uniter-large-coco", "hard").model == stage.model
-    assert catalogue.find_recipe("tags/uniter-large-coco").about.startswith("UNITER-large;")
+    assert find_recipe("tags/uniter-large-coco").about.startswith("UNITER-large;")
 
 
 def test_recipes_of_vilt_differ_in_model_processor_and_tasks() -> None:
     for kind in ("", "tags/", "tags-dc/"):
-        uniter, vilt = (
-            catalogue.find_recipe(f"{kind}{host}-scenes") for host in ("uniter", "vilt")
-        )
+        uniter, vilt = (find_recipe(f"{kind}{host}-scenes") for host in ("uniter", "vilt"))
         assert "features" not in vilt.data
         for one, other in zip(uniter.stages, vilt.stages, strict=True):
             if isinstance(one, Train | Pretrain):
@@ -210,4 +207,4 @@ def test_recipes_of_vilt_differ_in_model_processor_and_tasks() -> None:
                 other = replace(other, tasks=one.tasks)
             assert one == other
     with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):
-        catalogue.find_recipe("tags/vilt-coco")
+        find_recipe("tags/vilt-coco")

@@ -7,10 +7,10 @@ import pytest
 from counterfoil.core.config import config_from_dict, from_data
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.negatives.generated import GeneratedCaptions
-from counterfoil.papers import catalogue
 from counterfoil.papers.systems import DATASETS
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.pipeline import Evaluate, Recipe, Train, recipe_to_dict, stage_digests
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from test_docs import ran
 
 NAMES = [
@@ -23,7 +23,7 @@ NAMES = [
 
 def pair(name: str) -> tuple[Train, Train]:
     """The training without written captions, and the one with them."""
-    recipe = catalogue.find_recipe(name)
+    recipe = find_recipe(name)
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     alone = recipe.stage(taught.name.removesuffix("-written"))
     assert isinstance(alone, Train)
@@ -50,7 +50,7 @@ def test_only_the_foils_differ(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_foils_begin_after_the_warm_up_and_both_trainings_are_compared(name: str) -> None:
-    recipe, (alone, taught) = catalogue.find_recipe(name), pair(name)
+    recipe, (alone, taught) = find_recipe(name), pair(name)
     terms = taught.objective.arguments["terms"]
     _, written = terms["written"]
     warm = [term.arguments["steps"] for _, term in terms.values() if term.make is SwitchAfter]
@@ -65,12 +65,12 @@ def test_foils_begin_after_the_warm_up_and_both_trainings_are_compared(name: str
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_generator_is_that_of_tags(dataset: str) -> None:
-    own = stage_digests(catalogue.find_recipe(f"tags/uniter-{dataset}"), "d")
+    own = stage_digests(find_recipe(f"tags/uniter-{dataset}"), "d")
     for name in (name for name in NAMES if name.endswith(dataset)):
-        found = stage_digests(catalogue.find_recipe(name), "d")
+        found = stage_digests(find_recipe(name), "d")
         assert found["pretrained"] == own["pretrained"]
         assert found["tags"] == own["tags"]
-        first = stage_digests(catalogue.find_recipe(f"tags/hosts/vsepp-{dataset}"), "d")
+        first = stage_digests(find_recipe(f"tags/hosts/vsepp-{dataset}"), "d")
         assert found["written"] == first["written"]
 
 
@@ -81,7 +81,7 @@ def test_models_are_those_of_their_own_recipes() -> None:
         ("gpo", "gpo-scenes", "online"),
     ):
         alone, _ = pair(f"tags/hosts/{host}-scenes")
-        there = catalogue.find_recipe(own).stage(stage)
+        there = find_recipe(own).stage(stage)
         assert isinstance(there, Train)
         assert (alone.model, alone.objective, alone.plan) == (
             there.model,
@@ -91,7 +91,7 @@ def test_models_are_those_of_their_own_recipes() -> None:
 
 
 def test_smoke_reaches_the_foils() -> None:
-    recipe = catalogue.smoke_recipe(catalogue.find_recipe("tags/hosts/gpo-scenes"))
+    recipe = smoke_recipe(find_recipe("tags/hosts/gpo-scenes"))
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     written = taught.objective.arguments["terms"]["written"][1]
     assert written.arguments["steps"] < taught.plan.steps

@@ -18,6 +18,7 @@ from counterfoil.pipelines.pipeline import Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.pipelines.state import RunContext
+from counterfoil.recipes.catalogue import find_recipe
 from recipes_cases import pixel_model, run
 from uniter_cases import authors_state
 
@@ -66,7 +67,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(name: str, *settings: str) -> Recipe:
-    found = apply_overrides(catalogue.find_recipe(name), [*settings, *SMALL, *GENERATOR])
+    found = apply_overrides(find_recipe(name), [*settings, *SMALL, *GENERATOR])
     offers = [s.name for s in found.stages if isinstance(s, Train) and s.candidates.provides]
     less = [f"{one}.candidates.{key}=6" for one in offers for key in ("texts", "images")]
     return apply_overrides(found, less)
@@ -170,7 +171,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_done(
 
 
 def test_the_tuned_static_writer_learns_words_and_ranks_nothing_generated(tmp_path: Path) -> None:
-    found = catalogue.find_recipe("tags/ablations/static-tuned/uniter-flickr30k")
+    found = find_recipe("tags/ablations/static-tuned/uniter-flickr30k")
     static, writer, tags = (training(found, name) for name in ("static", "writer", "tags"))
     assert (static.filler, static.start, writer.start) == ("writer", "pretrained", "pretrained")
     assert (static.objective, static.plan) == (tags.objective, tags.plan)
@@ -186,6 +187,6 @@ def test_coco_is_measured_on_a_sample_of_dev_while_training() -> None:
     for name in catalogue.recipe_names():
         if not (name.endswith("uniter-coco") or name.endswith("uniter-flickr30k")):
             continue
-        for stage in catalogue.find_recipe(name).stages:
+        for stage in find_recipe(name).stages:
             if isinstance(stage, Train):
                 assert stage.plan.dev_images == (1000 if name.endswith("coco") else 0), name

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from counterfoil.core.config import Config
-from counterfoil.papers.catalogue import find_recipe
-from counterfoil.pipelines.pipeline import RewriteByRule, Train
+from counterfoil.papers.tags.stage import RewriteByRule
+from counterfoil.pipelines.pipeline import Train
+from counterfoil.recipes.catalogue import find_recipe
 from recipes_cases import SMALL, run
 
 

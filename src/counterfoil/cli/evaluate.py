@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.evaluation.cascade import Shortlister
     from counterfoil.evaluation.extended import CxCResult, ECCVResult
+    from counterfoil.evaluation.foils.attack import AttackReport, CaptionAttack
     from counterfoil.evaluation.metrics import Protocol
     from counterfoil.model import Model
-    from counterfoil.papers.compared.attack import AttackReport, CaptionAttack
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
     from counterfoil.scoring.reducers import Tie
 
@@ -186,8 +186,8 @@ def _evaluate(
 ) -> _Evaluation:
     """Evaluate a model, or an ensemble of several; its vectors are released on return."""
     from counterfoil.evaluation.extended import crisscrossed, eccv_caption
+    from counterfoil.evaluation.foils.attack import evaluate_attack
     from counterfoil.model import load_model
-    from counterfoil.papers.compared.attack import evaluate_attack
     from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 
     models = [load_model(name) for name in names]
@@ -250,8 +250,8 @@ def _show_comparison(evaluations: Mapping[str, _Evaluation]) -> dict[str, object
 
 def _open_attack(folder: Path, dataset: ImageTextDataset) -> CaptionAttack:
     """A split with the stored foils of its captions."""
+    from counterfoil.evaluation.foils.attack import CaptionAttack
     from counterfoil.negatives.generated import GeneratedStore
-    from counterfoil.papers.compared.attack import CaptionAttack
 
     store = GeneratedStore.open(folder, fingerprint=dataset.fingerprint)
     return CaptionAttack.of(dataset, ((foil.text, foil.kind, foil.foil) for foil in store.foils()))

@@ -13,13 +13,10 @@ from counterfoil.cli.options import (
     DataOptions,
     NewFolder,
     Numbers,
-    Phrases,
-    Seed,
     Split,
     check_new_files,
     check_new_folder,
     open_negatives,
-    phrase_parser,
     print_tables,
     verb,
 )
@@ -78,35 +75,6 @@ def diagnose(
             write_json(json, {**names, **diagnosis.to_dict()})
         output(diagnosis.line)
         output(f"{page}")
-
-
-@verb(
-    app,
-    "counterfoil negatives graph --data scenes --output lists/ --texts 100",
-)
-def graph(
-    folder: NewFolder,
-    data: DataOptions,
-    split: Split = "train",
-    texts: Annotated[int, typer.Option(min=1, help="Texts listed for each image, at most.")] = 100,
-    hard_images: Annotated[
-        int, typer.Option("--images-per-text", min=1, help="Images listed for each text, at most.")
-    ] = 20,
-    phrases: Phrases = "rules",
-    seed: Seed = 0,
-) -> None:
-    """List wrong captions and images that share an expression with the true ones, by no model."""
-    from counterfoil.papers.compared.graph import graph_negatives
-
-    check_new_folder(folder)
-    parser = phrase_parser(phrases).build()
-    dataset = data.source().split(split)
-    negatives = graph_negatives(
-        dataset, texts_per_image=texts, images_per_text=hard_images, parser=parser, seed=seed
-    )
-    negatives.save(folder)
-    filters = "; ".join(negatives.store.manifest.filters)
-    output(f"{negatives.lists.describe()}, {filters}: {folder}")
 
 
 @verb(

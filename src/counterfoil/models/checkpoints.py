@@ -42,10 +42,17 @@ class Checkpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class ConvertedModel:
-    """A checkpoint converted to a model of this library: its configuration and weights."""
+    """A checkpoint converted to a model of this library: its configuration and weights.
+
+    Attributes:
+        model: its configuration.
+        state: its weights.
+        divisor: where its images keep their shape, the number that their sides are multiples of.
+    """
 
     model: Config[RetrievalModel]
     state: State
+    divisor: int = 0
 
     def build(self) -> RetrievalModel:
         """Build the model with its weights, in evaluation mode."""

@@ -251,6 +251,10 @@ class GeneratedCaptions(OnlineMiner):
     provides = frozenset({Role.WRITTEN})
     anchors_only = True
 
+    @classmethod
+    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset()
+
     def __init__(
         self,
         *,

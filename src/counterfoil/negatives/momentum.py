@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -103,6 +103,10 @@ class MomentumQueue(OnlineMiner, nn.Module):
     provides = frozenset({Role.QUEUE_TEXT, Role.QUEUE_IMAGE, Role.KEY_TEXT, Role.KEY_IMAGE})
     provides_words = frozenset[str]()
     anchors_only = True
+
+    @classmethod
+    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset()
 
     def __init__(self, *, size: int = 2048, momentum: float = 0.999) -> None:
         super().__init__()

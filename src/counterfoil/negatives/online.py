@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -67,6 +67,30 @@ class OnlineMiner(ABC):
     provides_words: frozenset[str] = frozenset()
     screens: frozenset[Role] = frozenset()
     anchors_only: bool = False
+    takes_filler: bool = (
+        False  # whether a frozen model may generate in place of the one in training
+    )
+
+    @classmethod
+    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str] | None:
+        """Word tasks that it computes with some arguments; None where that is not known."""
+        return None
+
+    @classmethod  # noqa: B027  (any by default)
+    def check_inputs(cls, images: str, texts: str) -> None:
+        """Check what a model in training sees: images and texts, in words.
+
+        Raises:
+            ValueError: the miner cannot work with it.
+        """
+
+    @classmethod  # noqa: B027  (any by default)
+    def check_filler(cls, filler: RetrievalModel, noun: str) -> None:
+        """Check a frozen model that is to generate.
+
+        Raises:
+            ValueError: it cannot.
+        """
 
     def check(self, model: RetrievalModel) -> None:  # noqa: B027  (any model by default)
         """Check a model before training begins.
@@ -138,6 +162,10 @@ class TopScoringMiner(OnlineMiner):
 
     provides = screens = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
     anchors_only = True
+
+    @classmethod
+    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset()
 
     def __init__(self, *, keep: int = 31, at_once: int = 512) -> None:
         check_positive(keep=keep, at_once=at_once)

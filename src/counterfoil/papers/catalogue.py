@@ -1,74 +1,30 @@
-"""Recipes by name, and recipes from a user's own file."""
+"""The recipes of the papers by name."""
 
 from __future__ import annotations
 
-import difflib
-import runpy
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, final
 
 from rich.table import Column, Table
 
-from counterfoil.core.config import Config
 from counterfoil.core.console import console, output
 from counterfoil.data.caption_edits import RULE_KINDS
-from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.papers import photos
 from counterfoil.papers import systems as models
 from counterfoil.papers.aoq import recipe as aoq
-from counterfoil.papers.compared import vsec
+from counterfoil.papers.compared import negclip, vsec
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl import systems as ndgl_models
 from counterfoil.papers.systems import DATASETS, LARGE, NAMES
 from counterfoil.papers.tags import recipe as tags
-from counterfoil.pipelines.pipeline import Generate, Pretrain, Recipe, Train
-from counterfoil.recipes import clip
-from counterfoil.training.config import TrainConfig
-
-SMOKE_STEPS = 20
-SMOKE_WARMUP = 5
-SMOKE_FOILS = 2
-
-T = TypeVar("T")
-Recipes = dict[str, Callable[[], Recipe]]  # how each recipe is made, by name
+from counterfoil.pipelines.pipeline import Recipe
+from counterfoil.recipes.catalogue import Recipes
 
 
 def all_recipes() -> tuple[Recipe, ...]:
     """Every built-in recipe but single ablations, comparisons, and UNITER-large's."""
     return tuple(make() for make in _recipes(_listed_families()).values())
-
-
-def recipe_names() -> tuple[str, ...]:
-    """Every name that `find_recipe` knows."""
-    return tuple(_known())
-
-
-def find_recipe(name: str) -> Recipe:
-    """The recipe of this name, or the one that a Python file calls ``recipe``.
-
-    Raises:
-        ValueError: there is none; the message has the nearest name.
-    """
-    if name.endswith(".py"):
-        return _from_file(Path(name))
-    known = _known()
-    if name not in known:
-        pretrained = " --model MODEL" if name in clip.NAMES else ""
-        if pretrained or any(name in photos.known_models(like) for like in photos.SETS):
-            raise ValueError(
-                f"{name!r} is not a recipe but a training, whose stages depend on the data; "
-                f"`counterfoil train {name}{pretrained} --data DATA --plan` shows them"
-            )
-        near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
-            f"{name!r} is not a recipe; {hint}`counterfoil plan` lists them, and a file ends in .py"
-        )
-    return known[name]()
 
 
 @cache
@@ -110,7 +66,7 @@ def _listed_families() -> list[_Family]:
         _Family("ndgl/{}", ndgl.ndgl_recipe, tuple(ndgl_models.MODELS)),
         _Family("{}", photos.photo_recipe, photos.NAMES),
         _Family("{}", lambda _, dataset: photos.patches_recipe(dataset), (photos.PATCH_NAME,)),
-        _Family("negclip/{}", clip.negclip_recipe, ("vsepp",)),
+        _Family("negclip/{}", negclip.negclip_recipe, ("vsepp",)),
         _Family("cascade/{}", tags.cascade_recipe, ("vsepp", "gpo")),
         _Family("vse-c/{}", vsec.vsec_recipe, ("vsepp",)),
     ]
@@ -140,7 +96,7 @@ def _tags_families(kinds: Sequence[str], *names: str) -> list[_Family]:
 
 
 def _recipes(families: Iterable[_Family]) -> Recipes:
-    return {"demo": aoq.demo_recipe} | {
+    return {
         pattern.format(f"{name}-{dataset}"): partial(make, name, dataset)
         for pattern, make, names in families
         for name in names
@@ -150,7 +106,7 @@ def _recipes(families: Iterable[_Family]) -> Recipes:
 
 def print_catalogue() -> None:
     """Print all recipes; those that differ in model and data set alone share a line."""
-    rows: dict[tuple[str, str], list[str]] = {("demo", aoq.demo_recipe().about): []}
+    rows: dict[tuple[str, str], list[str]] = {}
     for pattern, make, names in _listed_families():
         for name in names:
             datasets = _datasets(name)
@@ -184,71 +140,18 @@ def print_catalogue() -> None:
         output(line)
 
 
-def smoke_recipe(recipe: Recipe) -> Recipe:
-    """The recipe with at most 20 training steps a stage, to see whether it runs at all.
+@final
+class PapersCatalogue:
+    """The recipes of the papers, and their models, which may be trained on one's own data."""
 
-    A model that generates captions tries 4 for each caption and keeps 2.
+    recipes = staticmethod(_known)
+    describe = staticmethod(print_catalogue)
+    own_data_recipe = staticmethod(photos.own_data_recipe)
 
-    Warm-ups are cut too, so that the loss that follows them is reached, unless it samples from
-    lists that are mined only after some epochs.
-    """
-
-    def few_steps(plan: TrainConfig) -> TrainConfig:
-        return replace(plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
-
-    def train(stage: Train) -> Train:
-        early = stage.negatives or not stage.refresh.every
-        objective = _with_short_warmups(stage.objective) if early else stage.objective
-        return replace(stage, plan=few_steps(stage.plan), objective=objective)
-
-    def generate(stage: Generate) -> Generate:
-        return replace(stage, masks=SMOKE_FOILS, refills=SMOKE_FOILS, keep=SMOKE_FOILS)
-
-    return (
-        recipe.with_changed(Train, train)
-        .with_changed(Pretrain, lambda stage: replace(stage, plan=few_steps(stage.plan)))
-        .with_changed(Generate, generate)
-    )
+    @staticmethod
+    def models() -> list[str]:
+        """Models that can be trained on one's own data."""
+        return [name for like in photos.SETS for name in photos.known_models(like)]
 
 
-def _with_short_warmups(value: T) -> T:
-    """An objective's configuration in which no schedule waits longer than a few steps."""
-    result: Any = value
-    match result:
-        case Config():
-            arguments = {k: _with_short_warmups(inner) for k, inner in result.arguments.items()}
-            if result.make in (SwitchAfter, StartAt):
-                arguments["steps"] = min(arguments["steps"], SMOKE_WARMUP)
-            result = Config(result.make, arguments)
-        case Mapping():
-            result = {name: _with_short_warmups(inner) for name, inner in result.items()}
-        case tuple():
-            result = tuple(_with_short_warmups(inner) for inner in result)
-    return cast("T", result)
-
-
-def _from_file(path: Path) -> Recipe:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; a Python file that sets `recipe` is needed there")
-    try:
-        recipe = runpy.run_path(str(path)).get("recipe")
-    except Exception as error:  # whatever a user's own file may raise
-        raise ValueError(f"{path}{_line(error, path)}: {_message(error)}") from error
-    if not isinstance(recipe, Recipe):
-        raise ValueError(f"{path} does not set `recipe` to a counterfoil.pipelines.pipeline.Recipe")
-    return recipe
-
-
-def _line(error: Exception, path: Path) -> str:
-    """The last line of a user's file that an error passed through."""
-    if isinstance(error, SyntaxError):
-        return f", line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    return f", line {lines[-1]}" if lines else ""
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, ValueError):  # ours are sentences
-        return str(error)
-    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+CATALOGUE = PapersCatalogue()

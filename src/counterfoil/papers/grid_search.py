@@ -27,7 +27,6 @@ from counterfoil.core.io import parsing, read_json, write_json, write_lock
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import METRICS, without_models
 from counterfoil.model import MODEL, read_card
-from counterfoil.papers import catalogue
 from counterfoil.papers.systems import DATASETS, LARGE
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines import run
@@ -43,6 +42,7 @@ from counterfoil.pipelines.pipeline import (
 from counterfoil.pipelines.publishing import MISSING, Analysis
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.pipelines.state import DEV, RunContext
+from counterfoil.recipes.catalogue import find_recipe
 from counterfoil.report.page import TableBlock
 from counterfoil.report.tables import terminal_table
 
@@ -630,7 +630,7 @@ def named_grids() -> dict[str, GridSearch]:
 def find_grid(name: str, over: Sequence[str] = (), stage: str = "") -> GridSearch:
     """A built-in grid, or one over a recipe."""
     if not name.startswith(PREFIX):
-        recipe, axes = catalogue.find_recipe(name), tuple(map(GridAxis.parse, over))
+        recipe, axes = find_recipe(name), tuple(map(GridAxis.parse, over))
         return GridSearch(name=recipe.name, recipe=recipe, axes=axes, stage=stage)
     if over or stage:
         raise ValueError(

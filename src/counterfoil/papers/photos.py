@@ -27,17 +27,10 @@ from counterfoil.models.layers.pretrained import (
 )
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.papers import systems as models
-from counterfoil.papers.aoq import recipe as aoq
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl import systems as ndgl_models
-from counterfoil.papers.systems import (
-    LARGE,
-    PROFILES,
-    adamw_plan,
-    dataset_recipe,
-    evaluation_stages,
-)
+from counterfoil.papers.systems import LARGE, PROFILES, dataset_recipe, evaluation_stages
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.pipeline import (
     Evaluate,
@@ -48,6 +41,7 @@ from counterfoil.pipelines.pipeline import (
     Stage,
     Train,
 )
+from counterfoil.recipes.base import adamw_plan, adaptive_quintuplet
 
 NAMES = ("mobilenet", "aoq/mobilenet")
 SETS = ("scenes", "flickr8k")
@@ -94,7 +88,7 @@ def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = H
         test = Evaluate(name="test", using=("online",), protocol=protocol)
         return dataset_recipe(recipe, dataset or "scenes", (first, test), about)
     texts, images = lengths
-    second = _training("adaptive", aoq.adaptive_quintuplet(0), epochs=1, rate=3e-4)
+    second = _training("adaptive", adaptive_quintuplet(0), epochs=1, rate=3e-4)
     rounds = "online", "adaptive"
     return dataset_recipe(
         recipe,

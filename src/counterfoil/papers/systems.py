@@ -8,29 +8,26 @@ from typing import Any, Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import ImageForm, ProcessorConfig
-from counterfoil.losses.base import Loss, WeightedSum, weighted_sum
-from counterfoil.losses.schedules import SwitchAfter
-from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.cross_attention import Direction, Rule
 from counterfoil.models.layers.pooling import ImageTower, Pool
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.negatives.generated import GeneratedCaptions
-from counterfoil.negatives.online import OnlineMiner
 from counterfoil.papers.models.bfan import BFAN
 from counterfoil.papers.models.naaf import NAAF
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.papers.models.sgraf import SGRAF, Module
 from counterfoil.papers.models.vsrn import VSRN, Captioner
 from counterfoil.pipelines.pipeline import (
-    Compare,
     Evaluate,
     ProtocolName,
     Recipe,
     Stage,
     Train,
 )
+from counterfoil.recipes.base import MARGIN, reported, with_warmup
 from counterfoil.training.config import (
     ConstantLR,
     CosineLR,
@@ -307,16 +304,6 @@ def round_plan(
     return replace(plan, seed=seed)
 
 
-def adamw_plan(*, epochs: int, batch: int, rate: float) -> TrainConfig:
-    """AdamW with a short warm-up and half a cosine."""
-    return TrainConfig(
-        epochs=epochs,
-        batch=batch,
-        optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
-        schedule=CosineLR(warmup=50),
-    )
-
-
 def small_plan(dataset: str, seed: int) -> TrainConfig:
     """Our own rates, for `scenes` and Flickr8k."""
     scenes = dataset == "scenes"
@@ -334,7 +321,6 @@ def small_plan(dataset: str, seed: int) -> TrainConfig:
 # is VSE-infinity's: without it the maximum may collapse from a cold start.
 
 
-MARGIN = 0.2
 WARMUP = {"scenes": 320, "flickr8k": 235, "flickr30k": 0, "coco": 0}  # steps
 LONGER = {  # with the steps of the other models these collapse
     ("bfan", "scenes"): 628,
@@ -382,14 +368,6 @@ def model_config(
     return model.replace(text=model.arguments["text"].replace(dropout=profile.dropout))
 
 
-def with_warmup(term: Loss, warmup: int, name: str = "triplet") -> Config[WeightedSum]:
-    """A loss that follows some steps with the hinges of all negatives of the batch."""
-    first = lazy(SumTripletLoss, margin=MARGIN)
-    scheduled = lazy(SwitchAfter, first=first, second=term, steps=warmup) if warmup else term
-    terms: dict[str, Loss] = {name: scheduled}
-    return weighted_sum(**terms)
-
-
 def hardest_triplet(warmup: int) -> Config[WeightedSum]:
     """The hardest negative of the batch, after so many steps with all of them."""
     return with_warmup(lazy(HardestTripletLoss, margin=MARGIN), warmup)
@@ -410,16 +388,6 @@ def online_stage(name: str, dataset: str, *, member: EnsembleMember | None = Non
         processor=PROFILES[dataset].processor,
         plan=round_plan(name, dataset, seed=member.seed),
     )
-
-
-def generated_captions(count: int, **changes: Any) -> Config[OnlineMiner]:
-    """Proposer that draws so many stored foils of a caption, those of `Train.written`."""
-    arguments = {
-        "folder": from_data("written"),
-        "processor": from_data("generator_data"),
-        "count": count,
-    }
-    return config(GeneratedCaptions, **{**arguments, **changes})
 
 
 def evaluation_stages(kind: str, name: str, dataset: str, test: str = "") -> tuple[Evaluate, ...]:
@@ -452,14 +420,14 @@ def dataset_recipe(
     data: str = "",
 ) -> Recipe:
     """A recipe on a data set; where it names `results`, a report at its end compares these."""
-    report = Compare(
-        name="report", results=tuple(results), negatives=negatives, selection=selection
-    )
-    return Recipe(
-        name=name,
-        stages=(*stages, report) if report.results else tuple(stages),
+    return reported(
+        name,
+        stages,
+        about,
+        results=results,
+        negatives=negatives,
+        selection=selection,
         data=data or PROFILES[dataset].data,
-        about=about,
     )
 
 

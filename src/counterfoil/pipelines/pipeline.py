@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, final
 
 from counterfoil.core.config import digest, parse_choice
-from counterfoil.papers.pretraining.stage import Pretrain, pretrain_config
-from counterfoil.papers.tags.stage import Generate, RewriteByRule, RuleConfig
 from counterfoil.pipelines.contents import data_contents
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name, recipe_to_dict
 from counterfoil.pipelines.stages.compare import Compare
@@ -28,20 +26,15 @@ __all__ = [
     "Compare",
     "ComputeTargets",
     "Evaluate",
-    "Generate",
     "Interpolate",
     "Mine",
-    "Pretrain",
     "ProtocolName",
     "Recipe",
-    "RewriteByRule",
-    "RuleConfig",
     "Select",
     "Stage",
     "Train",
     "data_contents",
     "evaluation_title",
-    "pretrain_config",
     "recipe_to_dict",
     "stage_digests",
 ]

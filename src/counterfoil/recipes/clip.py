@@ -1,14 +1,9 @@
-"""Fine-tuning of CLIP, SigLIP and other pretrained pairs of encoders; NegCLIP.
+"""Fine-tuning of CLIP, SigLIP and other pretrained pairs of encoders on one's own photos.
 
-NegCLIP trains on batches that hold the neighbours of their images and rule-changed captions:
-Yuksekgonul et al., ICLR 2023 (https://arxiv.org/abs/2210.01936), section 4. The model mines three
-images for each caption, captions are changed by rule, and contrastive training goes on: to B pairs
-come B neighbours, each an image with a caption, and one foil of every caption. Images are scored
-against all 4B texts, the true texts against the 2B images.
-
-Departs from the authors' code in: neighbours, see `counterfoil.negatives.sampling.NeighbourImages`;
-foils are those of VSE-C's rules, not words of one kind swapped by spaCy. Rates and epochs are ours;
-theirs are a rate of 1e-6, warmed up in 50 steps, and 5 epochs of batches of 256.
+All weights, low-rank adapters on the attention (LoRA), or adapters behind stored vectors of the
+frozen towers. Which losses there are is registered, see `counterfoil.core.registry`: a training is
+a function of a `FineTunedModel` that returns its stages. Losses keep the numbers of their papers;
+rates, epochs and the temperature, which CLIP ends with, are ours.
 """
 
 from __future__ import annotations
@@ -17,10 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 
+from counterfoil.core import registry
 from counterfoil.core.config import Config, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
@@ -40,18 +36,6 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.sentence_transformers import encoder_folder
 from counterfoil.negatives.advice import advise_mining
 from counterfoil.negatives.teachers import GuideMask
-from counterfoil.papers import photos
-from counterfoil.papers.aoq import recipe as aoq
-from counterfoil.papers.ndgl import recipe as ndgl
-from counterfoil.papers.ndgl.systems import Terms, TrainingSetup
-from counterfoil.papers.systems import (
-    MARGIN,
-    adamw_plan,
-    dataset_recipe,
-    evaluation_stages,
-    generated_captions,
-    online_stage,
-)
 from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
@@ -59,69 +43,33 @@ from counterfoil.pipelines.pipeline import (
     Interpolate,
     Mine,
     Recipe,
-    RewriteByRule,
     Select,
     Stage,
     Train,
 )
 from counterfoil.pipelines.stages.train import LISTS
 from counterfoil.recipes import rerank
+from counterfoil.recipes.base import (
+    ADAPTIVE,
+    HARDEST,
+    MARGIN,
+    Terms,
+    TrainingSetup,
+    adamw_plan,
+    adaptive_quintuplet,
+    generated_captions,
+    reported,
+)
+from counterfoil.recipes.catalogue import own_data_recipe
 from counterfoil.training.config import ParameterGroup
 
-NEIGHBOURS = 3  # images of a caption
-TEXTS = 100  # of an image, for the hardness in the report alone
 DISTILL = 1.0  # weight of distillation beside the loss
-TEMPERATURE = 0.07  # of models that are trained from scratch
-REWRITE = RewriteByRule(name="written")
 
 
-def contrastive_terms(temperature: float, *, candidates: bool) -> Terms:
-    """Cross-entropy over the images and texts of a batch, with or without generated captions."""
-    if candidates:
-        term: Loss = lazy(InfoNCEWithCandidatesLoss, temperature=temperature, reduction="mean")
-    else:
-        term = lazy(InfoNCELoss, temperature=temperature, reduction="mean")
-    return {"contrast": (1.0, term)}
-
-
-def neighbour_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> Mine:
-    """Mining of neighbours by the models of stages, or by saved ones."""
-    return Mine(name="lists", using=using, models=models, texts=TEXTS, images=NEIGHBOURS)
-
-
-def with_neighbours(stage: Train) -> Train:
-    """The stage with neighbours and one foil of each caption in its batches."""
-    generated = generated_captions(1, shared=True)
-    return replace(stage, neighbours="lists", written=REWRITE.name, proposer=generated)
-
-
-def negclip_recipe(name: str, dataset: str) -> Recipe:
-    """Both rounds from scratch, on a dual encoder: contrastive, then with neighbours and foils."""
-    nce: Loss = lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")
-    first = replace(online_stage(name, dataset), objective=weighted_sum(nce=nce))
-    joined = weighted_sum(**contrastive_terms(TEMPERATURE, candidates=True))
-    second = replace(first, name="joined", objective=joined, start="online")
-    tests = [e for kind in ("online", "joined") for e in evaluation_stages(kind, name, dataset)]
-    lists = neighbour_lists(using=("online",))
-    return dataset_recipe(
-        f"negclip/{name}-{dataset}",
-        dataset,
-        (first, lists, REWRITE, with_neighbours(second), *tests),
-        "single model; InfoNCE, mining, foils by rule, both in the batches of InfoNCE",
-        results=("test-online", "test-joined"),
-        negatives=lists.name,
-    )
-
-
-# Fine-tuning of pretrained models on a user's own photos: all weights, low-rank adapters on the
-# attention (LoRA), or adapters behind stored vectors of the frozen towers. Losses keep the numbers
-# of their papers; rates, epochs and the temperature, which CLIP ends with, are ours.
-
-NAMES = ("contrastive", "triplet", "aoq", "ndgl", "negclip")
-TEMPERATURE_TUNED = 0.01
+TEMPERATURE = 0.01
 RANK = 8
 HEAD_RATE, TOWER_FACTOR = 1e-3, 0.01  # of timm pairs: rate of the heads, factor of the towers
-TEACHERS = {"teacher-1": 1, "teacher-2": 2}
+TEACHER = "teacher-"  # begins the names of trainings that are not evaluated
 FOILS = 5  # of a caption, sampled at each visit; NegCLIP appends one
 TRIPLET: Terms = {"triplet": (1.0, lazy(HardestTripletLoss, margin=MARGIN))}
 
@@ -131,6 +79,15 @@ WAYS = {  # ways to fine-tune: the trained part, and the training
     "lora": (f"adapters of rank {RANK}", adamw_plan(epochs=5, batch=64, rate=2e-4)),
     "frozen": ("adapters behind frozen towers", adamw_plan(epochs=10, batch=128, rate=1e-3)),
 }
+
+
+def contrastive_terms(temperature: float, *, candidates: bool) -> Terms:
+    """Cross-entropy over the images and texts of a batch, with or without generated captions."""
+    if candidates:
+        term: Loss = lazy(InfoNCEWithCandidatesLoss, temperature=temperature, reduction="mean")
+    else:
+        term = lazy(InfoNCELoss, temperature=temperature, reduction="mean")
+    return {"contrast": (1.0, term)}
 
 
 @final
@@ -214,7 +171,7 @@ def train_recipe(
     """Build the recipe for the options of ``counterfoil train``.
 
     Args:
-        name: a model of `counterfoil.papers.photos`, or where `model` is given, a loss for it.
+        name: a model that is trained from scratch, or where `model` is given, a loss for it.
         dataset: the data to train on.
         model: folder or name of a pretrained model to fine-tune; also a folder of
             sentence-transformers.
@@ -227,7 +184,7 @@ def train_recipe(
         negatives: folder of mined lists of the training split, see `with_lists`.
         distill: weight of distillation towards the original, see `with_distillation`.
         remedies: compare the remedies against forgetting, see `with_remedies`.
-        tower: frozen vision model whose patches stand for regions, see `photos.with_patches`.
+        tower: frozen vision model whose patches stand for regions.
         long_captions: stretch the text positions of the pretrained model.
         first: retriever of a re-ranker, see `counterfoil.recipes.rerank`.
 
@@ -244,7 +201,7 @@ def train_recipe(
     original = ""
     if model is None:
         pixels = dataset.features is None
-        recipe = photos.own_data_recipe(
+        recipe = own_data_recipe(
             name, pixels=pixels, teachers=teachers, lengths=lengths, tower=tower
         )
     else:
@@ -396,9 +353,9 @@ def _second_round(first: Train, lists: str) -> Train:
     second = replace(first, name="adaptive", negatives=lists)
     (loss,) = losses if len(losses) == 1 else (None,)
     if loss and loss.make is SwitchAfter:  # the sum of hinges comes first
-        loss = lazy(SwitchAfter, **{**loss.arguments, "second": aoq.ADAPTIVE})
+        loss = lazy(SwitchAfter, **{**loss.arguments, "second": ADAPTIVE})
         return replace(second, objective=weighted_sum(quintuplet=loss))
-    second = replace(second, objective=aoq.adaptive_quintuplet(0))
+    second = replace(second, objective=adaptive_quintuplet(0))
     return second if loss and loss.make is HardestTripletLoss else replace(second, start=first.name)
 
 
@@ -511,14 +468,10 @@ def fine_tune_recipe(
     *,
     teachers: Sequence[str] = (),
     pictures: bool = True,
-    lengths: tuple[int, int] = photos.HARDEST,
+    lengths: tuple[int, int] = HARDEST,
 ) -> Recipe:
-    """Fine-tune a pretrained model with one of the losses `NAMES`; evaluate it beside the original.
-
-    "negclip" is "contrastive" with neighbours and changed captions in each batch. "ndgl" has saved
-    teachers, or two copies of the model that are trained first.
-    """
-    parse_choice(NAMES, name, "a loss for a pretrained model")
+    """Fine-tune a pretrained model by a registered training; evaluate it beside the original."""
+    parse_choice(registry.names("training"), name, "a loss for a pretrained model")
     if teachers and name != "ndgl":
         raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
     if not pictures:
@@ -526,18 +479,19 @@ def fine_tune_recipe(
             f"{model.name} looks at pictures, and these data have none; name their folder with "
             "--images"
         )
-    stages = _training_stages(name, model, tuple(teachers), lengths)
+    training: Training = registry.find("training", name)
+    stages = training(model, teachers=tuple(teachers), lengths=lengths)
     trained = [stage.name for stage in stages if isinstance(stage, Train)]
     tests = [
         Evaluate(name=f"test-{stage_name}", using=(stage_name,))
         for stage_name in trained
-        if stage_name not in TEACHERS
+        if not stage_name.startswith(TEACHER)
     ]
     original = Evaluate(name="test-original", using=(), models=(model.name,))
-    select = [Select(name="best", using=("online", "adaptive"))] if name == "aoq" else []
-    return dataset_recipe(
+    rounds = ("online", "adaptive")  # a second round need not be better
+    select = [Select(name="best", using=rounds)] if set(rounds) <= set(trained) else []
+    return reported(
         f"{name}-{model.way}-own",
-        "scenes",
         # the original comes after the trainings: it may read the frozen towers' stored vectors
         (*stages, *tests, original, *select),
         f"{model.name}, {WAYS[model.way][0]}; {name}, own photos",
@@ -547,32 +501,26 @@ def fine_tune_recipe(
     )
 
 
-def _training_stages(
-    name: str, model: FineTunedModel, teachers: tuple[str, ...], lengths: tuple[int, int]
-) -> tuple[Stage, ...]:
-    match name:
-        case "contrastive":
-            terms = contrastive_terms(TEMPERATURE_TUNED, candidates=bool(model.written))
-            return (model.stage("tuned", terms),)
-        case "triplet":
-            return (model.stage("tuned", TRIPLET),)
-        case "aoq":
-            lists = Mine(name="lists", using=("online",), texts=lengths[0], images=lengths[1])
-            terms = dict(aoq.adaptive_quintuplet(0).arguments["terms"])
-            second = replace(model.stage("adaptive", terms), negatives=lists.name)
-            return model.stage("online", TRIPLET), lists, second
-        case "negclip":  # the original mines, rules change captions unless a folder is given
-            lists = neighbour_lists(models=(model.name,))
-            tuned = model.stage("tuned", contrastive_terms(TEMPERATURE_TUNED, candidates=True))
-            if model.written is None:
-                return lists, REWRITE, with_neighbours(tuned)
-            return lists, replace(tuned, neighbours=lists.name)
-    trainings = [
-        model.setup(TRIPLET, seed).stage(teacher)
-        for teacher, seed in TEACHERS.items()
-        if not teachers
-    ]
-    using = tuple(stage.name for stage in trainings)
-    targets = ComputeTargets(name=ndgl.TARGETS, using=using, models=teachers)
-    student = ndgl.student_stage("student", model.setup(TRIPLET))
-    return *trainings, targets, model.with_generated(student)
+class Training(Protocol):
+    """The stages of a registered training of a pretrained model."""
+
+    def __call__(
+        self, model: FineTunedModel, *, teachers: tuple[str, ...], lengths: tuple[int, int]
+    ) -> tuple[Stage, ...]:
+        """Return the stages.
+
+        Args:
+            model: to train; `FineTunedModel.stage` makes a stage of it.
+            teachers: saved models or names of teachers; () for none.
+            lengths: texts of an image and images of a text that are mined.
+        """
+
+
+def contrastive_stages(model: FineTunedModel, **_: object) -> tuple[Stage, ...]:
+    """InfoNCE over the batch."""
+    return (model.stage("tuned", contrastive_terms(TEMPERATURE, candidates=bool(model.written))),)
+
+
+def triplet_stages(model: FineTunedModel, **_: object) -> tuple[Stage, ...]:
+    """The hardest triplet of the batch."""
+    return (model.stage("tuned", TRIPLET),)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import final
 
 from counterfoil.evaluation.evaluate import EvaluationResult
-from counterfoil.papers.catalogue import find_recipe, smoke_recipe
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 
 
 @final

@@ -11,9 +11,9 @@ import torch
 import evaluation_cases
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.foils.attack import ALL, MEASURES, CaptionAttack, evaluate_attack
 from counterfoil.evaluation.metrics import Protocol, recall_from_ranks
 from counterfoil.evaluation.protocols import evaluate_protocol
-from counterfoil.papers.compared.attack import ALL, MEASURES, CaptionAttack, evaluate_attack
 from recipes_cases import pixel_model, run
 
 IMAGES = 24

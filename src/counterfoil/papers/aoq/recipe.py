@@ -19,11 +19,10 @@ from counterfoil.losses.aoq import (
     OfflineTriplet,
     OnlineQuintuplet,
 )
-from counterfoil.losses.base import Loss, WeightedSum, weighted_sum
-from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.negatives.sampling import SamplingConfig
+from counterfoil.papers.compared.graph_stage import GraphLists
 from counterfoil.papers.systems import (
-    MARGIN,
     PAPERS,
     PROFILES,
     WARMUP,
@@ -36,15 +35,13 @@ from counterfoil.papers.systems import (
     model_config,
     online_stage,
     round_plan,
-    vsepp_config,
     warmup_steps,
-    with_warmup,
 )
-from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Recipe, Stage, Train
-from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
+from counterfoil.pipelines.pipeline import Compare, Mine, Recipe, Stage, Train
+from counterfoil.recipes.base import ADAPTIVE, MARGIN, adaptive_quintuplet, with_warmup
+from counterfoil.recipes.clip import TRIPLET, FineTunedModel
 
 TEXTS, IMAGES = 300, 60
-DEMO_WIDTH = 128
 ALPHA, BETA = 0.3, 1.5
 OFFLINE_MARGIN = 0.0
 
@@ -59,15 +56,6 @@ HARDEST = {  # texts of an image, images of a text
 OFFLINE_WARMUP = {**WARMUP, "scenes": 470}
 
 MARGINS: dict[str, Any] = {"online": MARGIN, "offline": OFFLINE_MARGIN}
-ADAPTIVE = lazy(AdaptiveQuintuplet, **MARGINS, alpha=ALPHA, beta=BETA)
-
-
-def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
-    """The adaptive offline quintuplet loss with the paper's numbers (Eq. 5).
-
-    Some models need steps with the sum of hinges first; the paper has none.
-    """
-    return with_warmup(ADAPTIVE, warmup, "quintuplet")
 
 
 def offline_warmup(name: str, dataset: str) -> int:
@@ -139,56 +127,12 @@ def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
     )
 
 
-def demo_recipe() -> Recipe:
-    """The recipe of ``make demo``: VSE++ on all negatives alike, and on the hardest of each batch.
-
-    Everything else is equal. The second model's hardest negatives of the whole training set are
-    mined for the report. Seed, data and sizes were fixed beforehand.
-    """
-    alike = Train(
-        name="alike",
-        model=vsepp_config(
-            width=DEMO_WIDTH, word_width=DEMO_WIDTH, image_pool="mean+max", two_way=True
-        ),
-        objective=weighted_sum(triplet=lazy(SumTripletLoss, margin=MARGIN)),
-        plan=TrainConfig(
-            epochs=5,
-            batch=32,
-            optimiser=OptimizerConfig(rate=1e-3),
-            schedule=CosineLR(warmup=50),
-            keep_last=True,
-        ),
-    )
-    triplet = weighted_sum(triplet=lazy(HardestTripletLoss, margin=MARGIN))
-    hardest = replace(alike, name="hardest", objective=triplet)
-    return Recipe(
-        name="demo",
-        stages=(
-            alike,
-            hardest,
-            Mine(name="lists", using=("hardest",), texts=100, images=20),
-            *(
-                Evaluate(name=f"test-{training.name}", using=(training.name,))
-                for training in (alike, hardest)
-            ),
-            Compare(
-                name="report",
-                results=("test-alike", "test-hardest"),
-                negatives="lists",
-                foils=300,
-            ),
-        ),
-        data="scenes:images=1500,features=regions",
-        about="two minutes: train on all negatives alike and on the hardest, compare",
-    )
-
-
 def graph_recipe(name: str, dataset: str) -> Recipe:
     """Round two of a single model on lists from a denotation graph, which no model mines."""
     loss = adaptive_quintuplet(offline_warmup(name, dataset))
     stages: list[Stage] = [
         online_stage(name, dataset),
-        Mine(name="lists", using=(), texts=TEXTS, images=IMAGES, graph=config(RulePhraseParser)),
+        GraphLists(name="lists", texts=TEXTS, images=IMAGES, parser=config(RulePhraseParser)),
         second_stage(EnsembleMember(name), dataset, loss, kind="graph"),
     ]
     return _compared(
@@ -355,3 +299,13 @@ def _ablation_stage(loss: str, member: EnsembleMember, dataset: str) -> Train:
         if PAPERS[model] == "vsrn":
             stage = replace(stage, model=stage.model.replace(bn_passes="separate"))
     return stage
+
+
+def fine_tuning_stages(
+    model: FineTunedModel, *, lengths: tuple[int, int], **_: object
+) -> tuple[Stage, ...]:
+    """Both rounds of a pretrained model: online triplets, mining, the adaptive quintuplet."""
+    lists = Mine(name="lists", using=("online",), texts=lengths[0], images=lengths[1])
+    terms = dict(adaptive_quintuplet(0).arguments["terms"])
+    second = replace(model.stage("adaptive", terms), negatives=lists.name)
+    return model.stage("online", TRIPLET), lists, second

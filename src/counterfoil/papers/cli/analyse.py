@@ -12,6 +12,7 @@ from typing import Annotated, Any, final
 import typer
 
 from counterfoil.cli.options import (
+    RESEARCH,
     Count,
     DataOptions,
     Models,
@@ -31,6 +32,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Figures and tables of the papers: a table, an HTML page and JSON.",
 )
+
+
+def add_verbs(application: typer.Typer) -> None:
+    """Add the verbs as the group ``analyse``."""
+    application.add_typer(app, name="analyse", rich_help_panel=RESEARCH)
+
 
 Anchors = Annotated[int, typer.Option(min=1, help="Number of images; one caption of each.")]
 Batch = Annotated[int, typer.Option(min=2, help="Captions in a batch.")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from counterfoil.cli.options import (
+    RESEARCH,
     Corrections,
     DataArgument,
     DataName,
@@ -54,6 +55,11 @@ NO_RULE = "none"
 app = typer.Typer(no_args_is_help=True, help="Generate false captions (foils) and store them.")
 
 
+def add_verbs(application: typer.Typer) -> None:
+    """Add the verbs as the group ``write``."""
+    application.add_typer(app, name="write", rich_help_panel=RESEARCH)
+
+
 @verb(
     app,
     "counterfoil write rules scenes --output written/",
@@ -84,8 +90,7 @@ def rules(
     if kind and "noun" not in kind:
         refuse(context, ("frequency", "synonyms"), "where nouns are changed, with --kind noun")
     from counterfoil.negatives.generated import ROWS
-    from counterfoil.papers.tags.stage import describe_generation, rewrite_captions
-    from counterfoil.pipelines.pipeline import RuleConfig
+    from counterfoil.papers.tags.stage import RuleConfig, describe_generation, rewrite_captions
 
     config = RuleConfig(
         split=split,
@@ -141,8 +146,7 @@ def tags(
     if encoder is None:
         refuse_without(context, "guide", ("slack",))
     from counterfoil.negatives.generated import ROWS
-    from counterfoil.papers.tags.stage import describe_generation, generate_captions
-    from counterfoil.pipelines.pipeline import Generate
+    from counterfoil.papers.tags.stage import Generate, describe_generation, generate_captions
 
     rules: Sequence[str] = rule or ("captions",)
     stage = Generate(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -284,6 +284,18 @@ class CounterfactualSampler(OnlineMiner):
     """
 
     provides = frozenset({*ADJUSTED, *EXPLORED})
+
+    @classmethod
+    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset()
+
+    @classmethod
+    def check_inputs(cls, images: str, texts: str) -> None:
+        if images != "regions" or texts == "vectors":
+            raise ValueError(
+                "edited negatives need images of several regions, and words: choose other "
+                "features, or leave the proposer out"
+            )
 
     def __init__(
         self,

@@ -25,16 +25,15 @@ from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.papers.ndgl.systems import EPOCH
 from counterfoil.papers.systems import (
     LARGE,
-    MARGIN,
     adam_plan,
     dataset_recipe,
     evaluation_stages,
-    generated_captions,
     online_stage,
     warmup_steps,
 )
-from counterfoil.papers.tags.stage import RuleConfig
-from counterfoil.pipelines.pipeline import Recipe, RewriteByRule
+from counterfoil.papers.tags.stage import RewriteByRule, RuleConfig
+from counterfoil.pipelines.pipeline import Recipe
+from counterfoil.recipes.base import MARGIN, generated_captions
 
 PLAN = adam_plan(1e-3, 15, 30)
 FOILS = 5  # of a caption, drawn at each visit

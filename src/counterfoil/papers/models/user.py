@@ -19,8 +19,8 @@ class EnhancedRegions(ImageTower):
     """A tower over regions to each of which the pooled image is added.
 
     With g the pooled image of SGRAF and x_j the raw features, a = softmax_j(lambda x_j . g) at
-    length 1 over the regions, and the tower reads x_j + a_j g. With `counterfoil.papers.models.gpo.GPO` on
-    top it is the released USER.
+    length 1 over the regions, and the tower reads x_j + a_j g. With
+    `counterfoil.papers.models.gpo.GPO` on top it is the released USER.
 
     Departs from the authors' code in: images may have fewer regions.
     """

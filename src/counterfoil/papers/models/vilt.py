@@ -356,4 +356,5 @@ def vilt_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:
         mask=mask,
         outputs=head_names(state),
     )
-    return ConvertedModel(spec, build_seeded(spec).adopted(with_derived_heads(state)))
+    state = build_seeded(spec).adopted(with_derived_heads(state))
+    return ConvertedModel(spec, state, divisor=spec.arguments["patch"])

@@ -18,7 +18,7 @@ from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistill
 from counterfoil.papers.aoq.recipe import HARDEST
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
-from counterfoil.papers.ndgl.systems import MODELS, ModelSetting, Terms, TrainingSetup, WeightedLoss
+from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
 from counterfoil.papers.systems import PROFILES, dataset_recipe
 from counterfoil.pipelines.pipeline import (
     CaptionSpaceStage,
@@ -29,6 +29,8 @@ from counterfoil.pipelines.pipeline import (
     Stage,
     Train,
 )
+from counterfoil.recipes.base import Terms, TrainingSetup, WeightedLoss
+from counterfoil.recipes.clip import TEACHER, TRIPLET, FineTunedModel
 
 K = 2
 MR_WEIGHT, HNR_WEIGHT, GAMMA = 100.0, 0.5, 0.01
@@ -278,3 +280,18 @@ VARIANTS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] = {
     "batches": (batches_recipe, _COMPARED),
     "mining": (mining_recipe, (*_COMPARED, "vsrn")),
 }
+
+
+def fine_tuning_stages(
+    model: FineTunedModel, *, teachers: tuple[str, ...], **_: object
+) -> tuple[Stage, ...]:
+    """A pretrained model with saved teachers, or with K copies of it that are trained first."""
+    trainings = [
+        model.setup(TRIPLET, seed).stage(f"{TEACHER}{seed}")
+        for seed in range(1, K + 1)
+        if not teachers
+    ]
+    using = tuple(stage.name for stage in trainings)
+    targets = ComputeTargets(name=TARGETS, using=using, models=teachers)
+    student = student_stage("student", model.setup(TRIPLET))
+    return *trainings, targets, model.with_generated(student)

@@ -15,7 +15,7 @@ from typing import final
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.core.types import INFERENCE
 from counterfoil.data.processor import ProcessorConfig
-from counterfoil.losses.base import Loss, Reduction, weighted_sum
+from counterfoil.losses.base import Loss, Reduction
 from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumTripletLoss
@@ -34,8 +34,9 @@ from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.hrem import HREM, BatchGraph
 from counterfoil.papers.models.user import EnhancedRegions
 from counterfoil.papers.models.xdim import XDim
-from counterfoil.papers.systems import DATASETS, LARGE, MARGIN, PROFILES, DatasetProfile
-from counterfoil.pipelines.pipeline import Recipe, Train
+from counterfoil.papers.systems import DATASETS, LARGE, PROFILES, DatasetProfile
+from counterfoil.pipelines.pipeline import Recipe
+from counterfoil.recipes.base import MARGIN, Terms, TrainingSetup
 from counterfoil.training.config import (
     CosineLR,
     LRSchedule,
@@ -44,9 +45,6 @@ from counterfoil.training.config import (
     StepDecayLR,
     TrainConfig,
 )
-
-WeightedLoss = tuple[float, Loss]
-Terms = dict[str, WeightedLoss]
 
 # Rates, epochs and batches on Flickr30K and MS-COCO, as the authors' scripts have them.
 #
@@ -458,39 +456,6 @@ def momentum_queue(dataset: str) -> Config[OnlineMiner]:
 
 
 # A model with everything of its training.
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class TrainingSetup:
-    """A model with its loss, processor and training.
-
-    Attributes:
-        model: the model.
-        terms: of its own loss.
-        processor: of its inputs.
-        plan: its training.
-        reduction: how its loss is summed over a batch.
-        proposer: of further negatives that its loss needs.
-    """
-
-    model: Config[RetrievalModel]
-    terms: Terms
-    processor: ProcessorConfig
-    plan: TrainConfig
-    reduction: Reduction = "sum"
-    proposer: Config[OnlineMiner] | None = None
-
-    def stage(self, name: str, more: Terms | None = None) -> Train:
-        """A training with the model's own loss, and with further terms."""
-        return Train(
-            name=name,
-            model=self.model,
-            objective=weighted_sum(**self.terms, **(more or {})),
-            processor=self.processor,
-            plan=self.plan,
-            proposer=self.proposer,
-        )
 
 
 @final

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -273,6 +274,15 @@ class TagsGenerator(OnlineMiner):
 
     provides = frozenset({Role.WRITTEN})
     anchors_only = True
+    takes_filler = True
+
+    @classmethod
+    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset(settings["words"])
+
+    @classmethod
+    def check_filler(cls, filler: RetrievalModel, noun: str) -> None:
+        check_heads(filler, {WordHead.FILL}, noun, "name a UNITER")
 
     def __init__(
         self,

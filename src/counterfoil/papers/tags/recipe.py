@@ -35,29 +35,14 @@ from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl.recipe import evaluations_of
 from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
 from counterfoil.papers.pretraining.pretrain import PretrainTasks
-from counterfoil.papers.pretraining.stage import ADAMW
-from counterfoil.papers.systems import (
-    DATASETS,
-    LARGE,
-    MARGIN,
-    PROFILES,
-    dataset_recipe,
-    generated_captions,
-)
+from counterfoil.papers.pretraining.stage import ADAMW, Pretrain, pretrain_config
+from counterfoil.papers.systems import DATASETS, LARGE, PROFILES, dataset_recipe
 from counterfoil.papers.tags.generation import TagsGenerator, Task
 from counterfoil.papers.tags.inputs import CandidateFilter, GeneratorInputs
 from counterfoil.papers.tags.losses import WordLoss
-from counterfoil.pipelines.pipeline import (
-    ComputeTargets,
-    Evaluate,
-    Generate,
-    Mine,
-    Pretrain,
-    Recipe,
-    Stage,
-    Train,
-    pretrain_config,
-)
+from counterfoil.papers.tags.stage import Generate
+from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Recipe, Stage, Train
+from counterfoil.recipes.base import MARGIN, adaptive_quintuplet, generated_captions
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 
 # Numbers of TAGS: Table 5 of the paper, and those of the authors' scripts.
@@ -623,7 +608,7 @@ def foils_with_aoq(name: str, dataset: str) -> Recipe:
         adaptive = replace(adaptive, negatives=ndgl.LISTS)
     else:
         member = models.EnsembleMember(OTHER_NAMES[name])
-        loss = aoq.adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
+        loss = adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
         adaptive = aoq.second_stage(member, dataset, loss)
     about = "AdapOffQuin and foils of TAGS"
     return _other_recipe("with-aoq", name, dataset, (training, lists), adaptive, about)

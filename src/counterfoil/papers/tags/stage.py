@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -32,7 +31,7 @@ from counterfoil.papers.tags.inputs import (
     Singles,
 )
 from counterfoil.papers.tags.judges import JudgeModel, ParaphraseJudge
-from counterfoil.pipelines.stages.base import LATER, Stage
+from counterfoil.pipelines.stages.base import LATER, CaptionStage
 from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.state import RunContext, stop_watch
 
@@ -61,16 +60,6 @@ class RuleConfig:
     frequency: int | None = None
     synonyms: str = "list"
     seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaptionStage(Stage):
-    """A stage that writes a folder of changed captions."""
-
-    @property
-    @abstractmethod
-    def source_split(self) -> str:
-        """The split whose captions are changed."""
 
 
 @final
@@ -146,6 +135,9 @@ class Generate(CaptionStage):
     slack: float = 0.0
     seed: int = 0
     encoder: str | None = field(default=None, metadata=LATER)
+
+    def shortened(self, steps: int) -> Generate:
+        return replace(self, masks=2, refills=2, keep=2)
 
     def __post_init__(self) -> None:
         check_positive(keep=self.keep)

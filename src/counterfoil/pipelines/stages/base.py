@@ -76,12 +76,26 @@ class Stage(ABC):
         """Content of the digest that replaces or joins the stage's fields."""
         return {}
 
+    def shortened(self, steps: int) -> Stage:
+        """The stage with so many steps of work at most, to try whether it runs at all."""
+        return self
+
     def check(self, context: RunContext) -> None:  # noqa: B027 - most stages check nothing
         """Refuse settings and data that would fail only after hours."""
 
     @abstractmethod
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Do the work and write the results into the stage's folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionStage(Stage):
+    """A stage that writes a folder of changed captions."""
+
+    @property
+    @abstractmethod
+    def source_split(self) -> str:
+        """The split whose captions are changed."""
 
 
 def models_content(models: Sequence[str]) -> dict[str, Any]:

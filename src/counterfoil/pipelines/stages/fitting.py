@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -57,6 +57,9 @@ class ModelStage(Stage):
 
     def digest_content(self) -> dict[str, Any]:
         return {"plan": self.plan.numbers(), **weights_content("start", self.start)}
+
+    def shortened(self, steps: int) -> Self:
+        return replace(self, plan=replace(self.plan, epochs=1, steps=steps, log_every=1))
 
     def training_details(self, context: RunContext) -> dict[str, Any]:
         """Further arguments of `training_record`: the loss and the negatives, where there are."""

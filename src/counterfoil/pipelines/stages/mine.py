@@ -11,21 +11,19 @@ from typing import Any, ClassVar, cast
 import torch
 
 from counterfoil.core import distributed
-from counterfoil.core.config import Config, parse_literal
+from counterfoil.core.config import parse_literal
 from counterfoil.core.console import info
 from counterfoil.core.io import check_room
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Precision
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.phrases import PhraseParser
 from counterfoil.model import load_model
 from counterfoil.negatives.diagnose import hardness
 from counterfoil.negatives.filters import FilterConfig, check_encoder
 from counterfoil.negatives.mining import mine_store
 from counterfoil.negatives.proposals import IVF
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.papers.compared.graph import graph_negatives
 from counterfoil.pipelines.overrides import changed_settings
 from counterfoil.pipelines.stages.base import LATER, Stage, models_content
 from counterfoil.pipelines.state import RunContext, stop_watch
@@ -38,14 +36,32 @@ HARDNESS = "hardness.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mine(Stage):
+class ListsStage(Stage):
+    """A stage that lists negatives of a split, both ways. Writes a store.
+
+    Attributes:
+        texts: hardest texts listed for each image.
+        images: hardest images listed for each text.
+        split: the split.
+    """
+
+    kind: ClassVar[str] = "mine"
+    texts: int = 300
+    images: int = 60
+    split: str = "train"
+
+    def check(self, context: RunContext) -> None:
+        """Refuse a split that does not exist."""
+        context.split(self.split)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mine(ListsStage):
     """List the hardest negatives of a split, both ways. Writes a store.
 
     Attributes:
         using: stages whose models score; several are one ensemble.
-        texts: hardest texts listed for each image.
-        images: hardest images listed for each text.
-        split: the split that is mined.
         filters: rules that leave likely false negatives out of the lists.
         guides: stages of the guide models, for `FilterConfig.guided`.
         proposing: stages whose models choose the pairs that `using` looks at; none for all pairs;
@@ -54,31 +70,18 @@ class Mine(Stage):
         precision: "bf16" scores all pairs in half precision and rescores the candidates in fp32.
         models: saved models or names of pretrained ones that score too, as
             `counterfoil.model.load_model` opens them.
-        graph: parser of the captions; the lists come from their denotation graph, and no model
-            scores, see `counterfoil.papers.compared.graph`.
     """
 
-    kind: ClassVar[str] = "mine"
     using: tuple[str, ...]
-    texts: int = 300
-    images: int = 60
-    split: str = "train"
     filters: FilterConfig = field(default=FilterConfig(), metadata=LATER)
     guides: tuple[str, ...] = field(default=(), metadata=LATER)
     proposing: tuple[str, ...] = field(default=(), metadata=LATER)
     proposals: int = field(default=4, metadata=LATER)
     precision: Precision = field(default="fp32", metadata=LATER)
     models: tuple[str, ...] = field(default=(), metadata=LATER)
-    graph: Config[PhraseParser] | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         models = (*self.using, *self.models)
-        named = (*models, *self.guides, *self.proposing)
-        if self.graph and (named or self.filters != FilterConfig()):
-            raise ValueError(
-                f"{self.name!r} lists negatives from a graph of captions, and names models or "
-                "filters too; leave these out, or the graph"
-            )
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
         parse_literal(Precision, self.precision, "a precision of mining")
@@ -105,29 +108,14 @@ class Mine(Stage):
 
     @property
     def lacks_inputs(self) -> bool:
-        return not (self.using or self.models or self.graph)
+        return not (self.using or self.models)
 
     def digest_content(self) -> dict[str, Any]:
         return models_content(self.models)
 
-    def check(self, context: RunContext) -> None:
-        """Refuse a split that does not exist."""
-        context.split(self.split)
-
     def run(self, context: RunContext, *, resume: bool) -> None:
         """List the hardest negatives of the split and save them with their hardness."""
         dataset, place = context.split(self.split), context.place(self.name)
-        if self.graph:
-            if distributed.rank() == 0:
-                negatives = graph_negatives(
-                    dataset,
-                    texts_per_image=self.texts,
-                    images_per_text=self.images,
-                    parser=self.graph.build(),
-                )
-                negatives.save(place)
-                info(f"{self.name}: {negatives.lists.describe()}, {place}")
-            return
         store, members = run_mining(
             self, dataset, place, find=context.model_path, left=context.left
         )

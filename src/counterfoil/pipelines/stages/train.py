@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 from counterfoil.core.config import Config, FromData
 from counterfoil.core.console import info
-from counterfoil.core.types import Role, WordHead
+from counterfoil.core.types import Role
 from counterfoil.data.batching import Positives
 from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
 from counterfoil.losses.base import Loss, WeightedSum
@@ -22,8 +22,7 @@ from counterfoil.negatives.generated import (
     GeneratedStore,
     generated_digest,
 )
-from counterfoil.negatives.momentum import MomentumQueue
-from counterfoil.negatives.online import OnlineMiner, TopScoringMiner
+from counterfoil.negatives.online import OnlineMiner
 from counterfoil.negatives.sampling import (
     CandidateConfig,
     NeighbourImages,
@@ -32,11 +31,8 @@ from counterfoil.negatives.sampling import (
     check_candidates,
 )
 from counterfoil.negatives.teachers import GuideMask, TargetSource
-from counterfoil.papers.compared.counterfactual import CounterfactualSampler
-from counterfoil.papers.tags.generation import TagsGenerator, check_heads
-from counterfoil.papers.tags.stage import CaptionStage
 from counterfoil.pipelines.overrides import named_values
-from counterfoil.pipelines.stages.base import LATER, is_stage_name
+from counterfoil.pipelines.stages.base import LATER, CaptionStage, is_stage_name
 from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
@@ -51,7 +47,7 @@ from counterfoil.pipelines.stages.fitting import (
     save_result,
     weights_content,
 )
-from counterfoil.pipelines.stages.mine import Mine
+from counterfoil.pipelines.stages.mine import ListsStage
 from counterfoil.pipelines.stages.teach import GuideStage
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
@@ -60,14 +56,6 @@ from counterfoil.training.step import check_tiled
 from counterfoil.training.trainer import fit, sampler_of
 
 EDITS = frozenset({Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
-# proposers of this package; nothing is known of the word tasks of a user's own
-OWN_PROPOSERS = (
-    CounterfactualSampler,
-    TopScoringMiner,
-    TagsGenerator,
-    GeneratedCaptions,
-    MomentumQueue,
-)
 LISTS = ("negatives", "neighbours", "mined_batches")  # fields that name mined lists
 
 
@@ -305,36 +293,35 @@ def check_miner(context: RunContext, stage: Train) -> None:
                 "that makes them; set its proposer to CounterfactualSampler"
             )
         return
-    if stage.proposer.make is not CounterfactualSampler:
-        return
-    images = _image_inputs(context, stage)
-    if images != "regions" or stage.processor.texts == "vectors":
-        raise ValueError(
-            f"{stage.name!r} sees {images} and texts as {stage.processor.texts!r}; edited "
-            "negatives need images of several regions, and words: choose other features, or leave "
-            "the proposer out"
-        )
+    images, texts = _image_inputs(context, stage), stage.processor.texts
+    for part in _miners(stage):
+        try:
+            part.check_inputs(images, texts)
+        except ValueError as error:
+            raise ValueError(
+                f"{stage.name!r} sees {images} and texts as {texts!r}; {error}"
+            ) from None
 
 
 def _check_candidates(stage: Train) -> None:
     """Refuse candidates that no proposer screens, and a screening proposer without any."""
-    screens = any(part.make is TopScoringMiner for part in _proposers(stage))
-    screened = TopScoringMiner.screens if screens else frozenset[Role]()
+    screened = frozenset[Role]().union(*(part.screens for part in _miners(stage)))
     check_candidates(stage.candidates.provides, screened, stage.objective.build().needs)
 
 
 def _check_generated(context: RunContext, stage: Train) -> None:
     """Refuse a loss of generated captions or word tasks that no proposer makes."""
     objective, parts = stage.objective.build(), _proposers(stage)
-    writers = [part for part in parts if part.make is TagsGenerator]
+    writers = [part for part in _miners(stage) if part.takes_filler]
     if not parts and (Role.WRITTEN in objective.needs or objective.needs_words):
         raise ValueError(
             f"the loss of {stage.name!r} judges written captions, and the stage names nothing that "
             "writes them; set its proposer to TagsGenerator"
         )
-    tasks = {task for part in writers for task in named_values(part)["words"]}
+    made = [miner.word_tasks(named_values(part)) for miner, part in zip(_miners(stage), parts)]
+    tasks = frozenset[str]().union(*filter(None, made))
     missing = sorted(objective.needs_words - tasks)
-    if missing and all(part.make in OWN_PROPOSERS for part in parts):
+    if missing and None not in made:
         raise ValueError(
             f"the loss of {stage.name!r} judges the word task {missing[0]!r}, which its proposer "
             "leaves out; name it in words, or drop the loss"
@@ -346,7 +333,8 @@ def _check_generated(context: RunContext, stage: Train) -> None:
         )
     if stage.filler and not is_stage_name(stage.filler):
         filler = open_initial_model(context, stage, stage.filler).model
-        check_heads(filler, {WordHead.FILL}, f"the filler of {stage.name!r},", "name a UNITER")
+        for part in writers:
+            part.check_filler(filler, f"the filler of {stage.name!r},")
     if tasks and _other_processor(context, stage):
         raise ValueError(
             f"{stage.name!r} has another processor than its filler {stage.filler!r}, so it "
@@ -387,6 +375,11 @@ def _proposers(stage: Train) -> tuple[Config[OnlineMiner], ...]:
         return ()
     inner: tuple[Config[OnlineMiner], ...] = stage.proposer.arguments.get("proposers", ())
     return inner or (stage.proposer,)
+
+
+def _miners(stage: Train) -> list[type[OnlineMiner]]:
+    """Classes of the proposers of a stage."""
+    return [cast("type[OnlineMiner]", part.make) for part in _proposers(stage)]
 
 
 def _other_processor(context: RunContext, stage: Train) -> bool:
@@ -480,7 +473,7 @@ def check_word_vectors(stage: Train) -> None:
 def _check_list_lengths(context: RunContext, stage: Train, mining: str) -> None:
     """Refuse lists that are shorter than the ranks that negatives are sampled from."""
     if is_stage_name(mining):
-        mined = context.stage(mining, Mine)
+        mined = context.stage(mining, ListsStage)
         dataset, lengths = context.split(mined.split), (mined.texts, mined.images)
     else:
         dataset, lists = context.train, open_lists(Path(mining), context.train)
@@ -501,7 +494,7 @@ def _check_list_lengths(context: RunContext, stage: Train, mining: str) -> None:
 
 def _check_mined_split(context: RunContext, stage: Train, mining: str) -> None:
     """Refuse neighbours, or batches, of a split that is not trained on."""
-    mined = context.stage(mining, Mine)
+    mined = context.stage(mining, ListsStage)
     if mined.split != "train":
         raise ValueError(
             f"{stage.name!r} trains on images of the split 'train', and {mining!r} mines those of "

@@ -1,0 +1,145 @@
+"""Names under which parts are found: losses, trainings, recipes, converters, verbs, ….
+
+A part has a kind and a name. Those of this package stand in `SHIPPED`, a table that is read without
+importing what it names, so that a command loads what it uses and no more. Other packages add
+names with a decorator, once their module is imported,
+
+>>> @register.training("mine")
+... def mine(): ...
+>>> find("training", "mine") is mine
+True
+
+or as entry points of the groups ``counterfoil.loss``, ``counterfoil.training``, … in their
+``pyproject.toml``. A name has one owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partialmethod
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, TypeVar, final, get_args
+
+Kind = Literal["loss", "training", "recipe", "loader", "verb"]
+Part = TypeVar("Part")
+
+_COMPARED_LOSSES = (
+    "DCLLoss",
+    "DebiasedContrastiveLoss",
+    "DistanceWeightedTripletLoss",
+    "FNELoss",
+    "HCLLoss",
+    "LSEHLoss",
+    "PosteriorTripletLoss",
+    "SelHNLoss",
+    "SelectiveHardNegativeLoss",
+    "SelfAdjustedCFMLoss",
+    "SelfExpandingLoss",
+    "SelfExploredCFMLoss",
+)
+# kind -> name -> module:attribute
+SHIPPED: Mapping[Kind, Mapping[str, str]] = {
+    "loss": {
+        **{name: f"counterfoil.papers.compared.losses:{name}" for name in _COMPARED_LOSSES},
+        "WordLoss": "counterfoil.papers.tags.losses:WordLoss",
+    },
+    # (FineTunedModel, TrainingOptions) -> stages that train a pretrained model
+    "training": {
+        "contrastive": "counterfoil.recipes.clip:contrastive_stages",
+        "triplet": "counterfoil.recipes.clip:triplet_stages",
+        "aoq": "counterfoil.papers.aoq.recipe:fine_tuning_stages",
+        "ndgl": "counterfoil.papers.ndgl.recipe:fine_tuning_stages",
+        "negclip": "counterfoil.papers.compared.negclip:fine_tuning_stages",
+    },
+    # () -> recipes by name, see `counterfoil.recipes.catalogue`
+    "recipe": {"papers": "counterfoil.papers.catalogue:CATALOGUE"},
+    # (name, mask=...) -> ConvertedModel, of a Hugging Face model by the type of its configuration
+    "loader": {
+        "blip": "counterfoil.models.blip:blip_from_pretrained",
+        "vilt": "counterfoil.papers.models.vilt:vilt_from_pretrained",
+    },
+    # (typer.Typer) -> None, adds commands to the application, or "GROUP VERB" to a group of it
+    "verb": {
+        "analyse": "counterfoil.papers.cli.analyse:add_verbs",
+        "write": "counterfoil.papers.cli.write:add_verbs",
+        "sweep": "counterfoil.papers.cli.sweep:add_verbs",
+        "convert": "counterfoil.papers.cli.convert:add_verbs",
+        "negatives graph": "counterfoil.papers.cli.graph:add_verbs",
+    },
+}
+_added: dict[tuple[Kind, str], object] = {}
+
+
+@final
+class Register:
+    """Decorators that add a class or function under a name, one for each kind.
+
+    Raises:
+        ValueError: the name has an owner already.
+    """
+
+    def _add(self, kind: Kind, name: str) -> Callable[[Part], Part]:
+        def add(part: Part) -> Part:
+            if _added.get((kind, name), part) is not part or name in _owners(kind):
+                raise ValueError(
+                    f"there is a {kind} {name!r} already; register yours under another name"
+                )
+            _added[kind, name] = part
+            return part
+
+        return add
+
+    loss = partialmethod(_add, "loss")
+    training = partialmethod(_add, "training")
+    recipe = partialmethod(_add, "recipe")
+    loader = partialmethod(_add, "loader")
+    verb = partialmethod(_add, "verb")
+
+
+register = Register()
+
+
+def names(kind: Kind) -> list[str]:
+    """All names of a kind; nothing is imported."""
+    own = (name for known, name in _added if known == kind)
+    return list(dict.fromkeys((*SHIPPED[kind], *_entry_points(kind), *own)))
+
+
+def find(kind: Kind, name: str) -> Any:
+    """The part of a kind and name; its module is imported.
+
+    Raises:
+        ValueError: there is none, or two packages own the name.
+    """
+    if (kind, name) in _added:
+        return _added[kind, name]
+    owners = _owners(kind).get(name, ())
+    if not owners:
+        from counterfoil.core.config import unknown_name  # which imports this module
+
+        raise ValueError(unknown_name(name, names(kind), f"a registered {kind}"))
+    if len(owners) > 1:
+        raise ValueError(
+            f"the {kind} {name!r} has two owners, {' and '.join(owners)}; uninstall one of them"
+        )
+    module, _, attribute = owners[0].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def _owners(kind: Kind) -> dict[str, tuple[str, ...]]:
+    """The ``module:attribute`` of every name of this package and of installed ones."""
+    owners: dict[str, tuple[str, ...]]
+    owners = {name: (place,) for name, place in SHIPPED[kind].items()}
+    for name, point in _entry_points(kind).items():
+        owners[name] = (*owners.get(name, ()), point.value)
+    return owners
+
+
+@cache
+def _entry_points(kind: Kind) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"counterfoil.{kind}")}
+
+
+assert set(SHIPPED) == set(get_args(Kind))

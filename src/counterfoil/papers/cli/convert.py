@@ -1,0 +1,110 @@
+"""``counterfoil convert``: authors' checkpoints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from counterfoil.cli.options import CONVERSION, verb
+from counterfoil.core.console import output
+
+if TYPE_CHECKING:
+    from counterfoil.data.tokenizers import Tokenizer
+    from counterfoil.models.checkpoints import ConvertedModel
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+IMAGE_LAYER = re.compile(r"image\.(tower\.)*fc\.weight")
+EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
+
+
+def add_verbs(application: typer.Typer) -> None:
+    """Add the verb."""
+    application.add_typer(app)
+
+
+@verb(
+    app,
+    "counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/",
+    panel=CONVERSION,
+)
+def convert(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive, naaf, sgraf, user, xdim "
+            "or uniter."
+        ),
+    ],
+    checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
+    vocabulary: Annotated[
+        Path, typer.Argument(help="Its vocabulary, JSON or pickle; or the folder of its BERT.")
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="Folder of the model; it must not exist yet.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Setting of the model: key=value, as direction=i2t."),
+    ] = None,
+) -> None:
+    """Convert an authors' checkpoint to a model folder."""
+    from dataclasses import replace
+
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+    from counterfoil.data.processor import FeatureProcessor, Processor
+    from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
+    from counterfoil.model import save_model
+    from counterfoil.papers.models.convert import WITH_BERT, convert_checkpoint
+    from counterfoil.pipelines.overrides import changed_settings
+
+    ensure_absent(folder)
+    ensure_writable_folder(folder)
+    is_bert = vocabulary.is_dir()
+    converted = convert_checkpoint(checkpoint, model, bert=str(vocabulary) if is_bert else None)
+    tokenizer = WordPieceTokenizer(str(vocabulary)) if is_bert else read_vocabulary(vocabulary)
+    _check_vocabulary(converted, tokenizer, vocabulary, masks=model in WITH_BERT)
+    converted.build()  # refuses weights that do not fit before any setting is applied
+    spec = converted.model
+    if "mask" in spec.arguments and tokenizer.mask is not None:
+        spec = spec.replace(mask=tokenizer.mask)
+    for setting in settings or ():
+        spec = changed_settings(spec, setting)
+    layer = next(weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
+    save_model(
+        folder,
+        spec=spec,
+        model=replace(converted, model=spec).build(),
+        processor=Processor(FeatureProcessor(layer.shape[1]), tokenizer),
+        provenance={"converted_from": checkpoint.name, "system": model},
+    )
+    output(f"{spec!r}: {folder}")
+
+
+def _check_vocabulary(
+    converted: ConvertedModel, tokenizer: Tokenizer, path: Path, *, masks: bool
+) -> None:
+    """Refuse a vocabulary of another size or kind than the trained embeddings."""
+    from counterfoil.data.tokenizers import WordPieceTokenizer
+
+    name, table = next(
+        (name, weight) for name, weight in converted.state.items() if EMBEDDINGS.fullmatch(name)
+    )
+    needs_bert = name.endswith("word_embeddings.weight")
+    if needs_bert != isinstance(tokenizer, WordPieceTokenizer):
+        raise ValueError(
+            f"this checkpoint reads texts by BERT and {path} is a file; give the folder of that "
+            "model, with its config.json and tokenizer"
+            if needs_bert
+            else f"this checkpoint reads words and {path} is a folder; give its vocabulary file"
+        )
+    # BERT's table may have more rows than there are pieces; a model with a mask token has one more.
+    spare = len(table) - tokenizer.size
+    if spare < 0 or (spare > masks and not needs_bert):
+        raise ValueError(
+            f"{path} has {tokenizer.size} words and this checkpoint was trained with {len(table)}; "
+            "give the vocabulary that belongs to it"
+        )

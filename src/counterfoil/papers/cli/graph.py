@@ -1,0 +1,58 @@
+"""``counterfoil negatives graph``: lists from a denotation graph of captions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import (
+    DataOptions,
+    NewFolder,
+    Phrases,
+    Seed,
+    Split,
+    check_new_folder,
+    phrase_parser,
+    verb,
+)
+from counterfoil.core.console import output
+
+app = typer.Typer()
+
+
+def add_verbs(application: typer.Typer) -> None:
+    """Add the verb to the group ``negatives``."""
+    groups = {group.name: group.typer_instance for group in application.registered_groups}
+    group = groups["negatives"]
+    assert group is not None
+    group.registered_commands += app.registered_commands
+
+
+@verb(
+    app,
+    "counterfoil negatives graph --data scenes --output lists/ --texts 100",
+)
+def graph(
+    folder: NewFolder,
+    data: DataOptions,
+    split: Split = "train",
+    texts: Annotated[int, typer.Option(min=1, help="Texts listed for each image, at most.")] = 100,
+    hard_images: Annotated[
+        int, typer.Option("--images-per-text", min=1, help="Images listed for each text, at most.")
+    ] = 20,
+    phrases: Phrases = "rules",
+    seed: Seed = 0,
+) -> None:
+    """List wrong captions and images that share an expression with the true ones, by no model."""
+    from counterfoil.papers.compared.graph import graph_negatives
+
+    check_new_folder(folder)
+    parser = phrase_parser(phrases).build()
+    dataset = data.source().split(split)
+    negatives = graph_negatives(
+        dataset, texts_per_image=texts, images_per_text=hard_images, parser=parser, seed=seed
+    )
+    negatives.save(folder)
+    filters = "; ".join(negatives.store.manifest.filters)
+    output(f"{negatives.lists.describe()}, {filters}: {folder}")

@@ -1,0 +1,117 @@
+"""What recipes are made of: losses with their weights, trainings, a report at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+from counterfoil.core.config import Config, config, from_data, lazy
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.losses.aoq import AdaptiveQuintuplet
+from counterfoil.losses.base import Loss, Reduction, WeightedSum, weighted_sum
+from counterfoil.losses.schedules import SwitchAfter
+from counterfoil.losses.triplet import SumTripletLoss
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.generated import GeneratedCaptions
+from counterfoil.negatives.online import OnlineMiner
+from counterfoil.pipelines.pipeline import Compare, Recipe, Stage, Train
+from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
+
+WeightedLoss = tuple[float, Loss]
+Terms = dict[str, WeightedLoss]
+
+MARGIN = 0.2  # of triplets, on every model
+HARDEST = (100, 20)  # texts of an image and images of a text that are mined, on own data
+ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=0.0, alpha=0.3, beta=1.5)  # AOQ's 4.2
+
+
+def with_warmup(term: Loss, warmup: int, name: str = "triplet") -> Config[WeightedSum]:
+    """A loss that follows some steps with the hinges of all negatives of the batch."""
+    first = lazy(SumTripletLoss, margin=MARGIN)
+    scheduled = lazy(SwitchAfter, first=first, second=term, steps=warmup) if warmup else term
+    terms: dict[str, Loss] = {name: scheduled}
+    return weighted_sum(**terms)
+
+
+def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
+    """The adaptive offline quintuplet loss with AOQ's numbers (Eq. 5).
+
+    Some models need steps with the sum of hinges first; the paper has none.
+    """
+    return with_warmup(ADAPTIVE, warmup, "quintuplet")
+
+
+def adamw_plan(*, epochs: int, batch: int, rate: float) -> TrainConfig:
+    """AdamW with a short warm-up and half a cosine."""
+    return TrainConfig(
+        epochs=epochs,
+        batch=batch,
+        optimiser=OptimizerConfig(rule="adamw", rate=rate, decay=0.01),
+        schedule=CosineLR(warmup=50),
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingSetup:
+    """A model with its loss, processor and training.
+
+    Attributes:
+        model: the model.
+        terms: of its own loss.
+        processor: of its inputs.
+        plan: its training.
+        reduction: how its loss is summed over a batch.
+        proposer: of further negatives that its loss needs.
+    """
+
+    model: Config[RetrievalModel]
+    terms: Terms
+    processor: ProcessorConfig
+    plan: TrainConfig
+    reduction: Reduction = "sum"
+    proposer: Config[OnlineMiner] | None = None
+
+    def stage(self, name: str, more: Terms | None = None) -> Train:
+        """A training with the model's own loss, and with further terms."""
+        return Train(
+            name=name,
+            model=self.model,
+            objective=weighted_sum(**self.terms, **(more or {})),
+            processor=self.processor,
+            plan=self.plan,
+            proposer=self.proposer,
+        )
+
+
+def generated_captions(count: int, **changes: Any) -> Config[OnlineMiner]:
+    """Proposer that draws so many stored foils of a caption, those of `Train.written`."""
+    arguments = {
+        "folder": from_data("written"),
+        "processor": from_data("generator_data"),
+        "count": count,
+    }
+    return config(GeneratedCaptions, **{**arguments, **changes})
+
+
+def reported(
+    name: str,
+    stages: Iterable[Stage],
+    about: str,
+    *,
+    results: Iterable[str] = (),
+    negatives: str | None = None,
+    selection: str | None = None,
+    data: str = "scenes",
+) -> Recipe:
+    """A recipe; where it names `results`, a report at its end compares these."""
+    report = Compare(
+        name="report", results=tuple(results), negatives=negatives, selection=selection
+    )
+    return Recipe(
+        name=name,
+        stages=(*stages, report) if report.results else tuple(stages),
+        data=data,
+        about=about,
+    )
