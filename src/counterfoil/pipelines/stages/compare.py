@@ -43,7 +43,7 @@ from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
 from counterfoil.pipelines.stages.fitting import ModelStage
-from counterfoil.pipelines.stages.mine import ListsStage, hardness_at
+from counterfoil.pipelines.stages.mine import Mine, hardness_at
 from counterfoil.pipelines.stages.select import both_ends, selection_sentence
 from counterfoil.pipelines.state import RunContext, current_provenance
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
@@ -146,8 +146,8 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
     runs = results(reports)
     curves = [learning_curve(name, context.place(name) / "metrics.jsonl") for name in trained]
     gaps: tuple[NamedSample, ...] = ()
-    mining = context.stage(stage.negatives, ListsStage) if stage.negatives else None
-    if mining and not mining.graph:  # no model scored in a graph
+    mining = context.recipe.stage(stage.negatives) if stage.negatives else None
+    if isinstance(mining, Mine):  # no model scores in other stages
         scorer = " + ".join((*mining.using, *mining.models))
         gaps = hardness_at(context.place(mining.name), scorer)
     cascades = {
