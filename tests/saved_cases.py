@@ -33,11 +33,10 @@ from counterfoil.model import load_model
 from counterfoil.negatives.generated import GeneratedStore
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.teachers import TargetStore
-from counterfoil.papers import catalogue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
+from counterfoil.recipes.catalogue import find_recipe, known_recipes, smoke_recipe
 from counterfoil.search.index import open_index
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
 
@@ -71,7 +70,7 @@ def plans(stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
     places = {json.dumps(stage, sort_keys=True): at for at, stage in enumerate(before["stages"])}
     recipes = dict(before["recipes"])
     known = {renamed("recipes").get(name, name) for name in recipes}
-    for name in sorted(set(catalogue.recipe_names()) - known):
+    for name in sorted(set(known_recipes()) - known):
         recipe = find_recipe(name)
         texts = [json.dumps(settings(stage), sort_keys=True) for stage in recipe.stages]
         stages = [places.setdefault(text, len(places)) for text in texts]

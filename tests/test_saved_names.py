@@ -18,9 +18,8 @@ import counterfoil
 from counterfoil import losses
 from counterfoil.core.config import Config, config, config_from_dict
 from counterfoil.core.saved_names import _CONVERTED, PLACES, place_of, saved_name, short_name
-from counterfoil.papers import catalogue
 from counterfoil.papers.models.scan import SCAN
-from counterfoil.recipes.catalogue import find_recipe
+from counterfoil.recipes.catalogue import find_recipe, known_recipes
 
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
@@ -68,7 +67,7 @@ def calls(value: Any) -> Iterator[Config[Any]]:
 
 def test_every_call_of_every_recipe_has_a_name_and_opens():
     seen: set[str] = set()
-    for name in catalogue.recipe_names():
+    for name in known_recipes():
         for call in calls(find_recipe(name).stages):
             text = json.dumps(call.to_dict(), sort_keys=True)
             if text not in seen:

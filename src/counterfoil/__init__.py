@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from counterfoil.models.base import RetrievalModel
     from counterfoil.negatives.mining import mine_hard_negatives
     from counterfoil.negatives.store import NegativeStore
-    from counterfoil.papers.pretraining.stage import Pretrain
-    from counterfoil.papers.tags.stage import Generate
     from counterfoil.pipelines.pipeline import Recipe
     from counterfoil.pipelines.stages.compare import Compare
     from counterfoil.pipelines.stages.evaluate import Evaluate
@@ -70,9 +68,7 @@ _MODULES = {
     "from_data": "core.config",
     "Recipe": "pipelines.pipeline",
     "Train": "pipelines.stages.train",
-    "Pretrain": "pipelines.stages.pretrain",
     "Mine": "pipelines.stages.mine",
-    "Generate": "pipelines.stages.generate",
     "ComputeTargets": "pipelines.stages.teach",
     "Evaluate": "pipelines.stages.evaluate",
     "Compare": "pipelines.stages.compare",
@@ -84,13 +80,11 @@ __all__ = [
     "Config",
     "Evaluate",
     "EvaluationResult",
-    "Generate",
     "ImageTextDataset",
     "Loss",
     "Mine",
     "Model",
     "NegativeStore",
-    "Pretrain",
     "Processor",
     "ProcessorConfig",
     "Recipe",

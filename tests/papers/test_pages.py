@@ -16,7 +16,8 @@ import pytest
 
 import counterfoil
 from benchmarks.experiments.catalogue import tables
-from counterfoil.papers import catalogue, grid_search
+from counterfoil.papers import grid_search
+from counterfoil.recipes.catalogue import known_recipes
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
@@ -59,7 +60,7 @@ def names() -> dict[str, list[Any]]:
 def runs() -> tuple[str, ...]:
     """All recipes, tables of experiments and grids."""
     evidence = [table.name for table in tables()]
-    return (*catalogue.recipe_names(), *evidence, *grid_search.named_grids())
+    return (*known_recipes(), *evidence, *grid_search.named_grids())
 
 
 def command_of(words: list[str]) -> bool:

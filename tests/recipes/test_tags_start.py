@@ -11,14 +11,13 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from counterfoil.papers import catalogue
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.pipelines.state import RunContext
-from counterfoil.recipes.catalogue import find_recipe
+from counterfoil.recipes.catalogue import find_recipe, known_recipes
 from recipes_cases import pixel_model, run
 from uniter_cases import authors_state
 
@@ -184,7 +183,7 @@ def test_the_tuned_static_writer_learns_words_and_ranks_nothing_generated(tmp_pa
 
 
 def test_coco_is_measured_on_a_sample_of_dev_while_training() -> None:
-    for name in catalogue.recipe_names():
+    for name in known_recipes():
         if not (name.endswith("uniter-coco") or name.endswith("uniter-flickr30k")):
             continue
         for stage in find_recipe(name).stages:

@@ -22,7 +22,6 @@ from counterfoil.cli.options import (
     verb,
 )
 from counterfoil.core.console import output
-from counterfoil.recipes.catalogue import find_recipe, print_catalogue, smoke_recipe
 
 if TYPE_CHECKING:
     pass
@@ -50,10 +49,11 @@ def run(
     """Run a recipe, skipping stages that are done."""
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.run import run_pipeline
+    from counterfoil.recipes import catalogue
 
-    pipeline = apply_overrides(find_recipe(recipe), settings or ())
+    pipeline = apply_overrides(catalogue.find_recipe(recipe), settings or ())
     if smoke:
-        pipeline = smoke_recipe(pipeline)
+        pipeline = catalogue.smoke_recipe(pipeline)
     source = data.source(pipeline.data)
     folder = folder or Path("runs") / pipeline.name
     if not run_pipeline(pipeline, source, folder, resume=resume, minutes=minutes):
@@ -70,11 +70,12 @@ def demo(folder: RunFolder = None, resume: Resume = False) -> None:
     import torch
 
     from counterfoil.pipelines.run import DataSource, run_pipeline
+    from counterfoil.recipes import catalogue
 
     # Products of this size gain nothing from a second thread, and the threads of the loop and of
     # the batches that are read ahead take each other's cores: 123 s a training instead of 40.
     torch.set_num_threads(1)
-    recipe = find_recipe("demo")
+    recipe = catalogue.find_recipe("demo")
     folder = folder or Path("runs") / recipe.name
     if not run_pipeline(recipe, DataSource(recipe.data), folder, resume=resume):
         raise typer.Exit(STOPPED)
@@ -96,12 +97,13 @@ def plan(
     """Show the stages of a recipe; without one, list the recipes."""
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.plan import print_plan
+    from counterfoil.recipes import catalogue
 
     refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
-        print_catalogue()
+        catalogue.print_catalogue()
     else:
-        print_plan(apply_overrides(find_recipe(recipe), settings or ()))
+        print_plan(apply_overrides(catalogue.find_recipe(recipe), settings or ()))
 
 
 @verb(

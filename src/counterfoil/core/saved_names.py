@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from counterfoil.core.registry import SHIPPED
+
 PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Adapted": "counterfoil.models.frozen:FrozenWithAdapters",
     "Adapters": "counterfoil.models.frozen:FrozenAdapters",
@@ -185,7 +187,8 @@ _WRITTEN_BY_0_1: Mapping[str, str] = {
 }
 
 LOSSES = "counterfoil.losses"  # every loss is an attribute of this package
-_NAMES = {place: name for name, place in PLACES.items()}
+_REGISTERED = SHIPPED["loss"]
+_NAMES = {place: name for name, place in (*_REGISTERED.items(), *PLACES.items())}
 _CONVERTED = {
     f"counterfoil.{module.replace('/', '.')}:{name}": name
     for module, names in _WRITTEN_BY_0_1.items()
@@ -213,4 +216,5 @@ def is_place(place: str) -> bool:
 def place_of(name: str) -> str:
     """``module:qualname`` of a name in a file of this version or of 0.1; other names unchanged."""
     name = _CONVERTED.get(name, name)
-    return PLACES.get(name, f"{LOSSES}:{name}" if name.isidentifier() else name)
+    known = PLACES.get(name) or _REGISTERED.get(name)
+    return known or (f"{LOSSES}:{name}" if name.isidentifier() else name)

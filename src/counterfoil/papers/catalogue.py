@@ -20,11 +20,12 @@ from counterfoil.papers.systems import DATASETS, LARGE, NAMES
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.recipes.catalogue import Recipes
+from counterfoil.recipes.demo import demo_recipe
 
 
 def all_recipes() -> tuple[Recipe, ...]:
-    """Every built-in recipe but single ablations, comparisons, and UNITER-large's."""
-    return tuple(make() for make in _recipes(_listed_families()).values())
+    """Every recipe, the demo among them, but single ablations, comparisons, and UNITER-large's."""
+    return demo_recipe(), *(make() for make in _recipes(_listed_families()).values())
 
 
 @cache

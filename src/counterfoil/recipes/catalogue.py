@@ -19,9 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from rich.table import Column, Table
+
 from counterfoil.core import registry
 from counterfoil.core.config import Config, unknown_name
-from counterfoil.core.console import output
+from counterfoil.core.console import console
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.pipelines.pipeline import Recipe, Stage, Train
 from counterfoil.recipes.demo import demo_recipe
@@ -116,12 +118,14 @@ def own_data_recipe(name: str, **options: Any) -> Recipe:
 
 def print_catalogue() -> None:
     """Print all recipes."""
-    output(f"demo: {demo_recipe().about}")
-    for name, part in _registered().items():
-        if isinstance(part, Catalogue):
-            part.describe()
-        else:
-            output(f"{name}: {part().about}")
+    single = {"demo": demo_recipe}
+    single |= {n: part for n, part in _registered().items() if not isinstance(part, Catalogue)}
+    table = Table(Column("recipe", no_wrap=True), "", "about")
+    for name, make in single.items():
+        table.add_row(name, "", make().about)
+    console().print(table)
+    for catalogue in catalogues():
+        catalogue.describe()
 
 
 def smoke_recipe(recipe: Recipe) -> Recipe:
