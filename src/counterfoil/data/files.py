@@ -13,8 +13,10 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import final
+from urllib.parse import unquote
 
 from counterfoil.data.images import ENDINGS, is_picture_name
 
@@ -97,6 +99,11 @@ class FolderFiles:
     def left_out(self) -> tuple[LeftOut, ...]:
         """What was left out."""
         return tuple(LeftOut(reason, tuple(names)) for reason, names in self.reasons.items())
+
+    def unlisted(self, paths: Iterable[Path]) -> tuple[Path, ...]:
+        """The pictures that are not among some paths."""
+        known = set(paths)
+        return tuple(path for path in self.pictures if path not in known)
 
     def leave_out(self, reason: str, path: Path) -> None:
         """Note a file that is not read."""
@@ -218,21 +225,22 @@ def _is_ours(folder: Path, names: set[str]) -> bool:
 _Parts = tuple[str, ...]
 
 
-def _exact(name: str) -> _Parts:
-    """The parts of a name as every system writes it: composed accents, slashes, small ending."""
+def plain_name(name: str) -> str:
+    r"""A file's name in one spelling: composed accents, slashes, no "." and no first slash.
+
+    >>> plain_name(r".\pics\1.jpg")
+    'pics/1.jpg'
+    """
     parts = unicodedata.normalize("NFC", name).replace("\\", "/").split("/")
-    kept = [part for part in parts if part not in ("", ".")] or [""]
-    stem, dot, ending = kept[-1].rpartition(".")
-    kept[-1] = f"{stem}{dot}{ending.lower()}"
-    return tuple(kept)
+    return "/".join(part for part in parts if part not in ("", "."))
 
 
-def _loose(parts: _Parts) -> _Parts:
-    """Parts without regard to case, and .jpeg as .jpg."""
-    folded = [part.casefold() for part in parts]
-    if folded[-1].endswith(".jpeg"):
-        folded[-1] = folded[-1].removesuffix(".jpeg") + ".jpg"
-    return tuple(folded)
+def _loose(name: str) -> _Parts:
+    """The parts of a name without regard to case, and .jpeg as .jpg."""
+    folded = plain_name(name).casefold()
+    if folded.endswith(".jpeg"):
+        folded = folded.removesuffix(".jpeg") + ".jpg"
+    return tuple(folded.split("/"))
 
 
 @final
@@ -240,37 +248,63 @@ class PictureFinder:
     """Finds the pictures of a folder under the names that tables give them.
 
     A name fits a file of the same path first; then one whose path differs in what systems write
-    otherwise: backslashes, the form of accents, the case, .jpeg for .jpg; then one whose path ends
-    as the name does or with which the name ends, as ``1.jpg`` fits ``Images/1.jpg`` and
-    ``train/1.jpg`` fits ``1.jpg``; a name without an ending fits any.
+    otherwise: backslashes, the form of accents, the case, .jpeg for .jpg, a missing ending; then
+    one whose path ends as the name does or with which the name ends, as ``1.jpg`` fits
+    ``Images/1.jpg`` and ``train/1.jpg`` fits ``1.jpg``, folders as ``images`` before others.
 
     Args:
         listing: the files of the folder.
     """
 
     def __init__(self, listing: FolderFiles) -> None:
-        self.folder = listing.folder
+        self._folder, self._pictures = listing.folder, listing.pictures
         self._files = set(listing.files)
-        self._by_path: dict[_Parts, Path] = {}
-        self._by_name: defaultdict[str, list[tuple[_Parts, Path]]] = defaultdict(list)
-        for path in listing.pictures:
-            parts = _exact(relative_name(path, self.folder))
-            self._by_path.setdefault(parts, path)
-            loose = _loose(parts)
-            stem = loose[-1].rpartition(".")[0]
-            self._by_name[loose[-1]].append((loose, path))
-            self._by_name[stem].append(((*loose[:-1], stem), path))
 
-    def find(self, name: str) -> list[Path]:
-        """The pictures that a name may mean: one if it is found, several if it is not clear."""
-        given = self.folder / name
+    @cached_property
+    def _by_name(self) -> dict[str, list[tuple[_Parts, Path]]]:
+        """Pictures by the last part of their names, with the ending and without."""
+        by_name: defaultdict[str, list[tuple[_Parts, Path]]] = defaultdict(list)
+        for path in self._pictures:
+            parts = _loose(relative_name(path, self._folder))
+            stem = parts[-1].rpartition(".")[0]
+            by_name[parts[-1]].append((parts, path))
+            by_name[stem].append(((*parts[:-1], stem), path))
+        return by_name
+
+    def find(self, name: str) -> tuple[int, list[Path]]:
+        """The pictures that a name may mean, several if it is not clear, and how far they stand.
+
+        0 is where the name says, 1 a folder as ``images`` more or less, 2 another folder.
+        """
+        given = self._folder / name
         if given in self._files or _is_file(given):  # hidden, or outside of the folder
-            return [given]
-        exact = _exact(name)
-        if exact in self._by_path:
-            return [self._by_path[exact]]
-        wanted = _loose(exact)
-        return _best(wanted, self._by_name.get(wanted[-1], ()))
+            return 0, [given]
+        found = self._similar(name)
+        if not found[1] and "%" in name:  # as addresses write names
+            found = self._similar(unquote(name))
+        return found
+
+    def _similar(self, name: str) -> tuple[int, list[Path]]:
+        wanted = _loose(name)
+        found: defaultdict[tuple[int, bool, int], list[Path]] = defaultdict(list)
+        for parts, path in self._by_name.get(wanted[-1], ()):
+            common = min(len(parts), len(wanted))
+            if parts[-common:] == wanted[-common:]:
+                more = (*parts[:-common], *wanted[:-common])
+                usual = all(part in PICTURE_FOLDERS for part in more)
+                found[common, usual, -len(more) if usual else 0].append(path)
+        if not found:
+            return 0, []
+        common, usual, away = best = max(found)
+        paths = found[best]
+        if len(paths) > 1:  # of names that differ in case alone, that of the same case
+            same = [path for path in paths if _ends_alike(path, name)]
+            paths = same if len(same) == 1 else paths
+        return (0 if usual and not away else 1 if usual else 2), paths
+
+
+def _ends_alike(path: Path, name: str) -> bool:
+    return plain_name(path.name) == plain_name(name).rpartition("/")[2]
 
 
 def _is_file(path: Path) -> bool:
@@ -280,20 +314,11 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _best(wanted: _Parts, candidates: Iterable[tuple[_Parts, Path]]) -> list[Path]:
-    """The candidates whose path ends most like the name; those in usual folders come first."""
-    found: defaultdict[tuple[int, bool, int], list[Path]] = defaultdict(list)
-    for parts, path in candidates:
-        common = min(len(parts), len(wanted))
-        if parts[-common:] == wanted[-common:]:
-            more = (*parts[:-common], *wanted[:-common])
-            usual = all(part in PICTURE_FOLDERS for part in more)
-            found[common, usual, -len(more) if usual else 0].append(path)
-    return found[max(found)] if found else []
-
-
 def find_pictures(names: Sequence[str], listing: FolderFiles, *, where: str) -> list[Path]:
     """The picture of each name in a folder; where none is found, a path that does not exist.
+
+    Names of one folder stand in one place: where some are found as the table has them, others are
+    not looked for elsewhere, where a picture of another time may have their name.
 
     Args:
         names: of the pictures, as a table gives them.
@@ -304,21 +329,28 @@ def find_pictures(names: Sequence[str], listing: FolderFiles, *, where: str) -> 
         ValueError: a name fits several pictures, or two names fit one.
     """
     finder = PictureFinder(listing)
-    paths, names_of = [], dict[Path, str]()
-    for name in names:
-        found = finder.find(name)
-        if len(found) > 1:
-            fits = " and ".join(relative_name(path, listing.folder) for path in found[:2])
+    found = {name: finder.find(name) for name in dict.fromkeys(names)}
+    nearest: dict[str, int] = {}
+    for name, (away, paths) in found.items():
+        if paths:
+            parent = plain_name(name).rpartition("/")[0]
+            nearest[parent] = min(away, nearest.get(parent, away))
+    path_of, name_of = dict[str, Path](), dict[Path, str]()
+    for name, (away, paths) in found.items():
+        if not paths or away > nearest[plain_name(name).rpartition("/")[0]]:
+            path_of[name] = listing.folder / name
+            continue
+        if len(paths) > 1:
+            fits = " and ".join(relative_name(path, listing.folder) for path in paths[:2])
             raise ValueError(
                 f"{where}: {name!r} fits {fits}; write the folder into the name, or give the "
-                "folder of the pictures with --images"
+                "folder of the pictures"
             )
-        path = found[0] if found else listing.folder / name
-        other = names_of.setdefault(path, name)
-        if other != name and _loose(_exact(other)) != _loose(_exact(name)):
+        path_of[name] = paths[0]
+        other = name_of.setdefault(paths[0], name)
+        if plain_name(other) != plain_name(name):
             raise ValueError(
-                f"{where}: {other!r} and {name!r} both fit {relative_name(path, listing.folder)}; "
-                "write the names of the files"
+                f"{where}: {other!r} and {name!r} both fit {printable(str(paths[0]))}; write the "
+                "names of the files"
             )
-        paths.append(path)
-    return paths
+    return [path_of[name] for name in names]

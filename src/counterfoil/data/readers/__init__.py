@@ -13,7 +13,8 @@ from counterfoil.core.config import unknown_name
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import warn_of_zeros
-from counterfoil.data.images import PictureFiles, is_picture_name
+from counterfoil.data.files import find_pictures, list_files
+from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
 from counterfoil.data.readers.folder import is_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, read_huggingface
@@ -144,15 +145,14 @@ def pictures_of(image_ids: Sequence[str], folder: Path) -> PictureFiles:
     """Image files whose names, with or without extension, are the ids of the images."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; the pictures are needed there")
-    files = {file.name: file for file in folder.iterdir() if is_picture_name(file)}
-    files = {file.stem: file for file in files.values()} | files
-    missing = [name for name in image_ids if name not in files]
+    paths = find_pictures(image_ids, list_files(folder), where=str(folder))
+    missing = [name for name, path in zip(image_ids, paths) if not path.is_file()]
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(image_ids)} images have no picture in {folder}, such as "
             f"{missing[0]!r}"
         )
-    return PictureFiles([files[name] for name in image_ids])
+    return PictureFiles(paths)
 
 
 def _check_no_images(source: str, images: Path | None) -> None:

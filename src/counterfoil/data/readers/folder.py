@@ -15,7 +15,7 @@ import torch
 
 from counterfoil.core.io import read_text_lines
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
-from counterfoil.data.files import list_files
+from counterfoil.data.files import FolderFiles, list_files
 from counterfoil.data.images import PictureFiles, is_picture_name
 from counterfoil.data.readers.precomp import features_of
 from counterfoil.data.readers.tables import LISTS, ImageEntry, read_table, split_of_folder
@@ -49,7 +49,11 @@ def read_folder(
         names = " and ".join(file.name for file in lists)
         raise ValueError(f"{folder} holds {names}; give the path of the one to read")
     root = images or folder
-    by_id = read_table(lists[0], root) if lists else _read_text_files(root)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder; the pictures are needed there")
+    listing = list_files(root)
+    by_id = read_table(lists[0], listing) if lists else _read_text_files(listing)
+    paths = [image.path for image in by_id.values()]
     entries = [
         DatasetEntry(key, image.split, tuple(image.texts), columns=image.columns)
         for key, image in by_id.items()
@@ -58,18 +62,17 @@ def read_folder(
         name or folder.resolve().name,
         entries,
         where=str(lists[0] if lists else folder),
-        pictures=PictureFiles([image.path for image in by_id.values()]),
+        pictures=PictureFiles(paths),
         features=None if features is None else features_of(list(by_id), features),
+        left_out=listing.left_out,
+        unlisted=listing.unlisted(paths),
     )
 
 
-def _read_text_files(folder: Path) -> dict[str, ImageEntry]:
+def _read_text_files(listing: FolderFiles) -> dict[str, ImageEntry]:
     """Images with a ``.txt`` of captions beside each, by path."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; pictures and captions are needed there")
     by_path: dict[str, ImageEntry] = {}
-    files = list_files(folder).files
-    pictures = [path for path in files if is_picture_name(path)]
+    folder, files, pictures = listing.folder, listing.files, listing.pictures
     for path in pictures:
         texts = path.with_suffix(".txt")
         lines = read_text_lines(texts, "captions") if texts.exists() else []
