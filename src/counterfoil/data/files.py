@@ -26,6 +26,11 @@ _OF_PROGRAMS = frozenset({
     "lost+found", "system volume information", "__macosx", "thumbs.db", "ehthumbs.db",
     "desktop.ini", "icon\r",
 })  # fmt: skip
+# pictures that no decoder here reads: of cameras as they are exposed, of programs, of lines
+_UNREAD = frozenset({
+    ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw", ".psd",
+    ".xcf", ".svg", ".jxl",
+})  # fmt: skip
 # folders that tables leave out of a name, or add to it
 PICTURE_FOLDERS = (
     "images", "image", "imgs", "img", "pictures", "pics", "photos", "flickr30k_images",
@@ -38,15 +43,21 @@ _OURS = (
     ("features.json", b'"artifact"'),
     ("index.json", b'"identity"'),
     ("model.json", b'"provenance"'),
+    ("audit.json", b'"provenance"'),
 )
 
 HIDDEN = "hidden, thumbnail or deleted"
-OURS = "in a folder that counterfoil wrote"
+OURS = "a folder that counterfoil wrote"
 LINKS = "a link to what is read already"
+AROUND = "a link to a folder around this one"
 BROKEN = "a link that leads nowhere"
 SPECIAL = "no regular file"
 CLOSED = "a folder that cannot be opened"
 NOT_UTF8 = "a name that is not UTF-8"
+UNREAD = "a picture of a format that is not read"
+OTHER = "neither a picture nor captions of one"
+# what people do not expect to be left out
+UNEXPECTED = (BROKEN, SPECIAL, CLOSED, NOT_UTF8, UNREAD)
 
 
 @final
@@ -76,43 +87,54 @@ def printable(name: str) -> str:
 
 
 @final
-@dataclass(slots=True)
+@dataclass
 class FolderFiles:
     """The files of a folder at any depth, and what was left out.
 
     Attributes:
         folder: the folder.
-        files: regular files, in order of names.
-        reasons: files that were left out, by reason; of skipped folders the pictures alone.
+        names: of the regular files, relative to the folder and with slashes, in order.
+        reasons: names of what was left out, by reason; of hidden folders the pictures alone.
     """
 
     folder: Path
-    files: list[Path] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     reasons: dict[str, list[str]] = field(default_factory=dict)
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files, in order of names."""
+        return [self.folder / name for name in self.names]
+
+    @cached_property
+    def picture_names(self) -> dict[str, Path]:
+        """The files whose ending is that of a picture, by name."""
+        pairs = zip(self.names, self.files, strict=True)
+        return {name: path for name, path in pairs if is_picture_name(path)}
 
     @property
     def pictures(self) -> list[Path]:
         """The files whose ending is that of a picture."""
-        return [path for path in self.files if is_picture_name(path)]
+        return list(self.picture_names.values())
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """What was left out."""
         return tuple(LeftOut(reason, tuple(names)) for reason, names in self.reasons.items())
 
-    def unlisted(self, paths: Iterable[Path]) -> tuple[Path, ...]:
-        """The pictures that are not among some paths."""
+    def ending(self, ending: str) -> list[Path]:
+        """The files with an ending, as in ".tar"; none where more of the files are pictures."""
+        chosen = [path for path in self.files if path.suffix.lower() == ending]
+        return chosen if len(chosen) >= len(self.picture_names) else []
+
+    def unlisted(self, paths: Iterable[Path]) -> dict[str, Path]:
+        """The pictures that are not among some paths, by name."""
         known = set(paths)
-        return tuple(path for path in self.pictures if path not in known)
+        return {name: path for name, path in self.picture_names.items() if path not in known}
 
-    def leave_out(self, reason: str, path: Path) -> None:
+    def leave_out(self, reason: str, name: str) -> None:
         """Note a file that is not read."""
-        self.reasons.setdefault(reason, []).append(relative_name(path, self.folder))
-
-
-def relative_name(path: Path, folder: Path) -> str:
-    """The name of a file relative to a folder, with slashes."""
-    return path.relative_to(folder).as_posix()
+        self.reasons.setdefault(reason, []).append(name)
 
 
 def is_kept_by_programs(name: str) -> bool:
@@ -127,96 +149,135 @@ def is_kept_by_programs(name: str) -> bool:
 def list_files(folder: Path) -> FolderFiles:
     """List the files of a folder and of all folders in it.
 
-    Hidden files, thumbnails, trash, folders that counterfoil wrote, special files and names that
-    are not UTF-8 are left out and counted. A link is followed unless it leads to what is listed
-    anyway, so that every file is listed once and a loop ends.
+    Hidden files, thumbnails, trash, folders that counterfoil wrote, special files, pictures that
+    cannot be read and names that are not UTF-8 are left out and counted. A link is followed unless
+    it leads to what is listed anyway or to a folder around, so that every file is listed once and
+    a loop ends.
 
     Raises:
-        ValueError: `folder` is no folder.
+        ValueError: `folder` is no folder, or cannot be opened.
     """
     if not folder.is_dir():
         raise ValueError(f"{printable(str(folder))} is not a folder")
-    listing, visited, links = FolderFiles(folder), set[str](), list[Path]()
-    _walk(folder, listing, visited, links)
-    taken = {os.path.realpath(path) for path in listing.files} if links else set[str]()
-    while links:
-        link = links.pop(0)
-        real = os.path.realpath(link)
-        if not os.path.exists(real):  # noqa: PTH110 - of a loop too, which Path.exists would raise
-            listing.leave_out(BROKEN, link)
-        elif real in visited or real in taken:
-            if is_picture_name(link):
-                listing.leave_out(LINKS, link)
-        elif Path(real).is_dir():
-            before = len(listing.files)
-            _walk(link, listing, visited, links)
-            taken |= {os.path.realpath(path) for path in listing.files[before:]}
-        elif Path(real).is_file():
-            listing.files.append(link)
-            taken.add(real)
-        else:
-            listing.leave_out(SPECIAL, link)
-    listing.files.sort()
-    return listing
+    return _Walk(folder).run()
 
 
-def _walk(top: Path, listing: FolderFiles, visited: set[str], links: list[Path]) -> None:
-    """Add the files under a folder to the listing, and links to be looked at later."""
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        real = os.path.realpath(folder)
-        if real in visited:
-            continue
-        visited.add(real)
-        try:
-            with os.scandir(folder) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            listing.leave_out(CLOSED, folder)
-            continue
-        if folder != listing.folder and _is_ours(folder, {entry.name for entry in found}):
-            _count_pictures(folder, OURS, listing)
-            continue
-        for entry in found:
-            path = folder / entry.name
-            if is_kept_by_programs(entry.name):
-                _count_pictures(path, HIDDEN, listing)
-            elif not _is_utf8(entry.name):
-                _count_pictures(path, NOT_UTF8, listing)
-            elif entry.is_symlink():
-                links.append(path)
-            elif entry.is_dir():
-                waiting.append(path)
-            elif entry.is_file():
-                listing.files.append(path)
+@final
+class _Walk:
+    """One pass over a folder; paths are strings, which are several times as fast as `Path`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.listing = FolderFiles(folder)
+        self.visited: set[str] = set()  # real paths of the folders that were listed
+        self.links: list[str] = []  # looked at when all folders are known
+        self.file_links: list[tuple[str, str]] = []  # with their real paths
+
+    def run(self) -> FolderFiles:
+        self._walk("")
+        listing, top = self.listing, self.listing.folder
+        root = os.path.realpath(top)
+        while self.links:
+            links, self.links = sorted(self.links), []
+            for name in links:
+                real = os.path.realpath(top / name)
+                if os.path.isdir(real):  # noqa: PTH112 - of a loop too, at which Path raises
+                    if real in self.visited:
+                        listing.leave_out(LINKS, name)
+                    elif root.startswith(real.rstrip("/") + "/"):
+                        listing.leave_out(AROUND, name)
+                    else:
+                        self._walk(f"{name}/")
+                elif os.path.isfile(real):  # noqa: PTH113
+                    self.file_links.append((name, real))
+                else:
+                    exists = os.path.exists(real)  # noqa: PTH110
+                    listing.leave_out(SPECIAL if exists else BROKEN, name)
+        taken: set[str] = set()
+        for name, real in self.file_links:
+            folder, _, file = real.rpartition("/")
+            listed = (folder or "/") in self.visited and _reason(file) is None
+            if listed or real in taken:
+                listing.leave_out(LINKS, name)
             else:
-                listing.leave_out(SPECIAL, path)
+                listing.names.append(name)
+                taken.add(real)
+        listing.names.sort(key=lambda name: name.split("/"))
+        return listing
+
+    def _walk(self, top: str) -> None:
+        """Add the files under a folder, whose name ends in a slash, or is "" for the first."""
+        listing, waiting = self.listing, [top]
+        while waiting:
+            prefix = waiting.pop()
+            place = os.path.join(listing.folder, prefix)  # noqa: PTH118
+            real = os.path.realpath(place)
+            if real in self.visited:
+                continue
+            try:
+                with os.scandir(place) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                if not prefix:
+                    name = printable(str(listing.folder))
+                    raise ValueError(f"{name} cannot be opened: {error.strerror}") from error
+                listing.leave_out(CLOSED, prefix)
+                continue
+            if prefix and _is_ours(place, {entry.name for entry in found}):
+                listing.leave_out(OURS, prefix)
+                continue
+            self.visited.add(real)
+            for entry in found:
+                name = prefix + entry.name
+                if reason := _reason(entry.name):
+                    self._count_pictures(name, reason)
+                elif entry.is_symlink():
+                    self.links.append(name)
+                elif entry.is_dir():
+                    waiting.append(f"{name}/")
+                elif not entry.is_file():
+                    listing.leave_out(SPECIAL, name)
+                elif os.path.splitext(name)[1].lower() in _UNREAD:  # noqa: PTH122
+                    listing.leave_out(UNREAD, name)
+                else:
+                    listing.names.append(name)
+
+    def _count_pictures(self, name: str, reason: str) -> None:
+        """Note the pictures of a file or folder that is left out; links in it are not followed."""
+        place = self.listing.folder / name
+        if place.is_symlink() or not place.is_dir():
+            if place.suffix.lower() in ENDINGS:
+                self.listing.leave_out(reason, name)
+            return
+        for folder, _, files in os.walk(place):
+            below = folder.removeprefix(str(place))
+            for file in sorted(files):
+                if Path(file).suffix.lower() in ENDINGS:
+                    self.listing.leave_out(reason, f"{name}{below}/{file}")
 
 
-def _count_pictures(place: Path, reason: str, listing: FolderFiles) -> None:
-    """Note the pictures of a file or folder that is left out; links in it are not followed."""
-    if place.is_symlink() or not place.is_dir():
-        if place.suffix.lower() in ENDINGS:
-            listing.leave_out(reason, place)
-        return
-    for folder, _, names in os.walk(place):
-        for name in sorted(names):
-            if Path(name).suffix.lower() in ENDINGS:
-                listing.leave_out(reason, Path(folder) / name)
+def _reason(name: str) -> str | None:
+    """Why a file or folder of this name is not read."""
+    if is_kept_by_programs(name):
+        return HIDDEN
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return NOT_UTF8
+    return None
 
 
-def _is_utf8(name: str) -> bool:
-    return not any("\udc80" <= letter <= "\udcff" for letter in name)
-
-
-def _is_ours(folder: Path, names: set[str]) -> bool:
+def _is_ours(folder: str, names: set[str]) -> bool:
     """Return True for a folder that counterfoil wrote, whose pictures are copies and figures."""
     for name, word in _OURS:
-        if name in names and (folder / name).is_file():
-            with (folder / name).open("rb") as file:
-                if word in file.read(1 << 20):
-                    return True
+        file = Path(folder, name)
+        if name in names and file.is_file():
+            try:
+                with file.open("rb") as content:
+                    if word in content.read(1 << 20):
+                        return True
+            except OSError:
+                continue
     return False
 
 
@@ -226,13 +287,13 @@ _Parts = tuple[str, ...]
 
 
 def plain_name(name: str) -> str:
-    r"""A file's name in one spelling: composed accents, slashes, no "." and no first slash.
+    r"""A file's name in one spelling: composed accents, slashes, no ".", blanks or slash around.
 
     >>> plain_name(r".\pics\1.jpg")
     'pics/1.jpg'
     """
     parts = unicodedata.normalize("NFC", name).replace("\\", "/").split("/")
-    return "/".join(part for part in parts if part not in ("", "."))
+    return "/".join(part for part in map(str.strip, parts) if part not in ("", "."))
 
 
 def _loose(name: str) -> _Parts:
@@ -257,15 +318,14 @@ class PictureFinder:
     """
 
     def __init__(self, listing: FolderFiles) -> None:
-        self._folder, self._pictures = listing.folder, listing.pictures
-        self._files = set(listing.files)
+        self._folder, self._pictures = listing.folder, listing.picture_names
 
     @cached_property
     def _by_name(self) -> dict[str, list[tuple[_Parts, Path]]]:
         """Pictures by the last part of their names, with the ending and without."""
         by_name: defaultdict[str, list[tuple[_Parts, Path]]] = defaultdict(list)
-        for path in self._pictures:
-            parts = _loose(relative_name(path, self._folder))
+        for name, path in self._pictures.items():
+            parts = _loose(name)
             stem = parts[-1].rpartition(".")[0]
             by_name[parts[-1]].append((parts, path))
             by_name[stem].append(((*parts[:-1], stem), path))
@@ -276,8 +336,9 @@ class PictureFinder:
 
         0 is where the name says, 1 a folder as ``images`` more or less, 2 another folder.
         """
-        given = self._folder / name
-        if given in self._files or _is_file(given):  # hidden, or outside of the folder
+        if name in self._pictures:
+            return 0, [self._pictures[name]]
+        if _is_file(given := self._folder / name):  # hidden, or outside of the folder
             return 0, [given]
         found = self._similar(name)
         if not found[1] and "%" in name:  # as addresses write names
@@ -330,25 +391,25 @@ def find_pictures(names: Sequence[str], listing: FolderFiles, *, where: str) -> 
     """
     finder = PictureFinder(listing)
     found = {name: finder.find(name) for name in dict.fromkeys(names)}
+    parents = {name: plain_name(name).rpartition("/")[0] for name in found}
     nearest: dict[str, int] = {}
     for name, (away, paths) in found.items():
         if paths:
-            parent = plain_name(name).rpartition("/")[0]
-            nearest[parent] = min(away, nearest.get(parent, away))
+            nearest[parents[name]] = min(away, nearest.get(parents[name], away))
     path_of, name_of = dict[str, Path](), dict[Path, str]()
     for name, (away, paths) in found.items():
-        if not paths or away > nearest[plain_name(name).rpartition("/")[0]]:
+        if not paths or away > nearest[parents[name]]:
             path_of[name] = listing.folder / name
             continue
         if len(paths) > 1:
-            fits = " and ".join(relative_name(path, listing.folder) for path in paths[:2])
+            fits = " and ".join(str(path.relative_to(listing.folder)) for path in paths[:2])
             raise ValueError(
                 f"{where}: {name!r} fits {fits}; write the folder into the name, or give the "
                 "folder of the pictures"
             )
         path_of[name] = paths[0]
         other = name_of.setdefault(paths[0], name)
-        if plain_name(other) != plain_name(name):
+        if other != name and plain_name(other) != plain_name(name):
             raise ValueError(
                 f"{where}: {other!r} and {name!r} both fit {printable(str(paths[0]))}; write the "
                 "names of the files"

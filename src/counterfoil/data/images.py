@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 PHONE_ENDINGS = (".heic", ".heif", ".avif")  # read with the extra "phone", AVIF also by new Pillow
 ENDINGS = (
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", *PHONE_ENDINGS,
+    ".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm",
+    *PHONE_ENDINGS,
 )  # fmt: skip
 LARGEST = 64_000_000  # pixels; a larger JPEG is scaled while it is decoded, others are refused
 MOST_SCANS = 100  # of a JPEG; encoders write about ten
@@ -120,7 +121,7 @@ class DrawnPictures(Pictures):
 
 def is_picture_name(path: Path) -> bool:
     """Return True if a file has the extension of an image."""
-    return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+    return path.suffix.lower().rstrip() in ENDINGS and not path.name.startswith(".")
 
 
 def too_many_scans(picture: Image.Image) -> bool:

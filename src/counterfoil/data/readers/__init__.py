@@ -16,7 +16,7 @@ from counterfoil.data.features import warn_of_zeros
 from counterfoil.data.files import find_pictures, list_files
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
-from counterfoil.data.readers.folder import is_folder, read_folder
+from counterfoil.data.readers.folder import is_folder, is_picture_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, read_huggingface
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 from counterfoil.data.readers.precomp import features_of, is_precomp, read_precomp
@@ -30,7 +30,7 @@ from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
 
 KNOWN = (
     "a Karpathy JSON (or a folder with dataset_*.json), captions.jsonl, .csv or .tsv, "
-    "pictures with a .txt beside each, a precomp folder (train_ims.npy, train_caps.txt), "
+    "pictures alone or with a .txt beside each, a precomp folder (train_ims.npy, train_caps.txt), "
     "embeddings (images.npy, texts.npy), a txt_db of UNITER, a saved Hugging Face data set, "
     "parquet files, WebDataset shards (.tar)"
 )
@@ -134,6 +134,8 @@ def _read_files(
         if path.name in LISTS or path.suffix in (".jsonl", ".csv", ".tsv") or is_folder(path):
             return read_folder(path, images=images, name=name)
         if not is_webdataset(path) and not is_parquet(path):
+            if is_picture_folder(path):
+                return read_folder(path, images=images, name=name)
             raise ValueError(f"{path} is no data set: looked for {KNOWN}")
     _check_no_images(str(path), images)
     if is_webdataset(path):
