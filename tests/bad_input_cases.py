@@ -29,7 +29,7 @@ from corpus_cases import karpathy_image, random_array, write_karpathy, write_pic
 from counterfoil.core.config import config_from_dict
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import read_image_folder
+from counterfoil.data.readers.folder import read_folder
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model
 from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
@@ -349,7 +349,7 @@ def verb(*words: str) -> None:
 def indexed(model: str) -> None:
     """An index of some photos."""
     pictures("my-photos")
-    build_index(load_model(model), read_image_folder(Path("my-photos")), "my-index").close()
+    build_index(load_model(model), read_folder(Path("my-photos")), "my-index").close()
 
 
 STEPS: dict[str, Callable[..., None]] = {

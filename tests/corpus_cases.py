@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -122,3 +124,19 @@ def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
         plain = {"image": file, "id": name, "split": dataset.splits[row], "captions": captions}
         lines.append(json.dumps(plain) + "\n")
     (folder / "captions.jsonl").write_text("".join(lines))
+
+
+def write_shard(path, members, *, mode="w"):
+    """A tar file of text, bytes, or pictures, given by their number, by name or as pairs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name, content in members.items() if isinstance(members, dict) else members:
+            if isinstance(content, int):
+                write_picture(path.parent / "picture.jpg", content)
+                content = (path.parent / "picture.jpg").read_bytes()
+                (path.parent / "picture.jpg").unlink()
+            content = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path

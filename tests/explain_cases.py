@@ -94,7 +94,7 @@ def doubts(made: UNITER, one: Embeddings, ids: list[int]) -> tuple[float, list[f
     found = made.read(one, _encoded(made, ids), frozenset({WordHead.SCORE, WordHead.DOUBT}))
     logits = found.doubt[0].double()
     wrong, right = logits[:, 0].exp(), logits[:, 1].exp()
-    return float(found.score[0]), (wrong / (wrong + right)).tolist()
+    return float(made.loss_scores(found.score[0])), (wrong / (wrong + right)).tolist()
 
 
 def logs(

@@ -229,3 +229,130 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "png-named.jpg": lambda: saved("png"),
     "jpeg-and-5-megabytes.jpg": lambda: saved("jpeg") + bytes(5_000_000),
 }
+
+
+# Pictures of one row of 256 steps, from dark to light, and their RGB.
+
+RAMP = np.arange(256)
+_GREY = np.repeat(RAMP[:, None], 3, 1)
+
+
+def row_of_png(values: np.ndarray, kind: int, depth: int, *more: bytes) -> bytes:
+    """A PNG of one row; `more` are chunks before the pixels."""
+    row = values.astype(">u2" if depth == 16 else "u1").tobytes()
+    header = struct.pack(">IIBBBBB", len(values), 1, depth, kind, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" + row))
+    parts = (chunk(b"IHDR", header), *more, pixels, chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def row_of_tiff(
+    values: np.ndarray, kind: str, bits: int, sign: int = 1, meaning: int = 1, samples: int = 1
+) -> bytes:
+    """A TIFF of one row of numbers of a NumPy type, whose first letter gives their order."""
+    order, body = kind[0], values.astype(kind).tobytes()
+    if bits == 12:
+        pairs = values.reshape(-1, 2)
+        high, low = pairs[:, 0], pairs[:, 1]
+        packed = np.stack([high >> 4, (high & 15) << 4 | low >> 8, low & 255], -1)
+        body = packed.astype("u1").tobytes()
+    tags = {256: len(values), 257: 1, 258: bits, 259: 1, 262: meaning, 273: 1000, 277: samples}
+    tags |= {278: 1, 279: len(body), 339: sign}
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "IH", 8, len(tags))
+    many, at = b"", 8 + 2 + 12 * len(tags) + 4
+    for tag, value in tags.items():
+        if tag in (258, 339) and samples > 2:
+            head += struct.pack(order + "HHII", tag, 3, samples, at + len(many))
+            many += struct.pack(order + f"{samples}H", *[value] * samples)
+        else:
+            head += struct.pack(order + "HHII", tag, 4, 1, value)
+    return (head + bytes(4) + many).ljust(1000, b"\0") + body
+
+
+def row_of_pnm(kind: str, most: int, values: np.ndarray) -> bytes:
+    body = values.astype(">u2" if most > 255 else "u1").tobytes()
+    return f"{kind}\n{len(values)} 1\n{most}\n".encode() + body
+
+
+def _saved(picture: Image.Image, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, kind, **options)
+    return out.getvalue()
+
+
+_DEEP, _ALPHA = RAMP * 257, np.where(RAMP < 100, 0, 255)
+_CUT = np.where(RAMP < 100, 255, RAMP)[:, None].repeat(3, 1)  # with its dark part transparent
+_COLOURS = np.stack([RAMP, RAMP[::-1], 0 * RAMP + 40], -1)
+_CLEAR = _COLOURS.copy()
+_CLEAR[9] = 255
+_ROW = Image.fromarray(RAMP[None].astype("u1"))
+_WHITE_9 = np.where(RAMP[:, None] == 9, 255, _GREY)
+_PALETTE = _ROW.convert("P")
+DEEP: dict[str, tuple[bytes, np.ndarray]] = {
+    "grey16.png": (row_of_png(_DEEP, 0, 16), _GREY),
+    "grey16-clear.png": (
+        row_of_png(_DEEP, 0, 16, chunk(b"tRNS", struct.pack(">H", 9 * 257))),
+        _WHITE_9,
+    ),
+    "grey-alpha16.png": (row_of_png(np.stack([_DEEP, 257 * _ALPHA], -1), 4, 16), _CUT),
+    "rgb16.png": (row_of_png(257 * _COLOURS, 2, 16), _COLOURS),
+    "rgb16-clear.png": (
+        row_of_png(257 * _COLOURS, 2, 16, chunk(b"tRNS", struct.pack(">3H", *(257 * _COLOURS[9])))),
+        _CLEAR,
+    ),
+    "rgba16.png": (
+        row_of_png(257 * np.stack([RAMP, RAMP, RAMP, _ALPHA], -1), 6, 16),
+        _CUT,
+    ),
+    "grey.png": (row_of_png(RAMP, 0, 8), _GREY),
+    "grey-clear.png": (
+        row_of_png(RAMP, 0, 8, chunk(b"tRNS", struct.pack(">H", 9))),
+        _WHITE_9,
+    ),
+    "rgb-clear.png": (
+        row_of_png(_COLOURS, 2, 8, chunk(b"tRNS", struct.pack(">3H", *_COLOURS[9]))),
+        _CLEAR,
+    ),
+    "palette-clear.png": (
+        _saved(_PALETTE, "png", transparency=9),
+        _WHITE_9,
+    ),
+    "grey-alpha.png": (row_of_png(np.stack([RAMP, _ALPHA], -1), 4, 8), _CUT),
+    "grey-alpha.webp": (
+        _saved(
+            Image.merge("RGBA", [_ROW] * 3 + [Image.fromarray(_ALPHA[None].astype("u1"))]),
+            "webp",
+            lossless=True,
+            exact=True,
+        ),
+        _CUT,
+    ),
+    "palette-clear.gif": (_saved(_PALETTE, "gif", transparency=9), _WHITE_9),
+    "grey16.tif": (row_of_tiff(_DEEP, "<u2", 16), _GREY),
+    "grey16-big.tif": (row_of_tiff(_DEEP, ">u2", 16), _GREY),
+    "grey16-of-pillow.tif": (_saved(Image.fromarray(_DEEP[None].astype("u2")), "tiff"), _GREY),
+    "grey16-white.tif": (row_of_tiff(65535 - _DEEP, "<u2", 16, meaning=0), _GREY),
+    "grey12.tif": (row_of_tiff(RAMP * 16 + 7, "<u2", 12), _GREY),
+    "int32-of-16-bits.tif": (row_of_tiff(_DEEP, "<i4", 32, sign=2), _GREY),
+    "int32-of-16-bits-big.tif": (row_of_tiff(_DEEP, ">i4", 32, sign=2), _GREY),
+    "int32-of-8-bits.tif": (row_of_tiff(RAMP, "<i4", 32, sign=2), _GREY),
+    "int32.tif": (row_of_tiff(RAMP * 2**23, "<i4", 32, sign=2), _GREY),
+    "int32-negative.tif": (row_of_tiff((RAMP - 128) * 2**23, "<i4", 32, sign=2), _GREY),
+    "uint32.tif": (row_of_tiff(RAMP * (2**32 // 256), "<u4", 32), _GREY),
+    "int16.tif": (row_of_tiff((RAMP - 128) * 256, "<i2", 16, sign=2), _GREY),
+    "float.tif": (row_of_tiff(RAMP / 255, "<f4", 32, sign=3), _GREY),
+    "float-big.tif": (row_of_tiff(RAMP / 255, ">f4", 32, sign=3), _GREY),
+    "float-of-16-bits.tif": (row_of_tiff(_DEEP, "<f4", 32, sign=3), _GREY),
+    "float-negative.tif": (row_of_tiff(RAMP * 2.4e36 - 3e38, "<f4", 32, sign=3), _GREY),
+    "rgb16.tif": (row_of_tiff(257 * _COLOURS, "<u2", 16, meaning=2, samples=3), _COLOURS),
+    "rgb16-big.tif": (row_of_tiff(257 * _COLOURS, ">u2", 16, meaning=2, samples=3), _COLOURS),
+    "cmyk.tif": (
+        _saved(Image.fromarray((255 - _COLOURS)[None].astype("u1")).convert("CMYK"), "tiff"),
+        255 - _COLOURS,
+    ),
+    "grey16.pgm": (row_of_pnm("P5", 65535, _DEEP), _GREY),
+    "rgb16.ppm": (row_of_pnm("P6", 65535, 257 * _COLOURS), _COLOURS),
+    "grey10.pgm": (row_of_pnm("P5", 1023, RAMP * 1023 // 255 + (RAMP > 0) * (RAMP < 255)), _GREY),
+    "dark16.pgm": (row_of_pnm("P5", 65535, RAMP), 0 * _GREY),
+    "rgb.bmp": (_saved(Image.fromarray(_COLOURS[None].astype("u1")), "bmp"), _COLOURS),
+}

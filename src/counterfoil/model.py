@@ -743,7 +743,8 @@ class Model:
                 f"a data set is needed, not the {type(dataset).__name__} {dataset!r}; open it with "
                 "counterfoil.load_dataset"
             )
-        if not len(dataset) or not len(dataset.texts):
+        dataset.check_captions("to rank")
+        if not len(dataset):
             raise ValueError(
                 f"{dataset.name} ({dataset.split_name}) has {len(dataset)} images and "
                 f"{len(dataset.texts)} texts; at least one of each is needed"

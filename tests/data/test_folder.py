@@ -192,18 +192,13 @@ def test_bad_lists_in_words(tmp_path, name, text, words):
 
 def test_bad_folders_in_words(tmp_path):
     assert not is_folder(tmp_path)
-    with pytest.raises(ValueError, match=r"holds no captions: looked for captions\.jsonl"):
+    with pytest.raises(ValueError, match="holds no image"):
         read_folder(tmp_path)
     write_picture(tmp_path / "a.jpg")
-    with pytest.raises(ValueError, match="holds no captions"):
-        read_folder(tmp_path)
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     with pytest.raises(ValueError, match="is not UTF-8"):
         read_folder(tmp_path)
     (tmp_path / "a.txt").write_text("fine")
-    (tmp_path / "lost.txt").write_text("nobody's caption")
-    with pytest.raises(ValueError, match=r"lost\.txt has no picture of that name beside it"):
-        read_folder(tmp_path)
     (tmp_path / "captions.csv").write_text("image,caption\na.jpg,x\n")
     (tmp_path / "captions.tsv").write_text("image\tcaption\na.jpg\tx\n")
     with pytest.raises(ValueError, match=r"captions\.csv and captions\.tsv; give the path of"):

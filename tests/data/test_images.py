@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
 import os
 
@@ -8,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, features
 
 import processes
 from corpus_cases import write_picture, write_pictures
+from counterfoil.core import rgb as rgb_module
 from counterfoil.core.io import cache_folder
+from counterfoil.core.rgb import rgb
 from counterfoil.data import images
 from counterfoil.data.images import (
     DrawnPictures,
@@ -22,11 +26,10 @@ from counterfoil.data.images import (
     cached_pixels,
     is_picture_name,
     open_picture,
-    rgb,
 )
 from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.readers import load_dataset
-from picture_cases import EPS, HOSTILE, many_scans, saved
+from picture_cases import DEEP, EPS, HOSTILE, many_scans, saved
 
 
 def test_files_by_row(tmp_path):
@@ -45,11 +48,82 @@ def test_drawn_on_demand():
     assert (part.place(0), len(part)) == ("toy/6", 2)
 
 
-@pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "LA", "CMYK", "I;16", "YCbCr", "F"])
-def test_every_mode_becomes_rgb(tmp_path, mode):
-    picture = Image.new(mode, (3, 2))
-    assert rgb(picture).mode == "RGB"
-    assert rgb(picture).size == (3, 2)
+@pytest.mark.parametrize("name", DEEP)
+def test_every_mode_and_format_has_its_pixels(tmp_path, name):
+    """Row W1: grey of 16 bits and more was white or black."""
+    content, wanted = DEEP[name]
+    (tmp_path / name).write_bytes(content)
+    picture = open_picture(tmp_path / name)
+    assert picture.mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(picture)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    "mode, colour, wanted",
+    [
+        ("1", 255, (255,) * 3), ("L", 7, (7,) * 3), ("I;16", 0x1234, (0x12,) * 3),
+        ("I;16B", 0x1234, (0x12,) * 3), ("I;16L", 0x1234, (0x12,) * 3), ("I", 200, (200,) * 3),
+        ("I", 0x1234, (0x12,) * 3), ("I", 70_000, (128,) * 3), ("I", -5, (128,) * 3),
+        ("F", 0.2, (51,) * 3), ("F", 7.5, (128,) * 3), ("F", float("nan"), (0,) * 3),
+        ("F", 3e38, (128,) * 3), ("RGB", (1, 2, 3), (1, 2, 3)), ("LA", (9, 255), (9,) * 3),
+        ("LA", (9, 0), (255,) * 3), ("La", (0, 0), (255,) * 3), ("PA", (9, 0), (255,) * 3),
+        ("RGBA", (1, 2, 3, 255), (1, 2, 3)), ("RGBA", (0, 0, 0, 127), (128,) * 3),
+        ("RGBa", (0, 0, 0, 0), (255,) * 3), ("RGBX", (1, 2, 3, 0), (1, 2, 3)),
+        ("CMYK", (255, 0, 0, 0), (0, 255, 255)), ("YCbCr", (80, 128, 128), (80,) * 3),
+        ("HSV", (0, 255, 255), (255, 0, 0)), ("LAB", (136, 208, 195), (250, 3, 11)),
+    ],
+)  # fmt: skip
+def test_a_colour_of_every_mode(mode, colour, wanted):
+    found = rgb(Image.new(mode, (3, 2), colour)).getpixel((1, 1))
+    np.testing.assert_allclose(found, wanted, atol=2 * (mode == "LAB"))
+
+
+def test_floats_are_stretched_and_what_is_no_number_is_at_an_end():
+    values = np.array([[-4, 0, 6, np.nan, np.inf, -np.inf]], np.float32)
+    picture = rgb(Image.fromarray(values))
+    assert np.asarray(picture)[0, :, 0].tolist() == [0, 102, 255, 0, 255, 0]
+    ints = np.array([[-100, 0, 900]], np.int32)
+    assert np.asarray(rgb(Image.fromarray(ints)))[0, :, 0].tolist() == [0, 26, 255]
+
+
+def test_a_turned_picture_of_16_bits():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    out = io.BytesIO()
+    Image.fromarray(np.array([[0x1000, 0xFF00]], np.uint16)).save(out, "png", exif=exif)
+    assert np.asarray(rgb(Image.open(out)))[:, 0, 0].tolist() == [0x10, 0xFF]
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("x.jpg", b"", r"is empty \(0 bytes\)"),
+        ("x.jpg", b"\0\0\0\x18ftypheic" + bytes(99), r"HEIC with the ending \.jpg.*pip install"),
+        ("x.png", b"\0\0\0\x18ftypmif1" + bytes(99), r"HEIC with the ending \.png.*\[phone\]"),
+        ("x.HEIC", b"\0\0\0\x18ftypheix" + bytes(99), r"it is HEIC, which needs a decoder"),
+        ("x.jpg", b"\0\0\0\x18ftypavif" + bytes(99), r"it is AVIF with the ending \.jpg"),
+        ("x.jpg", b"\n<!DOCTYPE html><p>404", "a web page, not a picture"),
+        ("x.jpg", b"<html><body>", "a web page, not a picture"),
+        ("x.png", b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS.*git lfs"),
+        ("x.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is SVG"),
+        ("x.jpg", b"\xff\xd8", "a JPEG that is damaged or cut off"),
+        ("x.png", saved("png")[:-30], "damaged or cut off"),
+        ("x.webp", saved("webp")[:-30], "damaged or cut off"),
+    ],
+)
+def test_what_a_file_is_instead_of_a_picture(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    if "HEIC" in words and importlib.util.find_spec("pillow_heif"):
+        words = "damaged or cut off"
+    with pytest.raises(ValueError, match=f"cannot be read as a picture: .*{words}"):
+        open_picture(tmp_path / name)
+
+
+def test_an_avif_with_another_ending_is_read(tmp_path):
+    if not features.check("avif"):
+        pytest.skip("this Pillow reads no AVIF")
+    (tmp_path / "x.jpg").write_bytes(saved("avif"))
+    assert open_picture(tmp_path / "x.jpg").size == (20, 10)
 
 
 def test_what_is_transparent_is_white(tmp_path):
@@ -160,7 +234,7 @@ def test_exif_that_raises_is_ignored(monkeypatch):
     def broken(picture):
         raise TypeError("unpack requires a buffer of 2 bytes")
 
-    monkeypatch.setattr(images.ImageOps, "exif_transpose", broken)
+    monkeypatch.setattr(rgb_module.ImageOps, "exif_transpose", broken)
     picture = Image.new("L", (3, 2))
     picture.getexif()[0x0112] = 6
     assert rgb(picture).size == (3, 2)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import tarfile
 from dataclasses import replace
 
 import pytest
 import torch
 
-from corpus_cases import captions_by_image, splits_by_image, write_picture
+from corpus_cases import captions_by_image, splits_by_image, write_picture, write_shard
 from counterfoil.cli import main
 from counterfoil.data.checks import check_dataset
 from counterfoil.data.images import PictureFiles
@@ -21,22 +19,6 @@ from counterfoil.data.readers.webdataset import (
     read_webdataset,
     write_webdataset,
 )
-
-
-def write_shard(path, members, *, mode="w"):
-    """A tar file of text, bytes, or pictures, given by their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as tar:
-        for name, content in members.items():
-            if isinstance(content, int):
-                write_picture(path.parent / "picture.jpg", content)
-                content = (path.parent / "picture.jpg").read_bytes()
-                (path.parent / "picture.jpg").unlink()
-            content = content.encode() if isinstance(content, str) else content
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path
 
 
 def test_samples_of_img2dataset(tmp_path):

@@ -130,7 +130,7 @@ def test_gains_are_differences_of_scores(monkeypatch):
 
     def score(row: Tensor, text: str) -> float:
         texts = model.encode_texts(seen.processor.process_texts([text]))
-        return float(model.score_pairs(images.rows(row[None]), texts))
+        return float(model.loss_scores(model.score_pairs(images.rows(row[None]), texts)))
 
     counts = []
     for (total, words), caption, row in zip(results, captions, rows, strict=True):

@@ -40,7 +40,7 @@ def test_an_image_of_data(model, dataset):
     found = counterfoil.explain(model, cases.IMAGE, texts, dataset=dataset, threshold=0.3)
     row = torch.tensor([find_image_row(dataset, cases.IMAGE)])
     images = model.model.encode_images(model.processor.image_processor.from_dataset(dataset, row))
-    scores = model.model.score_matrix(images, model.encode(texts))[0]
+    scores = model.model.score_matrix(images, model.encode(texts))[0].sigmoid()
     assert [one.score for one in found] == pytest.approx(scores.tolist(), abs=1e-6)
     assert [one.caption for one in found] == texts
     assert all(one.doubts for one in found)

@@ -41,7 +41,7 @@ def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
 
     def score(row, text):
         texts = model.encode_texts(seen.processor.process_texts([text]))
-        return float(model.score_pairs(images.rows(row[None]), texts))
+        return float(model.loss_scores(model.score_pairs(images.rows(row[None]), texts)))
 
     for one, row, text, less in zip(found, rows, CAPTIONS, LESS):
         assert one.score == pytest.approx(score(row, text), abs=1e-6)

@@ -67,6 +67,7 @@ def test_recall_is_json():
         "mean_rank": 2.5,
         "queries": 2,
         "left_out": 1,
+        "tied": 0,
     }
 
 

@@ -28,6 +28,7 @@ from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import PatchTower
 from counterfoil.models.vsepp import VSEPP
+from picture_cases import DEEP
 
 CAPTIONS = ["a Dog", "a big blue square in the snow", "a dog in the snow and " * 9, "red"]
 FITS = ["squash", "center", "shortest", "longest"]
@@ -131,7 +132,10 @@ def test_pictures_are_resized_as_ours(fit, scaling, tmp_path, monkeypatch):
     square = ResizeCrop(16, fit, scaling)
     names: dict[str, object] = {}
     exec(example_code(square).rpartition("\n\nscores")[0], names)
-    for path in pictures(tmp_path):
+    deep = [tmp_path / name for name in DEEP]
+    for path in deep:
+        path.write_bytes(DEEP[path.name][0])
+    for path in [*pictures(tmp_path), *deep]:
         wanted = square(open_picture(Path(path))).transpose(1, 2, 0)
         np.testing.assert_array_equal(np.asarray(names["resize"](path)), wanted)
 

@@ -85,7 +85,8 @@ def test_scores_are_those_of_transformers(folder, monkeypatch, most):
     pairs = ours.score_pairs(images, texts.rows(slice(3)))
     torch.testing.assert_close(pairs, wanted.diagonal(), atol=1e-5, rtol=1e-5)
     likely = replace(found, model=found.model.replace(score="probability")).build()
-    torch.testing.assert_close(likely.score_matrix(images, texts), grid.sigmoid())
+    torch.testing.assert_close(likely.score_matrix(images, texts), grid)
+    torch.testing.assert_close(likely.loss_scores(grid), grid.sigmoid())
 
 
 def test_nothing_with_nothing(folder):

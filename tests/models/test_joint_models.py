@@ -125,9 +125,15 @@ def test_heads_begin_as_those_that_were_trained_before_them(kind):
 def test_probability_and_logit_are_of_one_score(kind):
     first, second = model(kind, score="probability"), model(kind, score="logit")
     pools = encoded(first)
-    scores = first.score_matrix(*pools), second.score_matrix(*pools)
-    assert torch.equal(scores[0], scores[1].sigmoid())
-    assert (first.score_scale, second.score_scale) == (1.0, 4.0)
+    scores = first.score_matrix(*pools)
+    assert torch.equal(scores, second.score_matrix(*pools))
+    assert torch.equal(second.loss_scores(scores), scores)
+    scores[0, 0] = -torch.inf  # no pair
+    wanted = scores.sigmoid()
+    wanted[0, 0] = -torch.inf
+    assert torch.equal(first.loss_scores(scores), wanted)
+    assert (first.loss_scale, second.loss_scale) == (1.0, 4.0)
+    assert first.score_scale == second.score_scale == 4.0
 
 
 @both
@@ -163,7 +169,7 @@ def test_it_learns(kind):
     host = kind(**sizes)
 
     def losses() -> dict[str, Tensor]:
-        scores = host.score_matrix(*encoded(host))
+        scores = host.loss_scores(host.score_matrix(*encoded(host)))
         return {"x": nn.functional.binary_cross_entropy(scores, torch.eye(4))}
 
     # 0.56 for one answer to all

@@ -81,7 +81,7 @@ def slow(host: SGRAF, image: Tensor, text: Tensor) -> float:
             for v in logits
         ]
         vector = unit(weighted([share / sum(shares) for share in shares], nodes))
-    return 1 / (1 + exp(-linear(host.rank, vector)[0]))
+    return linear(host.rank, vector)[0]
 
 
 @pytest.mark.parametrize("module", ["SGR", "SAF"])

@@ -93,7 +93,7 @@ def test_scores_are_those_of_transformers(folders, monkeypatch, most):
             )
     # not bit for bit: batches of other shapes may take other kernels on another CPU
     scores = found.build().score_matrix(*encoded(ours))
-    torch.testing.assert_close(scores, grid.sigmoid(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(scores, grid, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

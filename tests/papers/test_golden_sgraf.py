@@ -62,6 +62,7 @@ def kernel(module: str, mode: str, what: str) -> Tensor:
     host = model(module).train(mode == "train_nodrop")
     regions, words = bags()
     scores = host.score_matrix(host.pool_images(regions), host.pool_texts(words))
+    scores = host.loss_scores(scores)  # theirs are the sigmoid
     if what == "scores":
         return scores
     if what.startswith("after/"):
@@ -84,7 +85,7 @@ def full(module: str, what: str) -> Tensor:
     mask = torch.ones(values.shape[:2], dtype=torch.bool)
     items = ModalityBatch(torch.arange(len(values)), values, mask)
     texts = host.encode_texts(golden_scores.captions(golden().inputs))
-    scores = host.score_matrix(host.encode_images(items), texts)
+    scores = host.loss_scores(host.score_matrix(host.encode_images(items), texts))
     if what == "scores":
         return scores
     value = loss("hardest", scores)

@@ -123,6 +123,7 @@ def ranked(what: str) -> Tensor:
     scores = host.score_indices(*pools_, pairs.flatten()).view(pairs.shape)
     if not probability:
         return scores
+    scores = host.loss_scores(scores)
     margin = golden_scores.load(SYSTEM).meta["config"]["margin"]
     loss = (margin - scores[:, :1] + scores[:, 1:]).clamp(min=0)
     if what == "loss":

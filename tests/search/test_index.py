@@ -16,7 +16,7 @@ from corpus_cases import random_array, small_corpus, write_folder, write_picture
 from counterfoil.core.config import config
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import is_image_folder, read_image_folder
+from counterfoil.data.readers.folder import read_folder
 from counterfoil.model import load_model
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.scoring.encode import images_in_batches
@@ -160,9 +160,7 @@ def test_a_model_that_was_trained_on_is_refused(place, copy):
 
 
 def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
-    built = build_index(
-        load_model(place / "clip"), read_image_folder(place / "bare"), tmp_path / "x"
-    )
+    built = build_index(load_model(place / "clip"), read_folder(place / "bare"), tmp_path / "x")
     assert not (tmp_path / "x" / "model").exists()
     assert built.model_name == str((place / "clip").resolve())
     with open_index(tmp_path / "x") as index:
@@ -175,7 +173,7 @@ def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
 def test_add_takes_only_what_is_new(place, copy):
     dataset = load_dataset(place / "photos")
     assert copy.add(dataset) == index_module.IndexUpdate(0, 0, 36)
-    assert copy.add(read_image_folder(place / "bare")) == index_module.IndexUpdate(5, 0, 0)
+    assert copy.add(read_folder(place / "bare")) == index_module.IndexUpdate(5, 0, 0)
     assert len(copy.vectors.images) == 41
     twin = copy.search_id("bare-00.png", 1, find="images")[0]
     assert twin.score == pytest.approx(1, abs=1e-5)
@@ -404,12 +402,26 @@ def test_reranked_by_a_host_of_regions(place, tmp_path):
 
 
 def test_bare_folders(place, tmp_path):
-    assert is_image_folder(place / "bare")
-    assert not is_image_folder(place / "photos")
-    assert not is_image_folder(tmp_path)
-    assert not is_image_folder(tmp_path / "nowhere")
-    dataset = read_image_folder(place / "bare")
+    dataset = load_dataset(place / "bare")
     assert dataset.name == "bare"
     assert list(dataset.image_ids) == [f"bare-{n:02}.png" for n in range(5)]
     (place / "bare" / "README.md").write_text("holiday")
-    assert is_image_folder(place / "bare")
+    assert load_dataset(place / "bare").image_ids == dataset.image_ids
+
+
+def test_pictures_beside_a_table_are_found_and_never_evaluated(place, tmp_path):
+    folder = tmp_path / "photos"
+    shutil.copytree(place / "bare", folder)
+    named, second, *others = sorted(path.name for path in folder.glob("*.png"))
+    (folder / "captions.csv").write_text(f"image,id,caption\n{named},{second},one\n")
+    dataset = load_dataset(folder)
+    assert list(dataset.unlisted) == [second, *others]
+    wanted = {second, f"./{second}", *others}  # an id that the table gave to another picture
+    model = load_model(place / "clip")
+    with build_index(model, dataset, tmp_path / "x") as index:
+        assert {*index.vectors.images.rows} == wanted
+        assert index.add(load_dataset(folder)).images == 0
+        assert index.image_path(f"./{second}") == (folder / second).resolve()
+    assert model.embed(dataset).images.tokens.shape[0] == 1
+    with build_index(model, dataset.split(*dataset.split_names), tmp_path / "y") as index:
+        assert {*index.vectors.images.rows} == {second}

@@ -11,7 +11,6 @@ import typer
 from counterfoil.cli.options import (
     DataArgument,
     earlier_corrections,
-    open_images,
     open_negatives,
     print_tables,
     refuse,
@@ -76,7 +75,7 @@ def audit(
         ensure_absent(folder / name, "a new folder with --output")
     distributed.init()
     source = data.source()
-    dataset, earlier = open_images(source), earlier_corrections(source)
+    dataset, earlier = source.open(), earlier_corrections(source)
     names = tuple(model or ())
     sections = audit_dataset(
         dataset,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataArgument, open_images, verb
+from counterfoil.cli.options import DataArgument, verb
 from counterfoil.core.console import console, output
 
 app = typer.Typer(no_args_is_help=True, help="Check a data set before training on it.")
@@ -21,7 +21,7 @@ def check(
     """Describe a data set; exit with code 2 and the reasons if it cannot be trained on."""
     from counterfoil.data.checks import check_dataset
 
-    findings = check_dataset(open_images(data.source()), quick=quick)
+    findings = check_dataset(data.source().open(), quick=quick)
     console().print(findings)
     for error in findings.unreadable:
         output(f"unreadable: {error}")

@@ -172,20 +172,23 @@ def _tables(report: FoilReport) -> tuple[TableBlock, ...]:
     from counterfoil.report.page import TableBlock
 
     controls = {(line.measure, line.of): line for line in report.blind}
+    published = report.foils.published
     head = "", "items", "%", "95 %", "chance", *(("blind", "95 %") if controls else ())
     tables = []
     for measure in dict.fromkeys(line.measure for line in report.lines):
         rows: list[TableRow] = []
         suspicious = False
         for line in (line for line in report.lines if line.measure == measure):
-            title = f"{line.of} *" if line.own else line.of
+            title = f"{line.of} *" if line.own and published else line.of
             row = [title, f"{line.items:,}", *_value_and_interval(line), f"{line.chance:.1f}"]
             if controls:
                 control = controls.get((measure, line.of))
                 row += ("", "") if control is None else _value_and_interval(control, mark=" !")
                 suspicious |= control is not None and control.suspicious
             rows.append(tuple(row))
-        note = f"{MEANINGS[measure]} *: as the set's authors report it."
+        note = MEANINGS[measure]
+        if published:
+            note += " *: as the set's authors report it."
         if suspicious:
             note += (
                 f" !: suspicious: the blind model is surely more than {MARGIN:.0f} points above "

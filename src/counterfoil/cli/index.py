@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +16,6 @@ from counterfoil.cli.options import (
     Images,
     Split,
     example,
-    open_images,
     refuse,
     refuse_without,
 )
@@ -141,6 +141,10 @@ def index(
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""
     refuse_without(context, "calibrate", ("words",))
+
+    def other(name: str) -> DataSource:
+        return DataOptions(name, features, images, skip_unreadable=not strict).source()
+
     if model is None or data is None or delete:
         if model is not None or add:
             raise ValueError(
@@ -156,9 +160,9 @@ def index(
         if delete:
             _delete(folder, delete)
         if calibrate is not None:
-            _calibrate(folder, DataOptions(calibrate, features, images).source(), words)
+            _calibrate(folder, other(calibrate), words)
         if hubness is not None:
-            _correct_hubness(folder, DataOptions(hubness, features, images).source())
+            _correct_hubness(folder, other(hubness))
         if verify:
             _verify(folder)
         _describe(folder)
@@ -195,9 +199,9 @@ def index(
             opened_model, dataset, folder, backend=name, address=address or "", half=half
         ).close()
     if calibrate is not None:
-        _calibrate(folder, DataOptions(calibrate, features, images).source(), words)
+        _calibrate(folder, other(calibrate), words)
     if hubness is not None:
-        _correct_hubness(folder, DataOptions(hubness, features, images).source())
+        _correct_hubness(folder, other(hubness))
     _describe(folder)
 
 
@@ -268,7 +272,7 @@ def _describe(folder: Path) -> None:
 def _dataset(source: DataSource, split: str, prefix: str) -> ImageTextDataset:
     from counterfoil.search.changes import with_id_prefix
 
-    dataset = open_images(source, split)
+    dataset = replace(source, unlisted=True).split(split)
     return with_id_prefix(dataset, prefix) if prefix else dataset
 
 

@@ -92,6 +92,7 @@ def mine(
     from counterfoil.pipelines.stages.mine import mining_request, remove_partial, run_mining
 
     dataset = data.source().split(split)
+    dataset.check_captions("to mine")
     advice = advise_mining(len(dataset.texts), len(dataset))
     if texts is None or hard_images is None:
         output(advice.reasons[0])

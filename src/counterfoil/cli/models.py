@@ -16,6 +16,7 @@ from counterfoil.cli.options import (
     Device,
     Images,
     NewFolder,
+    SkipUnreadable,
     refuse,
     refuse_without,
     verb,
@@ -77,6 +78,7 @@ def features(
     ] = None,
     images: Images = None,
     corrections: Corrections = None,
+    skip_unreadable: SkipUnreadable = False,
     batch: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 32,
     grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
     regions: Annotated[
@@ -96,14 +98,18 @@ def features(
     from counterfoil.data.extract import convert_features, extract_features
 
     if model is None:
-        refuse(context, ("images", "corrections", "batch", "grid", "regions"), "with --model")
+        only = ("images", "corrections", "skip_unreadable", "batch", "grid", "regions")
+        refuse(context, only, "with --model")
     if regions is not None:
         refuse(context, ("batch", "grid"), "without --regions")
     ensure_writable_folder(folder)
     if model is None:
         table = convert_features(Path(data), folder)
     else:
-        dataset = DataArgument(data, images=images, corrections=corrections).source().open()
+        source = DataOptions(
+            data, images=images, corrections=corrections, skip_unreadable=skip_unreadable
+        ).source()
+        dataset = source.open()
         table = extract_features(
             dataset,
             model,
@@ -269,19 +275,23 @@ def interpolate(
     data: Data = None,
     images: Images = None,
     corrections: Corrections = None,
+    skip_unreadable: SkipUnreadable = False,
     other: Other = None,
 ) -> None:
     """Average the weights of a model before and after fine-tuning (WiSE-FT)."""
-    refuse_without(context, "data", ("images", "corrections"))
+    refuse_without(context, "data", ("images", "corrections", "skip_unreadable"))
     from counterfoil import hub
 
+    chosen = DataOptions(
+        data, images=images, corrections=corrections, skip_unreadable=skip_unreadable
+    )
     hub.interpolate(
         original,
         tuned,
         folder,
         alphas=alpha or (),
-        source=DataOptions(data, images=images, corrections=corrections).source() if data else None,
-        other=DataOptions(other).source() if other else None,
+        source=chosen.source() if data else None,
+        other=DataOptions(other, skip_unreadable=skip_unreadable).source() if other else None,
     )
 
 

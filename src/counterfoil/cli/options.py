@@ -14,13 +14,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final, get_type_hints
 
 import typer
 
-from counterfoil.core.console import console, failure, info, output
+from counterfoil.core.console import console, failure, info
 
 if TYPE_CHECKING:
     from counterfoil.core.config import Config
@@ -157,36 +157,11 @@ class DataArgument:
     features: Features = None
     images: Images = None
     corrections: Corrections = None
+    skip_unreadable: SkipUnreadable = False
 
     def source(self) -> DataSource:
         """The data."""
-        return DataOptions(self.data, self.features, self.images, self.corrections).source()
-
-
-def open_images(source: DataSource, split: str = "all") -> ImageTextDataset:
-    """A split of the data; all of a folder of images needs no captions.
-
-    Images that an audit dropped are left out.
-
-    Raises:
-        ValueError: there is no data set, or a folder of images with features or other images.
-    """
-    from counterfoil.data.corrections import apply_corrections
-    from counterfoil.data.readers.folder import is_image_folder, read_image_folder
-
-    folder = Path(source.data)
-    if split != "all" or not is_image_folder(folder):
-        return source.split(split)
-    if source.features is not None or source.images is not None:
-        raise ValueError(
-            f"{folder} holds pictures alone; --features and --images are read only with captions, "
-            "leave them out"
-        )
-    dataset = source.readable(read_image_folder(folder))
-    if corrections := earlier_corrections(source):
-        dataset = apply_corrections(dataset, corrections)
-        output(f"{dataset.name}, as decided: {dataset.corrections}")
-    return dataset
+        return DataOptions(**asdict(self)).source()
 
 
 def earlier_corrections(source: DataSource) -> tuple[Correction, ...]:

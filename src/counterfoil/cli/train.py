@@ -179,6 +179,7 @@ def train(
     refuse_without(context, "guide", ("guide_margin",))
     source = data.source()
     dataset = source.open()
+    dataset.check_captions("to train on")
     recipe = clip.train_recipe(
         loss_or_model,
         dataset,

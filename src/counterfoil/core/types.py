@@ -318,7 +318,7 @@ class ScoreMatrix:
         positive: (I, T) bool, True if the text describes the image.
         anchor: (B,) scores of the anchor pairs; the lowest of an item's repeats.
         guide: (I, T) target similarities of teachers, or None.
-        scale: units of a score, see `RetrievalModel.score_scale`.
+        scale: units of a score, see `RetrievalModel.loss_scale`.
         name: of the view.
         repeats: rows and columns of each item, side by side, see `EncodedBatch`.
         extra: further true pairs, which a loss may learn from; None for none.

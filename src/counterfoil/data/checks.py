@@ -188,7 +188,8 @@ def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dic
             f"as: {next(iter(errors.values()))}"
         )
     unreadable = {dataset.image_ids[row]: error for row, error in errors.items()}
-    return dataset.subset(torch.tensor(readable, dtype=torch.long)), unreadable
+    kept = dataset.subset(torch.tensor(readable, dtype=torch.long))
+    return replace(kept, left_out=dataset.left_out, unlisted=dataset.unlisted), unreadable
 
 
 def equal_captions(dataset: ImageTextDataset) -> list[list[int]]:

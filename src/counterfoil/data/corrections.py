@@ -217,6 +217,8 @@ class _CorrectedDataset:
         changes = [f"{counted(number, noun)} {change}" for number, noun, change in counts if number]
         return replace(
             complete.cut(images, texts, new_images),
+            left_out=original.left_out,
+            unlisted=original.unlisted,
             corrections=", ".join(changes) or "nothing left out",
         )
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from counterfoil.core.config import unknown_name
 from counterfoil.core.types import Pairs
 from counterfoil.data.features import FeatureArray
-from counterfoil.data.files import LeftOut
-from counterfoil.data.images import Pictures
+from counterfoil.data.files import OTHER, LeftOut
+from counterfoil.data.images import PictureFiles, Pictures
 
 ColumnValue: TypeAlias = str | int | float
 
@@ -207,8 +207,8 @@ class ImageTextDataset:
         columns: further columns of the data, as album or year: the value of each of (I,) images,
             None where it has none. Search filters by them; the fingerprint leaves them out.
         left_out: files and rows of the source that are not in the data, with the reason.
-        unlisted: pictures of the source's folder that its table does not name. They have no
-            caption and are never evaluated; an index takes them.
+        unlisted: pictures of the source's folder that its table does not name, by their names in
+            the folder. They have no caption and are never evaluated; an index takes them.
     """
 
     name: str
@@ -227,7 +227,7 @@ class ImageTextDataset:
     ambiguous: Pairs | None = None
     columns: Mapping[str, Sequence[ColumnValue | None]] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
-    unlisted: tuple[Path, ...] = ()
+    unlisted: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values, ids in (
@@ -319,6 +319,8 @@ class ImageTextDataset:
         Raises:
             ValueError: there is no such split.
         """
+        if self.split_names == ("all",) and names != ("all",):
+            self.check_captions("that splits are made of")
         chosen = [existing_split(name, self.split_names, self.name) for name in names]
         inside = torch.tensor([split in chosen for split in self.splits], dtype=torch.bool)
         return replace(self.subset(inside.nonzero().squeeze(1)), split_name="+".join(chosen))
@@ -351,6 +353,39 @@ class ImageTextDataset:
             extra_weights=None if extra is None or weights is None else weights[remaining],
             ambiguous=ambiguous,
             columns={name: [own[row] for row in rows] for name, own in self.columns.items()},
+            left_out=(),
+            unlisted={},
+        )
+
+    def with_unlisted(self) -> ImageTextDataset:
+        """Also the pictures that a table does not name, without captions; for an index."""
+        if not self.unlisted or not isinstance(self.pictures, PictureFiles):
+            return self
+        known = set(self.image_ids)
+        more = [f"./{name}" if name in known else name for name in self.unlisted]
+        return replace(
+            self,
+            image_ids=[*self.image_ids, *more],
+            splits=[*self.splits, *("unlisted" for _ in more)],
+            pictures=PictureFiles([*self.pictures.paths, *self.unlisted.values()]),
+            columns={name: [*own, *(None for _ in more)] for name, own in self.columns.items()},
+            unlisted={},
+        )
+
+    def check_captions(self, work: str) -> None:
+        """Refuse a data set without captions for work that needs them, as in "to train on".
+
+        Raises:
+            ValueError: there are no captions.
+        """
+        if self.texts:
+            return
+        notes = [name for left in self.left_out if left.reason == OTHER for name in left.names]
+        other = f" (it holds {notes[0]}, which names no picture here)" if notes else ""
+        raise ValueError(
+            f"{self.name} holds no captions {work}{other}; put a .txt beside each picture, or "
+            "name the pictures in a captions.csv. Pictures alone can be indexed, encoded and "
+            "audited"
         )
 
     def column_values(self, row: int) -> dict[str, ColumnValue]:
@@ -451,7 +486,7 @@ def build_dataset(
     pictures: Pictures | None = None,
     features: FeatureArray | None = None,
     left_out: Sequence[LeftOut] = (),
-    unlisted: Sequence[Path] = (),
+    unlisted: Mapping[str, Path] | None = None,
 ) -> ImageTextDataset:
     """Build a data set from entries, in their order.
 
@@ -462,7 +497,7 @@ def build_dataset(
         pictures: one for each entry.
         features: one row for each entry.
         left_out: what the source holds besides.
-        unlisted: pictures that a table does not name.
+        unlisted: pictures that a table does not name, by name.
 
     Raises:
         ValueError: there is no image, an id occurs twice, or a caption is not valid Unicode.
@@ -494,7 +529,7 @@ def build_dataset(
         features=features,
         columns={name: [entry.columns.get(name) for entry in entries] for name in names},
         left_out=tuple(left_out),
-        unlisted=tuple(unlisted),
+        unlisted=unlisted or {},
     )
 
 

@@ -13,8 +13,10 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import final
+from urllib.parse import unquote
 
 from counterfoil.data.images import ENDINGS, is_picture_name
 
@@ -23,6 +25,11 @@ _OF_PROGRAMS = frozenset({
     "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "$recycle.bin", "recycler",
     "lost+found", "system volume information", "__macosx", "thumbs.db", "ehthumbs.db",
     "desktop.ini", "icon\r",
+})  # fmt: skip
+# pictures that no decoder here reads: of cameras as they are exposed, of programs, of lines
+_UNREAD = frozenset({
+    ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw", ".psd",
+    ".xcf", ".svg", ".jxl",
 })  # fmt: skip
 # folders that tables leave out of a name, or add to it
 PICTURE_FOLDERS = (
@@ -36,15 +43,21 @@ _OURS = (
     ("features.json", b'"artifact"'),
     ("index.json", b'"identity"'),
     ("model.json", b'"provenance"'),
+    ("audit.json", b'"provenance"'),
 )
 
 HIDDEN = "hidden, thumbnail or deleted"
-OURS = "in a folder that counterfoil wrote"
+OURS = "a folder that counterfoil wrote"
 LINKS = "a link to what is read already"
+AROUND = "a link to a folder around this one"
 BROKEN = "a link that leads nowhere"
 SPECIAL = "no regular file"
 CLOSED = "a folder that cannot be opened"
 NOT_UTF8 = "a name that is not UTF-8"
+UNREAD = "a picture of a format that is not read"
+OTHER = "neither a picture nor captions of one"
+# what people do not expect to be left out
+UNEXPECTED = (BROKEN, SPECIAL, CLOSED, NOT_UTF8, UNREAD)
 
 
 @final
@@ -74,38 +87,54 @@ def printable(name: str) -> str:
 
 
 @final
-@dataclass(slots=True)
+@dataclass
 class FolderFiles:
     """The files of a folder at any depth, and what was left out.
 
     Attributes:
         folder: the folder.
-        files: regular files, in order of names.
-        reasons: files that were left out, by reason; of skipped folders the pictures alone.
+        names: of the regular files, relative to the folder and with slashes, in order.
+        reasons: names of what was left out, by reason; of hidden folders the pictures alone.
     """
 
     folder: Path
-    files: list[Path] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     reasons: dict[str, list[str]] = field(default_factory=dict)
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files, in order of names."""
+        return [self.folder / name for name in self.names]
+
+    @cached_property
+    def picture_names(self) -> dict[str, Path]:
+        """The files whose ending is that of a picture, by name."""
+        pairs = zip(self.names, self.files, strict=True)
+        return {name: path for name, path in pairs if is_picture_name(path)}
 
     @property
     def pictures(self) -> list[Path]:
         """The files whose ending is that of a picture."""
-        return [path for path in self.files if is_picture_name(path)]
+        return list(self.picture_names.values())
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """What was left out."""
         return tuple(LeftOut(reason, tuple(names)) for reason, names in self.reasons.items())
 
-    def leave_out(self, reason: str, path: Path) -> None:
+    def ending(self, ending: str) -> list[Path]:
+        """The files with an ending, as in ".tar"; none where more of the files are pictures."""
+        chosen = [path for path in self.files if path.suffix.lower() == ending]
+        return chosen if len(chosen) >= len(self.picture_names) else []
+
+    def unlisted(self, paths: Iterable[Path]) -> dict[str, Path]:
+        """The pictures that are not among some paths, by name."""
+        known = set(paths)
+        return {name: path for name, path in self.picture_names.items() if path not in known}
+
+    def leave_out(self, reason: str, name: str) -> None:
         """Note a file that is not read."""
-        self.reasons.setdefault(reason, []).append(relative_name(path, self.folder))
-
-
-def relative_name(path: Path, folder: Path) -> str:
-    """The name of a file relative to a folder, with slashes."""
-    return path.relative_to(folder).as_posix()
+        self.reasons.setdefault(reason, []).append(name)
 
 
 def is_kept_by_programs(name: str) -> bool:
@@ -120,96 +149,135 @@ def is_kept_by_programs(name: str) -> bool:
 def list_files(folder: Path) -> FolderFiles:
     """List the files of a folder and of all folders in it.
 
-    Hidden files, thumbnails, trash, folders that counterfoil wrote, special files and names that
-    are not UTF-8 are left out and counted. A link is followed unless it leads to what is listed
-    anyway, so that every file is listed once and a loop ends.
+    Hidden files, thumbnails, trash, folders that counterfoil wrote, special files, pictures that
+    cannot be read and names that are not UTF-8 are left out and counted. A link is followed unless
+    it leads to what is listed anyway or to a folder around, so that every file is listed once and
+    a loop ends.
 
     Raises:
-        ValueError: `folder` is no folder.
+        ValueError: `folder` is no folder, or cannot be opened.
     """
     if not folder.is_dir():
         raise ValueError(f"{printable(str(folder))} is not a folder")
-    listing, visited, links = FolderFiles(folder), set[str](), list[Path]()
-    _walk(folder, listing, visited, links)
-    taken = {os.path.realpath(path) for path in listing.files} if links else set[str]()
-    while links:
-        link = links.pop(0)
-        real = os.path.realpath(link)
-        if not os.path.exists(real):  # noqa: PTH110 - of a loop too, which Path.exists would raise
-            listing.leave_out(BROKEN, link)
-        elif real in visited or real in taken:
-            if is_picture_name(link):
-                listing.leave_out(LINKS, link)
-        elif Path(real).is_dir():
-            before = len(listing.files)
-            _walk(link, listing, visited, links)
-            taken |= {os.path.realpath(path) for path in listing.files[before:]}
-        elif Path(real).is_file():
-            listing.files.append(link)
-            taken.add(real)
-        else:
-            listing.leave_out(SPECIAL, link)
-    listing.files.sort()
-    return listing
+    return _Walk(folder).run()
 
 
-def _walk(top: Path, listing: FolderFiles, visited: set[str], links: list[Path]) -> None:
-    """Add the files under a folder to the listing, and links to be looked at later."""
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        real = os.path.realpath(folder)
-        if real in visited:
-            continue
-        visited.add(real)
-        try:
-            with os.scandir(folder) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            listing.leave_out(CLOSED, folder)
-            continue
-        if folder != listing.folder and _is_ours(folder, {entry.name for entry in found}):
-            _count_pictures(folder, OURS, listing)
-            continue
-        for entry in found:
-            path = folder / entry.name
-            if is_kept_by_programs(entry.name):
-                _count_pictures(path, HIDDEN, listing)
-            elif not _is_utf8(entry.name):
-                _count_pictures(path, NOT_UTF8, listing)
-            elif entry.is_symlink():
-                links.append(path)
-            elif entry.is_dir():
-                waiting.append(path)
-            elif entry.is_file():
-                listing.files.append(path)
+@final
+class _Walk:
+    """One pass over a folder; paths are strings, which are several times as fast as `Path`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.listing = FolderFiles(folder)
+        self.visited: set[str] = set()  # real paths of the folders that were listed
+        self.links: list[str] = []  # looked at when all folders are known
+        self.file_links: list[tuple[str, str]] = []  # with their real paths
+
+    def run(self) -> FolderFiles:
+        self._walk("")
+        listing, top = self.listing, self.listing.folder
+        root = os.path.realpath(top)
+        while self.links:
+            links, self.links = sorted(self.links), []
+            for name in links:
+                real = os.path.realpath(top / name)
+                if os.path.isdir(real):  # noqa: PTH112 - of a loop too, at which Path raises
+                    if real in self.visited:
+                        listing.leave_out(LINKS, name)
+                    elif root.startswith(real.rstrip("/") + "/"):
+                        listing.leave_out(AROUND, name)
+                    else:
+                        self._walk(f"{name}/")
+                elif os.path.isfile(real):  # noqa: PTH113
+                    self.file_links.append((name, real))
+                else:
+                    exists = os.path.exists(real)  # noqa: PTH110
+                    listing.leave_out(SPECIAL if exists else BROKEN, name)
+        taken: set[str] = set()
+        for name, real in self.file_links:
+            folder, _, file = real.rpartition("/")
+            listed = (folder or "/") in self.visited and _reason(file) is None
+            if listed or real in taken:
+                listing.leave_out(LINKS, name)
             else:
-                listing.leave_out(SPECIAL, path)
+                listing.names.append(name)
+                taken.add(real)
+        listing.names.sort(key=lambda name: name.split("/"))
+        return listing
+
+    def _walk(self, top: str) -> None:
+        """Add the files under a folder, whose name ends in a slash, or is "" for the first."""
+        listing, waiting = self.listing, [top]
+        while waiting:
+            prefix = waiting.pop()
+            place = os.path.join(listing.folder, prefix)  # noqa: PTH118
+            real = os.path.realpath(place)
+            if real in self.visited:
+                continue
+            try:
+                with os.scandir(place) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                if not prefix:
+                    name = printable(str(listing.folder))
+                    raise ValueError(f"{name} cannot be opened: {error.strerror}") from error
+                listing.leave_out(CLOSED, prefix)
+                continue
+            if prefix and _is_ours(place, {entry.name for entry in found}):
+                listing.leave_out(OURS, prefix)
+                continue
+            self.visited.add(real)
+            for entry in found:
+                name = prefix + entry.name
+                if reason := _reason(entry.name):
+                    self._count_pictures(name, reason)
+                elif entry.is_symlink():
+                    self.links.append(name)
+                elif entry.is_dir():
+                    waiting.append(f"{name}/")
+                elif not entry.is_file():
+                    listing.leave_out(SPECIAL, name)
+                elif os.path.splitext(name)[1].lower() in _UNREAD:  # noqa: PTH122
+                    listing.leave_out(UNREAD, name)
+                else:
+                    listing.names.append(name)
+
+    def _count_pictures(self, name: str, reason: str) -> None:
+        """Note the pictures of a file or folder that is left out; links in it are not followed."""
+        place = self.listing.folder / name
+        if place.is_symlink() or not place.is_dir():
+            if place.suffix.lower() in ENDINGS:
+                self.listing.leave_out(reason, name)
+            return
+        for folder, _, files in os.walk(place):
+            below = folder.removeprefix(str(place))
+            for file in sorted(files):
+                if Path(file).suffix.lower() in ENDINGS:
+                    self.listing.leave_out(reason, f"{name}{below}/{file}")
 
 
-def _count_pictures(place: Path, reason: str, listing: FolderFiles) -> None:
-    """Note the pictures of a file or folder that is left out; links in it are not followed."""
-    if place.is_symlink() or not place.is_dir():
-        if place.suffix.lower() in ENDINGS:
-            listing.leave_out(reason, place)
-        return
-    for folder, _, names in os.walk(place):
-        for name in sorted(names):
-            if Path(name).suffix.lower() in ENDINGS:
-                listing.leave_out(reason, Path(folder) / name)
+def _reason(name: str) -> str | None:
+    """Why a file or folder of this name is not read."""
+    if is_kept_by_programs(name):
+        return HIDDEN
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return NOT_UTF8
+    return None
 
 
-def _is_utf8(name: str) -> bool:
-    return not any("\udc80" <= letter <= "\udcff" for letter in name)
-
-
-def _is_ours(folder: Path, names: set[str]) -> bool:
+def _is_ours(folder: str, names: set[str]) -> bool:
     """Return True for a folder that counterfoil wrote, whose pictures are copies and figures."""
     for name, word in _OURS:
-        if name in names and (folder / name).is_file():
-            with (folder / name).open("rb") as file:
-                if word in file.read(1 << 20):
-                    return True
+        file = Path(folder, name)
+        if name in names and file.is_file():
+            try:
+                with file.open("rb") as content:
+                    if word in content.read(1 << 20):
+                        return True
+            except OSError:
+                continue
     return False
 
 
@@ -218,21 +286,22 @@ def _is_ours(folder: Path, names: set[str]) -> bool:
 _Parts = tuple[str, ...]
 
 
-def _exact(name: str) -> _Parts:
-    """The parts of a name as every system writes it: composed accents, slashes, small ending."""
+def plain_name(name: str) -> str:
+    r"""A file's name in one spelling: composed accents, slashes, no ".", blanks or slash around.
+
+    >>> plain_name(r".\pics\1.jpg")
+    'pics/1.jpg'
+    """
     parts = unicodedata.normalize("NFC", name).replace("\\", "/").split("/")
-    kept = [part for part in parts if part not in ("", ".")] or [""]
-    stem, dot, ending = kept[-1].rpartition(".")
-    kept[-1] = f"{stem}{dot}{ending.lower()}"
-    return tuple(kept)
+    return "/".join(part for part in map(str.strip, parts) if part not in ("", "."))
 
 
-def _loose(parts: _Parts) -> _Parts:
-    """Parts without regard to case, and .jpeg as .jpg."""
-    folded = [part.casefold() for part in parts]
-    if folded[-1].endswith(".jpeg"):
-        folded[-1] = folded[-1].removesuffix(".jpeg") + ".jpg"
-    return tuple(folded)
+def _loose(name: str) -> _Parts:
+    """The parts of a name without regard to case, and .jpeg as .jpg."""
+    folded = plain_name(name).casefold()
+    if folded.endswith(".jpeg"):
+        folded = folded.removesuffix(".jpeg") + ".jpg"
+    return tuple(folded.split("/"))
 
 
 @final
@@ -240,37 +309,63 @@ class PictureFinder:
     """Finds the pictures of a folder under the names that tables give them.
 
     A name fits a file of the same path first; then one whose path differs in what systems write
-    otherwise: backslashes, the form of accents, the case, .jpeg for .jpg; then one whose path ends
-    as the name does or with which the name ends, as ``1.jpg`` fits ``Images/1.jpg`` and
-    ``train/1.jpg`` fits ``1.jpg``; a name without an ending fits any.
+    otherwise: backslashes, the form of accents, the case, .jpeg for .jpg, a missing ending; then
+    one whose path ends as the name does or with which the name ends, as ``1.jpg`` fits
+    ``Images/1.jpg`` and ``train/1.jpg`` fits ``1.jpg``, folders as ``images`` before others.
 
     Args:
         listing: the files of the folder.
     """
 
     def __init__(self, listing: FolderFiles) -> None:
-        self.folder = listing.folder
-        self._files = set(listing.files)
-        self._by_path: dict[_Parts, Path] = {}
-        self._by_name: defaultdict[str, list[tuple[_Parts, Path]]] = defaultdict(list)
-        for path in listing.pictures:
-            parts = _exact(relative_name(path, self.folder))
-            self._by_path.setdefault(parts, path)
-            loose = _loose(parts)
-            stem = loose[-1].rpartition(".")[0]
-            self._by_name[loose[-1]].append((loose, path))
-            self._by_name[stem].append(((*loose[:-1], stem), path))
+        self._folder, self._pictures = listing.folder, listing.picture_names
 
-    def find(self, name: str) -> list[Path]:
-        """The pictures that a name may mean: one if it is found, several if it is not clear."""
-        given = self.folder / name
-        if given in self._files or _is_file(given):  # hidden, or outside of the folder
-            return [given]
-        exact = _exact(name)
-        if exact in self._by_path:
-            return [self._by_path[exact]]
-        wanted = _loose(exact)
-        return _best(wanted, self._by_name.get(wanted[-1], ()))
+    @cached_property
+    def _by_name(self) -> dict[str, list[tuple[_Parts, Path]]]:
+        """Pictures by the last part of their names, with the ending and without."""
+        by_name: defaultdict[str, list[tuple[_Parts, Path]]] = defaultdict(list)
+        for name, path in self._pictures.items():
+            parts = _loose(name)
+            stem = parts[-1].rpartition(".")[0]
+            by_name[parts[-1]].append((parts, path))
+            by_name[stem].append(((*parts[:-1], stem), path))
+        return by_name
+
+    def find(self, name: str) -> tuple[int, list[Path]]:
+        """The pictures that a name may mean, several if it is not clear, and how far they stand.
+
+        0 is where the name says, 1 a folder as ``images`` more or less, 2 another folder.
+        """
+        if name in self._pictures:
+            return 0, [self._pictures[name]]
+        if _is_file(given := self._folder / name):  # hidden, or outside of the folder
+            return 0, [given]
+        found = self._similar(name)
+        if not found[1] and "%" in name:  # as addresses write names
+            found = self._similar(unquote(name))
+        return found
+
+    def _similar(self, name: str) -> tuple[int, list[Path]]:
+        wanted = _loose(name)
+        found: defaultdict[tuple[int, bool, int], list[Path]] = defaultdict(list)
+        for parts, path in self._by_name.get(wanted[-1], ()):
+            common = min(len(parts), len(wanted))
+            if parts[-common:] == wanted[-common:]:
+                more = (*parts[:-common], *wanted[:-common])
+                usual = all(part in PICTURE_FOLDERS for part in more)
+                found[common, usual, -len(more) if usual else 0].append(path)
+        if not found:
+            return 0, []
+        common, usual, away = best = max(found)
+        paths = found[best]
+        if len(paths) > 1:  # of names that differ in case alone, that of the same case
+            same = [path for path in paths if _ends_alike(path, name)]
+            paths = same if len(same) == 1 else paths
+        return (0 if usual and not away else 1 if usual else 2), paths
+
+
+def _ends_alike(path: Path, name: str) -> bool:
+    return plain_name(path.name) == plain_name(name).rpartition("/")[2]
 
 
 def _is_file(path: Path) -> bool:
@@ -280,20 +375,11 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _best(wanted: _Parts, candidates: Iterable[tuple[_Parts, Path]]) -> list[Path]:
-    """The candidates whose path ends most like the name; those in usual folders come first."""
-    found: defaultdict[tuple[int, bool, int], list[Path]] = defaultdict(list)
-    for parts, path in candidates:
-        common = min(len(parts), len(wanted))
-        if parts[-common:] == wanted[-common:]:
-            more = (*parts[:-common], *wanted[:-common])
-            usual = all(part in PICTURE_FOLDERS for part in more)
-            found[common, usual, -len(more) if usual else 0].append(path)
-    return found[max(found)] if found else []
-
-
 def find_pictures(names: Sequence[str], listing: FolderFiles, *, where: str) -> list[Path]:
     """The picture of each name in a folder; where none is found, a path that does not exist.
+
+    Names of one folder stand in one place: where some are found as the table has them, others are
+    not looked for elsewhere, where a picture of another time may have their name.
 
     Args:
         names: of the pictures, as a table gives them.
@@ -304,21 +390,28 @@ def find_pictures(names: Sequence[str], listing: FolderFiles, *, where: str) -> 
         ValueError: a name fits several pictures, or two names fit one.
     """
     finder = PictureFinder(listing)
-    paths, names_of = [], dict[Path, str]()
-    for name in names:
-        found = finder.find(name)
-        if len(found) > 1:
-            fits = " and ".join(relative_name(path, listing.folder) for path in found[:2])
+    found = {name: finder.find(name) for name in dict.fromkeys(names)}
+    parents = {name: plain_name(name).rpartition("/")[0] for name in found}
+    nearest: dict[str, int] = {}
+    for name, (away, paths) in found.items():
+        if paths:
+            nearest[parents[name]] = min(away, nearest.get(parents[name], away))
+    path_of, name_of = dict[str, Path](), dict[Path, str]()
+    for name, (away, paths) in found.items():
+        if not paths or away > nearest[parents[name]]:
+            path_of[name] = listing.folder / name
+            continue
+        if len(paths) > 1:
+            fits = " and ".join(str(path.relative_to(listing.folder)) for path in paths[:2])
             raise ValueError(
                 f"{where}: {name!r} fits {fits}; write the folder into the name, or give the "
-                "folder of the pictures with --images"
+                "folder of the pictures"
             )
-        path = found[0] if found else listing.folder / name
-        other = names_of.setdefault(path, name)
-        if other != name and _loose(_exact(other)) != _loose(_exact(name)):
+        path_of[name] = paths[0]
+        other = name_of.setdefault(paths[0], name)
+        if other != name and plain_name(other) != plain_name(name):
             raise ValueError(
-                f"{where}: {other!r} and {name!r} both fit {relative_name(path, listing.folder)}; "
-                "write the names of the files"
+                f"{where}: {other!r} and {name!r} both fit {printable(str(paths[0]))}; write the "
+                "names of the files"
             )
-        paths.append(path)
-    return paths
+    return [path_of[name] for name in names]

@@ -10,16 +10,15 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from counterfoil.core.checksums import fits_sums, write_sums
@@ -27,20 +26,36 @@ from counterfoil.core.config import parse_literal
 from counterfoil.core.console import progress, warn
 from counterfoil.core.io import atomic_write, cache_folder, new_array, read_array
 from counterfoil.core.optional import optional_import
+from counterfoil.core.rgb import rgb
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PHONE_ENDINGS = (".heic", ".heif", ".avif")  # read with the extra "phone", AVIF also by new Pillow
 ENDINGS = (
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", *PHONE_ENDINGS,
+    ".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm",
+    *PHONE_ENDINGS,
 )  # fmt: skip
 LARGEST = 64_000_000  # pixels; a larger JPEG is scaled while it is decoded, others are refused
 MOST_SCANS = 100  # of a JPEG; encoders write about ten
-_PHONE = (
-    'needs a decoder of phone pictures: pip install "counterfoil[phone]", or convert it to JPEG'
-)
-_ORIENTATION = 0x0112  # tag of EXIF
+_UNREADABLE = "cannot be read as a picture:"
+_PHONE = 'which needs a decoder: pip install "counterfoil[phone]", or convert it to JPEG'
+# what the first bytes of a file say, where no decoder knows it
+_BRANDS = dict.fromkeys(b"heic heix heim heis hevc hevx mif1 msf1".split(), "HEIC")
+_BRANDS |= {b"avif": "AVIF", b"avis": "AVIF"}
+_KINDS = {
+    b"version https://git-lfs": "is a pointer of Git LFS, not the picture; run git lfs pull",
+    b"<svg": "is SVG, a drawing; convert it to PNG",
+    b"<!": "is a web page, not a picture, as of a download that failed; download it again",
+    b"<html": "is a web page, not a picture, as of a download that failed; download it again",
+    b"<": "is XML, not a picture",
+    b"{": "is JSON, not a picture, as of a download that failed; download it again",
+    b"%pdf": "is PDF; convert its pages to PNG",
+    b"\xff\xd8": "is a JPEG that is damaged or cut off near its beginning",
+    b"\x89png": "is a PNG that is damaged or cut off near its beginning",
+    b"gif8": "is a GIF that is damaged or cut off near its beginning",
+    b"riff": "is a WebP that is damaged or cut off near its beginning",
+}
 # of a segment of a JPEG, or its end: not fill bytes, data (0xff00), restarts or the beginning
 _MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
 
@@ -106,21 +121,7 @@ class DrawnPictures(Pictures):
 
 def is_picture_name(path: Path) -> bool:
     """Return True if a file has the extension of an image."""
-    return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
-
-
-def rgb(picture: Image.Image) -> Image.Image:
-    """Convert to RGB: rotated by its EXIF orientation, transparency on white."""
-    # A broken EXIF block raises whatever its bytes lead to, and is ignored. A picture that cannot
-    # be decoded raises again below.
-    with suppress(Exception):
-        if picture.getexif().get(_ORIENTATION, 1) != 1:  # exif_transpose copies every picture
-            picture = ImageOps.exif_transpose(picture)
-    if picture.has_transparency_data:
-        if picture.mode != "RGBA":  # convert copies, and pictures are large
-            picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return picture.convert("RGB")
+    return path.suffix.lower().rstrip() in ENDINGS and not path.name.startswith(".")
 
 
 def too_many_scans(picture: Image.Image) -> bool:
@@ -171,12 +172,11 @@ def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = No
     except Image.DecompressionBombError:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
         raise ValueError(f"{name} has more than {most:.0f} megapixels; scale it down") from None
-    except UnidentifiedImageError as error:  # its message names the file once more
-        reason = "it is of no format of images that is known here"
-        raise ValueError(f"{name} cannot be read as a picture: {reason}") from error
     except Exception as error:  # decoders raise anything at damaged bytes
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{name} cannot be read as a picture: {reason}") from error
+        if not isinstance(error, OSError) or error.errno is None:
+            reason = f"it is damaged or cut off: {reason}"
+        raise ValueError(f"{name} {_UNREADABLE} {reason}") from error
     if isinstance(picture, str):
         raise ValueError(f"{name} {picture}")
     return picture
@@ -185,14 +185,20 @@ def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = No
 def _decode(file: Path | BinaryIO, name: str, longest: int | None) -> Image.Image | str:
     """An image in RGB, or what is wrong with it."""
     if isinstance(file, Path) and file.exists() and not file.is_file():
-        raise OSError("it is no regular file")  # and a pipe would hang
+        return f"{_UNREADABLE} it is no regular file"  # and a pipe would hang
     try:
         opened = Image.open(file)
     except UnidentifiedImageError:
-        if not name.lower().endswith(PHONE_ENDINGS):
-            raise
+        head = _first_bytes(file)
+        if head[4:8] != b"ftyp" or head[8:12] not in _BRANDS:
+            return f"{_UNREADABLE} it {_what_it_is(head)}"
+        named = PurePath(name).suffix.lower()
+        other = (
+            f" with the ending {named}" if named in ENDINGS and named not in PHONE_ENDINGS else ""
+        )
+        needs = f"{_UNREADABLE} it is {_BRANDS[head[8:12]]}{other}, {_PHONE}"
         try:
-            optional_import("pillow_heif", _PHONE).register_heif_opener()
+            optional_import("pillow_heif", needs).register_heif_opener()
         except ValueError as error:
             return str(error)
         opened = Image.open(file)
@@ -222,6 +228,23 @@ def _decode(file: Path | BinaryIO, name: str, longest: int | None) -> Image.Imag
         f"has {width} x {height} pixels; at most {LARGEST:,} are read, JPEG files excepted; scale "
         "it down"
     )
+
+
+def _first_bytes(file: Path | BinaryIO) -> bytes:
+    if isinstance(file, Path):
+        with file.open("rb") as opened:
+            return opened.read(100)
+    file.seek(0)
+    return file.read(100)
+
+
+def _what_it_is(head: bytes) -> str:
+    """Says what a file of these first bytes is, which no decoder knows."""
+    if not head:
+        return "is empty (0 bytes); copy or download it again"
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    kinds = (said for known, said in _KINDS.items() if start.startswith(known))
+    return next(kinds, "is of no format of images that is known here")
 
 
 def _baseline_jpeg(file: Path | BinaryIO) -> JpegImageFile | None:

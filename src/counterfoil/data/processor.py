@@ -22,6 +22,7 @@ from torch import Tensor
 from counterfoil.core.artifact import validated
 from counterfoil.core.console import info, warn
 from counterfoil.core.io import read_json, write_json
+from counterfoil.core.rgb import rgb
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import feature_mean_std
@@ -31,7 +32,6 @@ from counterfoil.data.images import (
     ResizeCrop,
     ResizeKeepAspect,
     cached_pixels,
-    rgb,
 )
 from counterfoil.data.tokenizers import (
     OPEN_CLIP_PREFIX,

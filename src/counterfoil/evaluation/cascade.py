@@ -20,9 +20,11 @@ from counterfoil.evaluation.metrics import (
     EvaluationSetting,
     Protocol,
     rank_positions,
+    tied_positions,
 )
 from counterfoil.evaluation.protocols import (
     WHOLE,
+    SideRanks,
     evaluate_protocol,
     fold_parts,
     report_of,
@@ -203,8 +205,8 @@ class _FullPass:
         self.lists = TopK("image", images, min(k, texts)), TopK("text", texts, min(k, images))
         stream_scores(members, [*self.orders, *self.lists])
 
-    def ranks(self, tie: Tie) -> tuple[Tensor, Tensor]:
-        i2t, t2i = (order.ranks(tie).cpu() for order in self.orders)
+    def ranks(self, tie: Tie) -> tuple[SideRanks, SideRanks]:
+        i2t, t2i = (SideRanks.of(order, tie) for order in self.orders)
         return i2t, t2i
 
 
@@ -222,9 +224,9 @@ class _FoldRanker:
         images, texts = setting.images, setting.texts
         self.members, self.by, self.tie = members, by, setting.tie
         self.head, self.covered = head, by.depth >= max(images, texts)
-        self.firsts: list[tuple[Tensor, Tensor]] = []
+        self.firsts: list[tuple[SideRanks, SideRanks]] = []
         depths = [] if self.covered else sorted({*(d for d in DEPTHS if d < by.depth), by.depth})
-        self.curve: dict[int, list[tuple[Tensor, Tensor]]] = {depth: [] for depth in depths}
+        self.curve: dict[int, list[tuple[SideRanks, SideRanks]]] = {depth: [] for depth in depths}
         self.pairs = dict.fromkeys(depths, 0)
         self.hits = torch.zeros(images, dtype=torch.bool), torch.zeros(texts, dtype=torch.bool)
         self.rows = torch.full((images, head), -1), torch.full((texts, head), -1)
@@ -232,7 +234,7 @@ class _FoldRanker:
 
     def __call__(
         self, images: Tensor, texts: Tensor, text_to_image: Tensor, extra_positives: Pairs | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[SideRanks, SideRanks]:
         """Ranks in both directions of a fold."""
         members, fold = fold_parts(self.members, images, texts), (images, texts)
         first_members = fold_parts(self.by.first, *fold)
@@ -288,10 +290,14 @@ def _positives(
     return of_images, of_texts
 
 
-def _reranked(scores: Tensor, rows: Tensor, positive: Tensor, first: Tensor, tie: Tie) -> Tensor:
-    """(Q,) ranks within the shortlist where a positive is on it, else behind it, as in `first`."""
+def _reranked(
+    scores: Tensor, rows: Tensor, positive: Tensor, before: SideRanks, tie: Tie
+) -> SideRanks:
+    """Ranks within the shortlist where a positive is on it, else behind it, as `before`."""
+    first = before.ranks.cpu()
     last = torch.iinfo(rows.dtype).max
     order = rows.masked_fill(rows < 0, last).argsort(1)  # of equal scores the lower row comes first
     within = rank_positions(scores.gather(1, order), positive.gather(1, order), tie)
     behind = first.maximum((rows >= 0).sum(1)).masked_fill(first < 0, -1)
-    return behind.where(within < 0, within)
+    tied = int(tied_positions(scores, positive).sum())
+    return SideRanks(behind.where(within < 0, within), tied)

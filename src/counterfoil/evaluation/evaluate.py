@@ -9,7 +9,7 @@ from typing import Any, final
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport
+from counterfoil.evaluation.metrics import METRICS, EvaluationReport, warn_of_ties
 from counterfoil.evaluation.protocols import evaluate_protocol, protocol_by_name
 from counterfoil.model import Model
 from counterfoil.report.tables import format_interval
@@ -91,4 +91,6 @@ def evaluate(
     if not models:
         raise ValueError("no model was given; give one, or several for an ensemble")
     members = [member.embed(dataset) for member in models]
-    return EvaluationResult(evaluate_protocol(members, dataset, chosen, tie=ties))
+    report = evaluate_protocol(members, dataset, chosen, tie=ties)
+    warn_of_ties(report)
+    return EvaluationResult(report)

@@ -189,14 +189,15 @@ def score_captions(
     captions: Sequence[str],
     rows: Tensor,
 ) -> list[float]:
-    """Scores of N captions with the images of (N,) rows."""
+    """Scores of N captions with the images of (N,) rows, see `RetrievalModel.loss_scores`."""
     scores: list[float] = []
     device = next(model.parameters()).device
     with evaluation_mode([model]):
         for start in range(0, len(captions), SCORE_BATCH):
             part = slice(start, start + SCORE_BATCH)
             texts = model.encode_texts(read(captions[part]).to(device))
-            scores += model.score_pairs(images.rows(rows[part]).to(device), texts).tolist()
+            found = model.score_pairs(images.rows(rows[part]).to(device), texts)
+            scores += model.loss_scores(found.double()).tolist()
     return scores
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from counterfoil.core.config import parse_literal
+from counterfoil.core.console import warn
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.data.dataset import FEW_IMAGES
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -42,6 +43,7 @@ class RecallMetrics:
         mean_rank: mean rank of the best positive, from 1.
         queries: number of queries with a positive.
         left_out: number of queries without.
+        tied: number of queries with a wrong counterpart that scores exactly as the best positive.
     """
 
     direction: Direction
@@ -52,6 +54,7 @@ class RecallMetrics:
     mean_rank: float
     queries: int
     left_out: int = 0
+    tied: int = 0
 
     @property
     def numbers(self) -> tuple[float, float, float, float, float]:
@@ -94,12 +97,13 @@ class RankedQueries:
         return self.ranks >= 0
 
 
-def recall_from_ranks(ranks: Tensor, direction: Direction) -> RecallMetrics:
+def recall_from_ranks(ranks: Tensor, direction: Direction, tied: int = 0) -> RecallMetrics:
     """Recalls in percent, floor(median) + 1 and mean + 1 of ranks that start from 0.
 
     Args:
         ranks: (Q,) integers; -1 for a query without a positive, which is left out.
         direction: of the queries.
+        tied: number of queries with a tie at their best positive.
 
     Raises:
         ValueError: no query has a positive.
@@ -119,6 +123,7 @@ def recall_from_ranks(ranks: Tensor, direction: Direction) -> RecallMetrics:
         mean_rank=counted.mean().item() + 1,
         queries=len(counted),
         left_out=len(ranks) - len(counted),
+        tied=tied,
     )
 
 
@@ -144,10 +149,16 @@ def ranks_of(
     check_text_to_image(text_to_image, scores.shape[0], scores.shape[1])
     if scores.isnan().any():
         raise ValueError(f"{int(scores.isnan().sum())} of the scores are NaN; they have no order")
-    truth = text_to_image == torch.arange(scores.shape[0], device=scores.device).unsqueeze(1)
+    truth = true_pairs(text_to_image, len(scores), extra_positives)
+    return rank_positions(scores, truth, tie), rank_positions(scores.T, truth.T, tie)
+
+
+def true_pairs(text_to_image: Tensor, images: int, extra_positives: Pairs | None) -> Tensor:
+    """(I, T) bool, the true pairs of some images and texts."""
+    truth = text_to_image == torch.arange(images, device=text_to_image.device).unsqueeze(1)
     if extra_positives is not None:
         truth[extra_positives.image, extra_positives.text] = True
-    return rank_positions(scores, truth, tie), rank_positions(scores.T, truth.T, tie)
+    return truth
 
 
 def queries_with_positives(extra_positives: Pairs, text_to_image: Tensor, images: int) -> Pairs:
@@ -199,6 +210,12 @@ def rank_positions(scores: Tensor, truth: Tensor, tie: Tie) -> Tensor:
         before = torch.arange(scores.shape[1], device=scores.device) < first
         above += (equal & before).sum(1)
     return above.masked_fill(~truth.any(1), -1)
+
+
+def tied_positions(scores: Tensor, truth: Tensor) -> Tensor:
+    """(Q,) bool, whether a false one scores as the best true one in rows of (Q, C) scores."""
+    best = scores.masked_fill(~truth, -torch.inf).amax(1, keepdim=True)
+    return ((scores == best) & ~truth).any(1) & truth.any(1)
 
 
 # --- the record of an evaluation: numbers, data and protocol ---------------------------------
@@ -327,6 +344,22 @@ class EvaluationReport:
             "rsum": self.rsum,
             "folds": [{"i2t": i2t.to_dict(), "t2i": t2i.to_dict()} for i2t, t2i in self.folds],
         }
+
+
+MANY_TIES = 0.01  # of the queries
+
+
+def warn_of_ties(report: EvaluationReport) -> None:
+    """Warn of each direction in which more than one query in a hundred ties at its true pair."""
+    for side, query, answer in ((report.i2t, "images", "text"), (report.t2i, "texts", "image")):
+        if side.tied > MANY_TIES * side.queries:
+            warn(
+                f"{side.tied:,} of {side.queries:,} {query} ({100 * side.tied / side.queries:.1f} "
+                f"%) have a wrong {answer} that scores exactly as high as their best true one, so "
+                f"their ranks depend on the rule of ties; used: {TIES[report.setting.tie]}. Rank "
+                "with the optimistic and the pessimistic rule to see how much (equal captions or "
+                "pictures, or scores that have lost their last digits, tie so)"
+            )
 
 
 # --- one vector for every item ----------------------------------------------------------------

@@ -6,6 +6,8 @@ Numbers of different protocols cannot be compared, so every report carries its p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -24,6 +26,8 @@ from counterfoil.evaluation.metrics import (
     queries_with_positives,
     ranks_of,
     recall_from_ranks,
+    tied_positions,
+    true_pairs,
 )
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Ranks, Tie
@@ -35,7 +39,22 @@ COCO_1K = Protocol("COCO 1K", folds=5, images=5000)
 COCO_5K = Protocol("COCO 5K", images=5000)
 PROTOCOLS = {"whole": WHOLE, "flickr-1k": FLICKR_1K, "coco-1k": COCO_1K, "coco-5k": COCO_5K}
 
-Ranker = Callable[[Tensor, Tensor, Tensor, Pairs | None], tuple[Tensor, Tensor]]
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SideRanks:
+    """Ranks of the queries of a fold in one direction, from 0; -1 for one without a positive."""
+
+    ranks: Tensor
+    tied: int = 0  # queries with a tie at their best positive
+
+    @staticmethod
+    def of(order: Ranks, tie: Tie) -> SideRanks:
+        """The ranks of a pass."""
+        return SideRanks(order.ranks(tie), int(order.tied.sum()))
+
+
+Ranker = Callable[[Tensor, Tensor, Tensor, Pairs | None], tuple[SideRanks, SideRanks]]
 
 
 def protocol_by_name(name: str) -> Protocol:
@@ -78,11 +97,11 @@ def evaluate_protocol(
 
     def rank(
         images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[SideRanks, SideRanks]:
         i2t = Ranks("image", len(images), local, more)
         t2i = Ranks("text", len(texts), local, more)
         stream_scores(fold_parts(members, images, texts), [i2t, t2i, *also])
-        return i2t.ranks(tie), t2i.ranks(tie)
+        return SideRanks.of(i2t, tie), SideRanks.of(t2i, tie)
 
     return report_of(rank, dataset.text_to_image, setting, dataset.extra_positives)
 
@@ -143,8 +162,14 @@ def evaluate_scores(
 
     def rank(
         images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
-    ) -> tuple[Tensor, Tensor]:
-        return ranks_of(scores[images][:, texts], local, tie, more)
+    ) -> tuple[SideRanks, SideRanks]:
+        block = scores[images][:, texts]
+        truth = true_pairs(local, len(images), more)
+        i2t, t2i = ranks_of(block, local, tie, more)
+        return (
+            SideRanks(i2t, int(tied_positions(block, truth).sum())),
+            SideRanks(t2i, int(tied_positions(block.T, truth.T).sum())),
+        )
 
     setting = EvaluationSetting(
         protocol, scores.shape[0], scores.shape[1], tie, dataset=dataset, split=split
@@ -202,10 +227,13 @@ def report_of(
         local = torch.where(text_to_image[texts] < 0, -1, text_to_image[texts] - images[0])
         extra = extra_positives and _inside(extra_positives, images, texts)
         i2t, t2i = rank(images, texts, local, extra)
-        ranks[0][images], ranks[1][texts] = i2t.cpu().long(), t2i.cpu().long()
+        ranks[0][images], ranks[1][texts] = i2t.ranks.cpu().long(), t2i.ranks.cpu().long()
         fold_of[images] = fold
         recalls.append(
-            (recall_from_ranks(ranks[0][images], "i2t"), recall_from_ranks(ranks[1][texts], "t2i"))
+            (
+                recall_from_ranks(ranks[0][images], "i2t", i2t.tied),
+                recall_from_ranks(ranks[1][texts], "t2i", t2i.tied),
+            )
         )
     text_fold = fold_of[text_to_image.clamp(min=0)].masked_fill(text_to_image < 0, -1)
     return EvaluationReport(
@@ -252,4 +280,5 @@ def _mean(folds: Sequence[RecallMetrics], direction: Direction, queries: int) ->
     numbers = zip(*(fold.numbers for fold in folds))
     r1, r5, r10, median, mean = (sum(each) / len(folds) for each in numbers)
     counted = sum(fold.queries for fold in folds)
-    return RecallMetrics(direction, r1, r5, r10, median, mean, counted, queries - counted)
+    tied = sum(fold.tied for fold in folds)
+    return RecallMetrics(direction, r1, r5, r10, median, mean, counted, queries - counted, tied)

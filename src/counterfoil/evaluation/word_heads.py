@@ -169,21 +169,25 @@ class WordHeads:
 
     def __init__(self, model: RetrievalModel, tokenizer: Tokenizer, images: Embeddings) -> None:
         assert isinstance(model, WordHeadModel)
+        self.read_scores = model.loss_scores
         self.model, self.tokenizer = model, tokenizer
         self.device = next(model.parameters()).device
         self.images = images.to(self.device)
 
     def scores(self, sentences: ImageSentences) -> Tensor:
-        """(N,) double, score of each sentence with its image."""
-        parts = self._forward(sentences, WordHead.SCORE)
-        return torch.cat([_present(part.score) for part in parts]).double()
+        """(N,) double, score of each sentence with its image, see `RetrievalModel.loss_scores`."""
+        return self._scores(self._forward(sentences, WordHead.SCORE))
 
     def doubts(self, sentences: ImageSentences) -> tuple[Tensor, Tensor]:
         """(N,) scores, and (N, L) probability that each token is wrong."""
         parts = self._forward(sentences, WordHead.SCORE, WordHead.DOUBT)
         # class 0 is "wrong", class 1 "right"
         doubts = [_present(part.doubt).double().softmax(2)[..., 0] for part in parts]
-        return torch.cat([_present(part.score) for part in parts]).double(), torch.cat(doubts)
+        return self._scores(parts), torch.cat(doubts)
+
+    def _scores(self, parts: Sequence[WordReading]) -> Tensor:
+        scores = torch.cat([_present(part.score) for part in parts])
+        return self.read_scores(scores.double())
 
     def candidates(
         self, sentences: ImageSentences, slots: WordSlots, word_starts: Tensor, count: int

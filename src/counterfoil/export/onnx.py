@@ -8,6 +8,7 @@ library tokenizers.
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from counterfoil.core import rgb
 from counterfoil.core.io import write_json, write_text
 from counterfoil.core.optional import first_line, optional_import
 from counterfoil.core.types import ModalityBatch
@@ -252,9 +254,9 @@ _FITS = {
     return picture.crop((left, top, left + SIZE, top + SIZE))  # black outside""",
 }
 _CODE = """\
-import numpy as np
+{rgb}
+
 import onnxruntime
-from PIL import Image, ImageOps
 from tokenizers import Tokenizer
 
 SIZE = {size}
@@ -264,7 +266,8 @@ tokenizer = Tokenizer.from_file("tokenizer.json")
 
 
 def resize(path):
-    picture = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+    with Image.open(path) as opened:
+        picture = rgb(opened)
 {fit}
 
 
@@ -286,7 +289,8 @@ scores = encode_images(["photo.jpg"]) @ encode_texts(["a dog in the snow"]).T
 def example_code(square: ResizeCrop) -> str:
     """The code of the README, which gives our vectors in the folder of the export."""
     resampling = f"Image.Resampling.{square.filter.upper()}"
-    return _CODE.format(size=square.size, fit=_FITS[square.fit].format(filter=resampling))
+    fit = _FITS[square.fit].format(filter=resampling)
+    return _CODE.format(rgb=inspect.getsource(rgb), size=square.size, fit=fit)
 
 
 def _readme(name: str, square: ResizeCrop, model: RetrievalModel) -> str:

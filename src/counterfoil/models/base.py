@@ -19,7 +19,7 @@ from counterfoil.core.types import (
     ModalityBatch,
     Pairs,
 )
-from counterfoil.models.layers.pooling import inner_pairs, inner_products
+from counterfoil.models.layers.pooling import full_precision, inner_pairs, inner_products
 
 PAIRS_AT_ONCE = 4096  # in `score_all_pairs`
 
@@ -37,8 +37,7 @@ class RetrievalModel(nn.Module, ABC):
     - numbers of images and texts may differ.
 
     Attributes:
-        score_scale: range of a score, which margins are relative to: 1.0 for a cosine or a mean of
-            cosines.
+        score_scale: range of a score: 1.0 for a cosine or a mean of cosines.
         score_names: names of the views of `forward` and `batch_forward` that losses can score.
         uses_batch_context: whether `batch_forward` adds views or losses.
         has_kernels: whether kernels compute `score_matrix` on a GPU.
@@ -75,6 +74,19 @@ class RetrievalModel(nn.Module, ABC):
         """Return the (I, T) scores of every image with every text."""
         return score_all_pairs(self.score_pairs, images, texts)
 
+    def loss_scores(self, scores: Tensor) -> Tensor:
+        """Return scores as losses and explanations read them, in the same order.
+
+        By default the scores. A model that is trained on probabilities returns their sigmoid and
+        ranks by the logit: near 1, many different logits are one float32 probability.
+        """
+        return scores
+
+    @property
+    def loss_scale(self) -> float:
+        """Range of `loss_scores`, which margins are relative to."""
+        return self.score_scale
+
     def forward(self, batch: Batch) -> EncodedViews:
         """Encode this process's share of a training batch; by default exactly as in inference."""
         view = EncodedBatch(self.encode_images(batch.images), self.encode_texts(batch.texts))
@@ -106,6 +118,14 @@ class SingleVectorModel(RetrievalModel):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) inner products of every image and text."""
         return inner_products(images, texts)
+
+
+LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Return the sigmoid in at least single precision; -inf, which is no pair, stays."""
+    return full_precision(logits).sigmoid().masked_fill(logits.isneginf(), -torch.inf)
 
 
 # Optional abilities of a model or of one of its parts, found with `isinstance`.

@@ -179,7 +179,8 @@ class BLIP(PairModel):
             dropout: share dropped by the text encoder in training.
             mask: id of the token that hides a word, 103 in bert-base-uncased; None where there is
                 none.
-            score: "logit", yes minus no; "probability", its sigmoid.
+            score: what losses read: "logit", yes minus no; "probability", its sigmoid. Pairs are
+                ranked by the logit either way.
 
         Raises:
             ValueError: sizes that are not possible, or transformers is not installed.
@@ -265,7 +266,8 @@ class BLIP(PairModel):
         first = run_blip_text_encoder(self.text_encoder, images, texts, mask)
         with torch.autocast(first.device.type, enabled=False):
             no, yes = self.itm_head(full_precision(first)).unbind(2)
-        return self.score_of_logit(yes - no)
+        logit: Tensor = yes - no
+        return logit
 
 
 def _sequences_at_once(bag: Embeddings, tokens: int) -> int:

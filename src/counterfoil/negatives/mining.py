@@ -143,6 +143,7 @@ def mine_hard_negatives(
     ['a dog on the beach', ...]
     """
     parse_literal(Precision, precision, "a precision of mining")
+    dataset.check_captions("to mine")
     store, _ = mine_store(
         _open_models([model] if isinstance(model, Model | str) else model),
         dataset,

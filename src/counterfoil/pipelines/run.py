@@ -150,6 +150,7 @@ class DataSource:
         decisions: file of corrections, if not beside the data.
         skip_unreadable: leave out images whose pictures cannot be read; all are opened to find
             them. Nothing is left out where features stand for the pictures.
+        unlisted: take the pictures, too, that a table does not name.
     """
 
     data: str
@@ -157,6 +158,7 @@ class DataSource:
     images: Path | None = None
     decisions: Path | None = None
     skip_unreadable: bool = False
+    unlisted: bool = False
 
     def open(self) -> ImageTextDataset:
         """The data set, read once."""
@@ -169,9 +171,11 @@ class DataSource:
         )
         if dataset.corrections:
             info(f"{dataset.name}, as decided: {dataset.corrections}")
-        return self.readable(dataset)
+        if self.unlisted:
+            dataset = dataset.with_unlisted()
+        return self._readable(dataset)
 
-    def readable(self, dataset: ImageTextDataset) -> ImageTextDataset:
+    def _readable(self, dataset: ImageTextDataset) -> ImageTextDataset:
         """The images of a data set whose pictures can be read, if others are to be left out."""
         if not self.skip_unreadable or dataset.features is not None:
             return dataset
@@ -219,6 +223,7 @@ def run_pipeline(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     distributed.init()
     dataset = source.open()
+    dataset.check_captions("to train on")
     digests = stage_digests(recipe, data_contents(dataset))
     context = RunContext(recipe, dataset, folder, digests, deadline, shared or {})
     missing = any(stage_state(context, stage) != "done" for stage in recipe.stages)

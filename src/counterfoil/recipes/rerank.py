@@ -76,7 +76,7 @@ def reranker_recipe(
     if isinstance(opened.model, SentenceTransformersModel):
         spec = spec.replace(weights="fp32")  # small steps vanish in half precision
     logits = joint or isinstance(opened.model, CrossEncoderModel)
-    temperature = 1.0 if logits else COSINE_TEMPERATURE * opened.model.score_scale
+    temperature = 1.0 if logits else COSINE_TEMPERATURE * opened.model.loss_scale
     mining: list[Stage] = []
     if negatives is None:
         texts, images = lengths

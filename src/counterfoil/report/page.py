@@ -182,7 +182,9 @@ def thumbnail(picture: Image, side: int = THUMBNAIL_SIDE) -> str:
     """Scale a picture down to a ``data:`` address: PNG or JPEG, whichever is smaller."""
     from PIL import Image as Images
 
-    small = picture.convert("RGB")
+    from counterfoil.core.rgb import rgb
+
+    small = rgb(picture)
     small.thumbnail((side, side), Images.Resampling.LANCZOS)
     encoded = []
     for kind, options in (("png", {"optimize": True}), ("jpeg", {"quality": 80})):

@@ -403,6 +403,11 @@ class Ranks(ScoreReducer):
         before = {"optimistic": none, "pessimistic": self._tied, "row": self._before}[ties]
         return (self._greater + before).masked_fill(self._row < 0, -1)
 
+    @property
+    def tied(self) -> Tensor:
+        """(Q,) bool, queries with a false counterpart that scores as their best true one."""
+        return self._tied > 0
+
     def _count_ties(self, tile: ScoreTile, equal: Tensor) -> None:
         equal[tile.true_pairs(self.text_to_image, self.extra_positives)] = False
         row, column = equal.nonzero(as_tuple=True)

@@ -91,7 +91,8 @@ def compare_dataset(
 def with_id_prefix(dataset: ImageTextDataset, prefix: str) -> ImageTextDataset:
     """Return the data set with a prefix before every id."""
     images, texts = ([prefix + i for i in ids] for ids in (dataset.image_ids, dataset.text_ids))
-    return replace(dataset, image_ids=images, text_ids=texts)
+    unlisted = {prefix + name: path for name, path in dataset.unlisted.items()}
+    return replace(dataset, image_ids=images, text_ids=texts, unlisted=unlisted)
 
 
 def image_digest(dataset: ImageTextDataset, row: int) -> str:

@@ -447,13 +447,14 @@ class SearchIndex:
         See `counterfoil.search.changes.compare_dataset` for what counts as a change.
 
         Args:
-            dataset: the data set.
+            dataset: the data set; pictures beside its table are taken, too.
             replace: whether different images replace the entries with their ids.
 
         Raises:
             ValueError: there are such images and `replace` is false, the model cannot encode the
                 data, or another process writes.
         """
+        dataset = dataset.with_unlisted()
         # from before the long work: of two additions the second is refused at once
         with distributed.on_rank_0(self.vectors.writing()):
             changes = compare_dataset(dataset, self.vectors, replace=replace)
@@ -790,7 +791,7 @@ def build_index(
 
     Args:
         model: encodes each item as one vector, or as several that MaxSim compares.
-        dataset: the data set.
+        dataset: the data set; pictures beside its table are taken, too.
         folder: of the index; must not exist yet.
         backend: what searches the vectors.
         address: of a Milvus server; "" for a file in the index.
@@ -800,7 +801,7 @@ def build_index(
         ValueError: the folder exists, the data set is empty, the model cannot be indexed, or
             FOLDER.partial is of another model or other data.
     """
-    folder = Path(folder)
+    folder, dataset = Path(folder), dataset.with_unlisted()
     if address and backend != "milvus":
         raise ValueError(
             f"an address is that of a Milvus server, and the backend is {backend!r}; leave it out, "

@@ -28,13 +28,13 @@ from typing import IO, Any, TypeVar, final
 
 from PIL import Image, UnidentifiedImageError
 
+from counterfoil.core.rgb import rgb
 from counterfoil.data.images import (
     MOST_SCANS,
     ImageTransform,
     ResizeCrop,
     ResizeKeepAspect,
     decode_picture,
-    rgb,
     shrink,
     too_many_scans,
 )

@@ -342,7 +342,7 @@ class TrainingStep(TrainableModule[Batch]):
             view = views.views[name]
             only = self.scores_anchors_only and name == INFERENCE and view.repeats == 1
             score = score_anchor_pairs if only else score_whole_block
-            scores = score(self.model, batch, view)
+            scores = self.model.loss_scores(score(self.model, batch, view))
             grids[name] = self._score_matrix(batch, scores, name)
         return grids
 
@@ -365,7 +365,7 @@ class TrainingStep(TrainableModule[Batch]):
             positive=positive,
             anchor=blocks[image, :, text].flatten(1).amin(1),
             guide=targets if guided else None,
-            scale=self.model.score_scale,
+            scale=self.model.loss_scale,
             name=name,
             repeats=copies,
             extra=_extra_positives(batch.exempt, blocks) if batch.exempt else None,
@@ -413,10 +413,10 @@ class TrainingStep(TrainableModule[Batch]):
     def _pairs(
         self, batch: Batch, views: EncodedViews, proposal: MinedExtras
     ) -> dict[Role, Tensor]:
-        """(B, N) scores by role, from one call of the model."""
+        """(B, N) scores by role, as losses read them, from one call of the model."""
         wanted = {**batch.pairs, **proposal.pairs}
         if not wanted:
-            return dict(proposal.scores)
+            return {r: self.model.loss_scores(scores) for r, scores in proposal.scores.items()}
         images, texts = views.inference.images, views.inference.texts
         images = _append_items(images, proposal.images, self.model.encode_images)
         texts = _append_items(texts, proposal.texts, self.model.encode_texts)
@@ -436,7 +436,7 @@ class TrainingStep(TrainableModule[Batch]):
         )
         parts = torch.split(scores, [pair.image.numel() for pair in wanted.values()])
         by_role = {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
-        return {**by_role, **proposal.scores}
+        return {r: self.model.loss_scores(s) for r, s in {**by_role, **proposal.scores}.items()}
 
 
 def _extra_positives(exempt: ExemptPairs, blocks: Tensor) -> ExtraPositives | None:

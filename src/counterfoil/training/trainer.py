@@ -528,6 +528,9 @@ class Trainer:
                 f"{model.name} has no processor or no config, so it cannot be trained and saved; "
                 "open a model with load_model, or give Model(..., processor, name, spec)"
             )
+        train.check_captions("to train on")
+        if dev is not None:
+            dev.check_captions("to choose the best epoch by")
         self.model, self.train_set, self.dev = model, train, dev
         self.objective = (
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})

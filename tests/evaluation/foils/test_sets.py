@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -97,7 +99,7 @@ def test_tables_of_negclip(tmp_path):
         "A snow in the dog .",
         "The dog's",
     ]
-    assert dict(found.left_out) == {"without a foil": 1}
+    assert dict(found.left_out) == {"without a foil": 1, "entries' neg_image": 2}
 
 
 def test_foils_that_are_the_caption_are_left_out(tmp_path):
@@ -172,6 +174,109 @@ def test_entries_of_no_form(tmp_path):
     assert "has the fields image, text" in refused([str(path)])
     path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "caption": "b", "foils": []}])
     assert "holds no item with a foil" in refused([str(path)])
+
+
+CAPTION, FOIL = "a red dog on a blue mat", "a blue dog on a red mat"
+CHOICE = {"filename": foil_cases.COCO[0], "caption": CAPTION, "negative_caption": FOIL}
+PAIRED = {"id": 0, "image_0": foil_cases.COCO[0], "image_1": foil_cases.COCO[1]}
+PAIRED |= {"caption_0": CAPTION, "caption_1": FOIL}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "told"),
+    [
+        (
+            "swap_obj.json",
+            CHOICE | {"caption2": "the mat below the red dog is blue"},
+            "SugarCrepe++",
+        ),
+        ("replace_att.json", CHOICE | {"caption2": "there is a dog, a red one"}, "SugarCrepe++"),
+        ("test.jsonl", CHOICE | {"negative_image": "b.jpg", "type": "swap"}, "BiVLC"),
+        ("test.jsonl", CHOICE | {"negative_image": {"bytes": "", "path": None}}, "BiVLC"),
+        ("set.json", CHOICE | {"paraphrase": "the dog on the mat is red"}, "its paraphrase"),
+        ("set.json", CHOICE | {"foil": "a red mat on a blue dog"}, "its negative_caption"),
+        ("set.json", CHOICE | {"p2": "the red dog is on a mat"}, "its p2"),
+        ("set.json", CHOICE | {"other": [FOIL, CAPTION]}, "its other"),
+        ("set.json", CHOICE | {"counterfactual": "b.png"}, "its counterfactual"),
+        ("set.json", CHOICE | {"label": 1}, "vsr does not read its negative_caption"),
+        ("set.json", PAIRED | {"image_2": "c.png"}, "its image_2"),
+        ("set.json", PAIRED | {"caption_2": "a red dog on a blue mat again"}, "its caption_2"),
+        (
+            "valid.tsv",
+            {"filepath": "a.jpg", "title": CAPTION, "neg_caption": FOIL, "more": FOIL},
+            "more",
+        ),
+        # ColorSwap, NegBench, COLA, VL-CheckList: of no form
+        (
+            "train.json",
+            {"image_1": "a", "caption_1": CAPTION, "image_2": "b", "caption_2": FOIL},
+            "no form of foils",
+        ),
+        (
+            "mcq.csv",
+            {"image_path": "a", "caption_0": CAPTION, "caption_1": FOIL},
+            "no form of foils",
+        ),
+        (
+            "retrieval.csv",
+            {"filepath": "a", "captions": f"['{CAPTION}', '{FOIL}']"},
+            "no form of foils",
+        ),
+        ("cola.json", ["a.jpg", CAPTION, "b.jpg", FOIL], "holds no entry"),
+        ("checklist.json", ["a.jpg", {"POS": [CAPTION], "NEG": [FOIL]}], "holds no entry"),
+    ],
+)
+def test_other_sets_are_not_taken_for_these(name, row, told, tmp_path):
+    path = tmp_path / name
+    if path.suffix == ".json":
+        foil_cases.dump(path, [row])
+    elif path.suffix == ".jsonl":
+        foil_cases.lines(path, [row])
+    else:
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, row, delimiter="\t" if path.suffix == ".tsv" else ",")
+            table.writeheader()
+            table.writerow(row)
+    foil_cases.pictures(tmp_path / "images")
+    with pytest.raises(ValueError, match=re.escape(told)) as refusal:
+        open_foil_set([str(path)])
+    assert str(path) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"image_id": 9, "coco_url": "http://a.example/b.jpg", "license": "CC BY 4.0 of its author"},
+        {"image_link": "http://a.example/c.jpg", "file_name": foil_cases.COCO[0]},
+        {"classes": ["dog"], "classes_foil": ["cat"], "word": "red", "word_foil": "blue"},
+        {"source": "COCO val 2017", "split": "test", "type": "swap", "subtype": "att"},
+    ],
+)
+def test_what_is_no_further_caption_or_picture(more, tmp_path):
+    foil_cases.pictures(tmp_path / "images")
+    found = open_foil_set([str(foil_cases.dump(tmp_path / "swap_att.json", [CHOICE | more]))])
+    assert (found.form, found.published, dict(found.left_out)) == ("sugarcrepe", True, {})
+
+
+def test_a_part_of_another_set_is_named_and_said(tmp_path):
+    """What a set is asked for by name is measured as pairs, without the mark of its authors."""
+    foil_cases.pictures(tmp_path / "images")
+    rows = [CHOICE | {"caption2": "the mat below the red dog is blue"}] * 2
+    path = foil_cases.dump(tmp_path / "swap_obj.json", rows)
+    found = open_foil_set([f"pairs:{path}"])
+    assert (found.name, found.published) == ("swap_obj", False)
+    assert dict(found.left_out) == {"entries' caption2": 2}
+    with pytest.raises(ValueError, match=r"SugarCrepe\+\+"):
+        open_foil_set([f"sugarcrepe:{path}"])
+
+
+@pytest.mark.parametrize(
+    "row", [PAIRED, {"image": foil_cases.COCO[0], "caption": FOIL, "label": 0}]
+)
+def test_files_with_the_fields_of_a_set_are_not_that_set(row, tmp_path):
+    foil_cases.pictures(tmp_path / "images")
+    found = open_foil_set([str(foil_cases.dump(tmp_path / "mine.json", [row]))])
+    assert (found.name, found.published) == ("mine", False)
 
 
 @pytest.mark.skipif(DATA is None, reason="needs COUNTERFOIL_DATA")

@@ -13,9 +13,10 @@ from counterfoil.core.config import unknown_name
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import warn_of_zeros
-from counterfoil.data.images import PictureFiles, is_picture_name
+from counterfoil.data.files import find_pictures, list_files
+from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
-from counterfoil.data.readers.folder import is_folder, read_folder
+from counterfoil.data.readers.folder import is_folder, is_picture_folder, read_folder
 from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, read_huggingface
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 from counterfoil.data.readers.tables import LISTS
@@ -29,7 +30,7 @@ from counterfoil.papers.readers.uniter import (
 
 KNOWN = (
     "a Karpathy JSON (or a folder with dataset_*.json), captions.jsonl, .csv or .tsv, "
-    "pictures with a .txt beside each, a precomp folder (train_ims.npy, train_caps.txt), "
+    "pictures alone or with a .txt beside each, a precomp folder (train_ims.npy, train_caps.txt), "
     "embeddings (images.npy, texts.npy), a txt_db of UNITER, a saved Hugging Face data set, "
     "parquet files, WebDataset shards (.tar)"
 )
@@ -133,6 +134,8 @@ def _read_files(
         if path.name in LISTS or path.suffix in (".jsonl", ".csv", ".tsv") or is_folder(path):
             return read_folder(path, images=images, name=name)
         if not is_webdataset(path) and not is_parquet(path):
+            if is_picture_folder(path):
+                return read_folder(path, images=images, name=name)
             raise ValueError(f"{path} is no data set: looked for {KNOWN}")
     _check_no_images(str(path), images)
     if is_webdataset(path):
@@ -144,15 +147,14 @@ def pictures_of(image_ids: Sequence[str], folder: Path) -> PictureFiles:
     """Image files whose names, with or without extension, are the ids of the images."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; the pictures are needed there")
-    files = {file.name: file for file in folder.iterdir() if is_picture_name(file)}
-    files = {file.stem: file for file in files.values()} | files
-    missing = [name for name in image_ids if name not in files]
+    paths = find_pictures(image_ids, list_files(folder), where=str(folder))
+    missing = [name for name, path in zip(image_ids, paths) if not path.is_file()]
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(image_ids)} images have no picture in {folder}, such as "
             f"{missing[0]!r}"
         )
-    return PictureFiles([files[name] for name in image_ids])
+    return PictureFiles(paths)
 
 
 def _check_no_images(source: str, images: Path | None) -> None:

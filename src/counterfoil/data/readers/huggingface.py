@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from counterfoil.data.dataset import (
     canonical_split,
     first_values,
 )
-from counterfoil.data.images import Pictures, rgb
+from counterfoil.data.images import Pictures, decode_picture
 from counterfoil.data.readers.tables import split_of_name
 
 _IMAGE = ("image", "img", "picture")
@@ -44,26 +45,29 @@ class _ImageEntry:
 class DatasetPictures(Pictures):
     """Images in columns of data sets, decoded when opened; a row is a split and a row of it.
 
-    `sources` has the data set of each split and the name of its image column.
+    `sources` has for each split a data set of one column, its images as bytes or paths.
     """
 
     def __init__(
-        self, sources: Mapping[str, tuple[Any, str]], rows: Iterable[tuple[str, int]], name: str
+        self, sources: Mapping[str, Any], rows: Iterable[tuple[str, int]], name: str
     ) -> None:
         super().__init__(rows)
         self.sources, self.name = sources, name
 
     def open(self, row: int) -> Image.Image:
         split, place = self.rows[row]
-        data, column = self.sources[split]
-        try:
-            return rgb(data[place][column])
-        except Exception as error:  # decoders raise anything at damaged bytes
-            raise ValueError(f"{self.place(row)} cannot be read as a picture: {error}") from error
+        (cell,) = self.sources[split][place].values()
+        if cell is None:
+            raise ValueError(f"{self.place(row)} cannot be read as a picture: the cell is empty")
+        content, path = cell["bytes"], cell["path"]
+        if content is None and not path:
+            raise ValueError(f"{self.place(row)} cannot be read as a picture: the cell is empty")
+        file = Path(path) if content is None else io.BytesIO(content)
+        return decode_picture(file, self.place(row))
 
     def place(self, row: int) -> str:
         split, place = self.rows[row]
-        return f"{self.name}/{split or 'row'}/{place}@{self.sources[split][0]._fingerprint}"
+        return f"{self.name}/{split or 'row'}/{place}@{self.sources[split]._fingerprint}"
 
 
 def is_huggingface(folder: Path) -> bool:
@@ -100,7 +104,7 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
             )
         first.texts.extend(row.texts)
         first_values(first.columns, row.columns)
-    sources = {split: (tables[split], columns[split]) for split in tables}
+    sources = {split: _pictures(table, columns[split]) for split, table in tables.items()}
     return build_dataset(
         name,
         [
@@ -110,6 +114,13 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
         where=source,
         pictures=DatasetPictures(sources, [(i.table, i.row) for i in images.values()], name),
     )
+
+
+def _pictures(table: Any, column: str) -> Any:
+    """The images of a table as bytes and paths, which are decoded here as everywhere."""
+    import datasets
+
+    return table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
 
 
 def _load(source: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterfoil.core.io import read_json
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
+from counterfoil.data.files import find_pictures, list_files
 from counterfoil.data.images import PictureFiles
 
 PROBES = 50  # files to look for before a folder is refused
@@ -61,7 +62,7 @@ def read_karpathy(
         name or str(plain.get("dataset") or path.stem.removeprefix("dataset_")),
         entries,
         where=str(path),
-        pictures=None if folder is None else PictureFiles(_paths(records, folder)),
+        pictures=None if folder is None else PictureFiles(_paths(records, folder, str(path))),
     )
 
 
@@ -95,16 +96,15 @@ def _entry(image: _Image, restval: str) -> DatasetEntry:
     )
 
 
-def _paths(images: Sequence[_Image], folder: Path) -> list[Path]:
+def _paths(images: Sequence[_Image], folder: Path, where: str) -> list[Path]:
     """Paths of the images: in the subfolders that the file names, or all in one folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; the pictures are needed there")
-    nested = [folder / image.filepath / image.filename for image in images]
-    flat = [folder / image.filename for image in images]
-    for paths in (nested, flat):
-        if any(path.exists() for path in paths[:PROBES]):
-            return paths
-    raise ValueError(
-        f"{folder} holds none of the first {min(PROBES, len(flat))} pictures, such as "
-        f"{nested[0].relative_to(folder)}; give the folder of the pictures"
-    )
+    names = [f"{image.filepath}/{image.filename}".lstrip("/") for image in images]
+    paths = find_pictures(names, list_files(folder), where=where)
+    if not any(path.exists() for path in paths[:PROBES]):
+        raise ValueError(
+            f"{folder} holds none of the first {min(PROBES, len(paths))} pictures, such as "
+            f"{names[0]}; give the folder of the pictures"
+        )
+    return paths

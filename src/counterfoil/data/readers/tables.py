@@ -2,7 +2,7 @@
 
 Columns:
 
-    image      file, relative to the folder or to its ``images``; for other names see `IMAGE`
+    image      file, relative to the folder; for other names see `IMAGE`
     caption    one caption, or "captions", a JSON list of them; for other names see `CAPTION`
     id         optional, the image's id; the file by default
     split      optional, as in "train"; by default that of the subfolder
@@ -24,6 +24,7 @@ from typing import Any, final
 from counterfoil.core.console import warn
 from counterfoil.core.io import parse_json, read_text, read_text_lines
 from counterfoil.data.dataset import ColumnValue, canonical_split, column_number, first_values
+from counterfoil.data.files import FolderFiles, find_pictures, plain_name
 
 LISTS = tuple(
     f"{name}.{ending}" for name in ("captions", "metadata") for ending in ("jsonl", "csv", "tsv")
@@ -48,11 +49,11 @@ class ImageEntry:
     columns: dict[str, ColumnValue] = field(default_factory=dict)
 
 
-def read_table(file: Path, folder: Path) -> dict[str, ImageEntry]:
-    """Images of a list in order of first appearance."""
+def read_table(file: Path, listing: FolderFiles) -> dict[str, ImageEntry]:
+    """Images of a list in order of first appearance; `listing` has the pictures."""
     by_id: dict[str, ImageEntry] = {}
+    first_names: dict[str, str] = {}  # rows may write one picture as a.jpg and ./a.jpg
     rows = _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
-    nested = False
     for number, row in rows:
         where = f"{file}, line {number}"
         image_name, caption_name = _column(row, IMAGE, where), _column(row, CAPTION, where)
@@ -64,16 +65,16 @@ def read_table(file: Path, folder: Path) -> dict[str, ImageEntry]:
                 f"{where}: the image is the address {picture!r}; pictures are not fetched, "
                 "download them first, for example with img2dataset, whose shards are read"
             )
-        if not by_id:
-            nested = not (folder / picture).exists() and (folder / "images" / picture).exists()
-        path = (folder / "images" / picture) if nested else folder / picture
+        picture = first_names.setdefault(plain_name(picture), picture)
         for name in ("id", "split"):
             if not isinstance(row.get(name), str | int | None) or isinstance(row.get(name), bool):
                 raise ValueError(f"{where}: the {name} is {row[name]!r}; text is needed")
         key = picture if row.get("id") in (None, "") else str(row["id"])
-        split = canonical_split(str(row.get("split") or "")) or split_of_folder(Path(picture))
-        image = by_id.setdefault(key, ImageEntry(path, split))
-        if (image.path, image.split) != (path, split):
+        split = canonical_split(str(row.get("split") or "")) or split_of_folder(
+            Path(plain_name(picture))
+        )
+        image = by_id.setdefault(key, ImageEntry(Path(picture), split))
+        if (image.path, image.split) != (Path(picture), split):
             raise ValueError(
                 f"{where}: image {key!r} is {picture!r} in split {split!r} here, but another file "
                 "or split further up"
@@ -84,6 +85,9 @@ def read_table(file: Path, folder: Path) -> dict[str, ImageEntry]:
         first_values(image.columns, row, (image_name, caption_name, "id"))
     if file.suffix != ".jsonl":
         _read_numbers([image.columns for image in by_id.values()])
+    names = [str(image.path) for image in by_id.values()]
+    for image, path in zip(by_id.values(), find_pictures(names, listing, where=str(file))):
+        image.path = path
     return by_id
 
 

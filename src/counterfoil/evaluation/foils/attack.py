@@ -19,7 +19,7 @@ from torch import Tensor
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import compare, intervals
 from counterfoil.evaluation.metrics import METRICS, EvaluationReport, queries_with_positives
-from counterfoil.evaluation.protocols import fold_parts, report_of
+from counterfoil.evaluation.protocols import SideRanks, fold_parts, report_of
 from counterfoil.report.page import TableBlock
 from counterfoil.report.tables import format_interval
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -154,9 +154,12 @@ def evaluate_attack(
     def attacked(counted: Tensor) -> EvaluationReport:
         added = torch.bincount(attack.images[counted & higher], minlength=len(i2t))
         ranks = (i2t.ranks + added).where(i2t.counted, -1)
-        return report_of(
-            lambda images, texts, *_: (ranks[images], t2i.ranks[texts]), t2i.images, before.setting
+        report = report_of(
+            lambda images, texts, *_: (SideRanks(ranks[images]), SideRanks(t2i.ranks[texts])),
+            t2i.images,
+            before.setting,
         )
+        return replace(report, t2i=before.t2i)
 
     after = {kind: attacked(number == place) for place, kind in enumerate(kinds)}
     foils = {kind: attack.kinds.count(kind) for kind in kinds}

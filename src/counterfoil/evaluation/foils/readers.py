@@ -10,6 +10,9 @@ winoground        one {"id", "image_0", "image_1", "caption_0", "caption_1", "co
                   line
 pairs             anything with an image, a caption and its foils: NegCLIP's table ("filepath",
                   "title", "neg_caption"), stored generated negatives ("image", "caption", "foil")
+
+A file whose entries hold more captions or pictures than its form reads is another set: SugarCrepe++
+has the file names of SugarCrepe and a second true caption, BiVLC a picture of the foil.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -208,6 +211,97 @@ def detect_format(path: Path, rows: Rows) -> FoilFormat:
         f"{', '.join(map(str, keys))}; an image, a caption and its foils are needed, as in "
         '{"image", "caption", "foil"}'
     )
+
+
+_ROWS: Mapping[FoilFormat, type[_Row]] = {
+    "winoground": _WinogroundRow,
+    "vsr": _JudgedRow,
+    "order": _OrderRow,
+}
+_PUBLISHED: Mapping[FoilFormat, frozenset[str]] = {
+    "winoground": frozenset({"tag", "collapsed_tag"}),
+    "vsr": frozenset({"relation"}),
+}
+_OTHER_SETS = {  # by a field that nothing else has
+    "caption2": "SugarCrepe++ (two true captions of a foil)",
+    "negative_image": "BiVLC (a picture of the foil)",
+}
+_UNUSED = frozenset({"neg_image"})  # NegCLIP's: rows of other pictures of its table
+_NAMES_CAPTION = re.compile(
+    r"(?<![a-z])(caption|text|sentence|title|foil|neg|pos|distractor|paraphrase|option|hypothes)"
+)
+_NAMES_PICTURE = re.compile(r"(?<![a-z])(image|img|picture|photo|file)")
+_ABOUT_PICTURE = re.compile(r"id|url|link|source|width|height|size|licen|credit|split|tag|type|cat")
+
+
+def is_published(form: FoilFormat, rows: Rows) -> bool:
+    """Return True for a published set, not pairs or any other file of the same fields."""
+    own = _PUBLISHED.get(form)
+    return form != "pairs" and (own is None or any(own & plain.keys() for _, plain in rows))
+
+
+def unread_fields(form: FoilFormat, rows: Rows) -> Counter[str]:
+    """Fields with captions or pictures that a form does not read, and in how many entries."""
+    return Counter(
+        name for _, plain in rows if isinstance(plain, dict) for name in _unread(form, plain)
+    )
+
+
+def check_fields(path: Path, form: FoilFormat, rows: Rows) -> None:
+    """Refuse entries with more captions or pictures than their form reads.
+
+    Raises:
+        ValueError: they are of another set.
+    """
+    if more := [name for name in unread_fields(form, rows) if name not in _UNUSED]:
+        known = next((_OTHER_SETS[name] for name in more if name in _OTHER_SETS), "")
+        raise ValueError(
+            f"{path} is {known or 'of a set'} that cannot be measured yet: {form} does not read "
+            f"its {' and '.join(more)}; to measure each caption against its foils alone, name it "
+            f"as pairs:{path}"
+        )
+
+
+def _unread(form: FoilFormat, plain: Mapping[str, Any]) -> Iterator[str]:
+    read, pictures = set[str](), set[str]()
+    for name, field in _ROWS.get(form, _ChoiceRow).model_fields.items():
+        alias = field.validation_alias
+        choices = [str(c) for c in alias.choices] if isinstance(alias, AliasChoices) else [name]
+        there = [choice for choice in choices if choice in plain]
+        # other names of the picture say the same again
+        read.update(there if name == "image" else there[:1])
+        if name.startswith("image"):
+            pictures.update(_stem(str(plain[choice])) for choice in there)
+    words = {word for name in read for text in _texts(plain[name]) for word in _words(text)}
+    ours = {"text"} if "changed" in plain else set()  # the id of a caption, in our own files
+    for name in plain.keys() - read - ours:
+        if _is_picture(name, plain[name], pictures) or any(
+            _is_caption(name, _words(text), words) for text in _texts(plain[name])
+        ):
+            yield name
+
+
+def _is_picture(name: str, value: Any, own: set[str]) -> bool:
+    if isinstance(value, str) and _stem(value) in own:
+        return False
+    named = _NAMES_PICTURE.search(name.lower()) and not _ABOUT_PICTURE.search(name.lower())
+    picture = isinstance(value, str) and is_picture_name(Path(value)) and "://" not in value
+    return bool(named) or picture
+
+
+def _is_caption(name: str, words: list[str], own: set[str]) -> bool:
+    """Return True for words of a field so named, or most of which the other captions have."""
+    alike = 2 * len(own.intersection(words)) >= len(words)
+    return len(words) >= 3 and (alike or _NAMES_CAPTION.search(name.lower()) is not None)
+
+
+def _texts(value: Any) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    return [text for text in values if isinstance(text, str)]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def sugarcrepe_category(path: Path) -> str:

@@ -24,10 +24,14 @@ from counterfoil.evaluation.foils.readers import (
     Box,
     FoilEntry,
     FoilFormat,
+    Rows,
+    check_fields,
     detect_format,
+    is_published,
     locate_images,
     parse_entries,
     read_rows,
+    unread_fields,
 )
 from counterfoil.papers.readers.precomp import features_of
 
@@ -71,6 +75,7 @@ class FoilSet:
         items: the items.
         left_out: number of entries left out, by reason.
         seed: random seed of foils of scenes; None for published foils.
+        published: whether its authors report numbers of it.
     """
 
     form: FoilFormat
@@ -79,6 +84,7 @@ class FoilSet:
     items: tuple[FoilItem, ...]
     left_out: Mapping[str, int]
     seed: int | None = None
+    published: bool = True
 
     @property
     def task(self) -> FoilTask:
@@ -119,16 +125,19 @@ def open_foil_set(
         return foils if features is None else _with_features(foils, features)
     form, rest = _split_format(sources[0])
     files = _foil_files([rest, *sources[1:]])
-    form, entries, left_out = _read_files(form, files)
+    contents = [(path, read_rows(path)) for path in files]
+    form, entries, left_out = _parse_files(form, contents)
+    published = all(is_published(form, rows) for _, rows in contents)
     beside = files[0].parent / "images"
     foils = build_foil_set(
         form,
         entries,
         left_out,
         ", ".join(map(str, files)),
-        name=Path(rest).stem if form == "pairs" else NAMES[form],
+        name=NAMES[form] if published else Path(rest).stem,
         folder=images or (beside if beside.is_dir() else None),
     )
+    foils = replace(foils, published=published)
     return foils if features is None else _with_features(foils, features)
 
 
@@ -202,12 +211,11 @@ def _image_id(name: str, box: Box | None) -> str:
     return name if box is None else f"{name}#{','.join(map(str, box))}"
 
 
-def _read_files(
-    form: FoilFormat | None, files: Sequence[Path]
+def _parse_files(
+    named: FoilFormat | None, contents: Sequence[tuple[Path, Rows]]
 ) -> tuple[FoilFormat, list[FoilEntry], Counter[str]]:
     """The format, the entries, and the number of others by reason."""
-    contents = [(path, read_rows(path)) for path in files]
-    forms = {form or detect_format(path, rows) for path, rows in contents}
+    forms = {named or detect_format(path, rows) for path, rows in contents}
     if len(forms) > 1:
         raise ValueError(
             f"the files are of several sets, {' and '.join(sorted(forms))}; name files of one"
@@ -215,9 +223,13 @@ def _read_files(
     form = forms.pop()
     entries, left_out = list[FoilEntry](), Counter[str]()
     for path, rows in contents:
+        if named != "pairs":
+            check_fields(path, form, rows)
         parsed, others = parse_entries(form, path, rows)
         entries += parsed
         left_out.update(others)
+        for name, count in unread_fields(form, rows).items():
+            left_out[f"entries' {name}"] += count
     return form, entries, left_out
 
 

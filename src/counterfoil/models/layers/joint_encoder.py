@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 
 from counterfoil.core.config import Config
 from counterfoil.core.types import Embeddings, Pairs, WordHead, WordReading, WordSlots
-from counterfoil.models.base import RetrievalModel
+from counterfoil.models.base import LOGIT_SCALE, RetrievalModel, probabilities
 from counterfoil.models.checkpoints import State
 from counterfoil.models.layers.pooling import (
     check_choice,
@@ -242,30 +242,35 @@ def require_head(head: Head | None, name: str) -> Head:
 # The base classes.
 
 
-LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit
-
 Score = Literal["probability", "logit"]
 
 
 class PairModel(RetrievalModel, ABC):
-    """A model that reads a text and an image together, and scores them by one logit."""
+    """A model that reads a text and an image together, and scores them by one logit.
+
+    Attributes:
+        score: what losses read: the "logit", or its sigmoid, the "probability".
+    """
 
     score: Score
+    score_scale = LOGIT_SCALE
 
     def __init__(self, score: Score) -> None:
         super().__init__()
         check_choice("score", score, get_args(Score))
         self.score = score
-        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
         rows = torch.arange(len(images), device=texts.tokens.device)
         return self.score_indices(images, texts, Pairs(rows, rows))
 
-    def score_of_logit(self, logit: Tensor) -> Tensor:
-        """Return the score: the logit, or its sigmoid in at least single precision."""
-        return full_precision(logit).sigmoid() if self.score == "probability" else logit
+    def loss_scores(self, scores: Tensor) -> Tensor:
+        return probabilities(scores) if self.score == "probability" else scores
+
+    @property
+    def loss_scale(self) -> float:
+        return 1.0 if self.score == "probability" else LOGIT_SCALE
 
 
 @final
@@ -406,7 +411,7 @@ class JointModel(PairModel):
 
     def _score_first(self, first: Tensor) -> Tensor:
         """Return (P,) scores from the states of the first tokens."""
-        return self.score_of_logit(self.says.logit(self.pool_first(first)))
+        return self.says.logit(self.pool_first(first))
 
 
 def _slot_rows(packing: TokenPacking, want: frozenset[WordHead], slots: WordSlots | None) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import LOGIT_SCALE, probabilities
 from counterfoil.models.checkpoints import (
     THIRD,
     Checkpoint,
@@ -182,16 +183,19 @@ class SGRAF(TwoTowerModel):
     Each word w_i attends to the regions as in SCAN, which gives c_i; the similarity vector of both
     is W (c_i - w_i)^2, and one more compares the pooled image with the pooled caption. The module
     reduces them to one vector: "SGR" by three steps on their graph, "SAF" by weights. The score is
-    a sigmoid of a linear layer, in (0, 1). The paper's SGRAF is the mean of the scores of two
-    models, one of each module: an ensemble.
+    the logit of a linear layer; losses read its sigmoid. The paper's SGRAF is the mean of the
+    scores of two models, one of each module: an ensemble.
 
     A similarity vector needs the whole attended vector, not its cosine, so these are formed, a few
     captions at a time: the fast score of `counterfoil.papers.models.scan.SCAN` does not apply.
 
     Departs from the authors' code in: images may have fewer regions; aligned and listed pairs
     are normalised by the running statistics of "SAF" in training too, because a caption has only
-    one image there.
+    one image there; a score is the logit of theirs, whose sigmoid losses read, so that an ensemble
+    averages logits.
     """
+
+    score_scale = LOGIT_SCALE
 
     def __init__(
         self,
@@ -251,6 +255,13 @@ class SGRAF(TwoTowerModel):
         pooled: Embeddings = self.text_pool(ensure_nonempty(words))
         return pooled
 
+    def loss_scores(self, scores: Tensor) -> Tensor:
+        return probabilities(scores)
+
+    @property
+    def loss_scale(self) -> float:
+        return 1.0
+
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         images, texts = (prepare_context(items, gram=False) for items in (images, texts))
         regions, words = _without_pooled(images), _without_pooled(texts)
@@ -307,7 +318,7 @@ class SGRAF(TwoTowerModel):
             for step in self.reasoning:
                 nodes = step(nodes, mask)
             vectors = nodes[:, :, 0]
-        return full_precision(self.rank(vectors)).squeeze(-1).sigmoid(), moments
+        return full_precision(self.rank(vectors)).squeeze(-1), moments
 
 
 def _without_pooled(items: Embeddings) -> Embeddings:

@@ -257,8 +257,9 @@ class UNITER(JointModel):
                 words, "doubt" whether a token is right, "correct" which word belongs there;
                 "regress" features and "classify" classes of regions. What is not named is not
                 there.
-            score: "probability", the sigmoid of the rank, or of what "match" finds where there is
-                no rank; "logit", the same before the sigmoid, as the authors evaluate.
+            score: what losses read: "probability", the sigmoid of the rank, or of what "match"
+                finds where there is no rank; "logit", the same before the sigmoid. Pairs are ranked
+                by the logit either way, as the authors evaluate.
             spread: of fresh weights; a narrow model needs more than BERT's 0.02, near one by the
                 root of its width, or its layers add next to nothing for thousands of steps.
 

@@ -416,6 +416,7 @@ class TagsGenerator(OnlineMiner):
             processor = self.model_inputs or self.inputs.processor
             encoded = model.encode_images(self._images(batch, processor))
         scores = score_in_parts(model, PairInputs(encoded, texts, anchor))
+        scores = self.candidate_filter.read_scores(model, scores)
         best = self.candidate_filter.select(candidates, scores, allowed, self.keep)
         return best, texts.rows(best.place)
 

@@ -241,7 +241,8 @@ class ModelGenerator:
         texts = with_values(masked.texts.rows(rows_of_both), values)
         scores = score_in_parts(model, PairInputs(images, texts, image[rows_of_both]))
         true, scores = scores[: len(rows)], scores[len(rows) :]
-        best = self.candidate_filter.select(candidates, scores, allowed, self.keep)
+        ranked = self.candidate_filter.read_scores(model, scores)
+        best = self.candidate_filter.select(candidates, ranked, allowed, self.keep)
         return GeneratedItems(
             rows=rows[best.anchor.cpu()],
             place=best.rank.cpu(),

@@ -41,6 +41,7 @@ from counterfoil.data.phrases import (
 )
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.data.tokenizers import Tokenizer
+from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import with_values
 
 Singles = Literal["without phrases", "always", "only"]
@@ -453,7 +454,7 @@ class CandidateFilter:
             has another inflection than the old one ("inflection").
         choice: "exact" leaves copies out; "lowered logits" and "lowered scores" are the authors'
             first and second step, which leave nothing out and lower the scores of copies, before
-            the sigmoid or after it. They have no rules.
+            the sigmoid or after it (`RetrievalModel.loss_scores`). They have no rules.
         opinion: judges of the hardest captions; one that any judge takes for true is left out.
 
     Raises:
@@ -488,6 +489,10 @@ class CandidateFilter:
             allowed &= self._passes(rule, candidates)
         return allowed
 
+    def read_scores(self, model: RetrievalModel, scores: Tensor) -> Tensor:
+        """Return a model's scores as this choice ranks them: before the sigmoid or after it."""
+        return model.loss_scores(scores) if self.choice == "lowered scores" else scores
+
     def select(
         self, candidates: GeneratedCandidates, scores: Tensor, allowed: Tensor, count: int
     ) -> SelectedNegatives:
@@ -495,7 +500,7 @@ class CandidateFilter:
 
         Args:
             candidates: the captions.
-            scores: (P,) of those that may be chosen, anchor by anchor.
+            scores: (P,) of those that may be chosen, anchor by anchor, as `read_scores` gives them.
             allowed: (B, N) bool, captions that may be chosen.
             count: M.
         """
@@ -514,7 +519,6 @@ class CandidateFilter:
         generated = candidates.generated
         if self.choice != "exact":
             copies = copies_original(generated, candidates.original)
-            scores = _logits(scores) if self.choice == "lowered logits" else scores
             repeats = repeated_captions(generated)
             return hardest_allowed(penalise_copies(scores, copies, repeats), allowed, count)
         # With judges, twice as many are scored by them: some of the hardest will be true.
@@ -547,14 +551,3 @@ class CandidateFilter:
             lemmas = lemmas.to(device)
             generated, original = lemmas[generated], lemmas[original]
         return ~is_true_caption(generated, original, occurring.bool().to(device))
-
-
-def _logits(scores: Tensor) -> Tensor:
-    """Return the logits of probabilities."""
-    scores = scores.float()
-    if bool(((scores < 0) | (scores > 1)).any()):
-        raise ValueError(
-            f"choice='lowered logits' was given scores from {scores.min():.3g} to "
-            f"{scores.max():.3g}, which are no probabilities; use 'lowered scores'"
-        )
-    return scores.logit()

@@ -30,6 +30,7 @@ from counterfoil.evaluation.metrics import (
     Protocol,
     RankedQueries,
     RecallMetrics,
+    warn_of_ties,
 )
 from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
 from counterfoil.evaluation.results import result_table, results
@@ -191,6 +192,7 @@ class RetrievalEvaluation:
         """Rank a split, or the shortlists of other models, by the mean score of the members."""
         if by:
             cascade = evaluate_cascade(members, by, dataset, protocol, head=TOP, tie=tie, seed=seed)
+            warn_of_ties(cascade.report)
             lists = cascade.texts, cascade.text_scores, cascade.images, cascade.image_scores
             return RetrievalEvaluation(
                 cascade.report, *lists, dataset.fingerprint, cascade.shortlists
@@ -206,6 +208,7 @@ class RetrievalEvaluation:
             seed=seed,
             also=(texts, images) if single_fold else (),
         )
+        warn_of_ties(report)
         if not single_fold:  # ranks are within folds, the lists are not
             stream_scores(members, [texts, images])
         return RetrievalEvaluation(

@@ -48,7 +48,7 @@ class GuideStage(Stage):
 
     @abstractmethod
     def targets(self, context: RunContext, scale: float) -> TargetSource:
-        """Open the stored targets for a student of this `RetrievalModel.score_scale`."""
+        """Open the stored targets for a student of this `RetrievalModel.loss_scale`."""
 
     def check_student(self, context: RunContext, student: ModelStage) -> None:
         """Refuse a student that the targets do not fit."""

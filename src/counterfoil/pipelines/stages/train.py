@@ -234,7 +234,7 @@ class Train(ModelStage):
             draws=draws,
             candidates=self.candidates.draws(relation, screened, self.draw) if offered else None,
             proposer=build_miner(context, self, model.processor.process(context.train)),
-            guide=build_guide(context, self, model.model.score_scale),
+            guide=build_guide(context, self, model.model.loss_scale),
             mask=self.mask,
             positives=self.positives,
             refresh=self.refresh,
