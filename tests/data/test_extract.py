@@ -20,9 +20,9 @@ from counterfoil.data.extract import (
     open_backbone,
     pooled_features,
 )
+from counterfoil.data.features import features_of
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
-from counterfoil.papers.readers.precomp import features_of
 
 
 @pytest.fixture

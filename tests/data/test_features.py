@@ -10,11 +10,11 @@ from counterfoil.data.features import (
     FeatureArray,
     RowStack,
     feature_mean_std,
+    features_of,
     open_features,
     warn_of_zeros,
     write_feature_array,
 )
-from counterfoil.papers.readers.precomp import features_of
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from counterfoil.data.extract import convert_features
+from counterfoil.data.features import open_feature_table
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
-from counterfoil.papers.readers.precomp import open_feature_table
 from counterfoil.papers.readers.uniter import StoredCaption, unpack_arrays
 from uniter_files import (
     CLASSES,

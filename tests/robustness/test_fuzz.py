@@ -38,7 +38,7 @@ from counterfoil.analysis.runs import caption_difficulty, foil_accuracies, train
 from counterfoil.core.io import write_array, write_json
 from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.features import FEATURES, FeaturesManifest
+from counterfoil.data.features import FEATURES, FeaturesManifest, open_feature_table
 from counterfoil.data.phrases import PhraseFile
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import read_vocabulary
@@ -56,7 +56,6 @@ from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.teachers import TargetStore
 from counterfoil.papers.aoq.true_rate import _read_sheet
-from counterfoil.papers.readers.precomp import open_feature_table
 from counterfoil.pipelines.run import stage_records
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation

@@ -21,7 +21,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, final, get_args
 
-Kind = Literal["loss", "training", "recipe", "loader", "verb"]
+Kind = Literal["loss", "training", "recipe", "loader", "features", "phrases", "verb"]
 Part = TypeVar("Part")
 
 _COMPARED_LOSSES = (
@@ -59,6 +59,13 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "blip": "counterfoil.models.blip:blip_from_pretrained",
         "vilt": "counterfoil.papers.models.vilt:vilt_from_pretrained",
     },
+    # (path) -> FeatureTable, or None where the path is of another kind
+    "features": {
+        "precomp": "counterfoil.papers.readers.precomp:precomp_features",
+        "regions": "counterfoil.papers.readers.uniter:region_features",
+    },
+    # (folder) -> phrases of captions by id, see `counterfoil.data.phrases.PhraseFile`
+    "phrases": {"txt_db": "counterfoil.papers.readers.uniter:read_tree_phrases"},
     # (typer.Typer) -> None, adds commands to the application, or "GROUP VERB" to a group of it
     "verb": {
         "analyse": "counterfoil.papers.cli.analyse:add_verbs",
@@ -94,6 +101,8 @@ class Register:
     training = partialmethod(_add, "training")
     recipe = partialmethod(_add, "recipe")
     loader = partialmethod(_add, "loader")
+    features = partialmethod(_add, "features")
+    phrases = partialmethod(_add, "phrases")
     verb = partialmethod(_add, "verb")
 
 

@@ -33,11 +33,11 @@ from counterfoil.data.features import (
     FeaturesManifest,
     FeatureTable,
     Kind,
+    open_feature_table,
     open_features,
     write_feature_array,
 )
 from counterfoil.data.images import Pictures, ResizeCrop
-from counterfoil.papers.readers.precomp import open_feature_table
 
 TIMM = "timm:"
 Arrays: TypeAlias = Mapping[str, Array]  # rows of the files of a feature folder
@@ -334,8 +334,8 @@ def convert_features(
     It resumes as `extract_features` does.
 
     Args:
-        source: features that `counterfoil.papers.readers.precomp.open_feature_table` opens, such as a
-            table of bottom-up attention or an ``img_db`` of UNITER.
+        source: features that `counterfoil.data.features.open_feature_table` opens, such as a table
+            of bottom-up attention or an ``img_db`` of UNITER.
         out: folder to write.
         kind: dtype of the stored numbers.
         shard: images of a shard.

@@ -12,9 +12,10 @@ A feature folder contains
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Protocol, final
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from counterfoil.core import registry
 from counterfoil.core.artifact import ArtifactFormat
 from counterfoil.core.console import warn
 from counterfoil.core.io import read_array
@@ -295,6 +297,77 @@ def open_features(folder: Path) -> FeatureTable:
     }
     FEATURES.check_sums(folder, "features.npy", *(f"{name}.npy" for name in parts))
     return FeatureTable(ids, FeatureArray.of(values, where=str(folder / "features.npy"), **parts))
+
+
+def open_feature_table(path: Path) -> FeatureTable:
+    """Open stored features: a feature folder, a ``.npy`` file, or what is registered.
+
+    Rows of a `.npy` file are in the order of the data set's images.
+
+    Raises:
+        ValueError: there are none, or they are damaged.
+    """
+    if path.is_file() and path.suffix == ".npy":
+        array = read_array(path, "image features")
+        return FeatureTable(None, FeatureArray.of(array, where=str(path)))
+    if FEATURES.exists(path):
+        return open_features(path)
+    for name in registry.names("features"):
+        table: FeatureTable | None = registry.find("features", name)(path)
+        if table is not None:
+            return table
+    raise ValueError(
+        f"{path} holds no image features: looked for features.json beside features.npy, for "
+        "train_ims.npy and the like, for an img_db of UNITER, for a .tsv of bottom-up attention, "
+        "and for a single .npy file; `counterfoil features --model MODEL` computes features"
+    )
+
+
+def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
+    """Features of some images, in the given order.
+
+    Ids are matched exactly; else without folder and extension; else by the number at their end, as
+    in COCO's file names.
+    """
+    table = open_feature_table(path)
+    if table.ids is None:
+        if len(table.features) != len(image_ids):
+            raise ValueError(
+                f"{path} has {len(table.features)} rows for {len(image_ids)} images; one row for "
+                "each image in the order of the data set is needed, or a folder that names them"
+            )
+        return table.features
+    fewest = list(image_ids)  # without features, under the best of the three keys
+    for key in (str, _stem, _number):
+        rows = _rows(image_ids, table.ids, key)
+        missing = [name for name, row in zip(image_ids, rows) if row is None]
+        if not missing:
+            return table.features.subset(torch.tensor(rows, dtype=torch.long))
+        fewest = min(fewest, missing, key=len)
+    raise ValueError(
+        f"{len(fewest)} of {len(image_ids)} images have no features in {path}, such as "
+        f"{fewest[0]!r}; ids there look like {next(iter(table.ids), '')!r}"
+    )
+
+
+def _rows(
+    image_ids: Sequence[str], table_ids: Sequence[str], key: Callable[[str], str | None]
+) -> list[int | None]:
+    """Table row of each image by a key of its id; None if there is none or keys are not unique."""
+    image_keys, table_keys = [key(name) for name in image_ids], [key(name) for name in table_ids]
+    if len(set(table_keys)) < len(table_keys) or len(set(image_keys)) < len(image_keys):
+        return [None] * len(image_ids)
+    place = {name: row for row, name in enumerate(table_keys)}
+    return [None if name is None else place.get(name) for name in image_keys]
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem
+
+
+def _number(name: str) -> str | None:
+    digits = re.search(r"\d+$", _stem(name))
+    return str(int(digits[0])) if digits else None
 
 
 def write_feature_array(values: npt.NDArray[np.float32], kind: Kind) -> npt.NDArray[Any]:

@@ -32,6 +32,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, final
 
+from counterfoil.core import registry
 from counterfoil.core.io import read_json
 from counterfoil.core.optional import optional_import
 from counterfoil.data.tokenizers import split_words, word_spans
@@ -555,9 +556,7 @@ class PhraseFile:
         self.path = path
         self._texts: Mapping[str, str] = {}  # that spans of a txt_db are positions in
         if Path(path).is_dir():
-            from counterfoil.papers.readers.uniter import read_tree_phrases
-
-            trees = read_tree_phrases(Path(path))
+            trees = registry.find("phrases", "txt_db")(Path(path))
             self._texts = {name: text for name, (text, _) in trees.items()}
             self._graphs: Mapping[str, Any] = {name: graph for name, (_, graph) in trees.items()}
             return

@@ -12,7 +12,7 @@ from typing import Any
 from counterfoil.core.config import unknown_name
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.features import warn_of_zeros
+from counterfoil.data.features import features_of, warn_of_zeros
 from counterfoil.data.files import find_pictures, list_files
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
@@ -21,7 +21,7 @@ from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, rea
 from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 from counterfoil.data.readers.tables import LISTS
 from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
-from counterfoil.papers.readers.precomp import features_of, is_precomp, read_precomp
+from counterfoil.papers.readers.precomp import is_precomp, read_precomp
 from counterfoil.papers.readers.uniter import (
     is_detector_table,
     is_text_database,

@@ -15,10 +15,10 @@ from pathlib import Path
 from counterfoil.core.io import read_text_lines
 from counterfoil.data.corrections import CORRECTIONS_FILES
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
+from counterfoil.data.features import features_of
 from counterfoil.data.files import OTHER, FolderFiles, LeftOut, list_files, plain_name
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.tables import LISTS, ImageEntry, read_table, split_of_folder
-from counterfoil.papers.readers.precomp import features_of
 
 
 def is_folder(folder: Path) -> bool:

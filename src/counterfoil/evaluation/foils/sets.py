@@ -17,6 +17,7 @@ import torch
 
 from counterfoil.core.config import unknown_name
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import features_of
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.scenes import graphs
 from counterfoil.data.scenes.truth import foils as scene_foils
@@ -33,7 +34,6 @@ from counterfoil.evaluation.foils.readers import (
     read_rows,
     unread_fields,
 )
-from counterfoil.papers.readers.precomp import features_of
 
 FoilTask: TypeAlias = Literal["choice", "crossed", "judged"]
 NAMES: Mapping[FoilFormat, str] = {

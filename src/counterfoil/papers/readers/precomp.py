@@ -17,10 +17,9 @@ The last two are extensions. Captions are read as text; the authors' readers tur
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -39,14 +38,6 @@ from counterfoil.data.features import (
     FeatureArray,
     FeatureTable,
     RowStack,
-    open_features,
-)
-from counterfoil.papers.readers.uniter import (
-    DetectorTable,
-    ImageDatabase,
-    is_detector_table,
-    is_image_database,
-    region_table,
 )
 
 PROBES = 64  # images whose repeated rows are compared
@@ -228,77 +219,10 @@ def _joined(arrays: Sequence[Array]) -> Array | RowStack:
     return arrays[0] if len(arrays) == 1 else RowStack(arrays)
 
 
-# Features of the images of a data set, looked up by id.
-
-
-def open_feature_table(path: Path) -> FeatureTable:
-    """Open stored features: a folder of features or precomp, UNITER's ``img_db``, `.tsv` or `.npy`.
-
-    A `.tsv` is a table of bottom-up attention, or a folder of them. Rows of a `.npy` file are in
-    the order of the data set's images.
-    """
-    if path.is_file() and path.suffix == ".npy":
-        array = read_array(path, "image features")
-        return FeatureTable(None, FeatureArray.of(array, where=str(path)))
-    if (path / "features.json").exists():
-        return open_features(path)
-    if is_image_database(path):
-        return region_table(ImageDatabase(path))
-    if is_precomp(path):
-        dataset = read_precomp(path)
-        assert dataset.features is not None
-        return FeatureTable(dataset.image_ids, dataset.features)
-    if is_detector_table(path):
-        return region_table(DetectorTable(path))
-    raise ValueError(
-        f"{path} holds no image features: looked for features.json beside features.npy, for "
-        "train_ims.npy and the like, for an img_db of UNITER, for a .tsv of bottom-up attention, "
-        "and for a single .npy file; `counterfoil features --model MODEL` computes features"
-    )
-
-
-def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
-    """Features of some images, in the given order.
-
-    Ids are matched exactly; else without folder and extension; else by the number at their end, as
-    in COCO's file names.
-    """
-    table = open_feature_table(path)
-    if table.ids is None:
-        if len(table.features) != len(image_ids):
-            raise ValueError(
-                f"{path} has {len(table.features)} rows for {len(image_ids)} images; one row for "
-                "each image in the order of the data set is needed, or a folder that names them"
-            )
-        return table.features
-    fewest = list(image_ids)  # without features, under the best of the three keys
-    for key in (str, _stem, _number):
-        rows = _rows(image_ids, table.ids, key)
-        missing = [name for name, row in zip(image_ids, rows) if row is None]
-        if not missing:
-            return table.features.subset(torch.tensor(rows, dtype=torch.long))
-        fewest = min(fewest, missing, key=len)
-    raise ValueError(
-        f"{len(fewest)} of {len(image_ids)} images have no features in {path}, such as "
-        f"{fewest[0]!r}; ids there look like {next(iter(table.ids), '')!r}"
-    )
-
-
-def _rows(
-    image_ids: Sequence[str], table_ids: Sequence[str], key: Callable[[str], str | None]
-) -> list[int | None]:
-    """Table row of each image by a key of its id; None if there is none or keys are not unique."""
-    image_keys, table_keys = [key(name) for name in image_ids], [key(name) for name in table_ids]
-    if len(set(table_keys)) < len(table_keys) or len(set(image_keys)) < len(image_keys):
-        return [None] * len(image_ids)
-    place = {name: row for row, name in enumerate(table_keys)}
-    return [None if name is None else place.get(name) for name in image_keys]
-
-
-def _stem(name: str) -> str:
-    return PurePosixPath(name).stem
-
-
-def _number(name: str) -> str | None:
-    digits = re.search(r"\d+$", _stem(name))
-    return str(int(digits[0])) if digits else None
+def precomp_features(path: Path) -> FeatureTable | None:
+    """Features of a precomp folder; None where it is none."""
+    if not is_precomp(path):
+        return None
+    dataset = read_precomp(path)
+    assert dataset.features is not None
+    return FeatureTable(dataset.image_ids, dataset.features)

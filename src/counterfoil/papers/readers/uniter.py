@@ -521,3 +521,10 @@ class _Line:
 
 def _names(parts: Sequence[bytes]) -> tuple[str, ...] | None:
     return next((names for names in (TSV_FIELDS, LXMERT_FIELDS) if len(names) == len(parts)), None)
+
+
+def region_features(path: Path) -> FeatureTable | None:
+    """Regions of UNITER's ``img_db``, or of a table of bottom-up attention; None for others."""
+    if is_image_database(path):
+        return region_table(ImageDatabase(path))
+    return region_table(DetectorTable(path)) if is_detector_table(path) else None
