@@ -67,14 +67,14 @@ ELSEWHERE = {
     "counterfoil evaluate runs/tags/tags --first": "tests/cli/test_verbs.py",
     "counterfoil run tags-dc/uniter-scenes": "tests/pipelines/test_run.py",
     "counterfoil run tags/uniter-scenes": "tests/pipelines/test_run.py",
-    "counterfoil convert uniter": "tests/models/test_uniter_names.py",
+    "counterfoil convert uniter": "tests/papers/models/test_uniter_names.py",
     "counterfoil plan tags/uniter-flickr30k --set hard.start": "converted weights",
     "counterfoil write tags runs/tags/uniter-flickr30k": "tests/cli/test_features.py",
-    "counterfoil sweep vsepp-scenes": "tests/cli/test_grid.py",
-    "counterfoil sweep sweeps/tags-dc-scenes": "tests/cli/test_grid.py",
-    "counterfoil analyse curves": "tests/cli/test_analyse_runs.py",
-    "counterfoil analyse true-rate --crowd": "tests/cli/test_analyse_sheet.py",
-    "counterfoil analyse true-rate tags/": "people's answers; tests/cli/test_analyse_sheet.py",
+    "counterfoil sweep vsepp-scenes": "tests/papers/cli/test_grid.py",
+    "counterfoil sweep sweeps/tags-dc-scenes": "tests/papers/cli/test_grid.py",
+    "counterfoil analyse curves": "tests/papers/cli/test_analyse_runs.py",
+    "counterfoil analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",
+    "counterfoil analyse true-rate tags/": "people's answers; tests/papers/cli/test_analyse_sheet.py",
 }
 # trainings of models or data of full size: only their plan is made
 PLANNED = ("tags-dc/vilt", "tags/vilt", "scenes:images=2000", "flickr8k_precomp")

@@ -19,10 +19,13 @@ from collections.abc import Callable, Mapping
 from functools import cache, partialmethod
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, final, get_args
 
 Kind = Literal["loss", "training", "recipe", "loader", "features", "phrases", "verb"]
 Part = TypeVar("Part")
+
+_PAPERS = "counterfoil.papers"
 
 _COMPARED_LOSSES = (
     "DCLLoss",
@@ -112,7 +115,7 @@ register = Register()
 def names(kind: Kind) -> list[str]:
     """All names of a kind; nothing is imported."""
     own = (name for known, name in _added if known == kind)
-    return list(dict.fromkeys((*SHIPPED[kind], *_entry_points(kind), *own)))
+    return list(dict.fromkeys((*_owners(kind), *own)))
 
 
 def find(kind: Kind, name: str) -> Any:
@@ -140,7 +143,12 @@ def find(kind: Kind, name: str) -> Any:
 def _owners(kind: Kind) -> dict[str, tuple[str, ...]]:
     """The ``module:attribute`` of every name of this package and of installed ones."""
     owners: dict[str, tuple[str, ...]]
-    owners = {name: (place,) for name, place in SHIPPED[kind].items()}
+    papers = find_spec(_PAPERS) is not None  # the library works without its laboratory
+    owners = {
+        name: (place,)
+        for name, place in SHIPPED[kind].items()
+        if papers or not place.startswith(_PAPERS)
+    }
     for name, point in _entry_points(kind).items():
         owners[name] = (*owners.get(name, ()), point.value)
     return owners

@@ -22,7 +22,7 @@ from counterfoil.negatives.generated import GeneratedStore
 from counterfoil.papers.tags import generator
 from recipes_cases import run
 
-PAGE = Path(__file__).parents[2] / "docs" / "generated.md"
+PAGE = Path(__file__).parents[3] / "docs" / "generated.md"
 SCENES = "scenes:images=36"
 
 
