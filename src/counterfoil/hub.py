@@ -46,7 +46,13 @@ from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import read_config_json
 from counterfoil.models.open_clip import OpenClipModel, hub_name
 from counterfoil.negatives.mining import HardNegatives
-from counterfoil.negatives.store import MINED, HardNegativeLists, NegativeManifest, NegativeStore
+from counterfoil.negatives.store import (
+    MINED,
+    HardNegativeLists,
+    NegativeManifest,
+    NegativeStore,
+    list_parts,
+)
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
 from counterfoil.report.page import TableBlock
@@ -421,6 +427,7 @@ def _without_configs(value: Any) -> Any:
 
 NEGATIVES = {"image-to-text": ("image_id", "text_ids"), "text-to-image": ("text_id", "image_ids")}
 JUDGED = "judged.parquet"
+_LEAST_TIED = 3  # items of a list from which one score for all is no chance
 _NEEDS_ARROW = 'negatives on the hub need pyarrow: pip install "counterfoil[hf]"'
 
 
@@ -476,8 +483,42 @@ def load_negatives(
     lists = HardNegativeLists(texts, images)
     if text_scores is not None and image_scores is not None:
         lists = HardNegativeLists(texts, images, text_scores, image_scores)
-    lists.check(dataset.relation)
+    try:
+        lists.check(dataset.relation)
+        lists.check_order()
+        _check_ties(lists, dataset)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     return HardNegatives(NegativeStore(manifest, lists), dataset)
+
+
+def _check_ties(lists: HardNegativeLists, dataset: ImageTextDataset) -> None:
+    """Refuse lists whose scores give no order, though their items differ.
+
+    Scores in float16 of a list may tie; those of more than one list in a hundred do not, unless all
+    its captions are the same, as class names are.
+    """
+    same = {text: row for row, text in enumerate(dataset.texts)}
+    content = torch.tensor([same[text] for text in dataset.texts], dtype=torch.int32)
+    tied = longer = 0
+    for rows, scores, kind in (
+        (lists.texts, lists.text_scores, content),
+        (lists.images, lists.image_scores, torch.arange(len(dataset), dtype=torch.int32)),
+    ):
+        if scores is None:
+            return
+        for part in list_parts(len(rows)):
+            beyond = rows[part] < 0
+            items = kind[rows[part].long()]
+            differ = ((items != items[:, :1]) & ~beyond).any(1)
+            long = ((~beyond).sum(1) >= _LEAST_TIED) & differ
+            equal = ((scores[part] == scores[part][:, :1]) | beyond).all(1)
+            longer, tied = longer + int(long.sum()), tied + int((long & equal).sum())
+    if 100 * tied > longer:
+        raise ValueError(
+            f"{tied:,} of {longer:,} lists have one score for all their items, which puts them in "
+            f"no order; {MINED.remedy}"
+        )
 
 
 def _read_lists(
@@ -486,6 +527,8 @@ def _read_lists(
     """Rows and scores of a table; None for scores that are not known."""
     parquet = optional_import("pyarrow.parquet", _NEEDS_ARROW)
     query, answer = NEGATIVES[path.stem]
+    if length > len(answers):
+        raise ValueError(f"{path.parent} promises lists of {length:,} of {len(answers):,} {answer}")
     known = {id_: row for row, id_ in enumerate(answers)}
     rows = np.full((len(queries), length), -1, np.int32)
     scores = np.full(rows.shape, -np.inf, np.float16)
@@ -497,7 +540,8 @@ def _read_lists(
         for row, listed in enumerate(table[answer]):
             rows[row, : len(listed)] = [known[id_] for id_ in listed]
             if "scores" in table:
-                scores[row, : len(listed)] = table["scores"][row]
+                with np.errstate(over="ignore"):  # infinite ones are refused
+                    scores[row, : len(listed)] = table["scores"][row]
     except Exception as error:  # a file may be anybody's
         raise ValueError(
             f"{path} is no table of negatives of these data: {first_line(error)}; load it again "

@@ -30,6 +30,18 @@ from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 BOTH = ("image-to-text", "text-to-image")
 
 
+def test_a_store_that_lists_true_pairs_is_not_exported(tmp_path):
+    data = export_cases.dataset(tmp_path / "photos")
+    store = export_cases.mined(tmp_path / "lists", data)
+    texts = np.load(store / "texts.npy")
+    texts[0, 0] = 0  # the image's own
+    np.save(store / "texts.npy", texts)
+    (store / "checksums.json").unlink()
+    with pytest.raises(ValueError, match="1 pairs that are true"):
+        export_negatives(store, "sentence-transformers", tmp_path / "out", data, most=2)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def export(tmp_path):
     """Write the small data set's negatives; the folder."""

@@ -21,7 +21,8 @@ def made(*, scored: bool = True, dataset: str = CORPUS) -> NegativeStore:
     if scored:
         rng = torch.Generator().manual_seed(0)
         scores = [
-            torch.rand(rows.shape, generator=rng).half() for rows in (lists.texts, lists.images)
+            torch.rand(rows.shape, generator=rng).half().sort(descending=True).values
+            for rows in (lists.texts, lists.images)
         ]
         lists = HardNegativeLists(lists.texts, lists.images, *scores)
     source = ModelSource(matcher="VSE(width=8)", spec="aa", checkpoint="bb")
@@ -136,7 +137,31 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "scores in float32": (edit("text_scores.npy", lambda a: a.astype(np.float32)), "float32 of"),
     "score not a number": (edit("text_scores.npy", put((0, 0), np.nan)), "are no numbers"),
+    "infinite score": (
+        edit("text_scores.npy", put((3, 0), np.inf)),
+        "1 lists hold scores that are",
+    ),
+    "listed at -inf": (edit("image_scores.npy", put((2, 2), -np.inf)), "1 lists hold scores"),
+    "ascending": (edit("text_scores.npy", lambda a: a[:, ::-1].copy()), "scores of 7 lists ascend"),
+    "one ascends": (edit("image_scores.npy", put((2, 2), 2.0)), "scores of 1 lists ascend"),
+    "one row again": (
+        edit("texts.npy", lambda a: np.repeat(a[:, :1], a.shape[1], 1)),
+        "7 lists hold an item twice",
+    ),
+    "a row twice": (
+        edit("images.npy", lambda a: np.concatenate([a[:, :2], a[:, :1]], 1)),
+        "lists hold an item twice",
+    ),
 }
+
+
+def test_neighbours_may_be_exchanged_by_a_rounding(tmp_path: Path) -> None:
+    store = made()
+    store.lists.text_scores[:, 1] = torch.nextafter(
+        store.lists.text_scores[:, 0], torch.tensor(2.0).half()
+    )
+    store.save(tmp_path / "lists")
+    NegativeStore.open(tmp_path / "lists", fingerprint=CORPUS)
 
 
 def test_another_row_does_not_fit_the_checksums(tmp_path: Path) -> None:

@@ -155,17 +155,95 @@ def test_damaged_tables_are_refused(damage, hub, tmp_path):
         load_negatives(NAME, data)
 
 
-def test_true_pairs_in_a_table_are_refused(hub, tmp_path):
+def rewritten(path, change) -> None:
+    """Change the columns of a table of the hub."""
     import pyarrow
     from pyarrow import parquet
 
+    columns = parquet.read_table(path).to_pydict()
+    change(columns)
+    parquet.write_table(pyarrow.table(columns), path)
+
+
+def put(column, values, row=0):
+    return lambda columns: columns[column].__setitem__(row, values)
+
+
+def one_score(columns):
+    columns["scores"] = [[0.5] * len(listed) for listed in columns["scores"]]
+
+
+CANNOT_BE = {
+    "true": (
+        put("text_ids", ["{own}", "{1}", "{2}", "{3}"]),
+        "the lists hold 1 pairs that are true",
+    ),
+    "nan": (
+        put("scores", [float("nan"), 0.3, 0.2, 0.1]),
+        "1 lists hold scores that are no numbers",
+    ),
+    "infinite": (put("scores", [float("inf"), 0.3, 0.2, 0.1]), "1 lists hold scores"),
+    "-inf": (put("scores", [0.3, 0.2, 0.1, -float("inf")]), "1 lists hold scores"),
+    "huge": (put("scores", [1e30, 0.3, 0.2, 0.1]), "1 lists hold scores that are no numbers, or"),
+    "all huge": (put("scores", [1e30] * 4), "1 lists hold scores that are no numbers, or larger"),
+    "ascending": (put("scores", [0.1, 0.2, 0.3, 0.4]), "the scores of 1 lists ascend"),
+    "twice": (put("text_ids", ["{0}", "{1}", "{0}", "{3}"]), "1 lists hold an item twice"),
+    "repeated": (put("text_ids", ["{0}"] * 4), "1 lists hold an item twice"),
+    "one score": (put("scores", [0.5] * 4), "1 of 48 lists have one score for all their items"),
+    "always": (one_score, "of 48 lists have one score for all their items"),
+    "more scores": (put("scores", [0.5] * 5), "no table of negatives"),
+    "no score": (put("scores", [0.5, 0.4, 0.3, None]), "no table of negatives|no numbers"),
+    "words": (put("text_ids", ["{0}", None, "{2}", "{3}"]), "no table of negatives"),
+}
+
+
+@pytest.mark.parametrize("fault", CANNOT_BE)
+def test_lists_that_cannot_be_are_refused(fault, hub, tmp_path):
+    """Ids stand in braces: of the list, by place, and of a caption of the image itself."""
+    data = scenes(images=12).split("train")
+    lists = negatives_cases.random_lists(data.relation, h=4, k=4)
+    scores = [
+        torch.rand(rows.shape, generator=negatives_cases.rng()).half().sort(descending=True).values
+        for rows in (lists.texts, lists.images)
+    ]
+    lists = HardNegativeLists(lists.texts, lists.images, *scores)
+    store = NegativeStore.of(lists, dataset=data.fingerprint, split="train", sources=())
+    push_negatives(HardNegatives(store, data), NAME)
+    assert same_lists(load_negatives(NAME, data).lists, lists)
+    own = data.text_ids[int((data.text_to_image == 0).nonzero()[0])]
+    change, told = CANNOT_BE[fault]
+
+    def fill(columns):
+        before = list(columns["text_ids"][0])
+        change(columns)
+        columns["text_ids"][0] = [
+            name and name.format(*before, own=own) for name in columns["text_ids"][0]
+        ]
+
+    rewritten(hub.root / NAME / "image-to-text.parquet", fill)
+    with pytest.raises(ValueError, match=told) as refusal:
+        load_negatives(NAME, data)
+    assert NAME in str(refusal.value)
+    assert "mine again" in str(refusal.value) or fault == "true"
+
+
+def test_equal_captions_may_have_equal_scores(hub, tmp_path):
+    data = scenes(images=12).split("train")
+    data = replace(data, texts=["a cat"] * len(data.texts))
+    lists = negatives_cases.random_lists(data.relation, h=4, k=2)
+    scores = [torch.full(rows.shape, 0.5).half() for rows in (lists.texts, lists.images)]
+    lists = HardNegativeLists(lists.texts, lists.images, *scores)
+    store = NegativeStore.of(lists, dataset=data.fingerprint, split="train", sources=())
+    push_negatives(HardNegatives(store, data), NAME)
+    assert same_lists(load_negatives(NAME, data).lists, lists)
+
+
+def test_a_manifest_of_endless_lists(hub, tmp_path):
     data = export_cases.dataset()
     push_negatives(mined(tmp_path / "lists", data), NAME)
-    path = hub.root / NAME / "image-to-text.parquet"
-    columns = parquet.read_table(path).to_pydict()
-    columns["text_ids"][0][0] = "a0#0"
-    parquet.write_table(pyarrow.table(columns), path)
-    with pytest.raises(ValueError, match="the lists hold 1 pairs that are true"):
+    path = hub.root / NAME / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"texts_per_image": 10**12}))
+    with pytest.raises(ValueError, match=r"promises lists of 1,000,000,000,000 of"):
         load_negatives(NAME, data)
 
 

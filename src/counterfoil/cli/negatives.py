@@ -167,6 +167,7 @@ def push(
 
     dataset = data.source().split(split)
     mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
+    mined.lists.check(dataset.relation)
     output(push_negatives(HardNegatives(mined, dataset), name, judge=judge, private=not public))
 
 

@@ -177,7 +177,9 @@ def open_negatives(folder: Path, source: DataSource) -> tuple[NegativeStore, Ima
     from counterfoil.negatives.store import MINED, NegativeStore
 
     dataset = source.split(MINED.read_manifest(folder).split)
-    return NegativeStore.open(folder, fingerprint=dataset.fingerprint), dataset
+    store = NegativeStore.open(folder, fingerprint=dataset.fingerprint)
+    store.lists.check(dataset.relation)
+    return store, dataset
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -28,12 +28,19 @@ from counterfoil.core.resumable import work_through
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import RowStack
-from counterfoil.data.images import Array, ImageTransform, Pictures, image_fingerprint
+from counterfoil.data.images import (
+    Array,
+    ImageTransform,
+    Pictures,
+    changed,
+    fingerprint_hashes,
+)
 from counterfoil.data.processor import ImageProcessor, PixelProcessor
 
 BATCH = 32
 MIN_PART_SIZE, MAX_PARTS = 256, 256  # images of a part; parts of one run
-_States = tuple[RowStack, Array]  # stored states, and the stored row of each image
+# stored states, the stored row of each image, and what tells that it has changed
+_States = tuple[RowStack, Array, Array]
 
 
 @final
@@ -58,9 +65,11 @@ class CachedFeatureProcessor(ImageProcessor):
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
         if dataset.pictures is None:
             return self.pixels.from_dataset(dataset, rows)  # raises the error
-        if dataset.pictures not in self._opened:
-            self._opened[dataset.pictures] = self._open(dataset.pictures)
-        states, stored = self._opened[dataset.pictures]
+        pictures = dataset.pictures
+        opened = self._opened.get(pictures)
+        if opened is None or changed(pictures, rows.tolist(), opened[2]):
+            opened = self._opened[pictures] = self._open(pictures)
+        states, stored, _ = opened
         values = torch.from_numpy(states[stored[rows.numpy()]]).float()
         return ModalityBatch(rows, values, torch.ones(values.shape[:2], dtype=torch.bool))
 
@@ -70,7 +79,8 @@ class CachedFeatureProcessor(ImageProcessor):
     def _open(self, pictures: Pictures) -> _States:
         """States of all images, after computing those that are not cached."""
         folder = cache_folder() / "states" / hashlib.sha256(self.key.encode()).hexdigest()[:24]
-        names = [_name(image_fingerprint(pictures, row)) for row in range(len(pictures))]
+        prints = fingerprint_hashes(pictures)
+        names = [_name(pictures.fingerprint(row)) for row in range(len(pictures))]
         known = list(_parts(folder))  # reads their checksums: once, if nothing is missing
         missing = set(names).difference(*(own for own, _ in known))
         rows = [row for row, name in enumerate(names) if name in missing]
@@ -85,7 +95,7 @@ class CachedFeatureProcessor(ImageProcessor):
             stored |= {name: count + row for row, name in enumerate(own)}
             count += len(own)
         stack = RowStack(parts, np.result_type(*(states.dtype for states in parts)))
-        return stack, np.array([stored[name] for name in names])
+        return stack, np.array([stored[name] for name in names]), prints
 
     def _compute(
         self, folder: Path, pictures: Pictures, names: Sequence[str], missing: Sequence[int]

@@ -81,6 +81,10 @@ class Pictures(ABC):
     def place(self, row: int) -> str:
         """Path or name of the image, for messages and links."""
 
+    @abstractmethod
+    def fingerprint(self, row: int) -> str:
+        """What changes when the image does: its place, with size and time of its file if any."""
+
     def subset(self, rows: Tensor) -> Self:
         """The images of some rows, in the given order."""
         chosen = copy(self)
@@ -103,10 +107,16 @@ class PictureFiles(Pictures):
     def place(self, row: int) -> str:
         return str(self.rows[row])
 
+    def fingerprint(self, row: int) -> str:
+        return f"{self.place(row)}{size_and_time(self.rows[row])}"
+
 
 @final
 class DrawnPictures(Pictures):
-    """Images that a function draws from their rows when opened."""
+    """Images that a function draws from their rows when opened.
+
+    The name tells all that they depend on besides the row.
+    """
 
     def __init__(self, draw: Callable[[int], Image.Image], rows: Iterable[int], name: str) -> None:
         super().__init__(rows)
@@ -117,6 +127,18 @@ class DrawnPictures(Pictures):
 
     def place(self, row: int) -> str:
         return f"{self.name}/{self.rows[row]}"
+
+    def fingerprint(self, row: int) -> str:
+        return self.place(row)
+
+
+def size_and_time(path: Path) -> tuple[int, int] | None:
+    """Size in bytes and time of change in ns of a file; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def is_picture_name(path: Path) -> bool:
@@ -443,14 +465,30 @@ def shrink(picture: Image.Image, transform: ImageTransform) -> Image.Image:
 # Pixels of a data set, decoded once and cached on disk.
 
 
-@lru_cache(maxsize=8)
-def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
-    """(N, *transform.shape) uint8 memory map of all images, computed on first use and cached.
+def cached_pixels(
+    pictures: Pictures, transform: ImageTransform, rows: Sequence[int] | None = None
+) -> Array:
+    """(R, *transform.shape) uint8 pixels of some rows, computed on first use and cached on disk.
 
-    A damaged file of the cache is written anew.
+    Without `rows` it is a memory map of all images. A damaged file of the cache is written anew,
+    and one whose pictures have changed is left for another.
+
+    Raises:
+        ValueError: a picture cannot be read.
     """
+    stored, prints = _packed(pictures, transform)
+    if changed(pictures, range(len(pictures)) if rows is None else rows, prints):
+        _packed.cache_clear()
+        stored, _ = _packed(pictures, transform)
+    return stored if rows is None else stored[np.asarray(rows)]
+
+
+@lru_cache(maxsize=8)
+def _packed(pictures: Pictures, transform: ImageTransform) -> tuple[Array, Array]:
+    """Memory map of the pixels of all images, and `fingerprint_hashes` of these images."""
     from counterfoil.core import distributed
 
+    prints = fingerprint_hashes(pictures)
     path, shape = pixel_cache_path(pictures, transform.key), (len(pictures), *transform.shape)
     if distributed.rank() == 0 and not _holds_pixels(path, shape):
         if path.exists():
@@ -467,7 +505,26 @@ def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
             del out
         write_sums(path)
     distributed.barrier()
-    return read_array(path, "packed pictures")
+    return read_array(path, "packed pictures"), prints
+
+
+def fingerprint_hashes(pictures: Pictures) -> Array:
+    """(N,) int64, for `changed` in this process."""
+    return np.array([hash(pictures.fingerprint(row)) for row in range(len(pictures))], np.int64)
+
+
+def changed(pictures: Pictures, rows: Iterable[int], prints: Array) -> bool:
+    """Return True if the file of a picture has changed since `fingerprint_hashes`.
+
+    Raises:
+        ValueError: so it is while several processes share the work.
+    """
+    from counterfoil.core import distributed
+
+    other = next((row for row in rows if hash(pictures.fingerprint(row)) != prints[row]), None)
+    if other is not None and distributed.size() > 1:  # the others may not see it, and would wait
+        raise ValueError(f"{pictures.place(other)} has changed meanwhile; start again")
+    return other is not None
 
 
 def _holds_pixels(path: Path, shape: tuple[int, ...]) -> bool:
@@ -478,19 +535,9 @@ def _holds_pixels(path: Path, shape: tuple[int, ...]) -> bool:
     return stored.shape == shape and stored.dtype == np.uint8 and fits_sums(path)
 
 
-def image_fingerprint(pictures: Pictures, row: int) -> str:
-    """Place, size and modification time of an image: changes when its file changes."""
-    place = pictures.place(row)
-    if not isinstance(pictures, PictureFiles):
-        return place
-    status = Path(place).stat() if Path(place).exists() else None
-    return f"{place}{status and (status.st_size, status.st_mtime_ns)}"
-
-
-@lru_cache(maxsize=64)
 def pixel_cache_path(pictures: Pictures, key: str, kind: str = "pixels") -> Path:
     """Cache file of data computed from images; its name depends on the images and on `key`."""
     digest = hashlib.sha256(key.encode())
     for row in range(len(pictures)):
-        digest.update(image_fingerprint(pictures, row).encode())
+        digest.update(pictures.fingerprint(row).encode(errors="surrogatepass"))
     return cache_folder() / kind / f"{digest.hexdigest()[:24]}.npy"

@@ -171,7 +171,7 @@ class PixelProcessor(ImageProcessor):
         transform = self.transform
         if transform is None:
             return self._whole(rows, [dataset.pictures.open(row) for row in rows.tolist()])
-        stored: Sequence[Array] = cached_pixels(dataset.pictures, transform)[rows.numpy()]
+        stored: Any = cached_pixels(dataset.pictures, transform, rows.tolist())
         if isinstance(transform, ResizeKeepAspect):
             stored = [transform.unpack(row) for row in stored]
         return self._items(rows, stored)

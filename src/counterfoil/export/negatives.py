@@ -539,6 +539,7 @@ def export_negatives(
             negatives = generated_negatives(dataset, generated, locate, most)
         else:
             mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
+            mined.lists.check(dataset.relation)
             negatives = mined_negatives(dataset, mined, locate, most)
         lines = FORMATS[to](negatives, temporary)
         _write_readme(negatives.description, temporary)

@@ -75,6 +75,37 @@ class HardNegativeLists:
                 "captions in another order or of other images, so mine them again"
             )
 
+    def check_order(self) -> None:
+        """Check that these can be ranked lists, whoever wrote them.
+
+        Raises:
+            ValueError: an item twice in a list, or scores that are not finite or ascend.
+        """
+        twice = ascending = wild = 0
+        for rows, scores in ((self.texts, self.text_scores), (self.images, self.image_scores)):
+            for part in list_parts(len(rows)):
+                listed = rows[part] >= 0
+                ordered = torch.from_numpy(np.sort(rows[part].numpy(), axis=1))
+                repeated = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+                twice += int(repeated.any(1).sum())
+                if scores is None:
+                    continue
+                # a rounding of float16 may exchange neighbours
+                values = scores[part].float().masked_fill(~listed, -torch.inf)
+                room = values[:, :-1].abs().nan_to_num(0, 0, 0) * 2**-9
+                ascending += int((values[:, 1:] > values[:, :-1] + room).any(1).sum())
+                wild += int((~values.isfinite() & listed).any(1).sum())
+        if wild:
+            raise ValueError(
+                f"{wild:,} lists hold scores that are no numbers, or larger than float16 has; "
+                f"{MINED.remedy}"
+            )
+        if twice or ascending:
+            fault = f"{twice:,} lists hold an item twice"
+            if ascending:
+                fault = f"the scores of {ascending:,} lists ascend, and the hardest comes first"
+            raise ValueError(f"{fault}; {MINED.remedy}")
+
 
 def usable_entries(lists: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
     """Return (Q, k) lists with the (R,) usable rows first, in order, and (Q,) their number."""
@@ -232,11 +263,16 @@ class NegativeStore:
         manifest = m = MINED.read_manifest(folder, fingerprint=fingerprint)
         texts = _rows(folder, "texts.npy", (m.image_count, m.texts_per_image), m.text_count)
         images = _rows(folder, "images.npy", (m.text_count, m.images_per_text), m.image_count)
-        if not m.scored:
-            return cls(manifest, HardNegativeLists(texts, images))
-        text_scores = _scores(folder, "text_scores.npy", texts)
-        image_scores = _scores(folder, "image_scores.npy", images)
-        return cls(manifest, HardNegativeLists(texts, images, text_scores, image_scores))
+        lists = HardNegativeLists(texts, images)
+        if m.scored:
+            text_scores = _scores(folder, "text_scores.npy", texts)
+            image_scores = _scores(folder, "image_scores.npy", images)
+            lists = HardNegativeLists(texts, images, text_scores, image_scores)
+        try:
+            lists.check_order()
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from None
+        return cls(manifest, lists)
 
 
 def _rows(folder: Path, name: str, shape: tuple[int, int], limit: int) -> Tensor:
@@ -255,7 +291,4 @@ def _rows(folder: Path, name: str, shape: tuple[int, int], limit: int) -> Tensor
 def _scores(folder: Path, name: str, rows: Tensor) -> Tensor:
     shape = tuple(rows.shape)
     array = MINED.array(folder, name, shape=shape, dtype=np.float16, content="scores of mined rows")
-    scores = torch.from_numpy(np.array(array))
-    if bool(scores.isnan().any()):
-        raise ValueError(f"{folder / name} holds scores that are no numbers; {MINED.remedy}")
-    return scores
+    return torch.from_numpy(np.array(array))

@@ -1,6 +1,7 @@
 """One self-contained HTML page made of blocks: figures, tables, and cards with pictures.
 
-A page needs no network and no other file. All text is escaped; pictures are ``data:`` addresses.
+A page needs no network and no other file, and its Content-Security-Policy allows none. All text is
+escaped; pictures are ``data:`` addresses.
 
 >>> table = TableBlock("Recall", ("model", "R@1"), (("scan", "67.4"),))
 >>> page = Page("Results", "SCAN reaches R@1 67.4.", "test split", tables=(table,))
@@ -11,6 +12,7 @@ True
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 from dataclasses import dataclass
 from functools import cache
@@ -175,7 +177,16 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["script_source"] = _script_source
     return environment.get_template(name)
+
+
+def _script_source(script: str) -> str:
+    """The source of a Content-Security-Policy that allows this script, or none."""
+    if not script:
+        return "'none'"
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
 def thumbnail(picture: Image, side: int = THUMBNAIL_SIDE) -> str:

@@ -20,7 +20,7 @@ from counterfoil.data.dataset import (
     canonical_split,
     first_values,
 )
-from counterfoil.data.images import Pictures, decode_picture
+from counterfoil.data.images import Pictures, decode_picture, size_and_time
 from counterfoil.data.readers.tables import split_of_name
 
 _IMAGE = ("image", "img", "picture")
@@ -53,6 +53,8 @@ class DatasetPictures(Pictures):
     ) -> None:
         super().__init__(rows)
         self.sources, self.name = sources, name
+        self._stamps = {split: _file_stamps(table) for split, table in sources.items()}
+        self._paths = {split: _paths(table) for split, table in sources.items()}
 
     def open(self, row: int) -> Image.Image:
         split, place = self.rows[row]
@@ -68,6 +70,30 @@ class DatasetPictures(Pictures):
     def place(self, row: int) -> str:
         split, place = self.rows[row]
         return f"{self.name}/{split or 'row'}/{place}@{self.sources[split]._fingerprint}"
+
+    def fingerprint(self, row: int) -> str:
+        split, place = self.rows[row]
+        path = self._paths[split].get(place)
+        stamp = "" if path is None else f"{path}{size_and_time(Path(path))}"
+        return f"{self.place(row)} {self._stamps[split]} {stamp}"
+
+
+def _file_stamps(table: Any) -> list[tuple[int, int] | None]:
+    """Size and time of the files of a data set."""
+    return [size_and_time(Path(file["filename"])) for file in table.cache_files]
+
+
+def _paths(table: Any) -> dict[int, str]:
+    """Rows of a column of images that are files of their own, with their paths."""
+    import pyarrow.compute as pc
+
+    (column,) = table.column_names
+    cells = table.with_format("arrow").data.column(column)
+    content = pc.struct_field(cells, "bytes")
+    if not content.null_count:
+        return {}
+    paths = pc.if_else(pc.is_null(content), pc.struct_field(cells, "path"), None).to_pylist()
+    return {row: path for row, path in enumerate(paths) if path}
 
 
 def is_huggingface(folder: Path) -> bool:
