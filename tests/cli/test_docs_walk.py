@@ -74,7 +74,7 @@ ELSEWHERE = {
     "counterfoil sweep sweeps/tags-dc-scenes": "tests/papers/cli/test_grid.py",
     "counterfoil analyse curves": "tests/papers/cli/test_analyse_runs.py",
     "counterfoil analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",
-    "counterfoil analyse true-rate tags/": "people's answers; tests/papers/cli/test_analyse_sheet.py",
+    "counterfoil analyse true-rate tags/": "people's answers; see `analyse true-rate --crowd`",
 }
 # trainings of models or data of full size: only their plan is made
 PLANNED = ("tags-dc/vilt", "tags/vilt", "scenes:images=2000", "flickr8k_precomp")
