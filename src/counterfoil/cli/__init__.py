@@ -1,7 +1,8 @@
 """``counterfoil VERB``: every verb calls one function of the library.
 
-The modules import the library inside their functions, so that ``--help`` loads no torch and a verb
-loads what it needs.
+Verbs are registered, see `counterfoil.core.registry`: a command line imports the module of its verb
+alone. The modules import the library inside their functions, so that ``--help`` loads no torch and
+a verb loads what it needs.
 """
 
 from __future__ import annotations
@@ -12,26 +13,8 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli import (
-    audit,
-    data,
-    evaluate,
-    explain,
-    foils,
-    index,
-    mine,
-    models,
-    negatives,
-    run,
-    search,
-    serve,
-    train,
-)
-from counterfoil.cli.options import RESEARCH, answer, verb_names
+from counterfoil.cli.options import answer
 from counterfoil.core import registry
-
-# The help lists the verbs in this order: everyday ones, recipes, research, and tools.
-EVERYDAY = (train, mine, evaluate, explain, audit, index, search, serve, run, foils)
 
 
 def _print_version(requested: bool) -> None:
@@ -54,8 +37,8 @@ def _options(
 
 
 @cache
-def application(*, complete: bool = True) -> typer.Typer:
-    """The command line, with the verbs that are registered by name if it is to be `complete`."""
+def application(verb: str = "") -> typer.Typer:
+    """The command line with one verb, or with all if `verb` is none."""
     app = typer.Typer(
         name="counterfoil",
         no_args_is_help=True,
@@ -64,21 +47,20 @@ def application(*, complete: bool = True) -> typer.Typer:
         rich_markup_mode="markdown",
     )
     app.callback()(_options)
-    app.add_typer(data.app, name="data")
-    for module in EVERYDAY:
-        app.add_typer(module.app)
-    app.add_typer(negatives.diagnose_app)
-    app.add_typer(negatives.app, name="negatives", rich_help_panel=RESEARCH)
-    app.add_typer(models.app)
-    for name in registry.names("verb") if complete else ():
-        registry.find("verb", name)(app)
+    names = registry.names("verb")
+    added: list[typer.Typer] = []
+    for name in [known for known in names if known.split()[0] == verb] or names:
+        part: typer.Typer = registry.find("verb", name)
+        if part in added:  # one module may have several verbs
+            continue
+        added.append(part)
+        group, _, inner = name.partition(" ")
+        (registry.find("verb", group) if inner else app).add_typer(part)
     return app
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line: 0 for success, 2 for wrong input, 3 if it was stopped."""
     words = sys.argv[1:] if arguments is None else arguments
-    own = application(complete=False)
-    wanted = next((word for word in words if not word.startswith("-")), "")
-    added = {name.split()[0] for name in registry.names("verb")}
-    return answer(own if wanted in verb_names(own) - added else application(), arguments)
+    verb = next((word for word in words if not word.startswith("-")), "")
+    return answer(application(verb if verb in registry.names("verb") else ""), arguments)

@@ -10,7 +10,7 @@ import typer
 from counterfoil.cli.options import DataArgument, verb
 from counterfoil.core.console import console, output
 
-app = typer.Typer(no_args_is_help=True, help="Check a data set before training on it.")
+app = typer.Typer(name="data", no_args_is_help=True, help="Check a data set before training on it.")
 
 
 @verb(app, "counterfoil data check my-photos/")

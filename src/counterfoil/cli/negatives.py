@@ -24,6 +24,8 @@ from counterfoil.core.console import output
 
 diagnose_app = typer.Typer(rich_markup_mode="markdown")
 app = typer.Typer(
+    name="negatives",
+    rich_help_panel=RESEARCH,
     no_args_is_help=True,
     help="Negatives from a denotation graph of captions, from and for the code of AOQ, and on the "
     "Hugging Face hub.",

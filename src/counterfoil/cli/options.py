@@ -357,11 +357,6 @@ def _command(app: typer.Typer) -> Any:
     return typer.main.get_command(app)
 
 
-def verb_names(app: typer.Typer) -> set[str]:
-    """The verbs of an application."""
-    return set(_command(app).commands)
-
-
 def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     """Run a command line; print an error as one sentence.
 

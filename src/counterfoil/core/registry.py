@@ -69,13 +69,30 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
     },
     # (folder) -> phrases of captions by id, see `counterfoil.data.phrases.PhraseFile`
     "phrases": {"txt_db": "counterfoil.papers.readers.uniter:read_tree_phrases"},
-    # (typer.Typer) -> None, adds commands to the application, or "GROUP VERB" to a group of it
+    # a Typer whose commands, or whose group if it is named, are the verb; the help has this order
     "verb": {
-        "analyse": "counterfoil.papers.cli.analyse:add_verbs",
-        "write": "counterfoil.papers.cli.write:add_verbs",
-        "sweep": "counterfoil.papers.cli.sweep:add_verbs",
-        "convert": "counterfoil.papers.cli.convert:add_verbs",
-        "negatives graph": "counterfoil.papers.cli.graph:add_verbs",
+        "data": "counterfoil.cli.data:app",
+        "train": "counterfoil.cli.train:app",
+        "mine": "counterfoil.cli.mine:app",
+        "judge": "counterfoil.cli.mine:app",
+        "evaluate": "counterfoil.cli.evaluate:app",
+        "explain": "counterfoil.cli.explain:app",
+        "audit": "counterfoil.cli.audit:app",
+        "index": "counterfoil.cli.index:app",
+        "search": "counterfoil.cli.search:app",
+        "serve": "counterfoil.cli.serve:app",
+        **dict.fromkeys(("run", "demo", "plan", "report"), "counterfoil.cli.run:app"),
+        "sweep": "counterfoil.papers.cli.sweep:app",
+        "foils": "counterfoil.cli.foils:app",
+        "analyse": "counterfoil.papers.cli.analyse:app",
+        "write": "counterfoil.papers.cli.write:app",
+        "diagnose": "counterfoil.cli.negatives:diagnose_app",
+        "negatives": "counterfoil.cli.negatives:app",
+        "negatives graph": "counterfoil.papers.cli.graph:app",
+        **dict.fromkeys(
+            ("features", "encode", "export", "interpolate", "cache"), "counterfoil.cli.models:app"
+        ),
+        "convert": "counterfoil.papers.cli.convert:app",
     },
 }
 _added: dict[tuple[Kind, str], object] = {}

@@ -28,15 +28,12 @@ from counterfoil.cli.options import (
 )
 
 app = typer.Typer(
+    name="analyse",
+    rich_help_panel=RESEARCH,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Figures and tables of the papers: a table, an HTML page and JSON.",
 )
-
-
-def add_verbs(application: typer.Typer) -> None:
-    """Add the verbs as the group ``analyse``."""
-    application.add_typer(app, name="analyse", rich_help_panel=RESEARCH)
 
 
 Anchors = Annotated[int, typer.Option(min=1, help="Number of images; one caption of each.")]

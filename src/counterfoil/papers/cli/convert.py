@@ -21,11 +21,6 @@ IMAGE_LAYER = re.compile(r"image\.(tower\.)*fc\.weight")
 EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
 
 
-def add_verbs(application: typer.Typer) -> None:
-    """Add the verb."""
-    application.add_typer(app)
-
-
 @verb(
     app,
     "counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/",

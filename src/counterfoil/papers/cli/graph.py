@@ -21,14 +21,6 @@ from counterfoil.core.console import output
 app = typer.Typer()
 
 
-def add_verbs(application: typer.Typer) -> None:
-    """Add the verb to the group ``negatives``."""
-    groups = {group.name: group.typer_instance for group in application.registered_groups}
-    group = groups["negatives"]
-    assert group is not None
-    group.registered_commands += app.registered_commands
-
-
 @verb(
     app,
     "counterfoil negatives graph --data scenes --output lists/ --texts 100",

@@ -67,11 +67,6 @@ RUN_OPTIONS = (
 app = typer.Typer(rich_markup_mode="markdown")
 
 
-def add_verbs(application: typer.Typer) -> None:
-    """Add the verb."""
-    application.add_typer(app)
-
-
 @verb(
     app,
     "counterfoil sweep vsepp-scenes --over online.rate=2e-4,5e-4 --over *.batch=64,128 --seeds 0,1",

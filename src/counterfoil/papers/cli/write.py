@@ -52,12 +52,12 @@ Singles = Annotated[
 
 NO_RULE = "none"
 
-app = typer.Typer(no_args_is_help=True, help="Generate false captions (foils) and store them.")
-
-
-def add_verbs(application: typer.Typer) -> None:
-    """Add the verbs as the group ``write``."""
-    application.add_typer(app, name="write", rich_help_panel=RESEARCH)
+app = typer.Typer(
+    name="write",
+    rich_help_panel=RESEARCH,
+    no_args_is_help=True,
+    help="Generate false captions (foils) and store them.",
+)
 
 
 @verb(
