@@ -55,7 +55,8 @@ def application(verb: str = "") -> typer.Typer:
             continue
         added.append(part)
         group, _, inner = name.partition(" ")
-        (registry.find("verb", group) if inner else app).add_typer(part)
+        parent: typer.Typer = registry.find("verb", group) if inner else app
+        parent.add_typer(part, rich_help_panel=part.info.rich_help_panel)  # typer drops its own
     return app
 
 
