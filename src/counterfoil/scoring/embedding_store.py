@@ -369,6 +369,7 @@ class ModelSource(BaseModel):
     spec: str = ""  # digest of that call
     checkpoint: str = ""  # digest of the weights
     identity: str = ""  # digest of all that its scores depend on; "" if it was not recorded
+    score: str = ""  # what a score is, see `RetrievalModel.score_name`
 
     def shared(self) -> ModelSource:
         """The model without the folders in its call, which mean nothing on another machine."""

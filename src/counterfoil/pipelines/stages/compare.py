@@ -26,7 +26,7 @@ from counterfoil.evaluation.bootstrap import Comparison
 from counterfoil.evaluation.foils.measures import compare_foils, item_margins, score_foils
 from counterfoil.evaluation.foils.sets import FoilSet, foils_of_scenes
 from counterfoil.evaluation.galleries import RankedLists, galleries
-from counterfoil.evaluation.metrics import METRICS
+from counterfoil.evaluation.metrics import METRICS, common_line
 from counterfoil.evaluation.results import (
     RunResult,
     cascade_figure,
@@ -167,7 +167,7 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         headline=" ".join(
             part for part in (verdict, headline(runs), foils.sentence if foils else "") if part
         ),
-        protocol=next(iter(reports.values())).setting.line(),
+        protocol=common_line([report.setting for report in reports.values()]),
         provenance=_provenance(context, stage),
         tables=(
             result_table(runs),
