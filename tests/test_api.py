@@ -48,10 +48,11 @@ def test_similarity_takes_paths_pictures_and_strings(model, data, tmp_path):
 
 
 def test_a_model_says_what_it_is(model):
-    first, second, third = repr(model).splitlines()
+    first, second, third, fourth = repr(model).splitlines()
     assert "DualEncoder" in first
     assert "32 px" in second
     assert third.strip() == "pretrained"
+    assert fourth.strip() == "score: cosine"
 
 
 def test_evaluate(model, data):

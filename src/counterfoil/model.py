@@ -51,7 +51,7 @@ from counterfoil.data.processor import (
 )
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.models import open_clip
-from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel
+from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel, SingleVectorModel
 from counterfoil.models.checkpoints import ConvertedModel
 from counterfoil.models.clip import DualEncoder, is_siglip2, max_text_length, vector_width
 from counterfoil.models.embeddings import EmbeddingModel
@@ -85,10 +85,16 @@ from counterfoil.scoring.embedding_store import (
     model_on_vectors,
     write_vectors,
 )
-from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
+from counterfoil.scoring.encode import (
+    EmbeddedDataset,
+    encode_images,
+    encode_texts,
+    is_inner_product,
+)
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 VECTORS = "vectors"
+_TRIAL = 8  # images and texts whose scores say how a model compares
 MODEL = "model"
 # an image: a path, a PIL image, the bytes of a file, or a (H, W, 3) uint8 array
 ImageInput: TypeAlias = str | Path | Image.Image | bytes | NDArray[Any]
@@ -772,15 +778,17 @@ class Model:
             that are mined with the vectors are lists of the data.
 
         Raises:
-            ValueError: the model does not make one vector of an item, or the folder was begun with
-                another model or data set.
+            ValueError: the model does not compare one vector of an item by cosine or inner product,
+                or the folder was begun with another model or data set.
         """
         from counterfoil.data.readers import load_dataset
 
         folder = Path(folder)
         ensure_writable_folder(folder)
         facts = {"model": self.identity(), "data": dataset.fingerprint}
-        write_vectors(folder, self.model, self.process(dataset), facts)
+        inputs = self.process(dataset)
+        self._check_vectors(inputs)
+        write_vectors(folder, self.model, inputs, facts)
         if distributed.rank() == 0:
             write_array(folder / "owner.npy", dataset.text_to_image.numpy())
             for name in ("image_ids", "text_ids", "splits"):
@@ -791,6 +799,29 @@ class Model:
                 write_corrections(corrections, judged)  # later judgements of the vectors stay
         distributed.barrier()
         return load_dataset(folder)
+
+    def _check_vectors(self, inputs: ProcessedDataset) -> None:
+        """Refuse to write vectors that the model "vectors" would not score as this one does."""
+        if not self._compares_vectors(inputs):
+            raise ValueError(
+                f"the score of {self.name} ({self.model.score_name}) is no inner product of one "
+                "vector of an image and one of a caption, so its vectors alone would rank "
+                "otherwise; evaluate, mine and re-rank with the model itself"
+            )
+        if self.model.score_name != "cosine":
+            warn(
+                f"{self.name} compares by {self.model.score_name}: open its vectors with the model "
+                f"{VECTORS}:inner-product, since {VECTORS} takes the cosine"
+            )
+
+    def _compares_vectors(self, inputs: ProcessedDataset) -> bool:
+        """Whether a score is an inner product of two vectors, tried where its name does not say."""
+        if isinstance(self.model, SingleVectorModel):
+            return self.model.score_name in ("cosine", "inner product")
+        counts = min(_TRIAL, len(inputs.dataset)), min(_TRIAL, len(inputs.dataset.texts))
+        images = encode_images(self.model, inputs.images, counts[0])
+        texts = encode_texts(self.model, inputs.texts, counts[1]) if counts[1] else images
+        return is_inner_product(self.model, images, texts)
 
     @torch.inference_mode()
     def encode(self, items: ImageInput | Sequence[ImageInput]) -> Embeddings:
@@ -885,12 +916,13 @@ class Model:
             f"  reads {_describe_processor(self.processor)}",
         ]
         if self.card is None:
-            lines.append("  pretrained" if self.processor else "  compares by inner product")
+            lines += ["  pretrained"] if self.processor else []
         else:
             known = self.card.provenance
             facts = [f"{key} {known[key]}" for key in ("recipe", "data", "seed") if key in known]
             saved = f"saved with counterfoil {self.card.version}"
             lines.append("  " + "; ".join([*facts, saved]))
+        lines.append(f"  score: {self.model.score_name}")
         return "\n".join(lines)
 
     @staticmethod
@@ -946,6 +978,7 @@ class Model:
             spec=self.spec.digest() if self.spec else "",
             checkpoint=self.digest(),
             identity=self.identity(),
+            score=self.model.score_name,
         )
 
     def identity(self) -> str:
@@ -1005,7 +1038,8 @@ def load_model(
             any model of sentence-transformers that reads pictures and texts (dense, multi-vector or
             cross-encoder), ``open_clip:`` and a name or folder that open_clip
             knows, two towers to be trained as in ``timm:resnet50+bert-base-uncased``, or "vectors"
-            for data sets that are ready-made embeddings.
+            for data sets that are ready-made embeddings, which compares them by cosine, or by
+            inner product as "vectors:inner-product".
         revision: of a model that was pushed to the hub; None for the newest.
         long_captions: stretch the text positions of a pretrained CLIP, from 77 tokens to 248, so
             that it can be trained on long captions, see `counterfoil.models.layers.positions`.
@@ -1022,8 +1056,8 @@ def load_model(
         return _load_large(str(name), large)
     if long_captions:
         return _load_long(str(name))
-    if str(name) == VECTORS:
-        return Model(EmbeddingModel(), None, VECTORS, make_config(EmbeddingModel))
+    if str(name).partition(":")[0] == VECTORS:
+        return _load_vectors(str(name))
     if str(name).startswith((open_clip.PREFIX, PREFIX)):
         return _load_pair(str(name))
     if str(name).endswith("/") and not Path(name).exists():  # no name on the hub ends so
@@ -1036,6 +1070,18 @@ def load_model(
     if folder is None or not (folder / CARD).is_file():
         return _load_pretrained(str(folder or name))
     return replace(load_saved_model(folder, device=distributed.device()), name=str(name))
+
+
+def _load_vectors(name: str) -> Model:
+    """The model of ready-made vectors; by inner product where its name says so."""
+    score = name.removeprefix(VECTORS).removeprefix(":") or "cosine"
+    if score not in ("cosine", "inner-product"):
+        raise ValueError(
+            f"{name} is no way to compare ready-made vectors; give {VECTORS} for cosines, or "
+            f"{VECTORS}:inner-product"
+        )
+    spec = make_config(EmbeddingModel, normalise=score == "cosine")
+    return Model(spec.build(), None, name, spec)
 
 
 def is_model_folder(path: Path) -> bool:

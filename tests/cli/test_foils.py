@@ -60,7 +60,7 @@ def test_numbers_are_those_of_the_scores(models, asked):
     assert whole["interval"]["low"] <= whole["value"] <= whole["interval"]["high"]
     assert plain["protocol"].startswith(
         f"foils of scenes test: {len(foils)} items, 6 pictures; ties wrong; "
-        "single model, trained with seed 0; seed 0; 95 %"
+        "single model, score: cosine, trained with seed 0; seed 0; 95 %"
     )
     assert page.count('class="card retrieval"') == 12
     assert "data:image/" in page

@@ -12,7 +12,8 @@ from torch import Tensor
 import recipes_cases
 from counterfoil import Trainer, load_dataset, load_model, losses
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
-from counterfoil.pipelines.pipeline import Interpolate, Recipe, Train
+from counterfoil.pipelines.pipeline import Recipe, Train
+from counterfoil.pipelines.stages.interpolate import Interpolate
 from counterfoil.recipes.clip import NAMES, train_recipe
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from recipes_cases import run

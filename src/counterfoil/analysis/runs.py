@@ -17,7 +17,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Counted, shares
 from counterfoil.evaluation.cascade import DEPTH, ShortlistReport
 from counterfoil.evaluation.galleries import differ, shown_caption, shown_image
-from counterfoil.evaluation.metrics import EvaluationReport
+from counterfoil.evaluation.metrics import EvaluationReport, common_line
 from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.evaluation.results import (
     cascade_figure,
@@ -559,9 +559,7 @@ def _of_runs(folders: Sequence[Path]) -> list[tuple[str, FinishedEvaluation]]:
 
 def _protocol(same: NamedEvaluations) -> str:
     """In one sentence, with the seed if it is the same for all."""
-    settings = [evaluation.report.setting for evaluation in same.values()]
-    setting, seeds = settings[0], {setting.seed for setting in settings}
-    return (setting if len(seeds) == 1 else replace(setting, seed=None)).line()
+    return common_line([evaluation.report.setting for evaluation in same.values()])
 
 
 def _comparable(one: FinishedEvaluation, other: FinishedEvaluation) -> bool:

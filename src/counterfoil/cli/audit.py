@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.model import Model
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 
@@ -77,10 +78,11 @@ def audit(
     source = data.source()
     dataset, earlier = source.open(), earlier_corrections(source)
     names = tuple(model or ())
+    models = [load_model(name) for name in names]
     sections = audit_dataset(
         dataset,
         config,
-        models=[load_model(name) for name in names],
+        models=models,
         explainer=load_model(explainer) if explainer else None,
         negatives=open_negatives(negatives, source)[0] if negatives else None,
     )
@@ -88,7 +90,7 @@ def audit(
         return
     page = AuditPage(
         title=f"Audit of {dataset.name}",
-        protocol=_protocol(dataset, split, names, explainer, negatives),
+        protocol=_protocol(dataset, split, models, explainer, negatives),
         sections=sections,
         earlier=earlier,
         key=f"{dataset.name} {dataset.fingerprint}",
@@ -115,15 +117,19 @@ def audit(
 def _protocol(
     dataset: ImageTextDataset,
     split: str,
-    models: Sequence[str],
+    models: Sequence[Model],
     explainer: str,
     negatives: Path | None,
 ) -> str:
     """Data, models and negatives of an audit, in one line."""
+    from counterfoil.models.base import score_names
+
+    score = score_names(model.model for model in models)
+    names = " + ".join(model.name for model in models)
     judged = f"{dataset.name} {split}" if split != "all" else "all splits"
     parts = (
         f"{dataset.name}: {len(dataset):,} images, {len(dataset.texts):,} texts",
-        f"captions of {judged} ranked by {' + '.join(models)}" if models else "",
+        f"captions of {judged} ranked by {names}, score: {score}" if models else "",
         f"words judged by {explainer}" if explainer else "",
         f"negatives of {negatives}" if negatives else "",
         "" if models or explainer else "no model was used",

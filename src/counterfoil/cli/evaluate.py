@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -230,13 +230,12 @@ def _show_single(evaluation: _Evaluation) -> dict[str, object]:
 
 def _show_comparison(evaluations: Mapping[str, _Evaluation]) -> dict[str, object]:
     """Print evaluations side by side, then paired intervals; returns their numbers."""
+    from counterfoil.evaluation.metrics import common_line
     from counterfoil.evaluation.results import headline, result_table, results
 
     runs = results({name: evaluation.retrieval.report for name, evaluation in evaluations.items()})
     settings = [evaluation.retrieval.report.setting for evaluation in evaluations.values()]
-    same = len({setting.seed for setting in settings}) == 1
-    setting = settings[0] if same else replace(settings[0], seed=None)
-    print_tables([result_table(runs)], setting.line())
+    print_tables([result_table(runs)], common_line(settings))
     for run in runs[1:]:
         output(headline((runs[0], run)))
     return {

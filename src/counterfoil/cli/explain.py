@@ -317,7 +317,7 @@ def _method(model: Model, config: ExplainConfig) -> str:
     from counterfoil.evaluation.explain import describe_missing_heads
 
     lacking = describe_missing_heads(model, config.exchanges)
-    return "; ".join(filter(None, (model.name, lacking)))
+    return "; ".join(filter(None, (model.name, f"score: {model.model.score_name}", lacking)))
 
 
 def _write_page(

@@ -264,7 +264,8 @@ def _describe(folder: Path) -> None:
     with open_index(folder) as opened:
         state = opened.vectors.state
         address = f" at {state.address}" if state.address else ""
-        output(f"{folder}: {opened.description}, by {opened.model_name}; {state.backend}{address}")
+        by = f"{opened.model_name}, score: {state.score}"
+        output(f"{folder}: {opened.description}, by {by}; {state.backend}{address}")
         if columns := opened.vectors.images.columns:
             output(f"columns for --where: {', '.join(sorted(columns))}")
 

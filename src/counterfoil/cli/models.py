@@ -139,8 +139,9 @@ def encode(
 ) -> None:
     """Encode all images and captions as one vector each; run it again to continue.
 
-    The folder is a data set for the model `vectors`: evaluate, mine, train adapters and join
-    ensembles without encoding again.
+    The folder is a data set for the model `vectors`, which compares by cosine
+    (`vectors:inner-product`: by inner product): evaluate, mine, train adapters and join ensembles
+    without encoding again.
     """
     from counterfoil.core import distributed
     from counterfoil.model import load_model

@@ -143,16 +143,14 @@ def search(
         else:
             methods = {"picture": index.search_image, "id": index.search_id}
             hits = methods[kind](query, top, find=find, where=filters)
-        note, model_name = f"{folder}: {index.description}", index.model_name
+        note = f"{folder}: {index.description}; score: {index.score_name}"
+        used: dict[str, object] = {"model": index.model_name, "score": index.score_name}
         conditions = parse_where(filters, list(index.vectors.images.columns) if filters else ())
         columns = [*dict.fromkeys(condition.column for condition in conditions)]
     if plain:
         results = [hit.to_dict() for hit in hits]
-        settings: dict[str, object] = {"index": str(folder), "model": model_name}
-        settings |= {"query": query, "as": kind}
-        if filters:
-            settings["where"] = filters
-        content = {**settings, "find": find, "results": results}
+        asked = {"query": query, "as": kind, **({"where": filters} if filters else {})}
+        content = {"index": str(folder), **used, **asked, "find": find, "results": results}
         print(printable_json(content))
     elif hits or not (filters or min_probability is not None):
         print_hits(query, hits, find, columns)
@@ -188,7 +186,8 @@ def _search_dataset(
         raise ValueError(f"{path} does not exist; give a caption in quotes or an existing picture")
     find: SearchTarget = "captions" if is_image else "images"
     dataset = source.split(split)
-    hits = search_dataset(load_model(name), path if is_image else query, dataset, top_k)
+    model = load_model(name)
+    hits = search_dataset(model, path if is_image else query, dataset, top_k)
     print_hits(query, hits, find)
     rows = {image_id: row for row, image_id in enumerate(dataset.image_ids)}
 
@@ -196,7 +195,7 @@ def _search_dataset(
         return None if dataset.pictures is None else dataset.pictures.open(rows[hit.image_id])
 
     size = f"{len(dataset):,} images, {len(dataset.texts):,} texts"
-    note = f"{dataset.name} {dataset.split_name}: {size}"
+    note = f"{dataset.name} {dataset.split_name}: {size}; score: {model.model.score_name}"
     write_hits_page(query, hits, find, note, page, open_image)
     output(str(page))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, final
 
 import torch
@@ -262,6 +262,7 @@ class EvaluationSetting:
         first: names of the models that made the shortlists; empty where everything was ranked.
         depth: length of the shortlists.
         decided: description of the corrections applied to the data; empty for none.
+        score: what a score is, see `RetrievalModel.score_name`.
     """
 
     protocol: Protocol
@@ -275,6 +276,7 @@ class EvaluationSetting:
     first: str = ""
     depth: int = 0
     decided: str = ""
+    score: str = ""
 
     def line(self) -> str:
         """The protocol in one sentence, for display beside the numbers."""
@@ -287,7 +289,7 @@ class EvaluationSetting:
             self.first and f"{self.shortlists()}, all behind them in its order",
             "any hit: a query counts when any true counterpart is in the first K",
             f"ties: {TIES[self.tie]}",
-            "single model" if self.members == 1 else f"ensemble of {self.members} by mean score",
+            describe_members(self.members, self.score),
             "" if self.seed is None else f"seed {self.seed}",
             self.images < FEW_IMAGES
             and f"few images: one more hit of an image moves a recall by {100 / self.images:.1f}",
@@ -297,6 +299,20 @@ class EvaluationSetting:
     def shortlists(self) -> str:
         """Description of the shortlists; empty where everything was ranked."""
         return self.first and f"top-{self.depth} of {self.first} re-ranked"
+
+
+def describe_members(members: int, score: str) -> str:
+    """Number of models whose mean score ranks, and what a score is."""
+    kind = "single model" if members == 1 else f"ensemble of {members} by mean score"
+    return f"{kind}, score: {score}" if score else kind
+
+
+def common_line(settings: Sequence[EvaluationSetting]) -> str:
+    """The protocol of several evaluations: their seed if it is the same, and all their scores."""
+    seeds = {setting.seed for setting in settings}
+    score = " / ".join(dict.fromkeys(setting.score for setting in settings if setting.score))
+    seed = seeds.pop() if len(seeds) == 1 else None
+    return replace(settings[0], seed=seed, score=score).line()
 
 
 def without_models(protocol: str) -> str:

@@ -29,6 +29,7 @@ from counterfoil.evaluation.metrics import (
     tied_positions,
     true_pairs,
 )
+from counterfoil.models.base import score_names
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Ranks, Tie
 from counterfoil.scoring.stream import ScoreReducer, stream_scores
@@ -132,6 +133,7 @@ def setting_of(
         dataset.split_name,
         seed,
         decided=dataset.corrections,
+        score=score_names(member.model for member in members),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -47,6 +47,11 @@ class RetrievalModel(nn.Module, ABC):
     score_names: frozenset[str] = frozenset({INFERENCE})
     uses_batch_context: bool = False
     has_kernels: bool = False
+
+    @property
+    def score_name(self) -> str:
+        """What a score is, in the words of the protocols of results, such as "cosine"."""
+        return f"as {type(self).__name__} scores"
 
     @abstractmethod
     def encode_images(self, images: ModalityBatch) -> Embeddings:
@@ -109,7 +114,18 @@ class RetrievalModel(nn.Module, ABC):
 
 
 class SingleVectorModel(RetrievalModel):
-    """A model of one vector per item, whose score is the inner product of both vectors."""
+    """A model of one vector per item, whose score is the inner product of both vectors.
+
+    Attributes:
+        normalise: whether vectors of images, and those of texts, have length 1; then it is a
+            cosine.
+    """
+
+    normalise: tuple[bool, bool] = (False, False)
+
+    @property
+    def score_name(self) -> str:
+        return "cosine" if all(self.normalise) else "inner product"
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) inner products of image p and text p."""
@@ -118,6 +134,11 @@ class SingleVectorModel(RetrievalModel):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) inner products of every image and text."""
         return inner_products(images, texts)
+
+
+def score_names(models: Iterable[RetrievalModel]) -> str:
+    """Return what a score of a model, or a mean score of several, is."""
+    return " + ".join(dict.fromkeys(model.score_name for model in models))
 
 
 LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit

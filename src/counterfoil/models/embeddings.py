@@ -25,7 +25,7 @@ class EmbeddingModel(SingleVectorModel):
             normalise: bring vectors to length 1, so that the score is a cosine.
         """
         super().__init__()
-        self.normalise = normalise
+        self.normalise = (normalise, normalise)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Return the image vectors, normalised if set."""
@@ -51,4 +51,4 @@ class EmbeddingModel(SingleVectorModel):
             )
         values = items.values[:, 0]
         bag = single_vector(values if values.is_floating_point() else values.float())
-        return unit_vectors(bag) if self.normalise else bag
+        return unit_vectors(bag) if all(self.normalise) else bag

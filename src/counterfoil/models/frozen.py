@@ -27,6 +27,8 @@ class FrozenAdapters(SingleVectorModel):
     by a fixed ratio; nothing is rectified behind it.
     """
 
+    normalise = (True, True)
+
     def __init__(self, *, width: int, hidden: int = 512, dropout: float = 0.0) -> None:
         """Initialise the module.
 
@@ -79,6 +81,8 @@ class FrozenWithAdapters(SingleVectorModel):
     The body computes no gradient and stays in evaluation mode, so its vectors can be computed once
     and cached: the model, and its `head` alone, accept them in place of pixels and token ids.
     """
+
+    normalise = (True, True)
 
     def __init__(
         self, *, body: RetrievalModel, width: int, hidden: int = 512, dropout: float = 0.0

@@ -180,6 +180,7 @@ class DenseEmbedder(SentenceTransformersModel, SingleVectorModel):
 
     def _check(self) -> None:
         kind = self.body.similarity_fn_name
+        self.normalise = (kind == "cosine", kind == "cosine")
         if kind not in ("cosine", "dot"):
             raise ValueError(
                 f"{self.name} compares vectors by {kind}; cosine and inner product (dot) are "
@@ -198,7 +199,7 @@ class DenseEmbedder(SentenceTransformersModel, SingleVectorModel):
         parts = [out["sentence_embedding"] for out in self._outputs(inputs, task)]
         vectors = single_vector(torch.cat([part[:, : self.body.truncate_dim] for part in parts]))
         vectors = vectors.map(lambda x: x.float() if x.is_floating_point() else x)
-        return unit_vectors(vectors) if self.body.similarity_fn_name == "cosine" else vectors
+        return unit_vectors(vectors) if all(self.normalise) else vectors
 
 
 @final
@@ -239,6 +240,10 @@ class CrossEncoderModel(SentenceTransformersModel):
     """
 
     library_class = "CrossEncoder"
+
+    @property
+    def score_name(self) -> str:
+        return "logit of a cross-encoder"
 
     def _check(self) -> None:
         if self.body.num_labels != 1:

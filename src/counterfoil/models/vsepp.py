@@ -72,6 +72,10 @@ class VSEPP(TwoTowerModel, SingleVectorModel):
         self.measure = measure
         self.absolute = absolute
 
+    @property
+    def score_name(self) -> str:
+        return "order violation" if self.measure == "order" else super().score_name
+
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as one vector each."""
         return self._absolute(self.scale_images(_pooled(self.image(images), self.pools[0])))

@@ -15,7 +15,6 @@ from counterfoil.pipelines.contents import data_contents
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name, recipe_to_dict
 from counterfoil.pipelines.stages.compare import Compare
 from counterfoil.pipelines.stages.evaluate import Evaluate, ProtocolName, evaluation_title
-from counterfoil.pipelines.stages.interpolate import Interpolate
 from counterfoil.pipelines.stages.mine import Mine
 from counterfoil.pipelines.stages.select import Select
 from counterfoil.pipelines.stages.teach import CaptionSpaceStage, ComputeTargets
@@ -26,7 +25,6 @@ __all__ = [
     "Compare",
     "ComputeTargets",
     "Evaluate",
-    "Interpolate",
     "Mine",
     "ProtocolName",
     "Recipe",

@@ -12,7 +12,9 @@ from counterfoil.core.console import output
 from counterfoil.core.io import ensure_absent, ensure_writable_file, write_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Share
+from counterfoil.evaluation.metrics import describe_members
 from counterfoil.model import MODEL, Model, load_model
+from counterfoil.models.base import score_names
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.state import current_provenance
 from counterfoil.report.figures import ResultPoint
@@ -122,11 +124,11 @@ class Scorer:
                 )
 
     def describe(self) -> str:
-        """Number of models and their training seeds, in words."""
+        """Number of models, their score and their training seeds, in words."""
         known = [model.card.provenance.get("seed") for model in self.models if model.card]
         seeds = " and ".join(dict.fromkeys(str(seed) for seed in known if seed is not None))
-        count = len(self.models)
-        kind = "single model" if count == 1 else f"ensemble of {count} by mean score"
+        score = score_names(model.model for model in self.models)
+        kind = describe_members(len(self.models), score)
         return f"{kind}, trained with seed {seeds}" if seeds else kind
 
 

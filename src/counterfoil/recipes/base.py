@@ -21,6 +21,7 @@ from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 WeightedLoss = tuple[float, Loss]
 Terms = dict[str, WeightedLoss]
 
+RERANKER = "reranker"  # name of its training
 MARGIN = 0.2  # of triplets, on every model
 HARDEST = (100, 20)  # texts of an image and images of a text that are mined, on own data
 ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=0.0, alpha=0.3, beta=1.5)  # AOQ's 4.2

@@ -26,7 +26,6 @@ from counterfoil.core.config import Config, unknown_name
 from counterfoil.core.console import console
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.pipelines.pipeline import Recipe, Stage, Train
-from counterfoil.recipes.demo import demo_recipe
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
@@ -59,6 +58,12 @@ class Catalogue(Protocol):
         """Print the recipes."""
 
 
+def _demo() -> Recipe:
+    from counterfoil.recipes.demo import demo_recipe
+
+    return demo_recipe()
+
+
 def _registered() -> dict[str, Any]:
     return {name: registry.find("recipe", name) for name in registry.names("recipe")}
 
@@ -71,7 +76,7 @@ def catalogues() -> list[Catalogue]:
 @cache
 def known_recipes() -> Recipes:
     """How every recipe is made, by name."""
-    recipes: Recipes = {"demo": demo_recipe}
+    recipes: Recipes = {"demo": _demo}
     for name, part in _registered().items():
         recipes |= part.recipes() if isinstance(part, Catalogue) else {name: part}
     return recipes
@@ -86,7 +91,7 @@ def find_recipe(name: str) -> Recipe:
     if name.endswith(".py"):
         return _from_file(Path(name))
     if name == "demo":
-        return demo_recipe()
+        return _demo()
     known = known_recipes()
     if name not in known:
         pretrained = " --model MODEL" if name in registry.names("training") else ""
@@ -118,7 +123,7 @@ def own_data_recipe(name: str, **options: Any) -> Recipe:
 
 def print_catalogue() -> None:
     """Print all recipes."""
-    single = {"demo": demo_recipe}
+    single = {"demo": _demo}
     single |= {n: part for n, part in _registered().items() if not isinstance(part, Catalogue)}
     table = Table(Column("recipe", no_wrap=True), "", "about")
     for name, make in single.items():

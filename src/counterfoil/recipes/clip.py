@@ -40,7 +40,6 @@ from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
     Evaluate,
-    Interpolate,
     Mine,
     Recipe,
     Select,
@@ -48,11 +47,11 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.pipelines.stages.train import LISTS
-from counterfoil.recipes import rerank
 from counterfoil.recipes.base import (
     ADAPTIVE,
     HARDEST,
     MARGIN,
+    RERANKER,
     Terms,
     TrainingSetup,
     adamw_plan,
@@ -196,8 +195,10 @@ def train_recipe(
     fine_tuning = way != "full" or distill is not None
     fine_tuning |= any((written, other, remedies, long_captions))
     _check_options(name, model, tower, first, fine_tuning, guided=bool(teachers or guide))
-    if name == rerank.NAME and model is not None:
-        return rerank.reranker_recipe(model, lengths=lengths, negatives=negatives, first=first)
+    if name == RERANKER and model is not None:
+        from counterfoil.recipes.rerank import reranker_recipe
+
+        return reranker_recipe(model, lengths=lengths, negatives=negatives, first=first)
     original = ""
     if model is None:
         pixels = dataset.features is None
@@ -238,13 +239,13 @@ def _check_options(
     guided: bool,
 ) -> None:
     """Refuse options that do not go together."""
-    if name == rerank.NAME and (model is None or fine_tuning or guided or tower):
+    if name == RERANKER and (model is None or fine_tuning or guided or tower):
         raise ValueError(
             "a re-ranker takes --model, --negatives, --first and settings of the training; "
             "name the model that reads image and text together with --model, and leave other "
             "options out"
         )
-    if first is not None and name != rerank.NAME:
+    if first is not None and name != RERANKER:
         raise ValueError(
             f"--first names the retriever of a re-ranker, and {name!r} is none; leave it out, or "
             "train `reranker`"
@@ -405,6 +406,8 @@ def with_remedies(
     test = next(s for s in stages if isinstance(s, Evaluate) and s.using == (last.name,))
     remedies: list[Stage] = [replace(_distilled(last, weight), name="distilled")]
     if interpolated:
+        from counterfoil.pipelines.stages.interpolate import Interpolate
+
         remedies.insert(0, Interpolate(name="wise-ft", original=original, tuned=last.name))
     tests = [replace(test, name=f"test-{s.name}", using=(s.name,)) for s in remedies]
     at, after = (stages.index(stage) + 1 for stage in (last, test))

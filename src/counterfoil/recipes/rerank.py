@@ -22,9 +22,9 @@ from counterfoil.models.layers.joint_encoder import PairModel
 from counterfoil.models.sentence_transformers import CrossEncoderModel, SentenceTransformersModel
 from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Recipe, Stage, Train
+from counterfoil.recipes.base import RERANKER as NAME
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
-NAME = "reranker"
 COSINE_TEMPERATURE = 0.05
 NEGATIVES = 7  # texts, and images, of an anchor
 BATCH, EPOCHS, RATE = 8, 3, 1e-5

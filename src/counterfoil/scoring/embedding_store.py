@@ -36,6 +36,7 @@ from counterfoil.core.io import (
     read_array,
     read_json,
     room_for,
+    write_array,
     write_json,
     write_lock,
 )
@@ -368,6 +369,7 @@ class ModelSource(BaseModel):
     spec: str = ""  # digest of that call
     checkpoint: str = ""  # digest of the weights
     identity: str = ""  # digest of all that its scores depend on; "" if it was not recorded
+    score: str = ""  # what a score is, see `RetrievalModel.score_name`
 
     def shared(self) -> ModelSource:
         """The model without the folders in its call, which mean nothing on another machine."""
@@ -503,7 +505,8 @@ def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDa
             ("images", images_in_batches, processor.images, len(dataset)),
             ("texts", texts_in_batches, processor.texts, len(dataset.texts)),
         ):
-            encode_into(partial / kind, encode, model, process, count, check=_check_one_vector)
+            if count:  # pictures alone have no captions
+                encode_into(partial / kind, encode, model, process, count, check=_check_one_vector)
         if distributed.rank() == 0:
             _finish(folder, partial, (len(dataset), len(dataset.texts)))
         distributed.barrier()
@@ -520,10 +523,14 @@ def _check_one_vector(part: Embeddings) -> None:
 
 def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
     """Write the vectors in row order with their digests, and rename the partial folder."""
+    width = 0
     for kind, count in zip(KINDS, counts):
+        if not count:
+            write_array(_path(partial, kind), np.empty((0, width), np.float32))
+            continue
         store = EmbeddingStore(partial / kind, count)
-        shape = count, store.manifest.width
-        out = new_array(_path(partial, kind), shape, np.float32)
+        width = store.manifest.width
+        out = new_array(_path(partial, kind), (count, width), np.float32)
         for rows in torch.split(torch.arange(count), _ROWS):
             out[rows.numpy()] = store.vectors(rows).numpy()
         out.flush()

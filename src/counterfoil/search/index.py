@@ -234,6 +234,11 @@ class SearchIndex:
         return str(inside) if inside.is_dir() else self.vectors.state.model
 
     @property
+    def score_name(self) -> str:
+        """What a score of a result is, see `RetrievalModel.score_name`."""
+        return self._reranker.model.model.score_name if self._reranker else self.vectors.state.score
+
+    @property
     def description(self) -> str:
         """The number of images and captions, in words."""
         return f"{len(self.vectors.images):,} images and {len(self.vectors.texts):,} captions"
@@ -831,6 +836,7 @@ def build_index(
                     backend=backend,
                     address=address,
                     half=half,
+                    score=model.model.score_name,
                 )
                 if proposals is not None:
                     proposals.write(temporary)

@@ -151,6 +151,7 @@ class IndexState(BaseModel):
         address: of a Milvus server, "" for a file in the index.
         half: whether vectors are stored in float16.
         writes: number of commits; new files are named after it.
+        score: what a score is, see `RetrievalModel.score_name`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -163,6 +164,7 @@ class IndexState(BaseModel):
     address: str = ""
     half: bool = False
     writes: int = Field(default=0, ge=0)
+    score: str = ""
     images: CollectionState = CollectionState()
     texts: CollectionState = CollectionState()
 

@@ -42,6 +42,10 @@ class AttentionModel(TwoTowerModel):
     heads: tuple[AttentionHead, ...]
     query_pooling: QueryPooling
 
+    @property
+    def score_name(self) -> str:
+        return f"cross-attention {' + '.join(dict.fromkeys(h.direction for h in self.heads))}"
+
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         pairs = align_pairs(self.heads, nonempty(images), texts)
         return score_aligned(pairs, self.heads, self.query_pooling)

@@ -260,6 +260,10 @@ class PairModel(RetrievalModel, ABC):
         check_choice("score", score, get_args(Score))
         self.score = score
 
+    @property
+    def score_name(self) -> str:
+        return "logit of a joint encoder"
+
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
         rows = torch.arange(len(images), device=texts.tokens.device)

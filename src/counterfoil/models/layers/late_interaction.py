@@ -50,6 +50,11 @@ class MaxSimModel(RetrievalModel, ABC):
     direction: MaxSimDirection = "t2i"
     mean: bool = True
 
+    @property
+    def score_name(self) -> str:
+        items = {"t2i": "words", "i2t": "regions", "both": "words and of regions"}[self.direction]
+        return f"MaxSim, {'mean' if self.mean else 'sum'} of {items}"
+
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
         heads, pooling = self._scoring()

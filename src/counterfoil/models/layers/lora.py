@@ -75,6 +75,7 @@ class LoRADualEncoder(SingleVectorModel):
     """A pretrained dual encoder whose attention may have low-rank adapters."""
 
     body: nn.Module
+    normalise = (True, True)
 
     def __init__(self, lora: int, *, apart: bool) -> None:
         super().__init__()

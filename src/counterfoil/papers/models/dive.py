@@ -475,6 +475,10 @@ class DivE(RetrievalModel):
         """Encode N texts as K unit vectors each."""
         return self.texts(texts)[0]
 
+    @property
+    def score_name(self) -> str:
+        return f"{self.similarity.replace('_', ' ')} of sets of vectors"
+
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return set_score_pairs(self.similarity, images, texts, self.alpha)
 

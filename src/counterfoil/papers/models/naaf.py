@@ -154,6 +154,10 @@ class NAAF(TwoTowerModel):
         self.register_buffer("thresholds", torch.zeros(2))
         self.register_buffer("mined", torch.zeros(2))
 
+    @property
+    def score_name(self) -> str:
+        return "negative-aware cross-attention"
+
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors of length 1, with their Gram matrices."""
         return prepare_context(unit_vectors(self.image(images)))

@@ -255,6 +255,10 @@ class SGRAF(TwoTowerModel):
         pooled: Embeddings = self.text_pool(ensure_nonempty(words))
         return pooled
 
+    @property
+    def score_name(self) -> str:
+        return f"logit of cross-attention {self.head.direction}"
+
     def loss_scores(self, scores: Tensor) -> Tensor:
         return probabilities(scores)
 

@@ -101,6 +101,10 @@ class XDim(TwoTowerModel):
         self.temperature = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
         self.score_scale = math.sqrt(image.width)
 
+    @property
+    def score_name(self) -> str:
+        return "cross-attention of dependent dimensions"
+
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors of length 1."""
         return ensure_nonempty(unit_vectors(self.image(images)))

@@ -13,20 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, final
-
-import torch
-from torch import Tensor
+from typing import Any, ClassVar, final
 
 from counterfoil.core import distributed
 from counterfoil.core.console import output
 from counterfoil.core.io import parsing
 from counterfoil.data.scenes import scene
 from counterfoil.evaluation.bootstrap import Comparison
-from counterfoil.evaluation.foils.measures import compare_foils, item_margins, score_foils
-from counterfoil.evaluation.foils.sets import FoilSet, foils_of_scenes
 from counterfoil.evaluation.galleries import RankedLists, galleries
-from counterfoil.evaluation.metrics import METRICS
+from counterfoil.evaluation.metrics import METRICS, common_line
 from counterfoil.evaluation.results import (
     RunResult,
     cascade_figure,
@@ -38,7 +33,7 @@ from counterfoil.evaluation.results import (
     results,
     signed,
 )
-from counterfoil.model import load_model, starts_untrained
+from counterfoil.model import starts_untrained
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
@@ -48,22 +43,17 @@ from counterfoil.pipelines.stages.select import both_ends, selection_sentence
 from counterfoil.pipelines.state import RunContext, current_provenance
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
 from counterfoil.report.page import (
-    CardColumn,
     CardSection,
-    ExampleCard,
     FigureSection,
     Page,
-    PageItem,
     Provenance,
     TableBlock,
-    thumbnail,
     write_page,
 )
 from counterfoil.report.tables import terminal_table
 from counterfoil.training.logging import read_metrics
 
 REPORT = "report.html"
-FOIL_CARDS = 8
 RSUM = METRICS.index("RSum")
 RECALLS = ("i2t R@1", "t2i R@1")
 FORGETTING_HEAD = (
@@ -161,13 +151,18 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         "Recall against cost": (cascade_figure(cascades),) if cascades else (),
     }
     verdict = selection_sentence(context.place(stage.selection)) if stage.selection else ""
-    foils = compare_on_foils(context, stage) if stage.foils else None
+    if stage.foils:  # a report without foils imports nothing of them
+        from counterfoil.pipelines.stages.foil_report import compare_on_foils
+
+        foils = compare_on_foils(context, stage)
+    else:
+        foils = None
     return Page(
         title=f"{context.recipe.name}: {' and '.join(evaluations)}",
         headline=" ".join(
             part for part in (verdict, headline(runs), foils.sentence if foils else "") if part
         ),
-        protocol=next(iter(reports.values())).setting.line(),
+        protocol=common_line([report.setting for report in reports.values()]),
         provenance=_provenance(context, stage),
         tables=(
             result_table(runs),
@@ -181,86 +176,6 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
             *_galleries(context, stage, evaluations),
         ),
     )
-
-
-class _FoilBlocks(NamedTuple):
-    """Accuracy on foils of the first and the last model of a report."""
-
-    sentence: str
-    table: TableBlock
-    cards: CardSection
-
-
-def compare_on_foils(context: RunContext, stage: Compare) -> _FoilBlocks:
-    """Accuracies by kind of foil with paired intervals, and examples that were learnt."""
-    first, *_, last = (context.stage(name, Evaluate) for name in stage.results)
-    dataset = context.split(first.split)
-    foils = foils_of_scenes(dataset.subset(torch.arange(min(stage.foils, len(dataset)))), seed=0)
-    scores = []
-    for evaluation in (first, last):
-        models = [load_model(str(context.place(name))) for name in evaluation.using]
-        scores.append(score_foils([model.embed(foils.dataset) for model in models], foils))
-    changes = compare_foils(foils, scores[0], scores[1])
-    every = changes[-1]
-    rows = tuple(
-        (
-            change.of,
-            f"{change.items:,}",
-            f"{change.before:.1f}",
-            f"{change.after:.1f}",
-            f"{signed(change.after - change.before)} ({both_ends(change.interval)})",
-        )
-        for change in changes
-    )
-    note = (
-        f"{foils.name}, {len(foils.dataset):,} images, seed {foils.seed}: percent of captions that "
-        "score above the same caption with one detail made false; ties are wrong; guessing gives "
-        "50. In brackets: 95 % interval of the difference, images drawn anew with all their "
-        "captions."
-    )
-    title = "Captions against foils"
-    table = TableBlock(
-        title, ("Changed", "items", first.title, last.title, "difference"), rows, note
-    )
-    sentence = (
-        f"{last.title} tells {every.after:.1f} % of {every.items:,} captions from foils, "
-        f"{first.title} {every.before:.1f} % (95 % interval of the difference "
-        f"{both_ends(every.interval)})."
-    )
-    return _FoilBlocks(sentence, table, _learnt_foils(foils, (first.title, last.title), scores))
-
-
-def _learnt_foils(foils: FoilSet, titles: tuple[str, str], scores: Sequence[Tensor]) -> CardSection:
-    """Cards of items that the first model gets wrong and the last one right."""
-    before, after = (item_margins(foils, model_scores) for model_scores in scores)
-    learnt = ((before <= 0) & (after > 0)).nonzero().squeeze(1)
-    lost = int(((before > 0) & (after <= 0)).sum())
-    order = learnt[(after - before)[learnt].argsort(descending=True, stable=True)]
-    cards: list[ExampleCard] = []
-    images = set[int]()
-    pictures = foils.dataset.pictures
-    for row in order.tolist():
-        item = foils.items[row]
-        if len(cards) == FOIL_CARDS or item.images[0] in images:
-            continue
-        images.add(item.images[0])
-        columns = []
-        for title, model_scores in zip(titles, scores, strict=True):
-            own = model_scores[2 * row : 2 * row + 2].tolist()  # each item has one foil
-            ranked = sorted((0, 1), key=lambda at: (-own[at], -at))
-            captions = tuple(
-                PageItem(foils.dataset.texts[item.texts[at]], None, place, at == 0, own[at])
-                for place, at in enumerate(ranked, 1)
-            )
-            columns.append(CardColumn(title, "", captions))
-        picture = thumbnail(pictures.open(item.images[0])) if pictures else None
-        query = PageItem(foils.dataset.image_ids[item.images[0]], picture)
-        cards.append(ExampleCard(query, f"changed: {item.category}", tuple(columns)))
-    note = (
-        f"{len(learnt):,} of {len(foils):,} foils are above their caption by {titles[0]} and below "
-        f"it by {titles[1]}; {lost:,} the other way round. The largest gains of different images."
-    )
-    return CardSection("Captions against foils, before and after", note, tuple(cards))
 
 
 def learning_curve(name: str, path: Path) -> LearningCurve:

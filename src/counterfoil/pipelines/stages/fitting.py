@@ -16,7 +16,6 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.tokenizers import WordTokenizer
-from counterfoil.data.word_vectors import word_vectors as read_word_vectors
 from counterfoil.model import CARD, MODEL, Model, load_model, model_identity, read_card, save_model
 from counterfoil.models.base import (
     AcceptsOtherWeights,
@@ -185,6 +184,8 @@ def _load_word_vectors(
             f"{stage.name!r} has no embeddings of words that could begin with {path}; leave "
             "word_vectors out"
         )
+    from counterfoil.data.word_vectors import word_vectors as read_word_vectors
+
     vectors = read_word_vectors(path, processor.tokenizer.words)
     for tower in towers:
         tower.begin_with(vectors.rows, vectors.vectors)

@@ -19,7 +19,6 @@ from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Precision
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.model import load_model
-from counterfoil.negatives.diagnose import hardness
 from counterfoil.negatives.filters import FilterConfig, check_encoder
 from counterfoil.negatives.mining import mine_store
 from counterfoil.negatives.proposals import IVF
@@ -121,6 +120,8 @@ class Mine(ListsStage):
         )
         if distributed.rank() == 0:
             rng, texts = torch.Generator().manual_seed(0), store.lists.texts
+            from counterfoil.negatives.diagnose import hardness
+
             measured = hardness(
                 members, dataset.text_to_image, texts, batch=BATCH, samples=SAMPLES, rng=rng
             )
