@@ -29,7 +29,6 @@ from corpus_cases import karpathy_image, random_array, write_karpathy, write_pic
 from counterfoil.core.config import config_from_dict
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import read_folder
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model
 from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
@@ -349,7 +348,7 @@ def verb(*words: str) -> None:
 def indexed(model: str) -> None:
     """An index of some photos."""
     pictures("my-photos")
-    build_index(load_model(model), read_folder(Path("my-photos")), "my-index").close()
+    build_index(load_model(model), load_dataset(Path("my-photos")), "my-index").close()
 
 
 STEPS: dict[str, Callable[..., None]] = {
@@ -595,12 +594,11 @@ photos :: run vsepp-flickr8k --data photos => this split has 3 | 1,000
 photos_of test 0.png 1.png 2.png :: $TRAIN => 'train' is not a split
 photos_of train 0.png 1.png 2.png :: $TRAIN => 'test' is not a split
 mkdir photos :: $TRAIN => is no data set
-pictures :: write photos/0.txt 'a dog' :: write photos/9.txt 'a cat' :: $TRAIN
-    => photos/9.txt has no picture of that name
-pictures :: $TRAIN => is no data set | captions.jsonl
+pictures :: write photos/9.txt 'a cat' :: $TRAIN => holds no captions to train on | 9.txt
+pictures :: $TRAIN => holds no captions to train on | captions.csv
 pictures :: write photos/captions.csv 'image,title of it' '0.png,a dog' :: $TRAIN
     => the first line is 'image,title of it'; it needs the names of the columns
-pictures :: write photos/captions.csv image,caption '0.png,a dog, in snow' :: $TRAIN
+pictures :: write photos/captions.csv image,n,caption '0.png,1' :: $TRAIN
     => line 2 | number of columns
 pictures :: write photos/captions.jsonl '{"image": "0.png", "caption": "a"}' '{"image": ' ::
     $TRAIN
@@ -610,7 +608,7 @@ pictures :: latin photos/captions.jsonl '{"image": "0.png", "caption": "café"}'
 pictures :: write photos/captions.jsonl '' :: $TRAIN => captions.jsonl holds no image
 pictures :: write photos/captions.csv image,caption '0.png,a dog' ::
     write photos/captions.jsonl {} :: $TRAIN
-    => captions.jsonl and captions.csv | give the path of the one
+    => captions.csv and captions.jsonl | give the path of the one
 
 # features
 precomp :: nan pre/train_ims.npy :: $PRECOMP => row 2 holds NaN | counterfoil data check

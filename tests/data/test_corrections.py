@@ -24,7 +24,6 @@ from counterfoil.data.corrections import (
 )
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import read_folder
 
 
 def correction_of(dataset, do, *, image="", caption="", text="", was=None):
@@ -308,7 +307,7 @@ def test_a_file_of_that_name_where_one_stands_is_not_of_scenes(tmp_path, monkeyp
 def test_pictures_without_captions_are_dropped(tmp_path):
     for name in ("a.png", "b.png"):
         write_picture(tmp_path / name)
-    dataset = read_folder(tmp_path)
+    dataset = load_dataset(tmp_path)
     drops = [Correction("drop", f"{name}.png", "", "") for name in "ab"]
     left = apply_corrections(dataset, drops[:1])
     assert left.image_ids == ["b.png"]

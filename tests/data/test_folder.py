@@ -1,11 +1,7 @@
-import unicodedata
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import torch
 
-import counterfoil as cf
 from corpus_cases import (
     captions_by_image,
     small_corpus,
@@ -13,11 +9,8 @@ from corpus_cases import (
     write_folder,
     write_picture,
 )
-from counterfoil.data.files import OTHER
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import is_folder, read_folder
-from counterfoil.model import load_model
 
 
 def write_list(folder, name, text, *, pictures=("a.jpg", "b.jpg")):
@@ -54,7 +47,7 @@ JSONL = '{"image": "a.jpg", "captions": ["one", "two"]}\n\n{"image": "b.jpg", "c
     ],
 )
 def test_every_kind_of_list(tmp_path, name, text):
-    dataset = read_folder(write_list(tmp_path, name, text))
+    dataset = load_dataset(write_list(tmp_path, name, text))
     assert captions_by_image(dataset) == {"a.jpg": ["one", "two"], "b.jpg": ["three"]}
     assert dataset.pictures.open(0).size == (12, 8)
 
@@ -64,7 +57,7 @@ def test_ids_and_splits(tmp_path):
         "image,id,split,caption\na.jpg,0,train,one\n"
         'b.jpg,é 2,validation,"with, a comma\nand a line"\na.jpg,0,train,again\n'
     )
-    dataset = read_folder(write_list(tmp_path, "captions.csv", text))
+    dataset = load_dataset(write_list(tmp_path, "captions.csv", text))
     assert captions_by_image(dataset) == {
         "0": ["one", "again"],
         "é 2": ["with, a comma\nand a line"],
@@ -74,14 +67,14 @@ def test_ids_and_splits(tmp_path):
 
 def test_id_zero_of_jsonl_is_an_id(tmp_path):
     text = '{"image": "a.jpg", "id": 0, "caption": "x"}\n'
-    assert read_folder(write_list(tmp_path, "captions.jsonl", text)).image_ids == ["0"]
+    assert load_dataset(write_list(tmp_path, "captions.jsonl", text)).image_ids == ["0"]
 
 
 def test_pictures_in_a_folder_of_their_own(tmp_path):
     write_list(tmp_path, "captions.jsonl", JSONL, pictures=["images/a.jpg", "images/b.jpg"])
-    assert read_folder(tmp_path).pictures.open(1).size == (12, 8)
+    assert load_dataset(tmp_path).pictures.open(1).size == (12, 8)
     elsewhere = tmp_path / "images"
-    assert read_folder(tmp_path, images=elsewhere).pictures.open(1).size == (12, 8)
+    assert load_dataset(tmp_path, images=elsewhere).pictures.open(1).size == (12, 8)
 
 
 def test_text_beside_each_picture(tmp_path):
@@ -90,7 +83,7 @@ def test_text_beside_each_picture(tmp_path):
     (tmp_path / "x" / "one.txt").write_text("first\n\n second \n", encoding="utf-8")
     (tmp_path / "two.txt").write_text("", encoding="utf-8")
     (tmp_path / "README.txt").write_text("about this folder")
-    dataset = read_folder(tmp_path)
+    dataset = load_dataset(tmp_path)
     assert captions_by_image(dataset) == {
         "none.jpeg": [],
         "two.JPG": [],
@@ -99,131 +92,11 @@ def test_text_beside_each_picture(tmp_path):
     assert set(dataset.splits) == {"train", "dev", "test"}
 
 
-def test_captions_beside_pictures_of_archives(tmp_path):
-    """Texts at any depth, of other spellings; what is no caption is a counted note."""
-    pictures = ("2021/05/17/a.jpg", "2021/B.JPG", "café.jpg", "c.png", "d.jpg", "e.heic")
-    for name in pictures:
-        write_picture(tmp_path / "x.png")
-        (tmp_path / "2021" / "05" / "17").mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes((tmp_path / "x.png").read_bytes())
-    (tmp_path / "x.png").unlink()
-    texts = {
-        "2021/05/17/a.txt": "deep",
-        "2021/b.TXT": "case",
-        unicodedata.normalize("NFD", "café") + ".txt": "accent",
-        "c.png.txt": "after the ending",
-        "shopping.txt": "milk",
-        "a.txt": "of no picture beside it",
-        "e.xmp": "<x/>",
-        "d.jpg.supplemental-metadata.json": "{}",
-        "e.MOV": "film",
-        ".DS_Store": "",
-        "._c.txt": "\0",
-        "README.md": "about",
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    dataset = load_dataset(tmp_path)
-    assert captions_by_image(dataset) == {
-        "2021/05/17/a.jpg": ["deep"],
-        "2021/B.JPG": ["case"],
-        "c.png": ["after the ending"],
-        "café.jpg": ["accent"],
-        "d.jpg": [],
-        "e.heic": [],
-    }
-    (left,) = dataset.left_out
-    assert left.reason == OTHER
-    assert set(left.names) == {
-        *("README.md", "a.txt", "d.jpg.supplemental-metadata.json", "e.MOV", "e.xmp"),
-        "shopping.txt",
-    }
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"shopping.txt": "milk"},
-        {"IMG_0.jpg.supplemental-metadata.json": '{"title": "IMG_0.jpg", "description": ""}'},
-        {"album/metadata.json": '{"title": "Summer"}', "print-subscriptions.json": "{}"},
-        {"0.xmp": "<x/>", "0.aae": "x", "0.thm": "x", "0.mov": "x", "Thumbs.db": "x"},
-        {"my-index/index.json": '{"identity": "x"}', "my-index/images.npy": "x"},
-        {"lists/manifest.json": '{"artifact": "mined negatives"}', "lists/x.npy": "x"},
-    ],
-)
-def test_pictures_alone(tmp_path, more):
-    for name in ("0.jpg", "2021/05/1.jpg"):
-        write_picture(tmp_path / name)
-    for name, text in more.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    dataset = load_dataset(tmp_path)
-    assert dataset.image_ids == ["0.jpg", "2021/05/1.jpg"]
-    assert dataset.texts == []
-    assert dataset.split_names == ("all",)
-    assert dataset.split("all").image_ids == dataset.image_ids
-    counted = {name for left in dataset.left_out for name in left.names}
-    wanted = {
-        name.partition("/")[0] + "/" if "index" in name or "lists" in name else name
-        for name in more
-        if name != "Thumbs.db"
-    }
-    assert counted == wanted
-    with pytest.raises(ValueError, match="holds no captions that splits are made of"):
-        dataset.split("train")
-
-
-def test_pictures_alone_in_folders_of_splits(tmp_path):
-    for name in ("train/0.jpg", "val/1.jpg"):
-        write_picture(tmp_path / name)
-    dataset = load_dataset(tmp_path)
-    assert splits_by_image(dataset) == {"train/0.jpg": "train", "val/1.jpg": "dev"}
-    assert dataset["train"].image_ids == ["train/0.jpg"]
-
-
-def test_what_needs_captions_refuses_pictures_alone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_picture(tmp_path / "photos" / "0.jpg")
-    (tmp_path / "photos" / "words.xlsx").write_text("x")
-    data, model = load_dataset("photos"), load_model("vectors")
-    for work in (
-        lambda: cf.Trainer(model, loss=cf.losses.InfoNCELoss(), train=data, output="out").train(),
-        lambda: cf.mine_hard_negatives(model, data),
-        lambda: cf.evaluate(model, data),
-        lambda: cf.run("demo", data="photos", output="out"),
-    ):
-        with pytest.raises(ValueError, match=r"photos holds no captions .*words\.xlsx"):
-            work()
-    assert not Path("out").exists()
-
-
-def test_pictures_beside_a_table(tmp_path, capsys):
-    names = ("a.jpg", "b.jpg", "new.jpg", "sub/more.jpg")
-    write_list(tmp_path, "captions.jsonl", JSONL, pictures=names)
-    dataset = load_dataset(tmp_path)
-    assert dataset.image_ids == ["a.jpg", "b.jpg"]
-    assert list(dataset.unlisted) == ["new.jpg", "sub/more.jpg"]
-    said = " ".join(capsys.readouterr().err.split())
-    assert "2 pictures that the table does not name, which an index takes, such as new.jpg" in said
-    whole = dataset.with_unlisted()
-    assert whole.image_ids == list(names)
-    assert whole.relation.counts.tolist() == [2, 1, 0, 0]
-    assert whole.with_unlisted() is whole
-    for part in (dataset.split(*dataset.split_names), dataset.subset(torch.tensor([0]))):
-        assert not part.unlisted
-        assert not part.left_out
-    # pictures of a folder of their own are a stock from which the list chooses
-    (tmp_path / "list").mkdir()
-    (tmp_path / "captions.jsonl").rename(tmp_path / "list" / "captions.jsonl")
-    assert not load_dataset(tmp_path / "list", images=tmp_path).unlisted
-
-
 def test_subfolders_with_names_of_splits_are_the_splits(tmp_path):
     for name in ("train/1.png", "val/2.png", "test/3.png", "beach/4.png"):
         write_picture(tmp_path / name)
         (tmp_path / name).with_suffix(".txt").write_text("a caption")
-    splits = splits_by_image(read_folder(tmp_path))
+    splits = splits_by_image(load_dataset(tmp_path))
     assert {name: splits[name] for name in ("train/1.png", "val/2.png", "test/3.png")} == {
         "train/1.png": "train",
         "val/2.png": "dev",
@@ -231,7 +104,7 @@ def test_subfolders_with_names_of_splits_are_the_splits(tmp_path):
     }
     lines = ("image,split,caption", "train/1.png,,x", "val/2.png,test,y", "test/3.png,,z")
     (tmp_path / "captions.csv").write_text("\n".join(lines))
-    assert splits_by_image(read_folder(tmp_path / "captions.csv")) == {
+    assert splits_by_image(load_dataset(tmp_path / "captions.csv")) == {
         "train/1.png": "train",
         "val/2.png": "test",  # a column goes before a folder
         "test/3.png": "test",
@@ -242,7 +115,7 @@ def test_a_table_in_the_code_page_of_windows_is_read_with_a_warning(tmp_path, ca
     write_list(tmp_path, "captions.csv", "")
     text = "image;caption\r\na.jpg;ein Hündchen\r\nb.jpg;zwei\r\n"
     (tmp_path / "captions.csv").write_bytes(text.encode("cp1252"))
-    assert captions_by_image(read_folder(tmp_path))["a.jpg"] == ["ein Hündchen"]
+    assert captions_by_image(load_dataset(tmp_path))["a.jpg"] == ["ein Hündchen"]
     assert "was read as cp1252" in " ".join(capsys.readouterr().err.split())
 
 
@@ -261,7 +134,7 @@ def test_round_trip(tmp_path):
         pictures=PictureFiles(places),
     )
     write_folder(dataset, tmp_path / "out")
-    back = read_folder(tmp_path / "out")
+    back = load_dataset(tmp_path / "out")
     assert captions_by_image(back) == captions_by_image(dataset)
     assert splits_by_image(back) == splits_by_image(dataset)
     for row in range(4):
@@ -274,7 +147,7 @@ def test_round_trip(tmp_path):
         ("captions.jsonl", "", "captions.jsonl holds no image"),
         ("captions.jsonl", "{", "line 1 is not JSON"),
         ("captions.jsonl", "[1]", "line 1: .* is needed"),
-        ("captions.jsonl", '{"picture": "a.jpg"}', "line 1: there is no 'image' among the columns"),
+        ("captions.jsonl", '{"pixels": "a.jpg"}', "line 1: there is no 'image' among the columns"),
         ("captions.jsonl", '{"image": "a.jpg"}', "line 1: there is no 'caption' among"),
         ("captions.jsonl", '{"image": "", "caption": "x"}', "line 1: the image is ''"),
         (
@@ -294,12 +167,11 @@ def test_round_trip(tmp_path):
         ("captions.jsonl", '{"image": "a.jpg", "captions": [3]}', r"the caption is \[3\]"),
         (
             "captions.csv",
-            "a.jpg,one\nb.jpg,two\n",
-            "the first line is 'a.jpg,one'; it needs the names of the columns.*filename.*sentence",
+            "a.jpg;one,two\nb.jpg;three\n".replace(".jpg", ""),
+            "the first line is 'a;one,two'; it needs the names of the columns.*filename.*sentence",
         ),
-        ("captions.csv", "image,caption\na.jpg,one,two\n", "line 2 has another number of columns"),
+        ("captions.csv", "image,n,caption\na.jpg,1\n", "line 2 has another number of columns"),
         ("captions.csv", "image,caption\na.jpg\n", "line 2 has another number of columns"),
-        ("captions.csv", 'image,caption\na.jpg,"one" two\n', "line 2: "),
         (
             "captions.csv",
             "image,id,caption\na.jpg,1,x\nb.jpg,1,y\n",
@@ -314,27 +186,26 @@ def test_round_trip(tmp_path):
 )
 def test_bad_lists_in_words(tmp_path, name, text, words):
     with pytest.raises(ValueError, match=words):
-        read_folder(write_list(tmp_path, name, text))
+        load_dataset(write_list(tmp_path, name, text))
 
 
 def test_bad_folders_in_words(tmp_path):
-    assert not is_folder(tmp_path)
-    with pytest.raises(ValueError, match="holds no image"):
-        read_folder(tmp_path)
+    with pytest.raises(ValueError, match="is no data set"):
+        load_dataset(tmp_path)
     write_picture(tmp_path / "a.jpg")
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     with pytest.raises(ValueError, match="is not UTF-8"):
-        read_folder(tmp_path)
+        load_dataset(tmp_path)
     (tmp_path / "a.txt").write_text("fine")
     (tmp_path / "captions.csv").write_text("image,caption\na.jpg,x\n")
     (tmp_path / "captions.tsv").write_text("image\tcaption\na.jpg\tx\n")
     with pytest.raises(ValueError, match=r"captions\.csv and captions\.tsv; give the path of"):
-        read_folder(tmp_path)
-    assert read_folder(tmp_path / "captions.csv").texts == ["x"]
+        load_dataset(tmp_path)
+    assert load_dataset(tmp_path / "captions.csv").texts == ["x"]
 
 
 def test_missing_pictures_are_named_when_they_are_opened(tmp_path):
-    dataset = read_folder(write_list(tmp_path, "captions.jsonl", JSONL, pictures=["a.jpg"]))
+    dataset = load_dataset(write_list(tmp_path, "captions.jsonl", JSONL, pictures=["a.jpg"]))
     with pytest.raises(ValueError, match=r"b\.jpg does not exist; an image is needed there"):
         dataset.pictures.open(1)
 
@@ -346,7 +217,7 @@ def test_further_columns_are_kept_by_image(tmp_path):
         "a.jpg,two,home,2021,008,2,U,val,1\n"
         "b.jpg,three,,,009,,,test,2\n"
     )
-    dataset = read_folder(write_list(tmp_path, "captions.csv", text))
+    dataset = load_dataset(write_list(tmp_path, "captions.csv", text))
     wanted = {
         "year": [2020, None],  # of rows of an image the first counts
         "code": ["007", "009"],
@@ -369,11 +240,11 @@ def test_columns_of_jsonl_are_text_and_numbers(tmp_path):
         '{"image": "a.jpg", "caption": "x", "id": 3, "n": 2020, "s": "07", "ok": true, "e": null}',
         '{"image": "b.jpg", "caption": "y", "tags": ["a"], "o": {"b": 1}, "s": " ", "n": 1e999}',
     )
-    dataset = read_folder(write_list(tmp_path, "captions.jsonl", "\n".join(lines)))
+    dataset = load_dataset(write_list(tmp_path, "captions.jsonl", "\n".join(lines)))
     assert dataset.columns == {"n": [2020, None], "s": ["07", None], "ok": ["true", None]}
 
 
 def test_a_column_that_is_not_unicode_is_refused(tmp_path):
     text = '{"image": "a.jpg", "caption": "x", "album": "\\ud800"}\n'
     with pytest.raises(ValueError, match="is not valid Unicode"):
-        read_folder(write_list(tmp_path, "captions.jsonl", text))
+        load_dataset(write_list(tmp_path, "captions.jsonl", text))

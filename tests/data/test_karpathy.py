@@ -15,7 +15,6 @@ from corpus_cases import (
     write_karpathy,
 )
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 
 IMAGES = [
     karpathy_image("b.jpg", "train", ["A dog .", "Two dogs"], first=10),
@@ -26,7 +25,7 @@ IMAGES = [
 
 
 def test_captions_ids_splits_and_pictures(tmp_path):
-    dataset = read_karpathy(write_karpathy(tmp_path, IMAGES))
+    dataset = load_dataset(write_karpathy(tmp_path, IMAGES))
     assert dataset.name == "toy"
     assert dataset.image_ids == ["b.jpg", "a.jpg", "c.jpg", "d.jpg"]
     assert captions_by_image(dataset)["b.jpg"] == ["A dog .", "Two dogs"]
@@ -37,16 +36,16 @@ def test_captions_ids_splits_and_pictures(tmp_path):
 
 
 def test_restval_can_be_kept_apart(tmp_path):
-    dataset = read_karpathy(write_karpathy(tmp_path, IMAGES), restval="restval")
+    dataset = load_dataset(write_karpathy(tmp_path, IMAGES), restval="restval")
     assert splits_by_image(dataset)["c.jpg"] == "restval"
 
 
 def test_pictures_in_subfolders_or_all_in_one(tmp_path):
     images = [karpathy_image("x.jpg", "train", ["a"], filepath="val2014")]
     path = write_karpathy(tmp_path, images)
-    assert read_karpathy(path).pictures.place(0).endswith("images/val2014/x.jpg")
+    assert load_dataset(path).pictures.place(0).endswith("images/val2014/x.jpg")
     inner = tmp_path / "images" / "val2014"
-    assert read_karpathy(path, images=inner).pictures.place(0).endswith("val2014/x.jpg")
+    assert load_dataset(path, images=inner).pictures.place(0).endswith("val2014/x.jpg")
 
 
 def test_features_by_order(tmp_path):
@@ -73,15 +72,15 @@ def test_any_ids_and_any_number_of_captions(tmp_path, content):
     ]
     path = write_karpathy(tmp_path, images, pictures=False)
     if content:
-        assert captions_by_image(read_karpathy(path)) == content
+        assert captions_by_image(load_dataset(path)) == content
     else:
         with pytest.raises(ValueError, match="holds no image"):
-            read_karpathy(path)
+            load_dataset(path)
 
 
 def test_tokens_stand_in_for_raw(tmp_path):
     images = [{"filename": "a", "split": "train", "sentences": [{"tokens": ["a", "dog"]}]}]
-    dataset = read_karpathy(write_karpathy(tmp_path, images, pictures=False))
+    dataset = load_dataset(write_karpathy(tmp_path, images, pictures=False))
     assert (dataset.texts, dataset.text_ids) == (["a dog"], ["a#0"])
 
 
@@ -114,26 +113,27 @@ def test_bad_files_in_words(tmp_path, content, words):
     path = tmp_path / "dataset_bad.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=words):
-        read_karpathy(path)
+        load_dataset(path)
 
 
 def test_bad_surroundings_in_words(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
-        read_karpathy(tmp_path / "dataset_none.json")
+        load_dataset(tmp_path / "dataset_none.json")
     path = write_karpathy(tmp_path, IMAGES, pictures=False)
     (tmp_path / "images").mkdir()
     with pytest.raises(ValueError, match="holds none of the first 4 pictures, such as b"):
-        read_karpathy(path)
+        load_dataset(path)
     with pytest.raises(ValueError, match="is not a folder; the pictures are needed"):
-        read_karpathy(path, images=tmp_path / "nowhere")
+        load_dataset(path, images=tmp_path / "nowhere")
     path.write_bytes(b'{"images": "\xff"}')
-    with pytest.raises(ValueError, match="cannot be read as a Karpathy"):
-        read_karpathy(path)
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        load_dataset(path)
 
 
-def test_recognised_by_name_or_content(tmp_path):
+def test_recognised_by_content(tmp_path):
     path = write_karpathy(tmp_path, IMAGES, pictures=False)
-    assert is_karpathy(path)
-    other = tmp_path / "other.json"
+    other = path.rename(tmp_path / "other.json")
+    assert len(load_dataset(other)) == 4
     other.write_text("{}")
-    assert not is_karpathy(other)
+    with pytest.raises(ValueError, match="is no data set"):
+        load_dataset(other)

@@ -85,18 +85,18 @@ def test_scenes_by_name(drawn, tmp_path):
 
 
 def test_what_is_no_data_set(tmp_path):
-    with pytest.raises(ValueError, match=r"none does not exist; give a Karpathy JSON"):
+    with pytest.raises(ValueError, match=r"none does not exist; give .* a Karpathy JSON"):
         load_dataset(tmp_path / "none")
     with pytest.raises(ValueError, match='for a data set of the hub write "hf:some/flickr30k"'):
         load_dataset("some/flickr30k")
-    with pytest.raises(ValueError, match="is no data set: looked for a Karpathy JSON"):
+    with pytest.raises(ValueError, match=r"is no data set: looked for .* a Karpathy JSON"):
         load_dataset(tmp_path)
     (tmp_path / "x.bin").write_bytes(b"\x00")
     with pytest.raises(ValueError, match=r"x\.bin is no data set"):
         load_dataset(tmp_path / "x.bin")
     for name in ("dataset_a.json", "dataset_b.json"):
         (tmp_path / name).write_text("{}")
-    with pytest.raises(ValueError, match=r"dataset_a\.json, dataset_b\.json; give the path"):
+    with pytest.raises(ValueError, match=r"dataset_a\.json and dataset_b\.json; give the path"):
         load_dataset(tmp_path)
 
 

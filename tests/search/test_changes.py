@@ -15,7 +15,6 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import open_picture
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import read_folder
 from counterfoil.model import load_model
 from counterfoil.scoring.encode import encode_images
 from counterfoil.search import changes
@@ -46,7 +45,7 @@ def photos(tmp_path) -> Path:
 @pytest.fixture
 def index(photos, tmp_path) -> SearchIndex:
     model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
-    return build_index(model, read_folder(photos), tmp_path / "x")
+    return build_index(model, load_dataset(photos), tmp_path / "x")
 
 
 def vector(index: SearchIndex, name: str) -> torch.Tensor:
@@ -61,16 +60,16 @@ def stands(index: SearchIndex, name: str, picture: Path) -> None:
 
 def test_a_file_that_has_changed_is_looked_at_again(index, photos):
     paint(photos / "beach.png", "navy")
-    assert index.add(read_folder(photos)) == IndexUpdate(1, 0, 2, 1)
+    assert index.add(load_dataset(photos)) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
-    assert index.add(read_folder(photos)) == IndexUpdate(0, 0, 3)
+    assert index.add(load_dataset(photos)) == IndexUpdate(0, 0, 3)
     assert len(index.vectors.images) == 3
 
 
 def test_another_picture_of_the_same_name_is_not_taken_for_it(index, photos, tmp_path):
     paint(tmp_path / "trip" / "beach.png", "navy")
     paint(tmp_path / "trip" / "hill.png", "red")
-    trip, state = read_folder(tmp_path / "trip"), index.vectors.state
+    trip, state = load_dataset(tmp_path / "trip"), index.vectors.state
     with pytest.raises(ValueError, match=r"'beach.png' of trip is another picture .* --prefix"):
         index.add(trip)
     assert index.vectors.state == state
@@ -83,10 +82,10 @@ def test_another_picture_of_the_same_name_is_not_taken_for_it(index, photos, tmp
 
 def test_the_same_picture_elsewhere_is_the_same(index, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "copy")
-    assert index.add(read_folder(tmp_path / "copy")) == IndexUpdate(0, 0, 3)
+    assert index.add(load_dataset(tmp_path / "copy")) == IndexUpdate(0, 0, 3)
     stands(index, "beach.png", photos / "beach.png")
     photos.rename(tmp_path / "moved")
-    assert index.add(read_folder(tmp_path / "moved")) == IndexUpdate(3, 0, 0, 3)
+    assert index.add(load_dataset(tmp_path / "moved")) == IndexUpdate(3, 0, 0, 3)
     stands(index, "beach.png", tmp_path / "moved" / "beach.png")
 
 
@@ -95,11 +94,11 @@ def test_a_picture_that_is_gone_does_not_make_room_for_another(index, photos, tm
     photos.rename(tmp_path / "away")
     paint(tmp_path / "trip" / "beach.png", "navy")
     with pytest.raises(ValueError, match="is another picture"):
-        index.add(read_folder(tmp_path / "trip"))
+        index.add(load_dataset(tmp_path / "trip"))
 
 
 def test_a_known_picture_that_cannot_be_read_is_left_as_it_is(index, photos, tmp_path):
-    dataset = read_folder(photos)
+    dataset = load_dataset(photos)
     (photos / "beach.png").unlink()
     assert index.add(dataset) == IndexUpdate(0, 0, 3)
 
@@ -112,8 +111,8 @@ def aged(photos: Path, seconds: int) -> None:
 def test_files_as_old_and_large_as_they_were_are_not_read_again(photos, tmp_path, monkeypatch):
     aged(photos, 1000)
     model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
-    index = build_index(model, read_folder(photos), tmp_path / "x")
-    dataset, looked = read_folder(photos), []
+    index = build_index(model, load_dataset(photos), tmp_path / "x")
+    dataset, looked = load_dataset(photos), []
 
     def noting(dataset: ImageTextDataset, row: int) -> str:
         looked.append(row)
@@ -137,13 +136,13 @@ def test_one_file_in_the_place_of_another_is_read(photos, tmp_path):
         path.write_bytes(path.read_bytes().ljust(200, b"\0"))
         os.utime(path, (1000, 1000))
     model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
-    index = build_index(model, read_folder(photos), tmp_path / "x")
+    index = build_index(model, load_dataset(photos), tmp_path / "x")
     with pytest.raises(ValueError, match="is another picture"):
-        index.add(read_folder(tmp_path / "trip"))
+        index.add(load_dataset(tmp_path / "trip"))
 
 
 def test_a_file_that_changed_just_now_has_no_stamp(photos):
-    dataset = read_folder(photos)
+    dataset = load_dataset(photos)
     aged(photos, 10)
     assert [file_stamp(dataset, row).split()[0] for row in range(3)] == [
         str(path.stat().st_size) for path in dataset.pictures.paths
@@ -165,9 +164,9 @@ def test_what_changes_while_it_is_encoded_is_looked_at_again(photos, tmp_path, m
         return found
 
     monkeypatch.setattr(index_module, "encode_images", late)
-    index = build_index(model, read_folder(photos), tmp_path / "x")
+    index = build_index(model, load_dataset(photos), tmp_path / "x")
     monkeypatch.undo()
-    assert index.add(read_folder(photos)) == IndexUpdate(1, 0, 2, 1)
+    assert index.add(load_dataset(photos)) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
 
 
@@ -176,7 +175,7 @@ def test_what_nobody_noted_is_known_by_its_id(index, photos):
     old = IndexEntry("snow.png", place=str(photos / "snow.png"))
     index.vectors.change(images=NewVectors([old], vector(index, "snow.png")), remove_images=[row])
     paint(photos / "snow.png", "red")
-    assert index.add(read_folder(photos)) == IndexUpdate(0, 0, 3)
+    assert index.add(load_dataset(photos)) == IndexUpdate(0, 0, 3)
 
 
 def drawn(seed: int) -> ImageTextDataset:

@@ -16,7 +16,6 @@ from corpus_cases import random_array, small_corpus, write_folder, write_picture
 from counterfoil.core.config import config
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import read_folder
 from counterfoil.model import load_model
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.scoring.encode import images_in_batches
@@ -160,7 +159,7 @@ def test_a_model_that_was_trained_on_is_refused(place, copy):
 
 
 def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
-    built = build_index(load_model(place / "clip"), read_folder(place / "bare"), tmp_path / "x")
+    built = build_index(load_model(place / "clip"), load_dataset(place / "bare"), tmp_path / "x")
     assert not (tmp_path / "x" / "model").exists()
     assert built.model_name == str((place / "clip").resolve())
     with open_index(tmp_path / "x") as index:
@@ -173,7 +172,7 @@ def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
 def test_add_takes_only_what_is_new(place, copy):
     dataset = load_dataset(place / "photos")
     assert copy.add(dataset) == index_module.IndexUpdate(0, 0, 36)
-    assert copy.add(read_folder(place / "bare")) == index_module.IndexUpdate(5, 0, 0)
+    assert copy.add(load_dataset(place / "bare")) == index_module.IndexUpdate(5, 0, 0)
     assert len(copy.vectors.images) == 41
     twin = copy.search_id("bare-00.png", 1, find="images")[0]
     assert twin.score == pytest.approx(1, abs=1e-5)
@@ -407,13 +406,6 @@ def test_bare_folders(place, tmp_path):
     assert list(dataset.image_ids) == [f"bare-{n:02}.png" for n in range(5)]
     (place / "bare" / "README.md").write_text("holiday")
     assert load_dataset(place / "bare").image_ids == dataset.image_ids
-
-
-def test_pictures_alone_are_encoded(place, tmp_path):
-    written = load_model(place / "clip").write_vectors(load_dataset(place / "bare"), tmp_path / "v")
-    assert written.image_ids == load_dataset(place / "bare").image_ids
-    assert written.texts == []
-    assert len(written.features) == 5
 
 
 def test_pictures_beside_a_table_are_found_and_never_evaluated(place, tmp_path):

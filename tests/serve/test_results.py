@@ -14,7 +14,6 @@ import explain_cases
 import recipes_cases
 from corpus_cases import write_folder
 from counterfoil.data.readers import load_dataset
-from counterfoil.data.readers.folder import read_folder
 from counterfoil.model import load_model
 from counterfoil.search.calibrate import Calibration
 from counterfoil.search.index import build_index, open_index
@@ -229,7 +228,7 @@ def test_failing_index_gives_500(root, monkeypatch, caplog):
 def test_search_for_captions_without_captions_gives_422(root, tmp_path):
     (bare := tmp_path / "bare").mkdir()
     painted(1).save(bare / "a.png")
-    index = build_index(load_model(root / "mine"), read_folder(bare), tmp_path / "pictures")
+    index = build_index(load_model(root / "mine"), load_dataset(bare), tmp_path / "pictures")
     alone = application(SearchService(index), FREE)
     assert got(alone, "/about").json()["captions"] == 0
     answer = posted(alone, "/search", json={"text": "a", "find": "captions"})

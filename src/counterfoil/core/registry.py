@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, final, get_args
 
-Kind = Literal["loss", "training", "recipe", "loader", "features", "phrases", "verb"]
+Kind = Literal["loss", "training", "recipe", "loader", "reader", "features", "phrases", "verb"]
 Part = TypeVar("Part")
 
 _PAPERS = "counterfoil.papers"
@@ -61,6 +61,13 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
     "loader": {
         "blip": "counterfoil.models.blip:blip_from_pretrained",
         "vilt": "counterfoil.papers.models.vilt:vilt_from_pretrained",
+    },
+    # Format, under the pattern of a file by which folders of this format are known
+    "reader": {
+        "*_caps.txt": "counterfoil.papers.readers.precomp:FORMAT",
+        "*_ims*.npy": "counterfoil.papers.readers.precomp:FORMAT",
+        "txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
+        "*/txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
     },
     # (path) -> FeatureTable, or None where the path is of another kind
     "features": {
@@ -121,6 +128,7 @@ class Register:
     training = partialmethod(_add, "training")
     recipe = partialmethod(_add, "recipe")
     loader = partialmethod(_add, "loader")
+    reader = partialmethod(_add, "reader")
     features = partialmethod(_add, "features")
     phrases = partialmethod(_add, "phrases")
     verb = partialmethod(_add, "verb")

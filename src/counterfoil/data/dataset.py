@@ -34,15 +34,17 @@ _ALIASES = {
     "testall": "test",
     "training": "train",
 }
+SPLIT_NAMES = ("train", "training", "dev", "val", "valid", "validation", "test")
 
 
 def canonical_split(name: str) -> str:
     """The name of a split in this package.
 
-    >>> canonical_split("validation"), canonical_split("restval")
-    ('dev', 'restval')
+    >>> canonical_split("validation"), canonical_split("TEST"), canonical_split("restval")
+    ('dev', 'test', 'restval')
     """
-    return _ALIASES.get(name, name)
+    small = name.strip().lower()
+    return _ALIASES.get(small, small if small in SPLIT_NAMES else name)
 
 
 def existing_split(name: str, known: Sequence[str], of: str) -> str:

@@ -312,15 +312,23 @@ def open_feature_table(path: Path) -> FeatureTable:
         return FeatureTable(None, FeatureArray.of(array, where=str(path)))
     if FEATURES.exists(path):
         return open_features(path)
-    for name in registry.names("features"):
-        table: FeatureTable | None = registry.find("features", name)(path)
-        if table is not None:
-            return table
+    if (table := _registered_table(path)) is not None:
+        return table
     raise ValueError(
         f"{path} holds no image features: looked for features.json beside features.npy, for "
         "train_ims.npy and the like, for an img_db of UNITER, for a .tsv of bottom-up attention, "
         "and for a single .npy file; `counterfoil features --model MODEL` computes features"
     )
+
+
+def is_feature_table(path: Path) -> bool:
+    """Return True for features in a registered format."""
+    return _registered_table(path) is not None
+
+
+def _registered_table(path: Path) -> FeatureTable | None:
+    tables = (registry.find("features", name)(path) for name in registry.names("features"))
+    return next((table for table in tables if table is not None), None)
 
 
 def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:

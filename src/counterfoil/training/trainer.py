@@ -523,14 +523,14 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         distill: float = 0.0,
     ) -> None:
-        train.check_captions("to train on")
-        if dev is not None:
-            dev.check_captions("to choose the best epoch by")
         if model.processor is None or model.spec is None:
             raise ValueError(
                 f"{model.name} has no processor or no config, so it cannot be trained and saved; "
                 "open a model with load_model, or give Model(..., processor, name, spec)"
             )
+        train.check_captions("to train on")
+        if dev is not None:
+            dev.check_captions("to choose the best epoch by")
         self.model, self.train_set, self.dev = model, train, dev
         self.objective = (
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})

@@ -209,6 +209,7 @@ def greys(folder: Path, *names: str) -> list[int]:
         ("9", "COCO_val2014_000000000009.png"),
         ("COCO_val2014_000000000009.jpg", "000000000009.png"),
         ("v7w_2345.jpg", "2345.png"),
+        (r"Train\A.PNG", "images/train/a.png"),
     ],
 )
 def test_a_name_that_leads_to_one_file(name, file, tmp_path):
@@ -217,10 +218,12 @@ def test_a_name_that_leads_to_one_file(name, file, tmp_path):
     assert greys(tmp_path, name) == [grey]
 
 
-def test_the_nearest_name_is_meant_and_of_several_always_the_same(tmp_path):
+def test_the_nearest_name_is_meant_and_one_of_several_is_refused(tmp_path):
     grey = painted(tmp_path, "x/a.png", "a.png", "x/000009.png", "9.png", "z/c.png", "b/c.png")
-    found = greys(tmp_path, "a.png", "x/a.png", "9", "c.jpg")
-    assert found == [grey["a.png"], grey["x/a.png"], grey["9.png"], grey["b/c.png"]]
+    found = greys(tmp_path, "a.png", "x/a.png", "9")
+    assert found == [grey["a.png"], grey["x/a.png"], grey["9.png"]]
+    with pytest.raises(ValueError, match=r"'c' fits b/c\.png and z/c\.png"):
+        greys(tmp_path, "c.jpg")
 
 
 @pytest.mark.parametrize("lost", ["ex_1_img_0.png", "ex_1_img_0", "b_0"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
+from counterfoil.analysis.true_rate import sheet_cell
 
 from analysis_cases import SCENES
 from counterfoil.data.readers import load_dataset
@@ -52,6 +54,29 @@ def test_a_sheet_is_blind_and_has_one_sentence_a_picture(sheet, tmp_path):
         assert line["sentence"] in known
         assert line["answer"] == ""
     assert run("analyse", "sheet", tmp_path / "written", "--data", SCENES, "--output", sheet) == 2
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
+def test_no_cell_is_a_formula(begin):
+    formula = f'{begin}HYPERLINK("http://a.example", "a dog")'
+    assert sheet_cell(formula) == f"'{formula}"
+    for plain in ("a dog", f"a{begin}1", "", "'quoted'", "–", f" {begin}"):
+        assert sheet_cell(plain) == plain
+
+
+def test_sentences_of_a_sheet_are_no_formulas(sheet, tmp_path, monkeypatch):
+    """Whoever wrote the captions."""
+    folder, out = tmp_path / "written", tmp_path / "formulas.csv"
+    path = folder / "foils.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    hostile = [json.dumps(line | {"foil": f"={line['foil']}", "changed": []}) for line in lines]
+    path.write_text("\n".join(hostile) + "\n")
+    (folder / "checksums.json").unlink(missing_ok=True)
+    assert run("analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--output", out) == 0
+    assert all(line["sentence"].startswith("'=") for line in rows(out))
+    answered = fill(out, "anna", ["true"] * 6)
+    words = ("analyse", "true-rate", folder, "--data", SCENES, "--answers", answered)
+    assert run(*words, "--output", tmp_path / "rate.html") == 0
 
 
 def test_answers_decide_what_is_true_and_people_are_compared(sheet, analysed, tmp_path):

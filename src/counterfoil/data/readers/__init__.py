@@ -3,38 +3,85 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from counterfoil.core import registry
 from counterfoil.core.config import unknown_name
-from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.features import features_of, warn_of_zeros
-from counterfoil.data.files import find_pictures, list_files
+from counterfoil.data.features import features_of, is_feature_table, warn_of_zeros
+from counterfoil.data.files import find_pictures
 from counterfoil.data.images import PictureFiles
+from counterfoil.data.readers.coco import COCO
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
-from counterfoil.data.readers.folder import is_folder, is_picture_folder, read_folder
-from counterfoil.data.readers.huggingface import is_huggingface, is_parquet, read_huggingface
-from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
-from counterfoil.data.readers.tables import LISTS
+from counterfoil.data.readers.folder import ALONE, BESIDE
+from counterfoil.data.readers.huggingface import (
+    is_huggingface,
+    is_parquet,
+    read_huggingface,
+)
+from counterfoil.data.readers.karpathy import KARPATHY
+from counterfoil.data.readers.source import Format, Source
+from counterfoil.data.readers.tables import TABLE
+from counterfoil.data.readers.tokens import TOKENS
 from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
-from counterfoil.papers.readers.precomp import is_precomp, read_precomp
-from counterfoil.papers.readers.uniter import (
-    is_detector_table,
-    is_text_database,
-    read_text_database,
-)
 
-KNOWN = (
-    "a Karpathy JSON (or a folder with dataset_*.json), captions.jsonl, .csv or .tsv, "
-    "pictures alone or with a .txt beside each, a precomp folder (train_ims.npy, train_caps.txt), "
-    "embeddings (images.npy, texts.npy), a txt_db of UNITER, a saved Hugging Face data set, "
-    "parquet files, WebDataset shards (.tar)"
+
+def _huggingface(source: Source, path: str) -> ImageTextDataset:
+    return read_huggingface(
+        path,
+        name=source.name,
+        image_column=source.image_column,
+        caption_column=source.caption_column,
+        restval=source.restval,
+    )
+
+
+# The first that matches reads the source: those that are known by the names of their files stand
+# before those that look into files.
+FORMATS = (
+    Format(
+        "a saved Hugging Face data set",
+        lambda source: is_huggingface(source.path),
+        lambda source: _huggingface(source, str(source.path)),
+        holds_pictures=True,
+        has_columns=True,
+    ),
+    KARPATHY,
+    Format(
+        "embeddings (images.npy, texts.npy)",
+        lambda source: is_embeddings(source.path),
+        lambda source: read_embeddings(source.path, name=source.name),
+        named_pictures=True,
+    ),
+    COCO,
+    TOKENS,
+    TABLE,
+    BESIDE,
+    Format(
+        "WebDataset shards (.tar)",
+        lambda source: is_webdataset(source.path),
+        lambda source: read_webdataset(source.path, name=source.name),
+        holds_pictures=True,
+    ),
+    Format(
+        "parquet files",
+        lambda source: is_parquet(source.path),
+        lambda source: _huggingface(source, str(source.path)),
+        holds_pictures=True,
+        has_columns=True,
+    ),
+    ALONE,
 )
+# what people have and no reader reads, by the ending, and what to do
+_NOT_READ = {
+    (".xlsx", ".xls", ".ods", ".numbers"): "is a spreadsheet; save it as CSV in UTF-8",
+    (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tgz"): "is packed; unpack it first",
+    (".pkl", ".pickle"): "is pickled, which may run code; save it as JSON or CSV",
+}
 
 
 def load_dataset(
@@ -46,6 +93,8 @@ def load_dataset(
     restval: str = "train",
     splits: Sequence[str] = (),
     decisions: str | Path | None = None,
+    image_column: str | None = None,
+    caption_column: str | None = None,
 ) -> ImageTextDataset:
     """Load a data set; its format is recognised by its files.
 
@@ -63,11 +112,24 @@ def load_dataset(
         splits: splits of a precomp folder to read; all by default.
         decisions: file of label corrections, see `counterfoil.data.corrections`; by default
             ``corrections.jsonl`` or ``decisions.jsonl`` in the data's folder, if it exists.
+        image_column: of a table; by default one of the usual names.
+        caption_column: of a table; by default one of the usual names, or numbered ones.
 
     Raises:
         ValueError: the format is unknown, a file is damaged, or the corrections are of other data.
     """
-    dataset = _read(str(source), _path(images), name, restval, splits)
+    dataset = _read(
+        Source(
+            path=Path(source),
+            images=_path(images),
+            name=name,
+            restval=restval,
+            splits=tuple(splits),
+            image_column=image_column,
+            caption_column=caption_column,
+        ),
+        str(source),
+    )
     corrections, table = _path(decisions) or corrections_beside(str(source)), _path(features)
     # A .npy file has a row for every image of the uncorrected data, so it is attached first.
     if table is not None and table.is_file():
@@ -76,7 +138,6 @@ def load_dataset(
         dataset = apply_corrections(dataset, read_corrections(corrections))
     if table is not None and not table.is_file():
         dataset = _with_features(dataset, table)
-    warn_of_left_out(dataset)
     for stored in (dataset.features, dataset.text_features):
         if stored is not None:
             warn_of_zeros(stored)
@@ -91,78 +152,90 @@ def _with_features(dataset: ImageTextDataset, table: Path) -> ImageTextDataset:
     return replace(dataset, features=features_of(dataset.image_ids, table))
 
 
-def _read(
-    source: str, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
-) -> ImageTextDataset:
-    kind, _, rest = source.partition(":")
-    if kind == "scenes" and not Path(source).exists():
-        _check_no_images(source, images)
+def _read(source: Source, given: str) -> ImageTextDataset:
+    kind, _, rest = given.partition(":")
+    if kind == "scenes" and not source.path.exists():
+        _check_options(source, holds_pictures=True, has_columns=False)
         dataset = _scenes(rest)
-        return dataset if name is None else replace(dataset, name=name)
+        return dataset if source.name is None else replace(dataset, name=source.name)
     if kind == "hf":
-        _check_no_images(source, images)
-        return read_huggingface(rest, name=name)
-    path = Path(source).expanduser()
-    if not path.exists():
-        hub = f'; for a data set of the hub write "hf:{source}"' if source.count("/") == 1 else ""
-        raise ValueError(f"{source} does not exist; give {KNOWN}, or scenes{hub}")
-    return _read_files(path, images, name, restval, splits)
-
-
-def _read_files(
-    path: Path, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
-) -> ImageTextDataset:
-    listed = [] if is_huggingface(path) else sorted(path.glob("dataset_*.json"))
-    if len(listed) > 1:
-        names = ", ".join(file.name for file in listed)
-        raise ValueError(f"{path} holds {names}; give the path of the one to read")
-    if listed or is_karpathy(path):
-        return read_karpathy(*listed or [path], images=images, restval=restval, name=name)
-    if path.is_file() and is_detector_table(path):
+        _check_options(source, holds_pictures=True, has_columns=True)
+        return _huggingface(source, rest)
+    source.path = source.path.expanduser()
+    if not source.path.exists():
+        hub = f'; for a data set of the hub write "hf:{given}"' if given.count("/") == 1 else ""
+        raise ValueError(f"{given} does not exist; give {_known()}, or scenes{hub}")
+    for format in _formats(source):
+        if format.matches(source):
+            return _read_as(format, source)
+    if source.path.is_file() and is_feature_table(source.path):
         raise ValueError(
-            f"{path} holds features of images and no captions; name it as --features of a data "
-            f"set, or convert it first: counterfoil features {path} FOLDER"
+            f"{given} holds features of images and no captions; name it as --features of a data "
+            f"set, or convert it first: counterfoil features {given} FOLDER"
         )
-    if not is_huggingface(path):
-        for is_format, read in (
-            (is_precomp, partial(read_precomp, splits=splits)),
-            (is_text_database, read_text_database),
-            (is_embeddings, read_embeddings),
-        ):
-            if is_format(path):
-                dataset = read(path, name=name)
-                pictures = None if images is None else pictures_of(dataset.image_ids, images)
-                return replace(dataset, pictures=pictures)
-        if path.name in LISTS or path.suffix in (".jsonl", ".csv", ".tsv") or is_folder(path):
-            return read_folder(path, images=images, name=name)
-        if not is_webdataset(path) and not is_parquet(path):
-            if is_picture_folder(path):
-                return read_folder(path, images=images, name=name)
-            raise ValueError(f"{path} is no data set: looked for {KNOWN}")
-    _check_no_images(str(path), images)
-    if is_webdataset(path):
-        return read_webdataset(path, name=name)
-    return read_huggingface(str(path), name=name)
+    raise ValueError(_unknown(source))
 
 
-def pictures_of(image_ids: Sequence[str], folder: Path) -> PictureFiles:
+def _formats(source: Source) -> Iterator[Format]:
+    """The formats to try: registered ones of which a file is there, then those of this package.
+
+    A registered reader is imported only where a file fits the pattern that it is registered under.
+    """
+    if source.path.is_dir():
+        for pattern in registry.names("reader"):
+            if next(source.path.glob(pattern), None) is not None:
+                yield registry.find("reader", pattern)
+    yield from FORMATS
+
+
+def _read_as(format: Format, source: Source) -> ImageTextDataset:
+    _check_options(source, holds_pictures=format.holds_pictures, has_columns=format.has_columns)
+    dataset = format.read(source)
+    if format.named_pictures and source.images is not None:
+        return replace(dataset, pictures=_pictures_of(dataset.image_ids, source))
+    return dataset
+
+
+def _known() -> str:
+    """The formats that are read, for messages."""
+    others = (registry.find("reader", pattern).name for pattern in registry.names("reader"))
+    return ", ".join(dict.fromkeys((*(format.name for format in FORMATS), *others)))
+
+
+def _unknown(source: Source) -> str:
+    """What is wrong with a path that no format fits."""
+    path = source.path
+    files = [path] if path.is_file() else [f for f in source.listing.files if f.parent == path]
+    for endings, reason in _NOT_READ.items():
+        for file in files:
+            if file.suffix.lower() in endings:
+                return f"{file} {reason}"
+    return f"{path} is no data set: looked for {_known()}"
+
+
+def _pictures_of(image_ids: Sequence[str], source: Source) -> PictureFiles:
     """Image files whose names, with or without extension, are the ids of the images."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; the pictures are needed there")
-    paths = find_pictures(image_ids, list_files(folder), where=str(folder))
+    listing = source.pictures
+    paths = find_pictures(image_ids, listing, where=str(listing.folder))
     missing = [name for name, path in zip(image_ids, paths) if not path.is_file()]
     if missing:
         raise ValueError(
-            f"{len(missing)} of {len(image_ids)} images have no picture in {folder}, such as "
-            f"{missing[0]!r}"
+            f"{len(missing)} of {len(image_ids)} images have no picture in {listing.folder}, such "
+            f"as {missing[0]!r}"
         )
     return PictureFiles(paths)
 
 
-def _check_no_images(source: str, images: Path | None) -> None:
-    """Refuse an image folder for data that contain their images."""
-    if images is not None:
-        raise ValueError(f"{source} has its own pictures; leave out --images {images}")
+def _check_options(source: Source, *, holds_pictures: bool, has_columns: bool) -> None:
+    """Refuse options that a format does not take."""
+    if source.images is not None and holds_pictures:
+        raise ValueError(f"{source.path} has its own pictures; leave out --images {source.images}")
+    chosen = source.image_column or source.caption_column
+    if chosen and not has_columns:
+        raise ValueError(
+            f"{source.path} has no columns; leave out --image-column and --caption-column "
+            f"({chosen!r})"
+        )
 
 
 def _scenes(settings: str) -> ImageTextDataset:

@@ -1,11 +1,10 @@
-"""Folders of pictures, with or without captions.
+"""Folders of pictures, with or without captions in a ``.txt`` beside each image, one a line.
 
-Captions are in a table, see `counterfoil.data.readers.tables`, or in a ``.txt`` beside each image,
-one a line. A text beside no picture of its name is a note, which is counted and not read.
+A text beside no picture of its name is a note, which is counted and not read.
 
 Images in subfolders with names of splits (``train/``, ``val/``, ``test/`` …) belong to these.
-Without such folders and without a split column the splits are 80/10/10 by the hash of the id;
-pictures without any captions are of the split "all".
+Without such folders the splits are 80/10/10 by the hash of the id; pictures without any captions
+are of the split "all".
 """
 
 from __future__ import annotations
@@ -13,65 +12,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from counterfoil.core.io import read_text_lines
-from counterfoil.data.corrections import CORRECTIONS_FILES
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
-from counterfoil.data.features import features_of
-from counterfoil.data.files import OTHER, FolderFiles, LeftOut, list_files, plain_name
+from counterfoil.data.files import FolderFiles, plain_name
 from counterfoil.data.images import PictureFiles
-from counterfoil.data.readers.tables import LISTS, ImageEntry, read_table, split_of_folder
+from counterfoil.data.readers.source import Format, Source, notes_of, split_of_folder
 
 
-def is_folder(folder: Path) -> bool:
-    """Return True if a folder contains a list of captions, or captions beside images."""
-    if not folder.is_dir():
-        return False
-    return any((folder / name).exists() for name in LISTS) or bool(_texts(list_files(folder)))
+def read_folder(source: Source) -> ImageTextDataset:
+    """Read a folder of images with their captions if there are any.
 
-
-def is_picture_folder(folder: Path) -> bool:
-    """Return True if a folder contains pictures."""
-    return folder.is_dir() and bool(list_files(folder).picture_names)
-
-
-def read_folder(
-    path: Path,
-    *,
-    images: Path | None = None,
-    features: Path | None = None,
-    name: str | None = None,
-) -> ImageTextDataset:
-    """Read a folder of images with their captions if there are any, or the list of captions in it.
-
-    File names are relative to `images`, by default the folder of the list.
+    Raises:
+        ValueError: pictures of another folder are given, and no text beside one of them.
     """
-    folder = path if path.is_dir() else path.parent
-    lists = [path] if path.is_file() else [folder / n for n in LISTS if (folder / n).exists()]
-    if len(lists) > 1:
-        names = " and ".join(file.name for file in lists)
-        raise ValueError(f"{folder} holds {names}; give the path of the one to read")
-    if images is not None and not images.is_dir():
-        raise ValueError(f"{images} is not a folder; the pictures are needed there")
-    listing = list_files(images or folder)
-    texts = {} if lists else _texts(listing)
-    if images is not None and not lists and not texts:
+    folder, listing = source.path, source.pictures
+    texts = _texts(listing)
+    if source.images is not None and not texts:
         raise ValueError(
-            f"{folder} holds no captions that could name pictures of {images}; give {images} alone"
+            f"{folder} holds no captions that could name pictures of {source.images}; give "
+            f"{source.images} alone"
         )
-    by_id = read_table(lists[0], listing) if lists else _read_text_files(listing, texts)
-    paths = [image.path for image in by_id.values()]
-    entries = [
-        DatasetEntry(key, image.split, tuple(image.texts), columns=image.columns)
-        for key, image in by_id.items()
-    ]
+    entries = _entries(listing, texts)
     return build_dataset(
-        name or folder.resolve().name,
+        source.name or folder.resolve().name,
         entries,
-        where=str(lists[0] if lists else folder),
-        pictures=PictureFiles(paths),
-        features=None if features is None else features_of(list(by_id), features),
-        left_out=[*listing.left_out, *_notes(listing, {*lists, *texts.values()})],
-        # pictures of a folder of their own are a stock from which the list chooses
-        unlisted=listing.unlisted(paths) if images is None else {},
+        where=str(folder),
+        pictures=PictureFiles(listing.pictures),
+        left_out=[*listing.left_out, *notes_of(listing, texts.values())],
     )
 
 
@@ -98,24 +64,28 @@ def _stem(name: str) -> str:
     return plain_name(name).casefold().rpartition(".")[0]
 
 
-def _read_text_files(listing: FolderFiles, texts: dict[str, Path]) -> dict[str, ImageEntry]:
-    """Images with the captions beside them, by name."""
-    images = {}
-    for name, path in listing.picture_names.items():
-        lines = read_text_lines(texts[name], "captions") if name in texts else []
-        captions = [line for line in lines if line.strip()]
-        images[name] = ImageEntry(path, split_of_folder(Path(name)), captions)
-    if not any(image.texts for image in images.values()):
-        for image in images.values():  # nothing is trained or measured on them
-            image.split = image.split or "all"
-    return images
+def _entries(listing: FolderFiles, texts: dict[str, Path]) -> list[DatasetEntry]:
+    """Images with the captions beside them."""
+    captions = {
+        name: tuple(line for line in read_text_lines(texts[name], "captions") if line.strip())
+        for name in listing.picture_names
+        if name in texts
+    }
+    # nothing is trained or measured on pictures alone
+    default = "" if any(captions.values()) else "all"
+    return [
+        DatasetEntry(name, split_of_folder(Path(name)) or default, captions.get(name, ()))
+        for name in listing.picture_names
+    ]
 
 
-def _notes(listing: FolderFiles, read: set[Path]) -> list[LeftOut]:
-    """The files that are neither pictures nor read otherwise."""
-    names = tuple(
-        name
-        for name, path in zip(listing.names, listing.files, strict=True)
-        if name not in listing.picture_names and path not in read and name not in CORRECTIONS_FILES
-    )
-    return [LeftOut(OTHER, names)] if names else []
+BESIDE = Format(
+    "pictures with a .txt beside each",
+    lambda source: source.path.is_dir() and bool(_texts(source.listing)),
+    read_folder,
+)
+ALONE = Format(
+    "pictures alone",
+    lambda source: source.path.is_dir() and bool(source.listing.picture_names),
+    read_folder,
+)

@@ -10,6 +10,7 @@ from typing import Any, final
 
 from PIL import Image
 
+from counterfoil.core.console import warn
 from counterfoil.core.io import check_file
 from counterfoil.core.optional import optional_import
 from counterfoil.data.dataset import (
@@ -20,12 +21,20 @@ from counterfoil.data.dataset import (
     canonical_split,
     first_values,
 )
+from counterfoil.data.files import LeftOut
 from counterfoil.data.images import Pictures, decode_picture, size_and_time
-from counterfoil.data.readers.tables import split_of_name
-
-_IMAGE = ("image", "img", "picture")
-_CAPTION = ("caption", "captions", "sentences", "sentence", "text", "texts", "raw")
-_ID = ("image_id", "id", "filename", "file_name", "imgid", "cocoid")
+from counterfoil.data.readers.annotations import NO_CAPTION
+from counterfoil.data.readers.columns import (
+    ID,
+    IMAGE,
+    SPLIT,
+    captions_column,
+    captions_of,
+    find_column,
+    image_column,
+    plain_column,
+)
+from counterfoil.data.readers.source import split_of_name
 
 
 @final
@@ -39,6 +48,7 @@ class _ImageEntry:
     split: str
     texts: list[str]
     columns: dict[str, ColumnValue]
+    nulls: int  # captions that are null
 
 
 @final
@@ -107,20 +117,31 @@ def is_parquet(path: Path) -> bool:
     return path.suffix == ".parquet" if path.is_file() else any(path.glob("*.parquet"))
 
 
-def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDataset:
+def read_huggingface(
+    source: str,
+    *,
+    name: str | None = None,
+    image_column: str | None = None,
+    caption_column: str | None = None,
+    restval: str = "train",
+) -> ImageTextDataset:
     """Read a data set from a folder (``save_to_disk``), from parquet files or from the hub.
 
-    The caption column contains a caption or a list of them. Rows with one image id are merged.
-    Other columns of text, numbers and dates are `ImageTextDataset.columns`; where the rows of an
-    image differ, the first value counts. A "split" column takes precedence over the splits of the
-    data set; without one, a single split "train" is divided by the hash of the id. A parquet file
-    belongs to the split that its name begins with, as in ``validation-00000-of-00001.parquet``.
+    The caption column contains a caption or a list of them; captions that are null are left out.
+    Rows with one image id are merged. Other columns of text, numbers and dates are
+    `ImageTextDataset.columns`; where the rows of an image differ, the first value counts. A "split"
+    column takes precedence over the splits of the data set; without one, a single split "train" is
+    divided by the hash of the id. A parquet file belongs to the split that its name says, as in
+    ``validation-00000-of-00001.parquet``.
     """
     tables = _load(source)
     name = name or source.rstrip("/").rpartition("/")[2].removesuffix(".parquet")
-    columns = {split: _column(table, _IMAGE, source) for split, table in tables.items()}
+    columns = {s: _image_column(table, source, image_column) for s, table in tables.items()}
     images: dict[str, _ImageEntry] = {}
-    for row in _rows(tables, source):
+    silent: list[str] = []
+    for row in _rows(tables, columns, source, caption_column):
+        silent += [row.id] * row.nulls
+        row.split = restval if row.split == "restval" else row.split
         first = images.setdefault(row.id, row)
         if first is row:
             continue
@@ -130,6 +151,9 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
             )
         first.texts.extend(row.texts)
         first_values(first.columns, row.columns)
+    left_out = [LeftOut(NO_CAPTION, tuple(silent))] if silent else []
+    for remark in left_out:
+        warn(f"{source}: {remark}")
     sources = {split: _pictures(table, columns[split]) for split, table in tables.items()}
     return build_dataset(
         name,
@@ -139,6 +163,7 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
         ],
         where=source,
         pictures=DatasetPictures(sources, [(i.table, i.row) for i in images.values()], name),
+        left_out=left_out,
     )
 
 
@@ -169,70 +194,70 @@ def _load(source: str) -> dict[str, Any]:
 
 
 def _load_parquet(path: Path) -> dict[str, Any]:
-    """Tables of parquet files by split; an image is decoded from its bytes or its path."""
+    """Tables of parquet files by split."""
     import datasets
 
     files: dict[str, list[str]] = {}
     for file in [path] if path.is_file() else sorted(path.glob("*.parquet")):
         files.setdefault(split_of_name(file.stem) or "train", []).append(str(file))
-    tables = {split: datasets.Dataset.from_parquet(some) for split, some in files.items()}
-    for split, table in tables.items():
-        column = _column(table, _IMAGE, str(path))
-        tables[split] = table.cast_column(column, datasets.Image())
-    return tables
+    return {split: datasets.Dataset.from_parquet(some) for split, some in files.items()}
 
 
-def _rows(tables: Mapping[str, Any], source: str) -> Iterator[_ImageEntry]:
+def _image_column(table: Any, source: str, chosen: str | None) -> str:
+    """The column of pictures: bytes with a path, or a path; a name or address alone is none."""
+    import datasets
+
+    holding = [
+        name
+        for name, feature in table.features.items()
+        if isinstance(feature, datasets.Image | dict)
+        or (isinstance(feature, datasets.Value) and "binary" in feature.dtype)
+    ]
+    found = None if chosen else find_column(holding, IMAGE)
+    named = [name for name in table.column_names if plain_column(name) in ("image", "img")]
+    names = table.column_names if chosen else named or table.column_names
+    return found or image_column(names, source, chosen, known=IMAGE[:4])
+
+
+def _rows(
+    tables: Mapping[str, Any], images: Mapping[str, str], source: str, caption: str | None
+) -> Iterator[_ImageEntry]:
     """Every row as an image of its own; pictures are not decoded."""
     import datasets
 
     for split, table in tables.items():
-        caption = _column(table, _CAPTION, source)
+        names = [name for name in table.column_names if name != images[split]]
+        captions = captions_column(names, source, caption)
         labels = {n: f for n, f in table.features.items() if isinstance(f, datasets.ClassLabel)}
         plain = [
             name
             for name, feature in table.features.items()
             if isinstance(feature, datasets.Value) and "binary" not in feature.dtype
         ]
-        key = next((n for n in _ID if n in table.column_names), None)
-        split_name = "split" if "split" in table.column_names else None
-        wanted = dict.fromkeys([caption, *filter(None, (key, split_name)), *labels, *plain])
+        others = [name for name in names if name not in captions]
+        key, split_name = find_column(others, (*ID, "filename")), find_column(others, SPLIT)
+        wanted = dict.fromkeys([*captions, *filter(None, (key, split_name)), *labels, *plain])
         for place, row in enumerate(table.select_columns(list(wanted))):
             for name, feature in labels.items():
                 row[name] = None if row[name] in (None, -1) else feature.int2str(row[name])
             unsplit = len(tables) == 1 and canonical_split(split) in ("", "train", "all")
-            row_split = row.get("split") or ("" if unsplit else split)
+            row_split = (split_name and row[split_name]) or ("" if unsplit else split)
             if not isinstance(row_split, str):
                 raise ValueError(
                     f"{source}, row {place}: the split is {row_split!r}; text is needed"
                 )
             columns: dict[str, ColumnValue] = {}
-            row["split"] = canonical_split(row_split) if split_name else None
-            first_values(columns, row, (caption, str(key)))
+            if split_name:
+                row[split_name] = canonical_split(row_split)
+            first_values(columns, row, (*captions, str(key)))
+            found = [captions_of(row[name], f"{source}, row {place}") for name in captions]
+            texts = [text for own, _ in found for text in own]
             yield _ImageEntry(
-                f"{split or 'row'}/{place}" if key is None else str(row[key]),
+                f"{split or 'row'}/{place}" if key is None or row[key] is None else str(row[key]),
                 split,
                 place,
                 canonical_split(row_split),
-                _captions(row[caption], source, place),
+                texts,
                 columns,
+                0 if texts and len(captions) > 1 else sum(nulls for _, nulls in found),
             )
-
-
-def _column(table: Any, names: tuple[str, ...], source: str) -> str:
-    for name in names:
-        if name in table.column_names:
-            return name
-    raise ValueError(
-        f"{source} has the columns {', '.join(map(repr, table.column_names))}, but no {names[0]!r}"
-    )
-
-
-def _captions(value: Any, source: str, place: int) -> list[str]:
-    items = value if isinstance(value, list) else [value]
-    texts = [item.get("raw") if isinstance(item, dict) else item for item in items]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError(
-            f"{source}, row {place}: the caption is {value!r}; text or a list of texts is needed"
-        )
-    return [str(text) for text in texts]

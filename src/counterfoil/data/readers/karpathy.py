@@ -5,18 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from counterfoil.core.io import read_json
-from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
-from counterfoil.data.files import find_pictures, list_files
-from counterfoil.data.images import PictureFiles
-
-PROBES = 50  # files to look for before a folder is refused
+from counterfoil.data.readers.annotations import Annotation, Annotations, annotation_format
+from counterfoil.data.readers.source import Source
 
 
 @final
@@ -36,43 +31,53 @@ class _Image(BaseModel):
     sentences: list[_Sentence]
 
 
-def read_karpathy(
-    path: Path,
-    *,
-    images: Path | None = None,
-    restval: str = "train",
-    name: str | None = None,
-) -> ImageTextDataset:
-    """Read a Karpathy file; ids are file names and sentence numbers.
+def is_karpathy(source: Source, file: Path) -> bool:
+    """Return True for such a file, by its name or content."""
+    if file.suffix.lower() != ".json":
+        return False
+    if file.name.startswith("dataset_"):
+        return True
+    if '"images"' not in source.head(file):
+        return False
+    document = source.document_or_none(file)
+    if not isinstance(document, dict) or not isinstance(document.get("images"), list):
+        return False
+    return "annotations" not in document  # those of COCO
 
-    The folder of the images may be flat or have the subfolders that the file names; by default it
-    is ``images`` beside the file, if it exists. COCO's "restval" images are of the split `restval`.
+
+def read_karpathy(source: Source, file: Path) -> Annotations:
+    """Read a file; ids are file names and sentence numbers.
+
+    The folder of the images may be flat or have the subfolders that the file names.
     """
-    plain = read_json(path, "a Karpathy data set")
-    if not isinstance(plain, dict) or not isinstance(plain.get("images"), list):
+    document = source.document(file)
+    if not isinstance(document, dict) or not isinstance(document.get("images"), list):
         raise ValueError(
-            f'{path} is not a Karpathy data set: {{"images": [{{"filename", "split", "sentences"}}]'
+            f'{file} is not a Karpathy data set: {{"images": [{{"filename", "split", "sentences"}}]'
             "} is needed"
         )
-    records = [_validated(entry, place, path) for place, entry in enumerate(plain["images"])]
-    entries = [_entry(record, restval) for record in records]
-    beside = path.parent / "images"
-    folder = images or (beside if beside.is_dir() else None)
-    return build_dataset(
-        name or str(plain.get("dataset") or path.stem.removeprefix("dataset_")),
-        entries,
-        where=str(path),
-        pictures=None if folder is None else PictureFiles(_paths(records, folder, str(path))),
-    )
-
-
-def is_karpathy(path: Path) -> bool:
-    """Return True if a file looks like one, by its name and first characters."""
-    if path.suffix != ".json" or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = file.read(4096)
-    return path.name.startswith("dataset_") or b'"images"' in head
+    name = str(document.get("dataset") or file.stem.removeprefix("dataset_"))
+    result = Annotations(name=name, pictures_needed=False)
+    seen: set[str] = set()
+    for place, entry in enumerate(document["images"]):
+        image = _validated(entry, place, file)
+        if image.filename in seen:
+            raise ValueError(
+                f"{file}: image id {image.filename!r} occurs twice; every image has its own id"
+            )
+        seen.add(image.filename)
+        numbers = [s.sentid for s in image.sentences]
+        result.rows.append(
+            Annotation(
+                picture=f"{image.filepath}/{image.filename}".lstrip("/"),
+                texts=[s.raw if s.raw is not None else " ".join(s.tokens) for s in image.sentences],
+                where=f"{file}, images[{place}]",
+                id=image.filename,
+                split=image.split,
+                text_ids=() if None in numbers else tuple(map(str, numbers)),
+            )
+        )
+    return result
 
 
 def _validated(entry: Any, place: int, path: Path) -> _Image:
@@ -84,27 +89,6 @@ def _validated(entry: Any, place: int, path: Path) -> _Image:
         raise ValueError(f"{path}: images[{place}].{field}: {first['msg']}") from None
 
 
-def _entry(image: _Image, restval: str) -> DatasetEntry:
-    texts = [s.raw if s.raw is not None else " ".join(s.tokens) for s in image.sentences]
-    numbered = all(s.sentid is not None for s in image.sentences)
-    split = restval if image.split == "restval" else image.split
-    return DatasetEntry(
-        id=image.filename,
-        split=canonical_split(split),
-        texts=tuple(texts),
-        text_ids=tuple(str(s.sentid) for s in image.sentences) if numbered else (),
-    )
-
-
-def _paths(images: Sequence[_Image], folder: Path, where: str) -> list[Path]:
-    """Paths of the images: in the subfolders that the file names, or all in one folder."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; the pictures are needed there")
-    names = [f"{image.filepath}/{image.filename}".lstrip("/") for image in images]
-    paths = find_pictures(names, list_files(folder), where=where)
-    if not any(path.exists() for path in paths[:PROBES]):
-        raise ValueError(
-            f"{folder} holds none of the first {min(PROBES, len(paths))} pictures, such as "
-            f"{names[0]}; give the folder of the pictures"
-        )
-    return paths
+KARPATHY = annotation_format(
+    "a Karpathy JSON (or a folder with dataset_*.json)", is_karpathy, read_karpathy
+)

@@ -55,7 +55,8 @@ from counterfoil.data.images import (
     decode_picture,
     size_and_time,
 )
-from counterfoil.data.readers.tables import CAPTION, split_of_name
+from counterfoil.data.readers.columns import CAPTION
+from counterfoil.data.readers.source import split_of_name
 
 # what img2dataset notes of a download; the Exif of a picture may say where it was taken
 _TECHNICAL = ("exif", "url", "key", "status", "error_message", "sha256", "md5")

@@ -21,7 +21,6 @@ import ast
 import csv
 import hashlib
 import io
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from PIL import Image
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from counterfoil.core.io import parse_json, read_json, read_text, read_text_lines
+from counterfoil.data.files import find_pictures, list_files
 from counterfoil.data.images import (
     DrawnPictures,
     PictureFiles,
@@ -380,7 +380,7 @@ def _validated(kind: type[_R], path: Path, name: str, plain: Any) -> _R:
 def locate_images(shots: Sequence[tuple[str, Box | None]], folder: Path, of: str) -> Pictures:
     """Find images by name, as paths below a folder, or anywhere in it.
 
-    Names are compared exactly; then without folder and file ending; then by the number at their
+    Names are compared as `find_pictures` does; then without the ending; then by the number at their
     end, as COCO's file names have one, where either name is that number alone.
 
     Args:
@@ -401,18 +401,22 @@ def locate_images(shots: Sequence[tuple[str, Box | None]], folder: Path, of: str
 
 
 def _image_paths(names: Sequence[str], folder: Path, of: str) -> list[Path]:
-    paths = {name: folder / name for name in names if (folder / name).is_file()}
-    missing = [name for name in dict.fromkeys(names) if name not in paths]
+    listing, paths = list_files(folder), dict[str, Path]()
+    missing = list(dict.fromkeys(names))
+    for spelling in (str, _without_ending):
+        found = find_pictures([spelling(name) for name in missing], listing, where=of)
+        paths |= {name: path for name, path in zip(missing, found) if path.is_file()}
+        missing = [name for name in missing if name not in paths]
     if missing:
-        files = sorted(Path(top) / name for top, _, inside in os.walk(folder) for name in inside)
-        for key in (_stem, _trailing_number):
-            by_key: dict[str, list[Path]] = {}
-            for file in filter(is_picture_name, files):
-                by_key.setdefault(key(file.name), []).append(file)
-            by_key.pop("", None)
-            matches = {name: _match(name, by_key.get(key(name), ())) for name in missing}
-            paths |= {name: path for name, path in matches.items() if path is not None}
-            missing = [name for name in missing if name not in paths]
+        by_number: dict[str, list[Path]] = {}
+        for file in listing.pictures:
+            by_number.setdefault(_trailing_number(file.name), []).append(file)
+        by_number.pop("", None)
+        matches = {
+            name: _match(name, by_number.get(_trailing_number(name), ())) for name in missing
+        }
+        paths |= {name: path for name, path in matches.items() if path is not None}
+        missing = [name for name in missing if name not in paths]
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(set(names))} pictures of {of} are not in {folder}, such as "
@@ -430,6 +434,11 @@ def _match(name: str, files: Sequence[Path]) -> Path | None:
 def _is_number(name: str) -> bool:
     """Return True if a name is a number alone, or a number after COCO's prefix."""
     return re.fullmatch(r"(COCO_[a-z]+\d+_)?\d+", _stem(name)) is not None
+
+
+def _without_ending(name: str) -> str:
+    path = Path(name)
+    return str(path.with_suffix("")) if is_picture_name(path) else name
 
 
 def _stem(name: str) -> str:

@@ -518,6 +518,7 @@ def _survivors(rate: _TrueRate) -> Iterator[CardSection]:
 # -- Judgements by people (TAGS-DC, section 4.3) --------------------------------------------------
 
 SHEET_COLUMNS = "item", "picture", "sentence", "answer"
+_FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # what spreadsheets compute begins with one of these
 ANSWERS = {"true": True, "false": False, "unsure": None, "": None}
 
 
@@ -548,7 +549,7 @@ def export_sheet(
         )
     rng = torch.Generator().manual_seed(seed)
     used: set[int] = set()
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[tuple[str, ...]] = []
     for store in stores:
         chosen = 0
         for place in torch.randperm(len(store.foils), generator=rng).tolist():
@@ -556,7 +557,8 @@ def export_sheet(
             if chosen < count and image not in used:
                 used.add(image)
                 chosen += 1
-                rows.append((_sheet_item(foil), pictures.place(image), foil.foil, ""))
+                shown = map(sheet_cell, (pictures.place(image), foil.foil))
+                rows.append((_sheet_item(foil), *shown, ""))
         if chosen < count:
             raise ValueError(
                 f"{store.name} has only {chosen:,} pictures left for {count:,} sentences, of which "
@@ -569,6 +571,15 @@ def export_sheet(
     write_text(out, "\ufeff" + table.getvalue())  # the mark by which spreadsheets know UTF-8
     output(f"{len(rows):,} sentences: {out}; give each person a copy")
     return len(rows)
+
+
+def sheet_cell(text: str) -> str:
+    """Text that a spreadsheet shows and does not compute, by a leading apostrophe.
+
+    >>> sheet_cell("=1+1"), sheet_cell("a dog = a cat")
+    ("'=1+1", 'a dog = a cat')
+    """
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _sheet_item(foil: GeneratedCaption) -> str:

@@ -39,6 +39,7 @@ from counterfoil.data.features import (
     FeatureTable,
     RowStack,
 )
+from counterfoil.data.readers.source import Format
 
 PROBES = 64  # images whose repeated rows are compared
 MAX_REPEATS = 64  # of an image; more equal rows are no repetition
@@ -226,3 +227,11 @@ def precomp_features(path: Path) -> FeatureTable | None:
     dataset = read_precomp(path)
     assert dataset.features is not None
     return FeatureTable(dataset.image_ids, dataset.features)
+
+
+FORMAT = Format(
+    "a precomp folder (train_ims.npy, train_caps.txt)",
+    lambda source: is_precomp(source.path),
+    lambda source: read_precomp(source.path, name=source.name, splits=source.splits),
+    named_pictures=True,
+)

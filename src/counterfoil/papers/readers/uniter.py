@@ -37,6 +37,7 @@ from counterfoil.core.io import check_file, parse_json, parsing, read_json
 from counterfoil.core.optional import optional_import
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
 from counterfoil.data.features import Array, FeatureArray, FeatureTable
+from counterfoil.data.readers.source import Format
 
 KEYS = "__keys__"
 CONFIDENCE, FEWEST, MOST = 0.2, 10, 100  # UNITER's rule for the number of regions
@@ -528,3 +529,11 @@ def region_features(path: Path) -> FeatureTable | None:
     if is_image_database(path):
         return region_table(ImageDatabase(path))
     return region_table(DetectorTable(path)) if is_detector_table(path) else None
+
+
+FORMAT = Format(
+    "a txt_db of UNITER",
+    lambda source: is_text_database(source.path),
+    lambda source: read_text_database(source.path, name=source.name),
+    named_pictures=True,
+)
