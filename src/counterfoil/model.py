@@ -1137,6 +1137,8 @@ def _load_pretrained(name: str) -> Model:
     if kind == "vilt":
         from counterfoil.models.vilt import vilt_from_pretrained
 
+        if "bicubic" not in (form.frame or "bicubic"):
+            raise ValueError(f"{name} resizes pictures by {form.frame}; a ViLT is read by bicubic")
         converted = vilt_from_pretrained(name, mask=tokenizer.mask)
         # its images keep their shape, and their sides are multiples of a patch
         patch = converted.model.arguments["patch"]
@@ -1145,7 +1147,7 @@ def _load_pretrained(name: str) -> Model:
         from counterfoil.models.blip import blip_from_pretrained
 
         converted = blip_from_pretrained(name, mask=tokenizer.mask)
-        images = PixelProcessor(form.size, form.mean, form.deviation, form.crop)
+        images = PixelProcessor(form.size, form.mean, form.deviation, form.crop, frame=form.frame)
     model = converted.build().to(distributed.device())
     return Model(model, Processor(images, tokenizer), name, converted.model)
 
