@@ -105,6 +105,9 @@ def graph(
         dataset, texts_per_image=texts, images_per_text=hard_images, parser=parser, seed=seed
     )
     negatives.save(folder)
+    negatives.store.check_filled()
+    for line in negatives.store.manifest.summary():
+        output(line)
     filters = "; ".join(negatives.store.manifest.filters)
     output(f"{negatives.lists.describe()}, {filters}: {folder}")
 
@@ -168,7 +171,9 @@ def export_negatives(
     for path in paths:
         ensure_absent(path, "another folder with --output")
     ensure_writable_folder(folder)
-    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint).lists
+    mined = NegativeStore.open(
+        store, fingerprint=dataset.fingerprint, relation=dataset.relation
+    ).lists
     lists = HardNegativeLists(
         mined.texts[:, :texts].contiguous(), mined.images[:, :hard_images].contiguous()
     )
@@ -198,8 +203,7 @@ def push(
     from counterfoil.negatives.store import NegativeStore
 
     dataset = data.source().split(split)
-    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
-    mined.lists.check(dataset.relation)
+    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint, relation=dataset.relation)
     output(push_negatives(HardNegatives(mined, dataset), name, judge=judge, private=not public))
 
 

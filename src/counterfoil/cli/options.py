@@ -177,9 +177,8 @@ def open_negatives(folder: Path, source: DataSource) -> tuple[NegativeStore, Ima
     from counterfoil.negatives.store import MINED, NegativeStore
 
     dataset = source.split(MINED.read_manifest(folder).split)
-    store = NegativeStore.open(folder, fingerprint=dataset.fingerprint)
-    store.lists.check(dataset.relation)
-    return store, dataset
+    relation = dataset.relation
+    return NegativeStore.open(folder, fingerprint=dataset.fingerprint, relation=relation), dataset
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -17,7 +17,7 @@ from counterfoil.core.config import Config
 from counterfoil.core.console import console, output
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.losses.schedules import StartAt, SwitchAfter
-from counterfoil.pipelines.pipeline import Generate, Pretrain, Recipe, Train
+from counterfoil.pipelines.pipeline import Generate, Mine, Pretrain, Recipe, Train
 from counterfoil.recipes import aoq, clip, models, ndgl, ndgl_models, photos, tags, vsec
 from counterfoil.recipes.models import DATASETS, LARGE, NAMES
 from counterfoil.training.config import TrainConfig
@@ -134,11 +134,20 @@ def _tags_families(kinds: Sequence[str], *names: str) -> list[_Family]:
 
 def _recipes(families: Iterable[_Family]) -> Recipes:
     return {"demo": aoq.demo_recipe} | {
-        pattern.format(f"{name}-{dataset}"): partial(make, name, dataset)
+        pattern.format(f"{name}-{dataset}"): partial(_as_published, make, name, dataset)
         for pattern, make, names in families
         for name in names
         for dataset in _datasets(name)
     }
+
+
+def _as_published(make: Callable[[str, str], Recipe], name: str, dataset: str) -> Recipe:
+    """A recipe with the negatives of the papers, to which captions that say the same are wrong."""
+
+    def by_id(stage: Train | Mine) -> Train | Mine:
+        return replace(stage, positives="id") if stage.positives == "text" else stage
+
+    return make(name, dataset).with_changed(Train, by_id).with_changed(Mine, by_id)
 
 
 def print_catalogue() -> None:

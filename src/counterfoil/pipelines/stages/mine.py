@@ -17,7 +17,7 @@ from counterfoil.core.io import check_room
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Precision
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, Positives
 from counterfoil.data.phrases import PhraseParser
 from counterfoil.model import load_model
 from counterfoil.negatives.diagnose import hardness
@@ -27,7 +27,7 @@ from counterfoil.negatives.mining import mine_store
 from counterfoil.negatives.proposals import IVF
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
-from counterfoil.pipelines.stages.base import LATER, Stage, models_content
+from counterfoil.pipelines.stages.base import LATER, Stage, later, models_content
 from counterfoil.pipelines.state import RunContext, stop_watch
 from counterfoil.report.figures import NamedSample
 from counterfoil.scoring.checkpoint import EVERY
@@ -54,6 +54,8 @@ class Mine(Stage):
         precision: "bf16" scores all pairs in half precision and rescores the candidates in fp32.
         models: saved models or names of pretrained ones that score too, as
             `counterfoil.model.load_model` opens them.
+        positives: "text" never lists a text that says what a caption of the image says; "id" does,
+            as in the papers.
         graph: parser of the captions; the lists come from their denotation graph, and no model
             scores, see `counterfoil.negatives.graph`.
     """
@@ -70,6 +72,7 @@ class Mine(Stage):
     precision: Precision = field(default="fp32", metadata=LATER)
     models: tuple[str, ...] = field(default=(), metadata=LATER)
     graph: Config[PhraseParser] | None = field(default=None, metadata=LATER)
+    positives: Positives = field(default="text", metadata=later(before="id"))
 
     def __post_init__(self) -> None:
         models = (*self.using, *self.models)
@@ -82,6 +85,7 @@ class Mine(Stage):
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
         parse_literal(Precision, self.precision, "a precision of mining")
+        parse_literal(Positives, self.positives, "a kind of positives")
         if self.precision != "fp32" and (self.proposing or self.filters.score_settings):
             raise ValueError(
                 f"precision={self.precision} works with all pairs, and with filters of captions "
@@ -111,12 +115,13 @@ class Mine(Stage):
         return models_content(self.models)
 
     def check(self, context: RunContext) -> None:
-        """Refuse a split that does not exist."""
-        context.split(self.split)
+        """Refuse a split that does not exist, or that has no negative whatever the model."""
+        context.split(self.split).with_positives(self.positives).check_wrong_pairs()
 
     def run(self, context: RunContext, *, resume: bool) -> None:
         """List the hardest negatives of the split and save them with their hardness."""
         dataset, place = context.split(self.split), context.place(self.name)
+        dataset = dataset.with_positives(self.positives)
         if self.graph:
             if distributed.rank() == 0:
                 negatives = graph_negatives(
@@ -125,8 +130,9 @@ class Mine(Stage):
                     images_per_text=self.images,
                     parser=self.graph.build(),
                 )
+                negatives.store.check_filled()
                 negatives.save(place)
-                info(f"{self.name}: {negatives.lists.describe()}, {place}")
+                _report(self.name, negatives.store, place)
             return
         store, members = run_mining(
             self, dataset, place, find=context.model_path, left=context.left
@@ -134,7 +140,7 @@ class Mine(Stage):
         if distributed.rank() == 0:
             rng, texts = torch.Generator().manual_seed(0), store.lists.texts
             measured = hardness(
-                members, dataset.text_to_image, texts, batch=BATCH, samples=SAMPLES, rng=rng
+                members, dataset.relation, texts, batch=BATCH, samples=SAMPLES, rng=rng
             )
             tensors = {
                 "positive": measured.positive,
@@ -143,7 +149,14 @@ class Mine(Stage):
             }
             write_tensors(place / HARDNESS, tensors, {"batch": measured.batch})
         remove_partial(place)
-        info(f"{self.name}: {store.lists.describe()}, {place}")
+        _report(self.name, store, place)
+
+
+def _report(name: str, store: NegativeStore, place: Path) -> None:
+    """Say how long the lists are, how full, and what each filter left out."""
+    info(f"{name}: {store.lists.describe()}, {place}")
+    for line in store.manifest.summary():
+        info(f"{name}: {line}")
 
 
 def mining_request(
@@ -157,6 +170,7 @@ def mining_request(
     proposing: Sequence[str] = (),
     proposals: int = 4,
     precision: str = "fp32",
+    positives: str = "text",
 ) -> Mine:
     """Build the stage for a command line, whose filters are ``key=value`` of a `FilterConfig`."""
     plan = FilterConfig()
@@ -173,6 +187,7 @@ def mining_request(
         proposing=tuple(proposing),
         proposals=proposals,
         precision=cast(Precision, precision),  # the stage checks it
+        positives=cast(Positives, positives),
     )
 
 
@@ -197,10 +212,12 @@ def run_mining(
         The store, and the split as the models encoded it.
 
     Raises:
-        ValueError: models and data do not fit, or the saved progress is of another mining.
+        ValueError: models and data do not fit, the saved progress is of another mining, or nothing
+            is left to list.
         RunStopped: the time was up, or a signal came.
     """
     check_encoder(stage.filters)
+    dataset = dataset.with_positives(stage.positives)
     ivf = IVF in stage.proposing
     using, guides, proposing = (
         [load_model(find(name)) for name in names]
@@ -225,6 +242,11 @@ def run_mining(
             every=EVERY,
             stop=watch.wanted,
         )
+        try:
+            store.check_filled()
+        except ValueError:  # resuming would end here again
+            remove_partial(place)
+            raise
         if distributed.rank() == 0:
             store.save(place)  # a signal that came late is raised when the watch ends
     return store, members
