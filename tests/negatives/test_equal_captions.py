@@ -7,8 +7,6 @@ is tried in `test_mining` on captions of few words, many of which are equal.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 import torch
 
 import counterfoil as cf
+import recipes_cases
 from counterfoil.core.types import Pairs, Role
 from counterfoil.data.batching import collate
 from counterfoil.data.checks import check_dataset
@@ -527,7 +526,7 @@ def test_filters_that_leave_nothing_are_named(plan: FilterConfig, words: str) ->
         mined(dataset(), filters=plan)
 
 
-def test_the_command_counts_and_refuses(tmp_path: Path) -> None:
+def test_the_command_counts_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     data.mkdir()
     given = dataset()
@@ -539,16 +538,15 @@ def test_the_command_counts_and_refuses(tmp_path: Path) -> None:
     (data / "captions.txt").write_text("\n".join(given.texts) + "\n", encoding="utf-8")
     (data / "splits.json").write_text(json.dumps(["train"] * IMAGES))
     sizes = ("--texts", "4", "--images-per-text", "3")
-    command = (sys.executable, "-m", "counterfoil.cli", "mine", "vectors", "--data", str(data))
 
-    def run(name: str, *more: str) -> subprocess.CompletedProcess[str]:
+    def run(name: str, *more: str) -> tuple[int, str]:
         out = str(tmp_path / name)
-        given = [*command, "--output", out, *sizes, *more]
-        return subprocess.run(given, capture_output=True, text=True, check=False)
+        code = recipes_cases.run("mine", "vectors", "--data", data, "--output", out, *sizes, *more)
+        shown = capsys.readouterr()
+        return code, " ".join(f"{shown.out} {shown.err}".split())
 
-    done = run("lists", "--filter", "highest=0.9")
-    assert done.returncode == 0, done.stderr
-    lines = " ".join(done.stdout.split())
+    code, lines = run("lists", "--filter", "highest=0.9")
+    assert code == 0, lines
     for part in (
         "texts of images:",
         "images of texts:",
@@ -559,7 +557,7 @@ def test_the_command_counts_and_refuses(tmp_path: Path) -> None:
         assert part in lines
     manifest = json.loads((tmp_path / "lists/manifest.json").read_text())
     assert manifest["removed"]["texts that say what a caption of the image says"]["text"] == 10
-    refused = run("nothing", "--filter", "highest=-2")
-    assert refused.returncode == 2
-    assert "left out as scores above -2" in " ".join(refused.stderr.split())
+    code, refused = run("nothing", "--filter", "highest=-2")
+    assert code == 2
+    assert "left out as scores above -2" in refused
     assert not list(tmp_path.glob("nothing*")), "nothing is saved, and nothing to be resumed"
