@@ -104,6 +104,7 @@ def allowed(
             q = best((float(guide[pair]) for pair in true), default=None)
             out[i, t] = not (
                 o == i
+                or dataset.texts[t] in {dataset.texts[c] for c in own}
                 or (plan.captions and any(said[t][c] >= plan.captions - 1e-7 for c in own))
                 or (plan.pictures and o >= 0 and shown[i, o] >= plan.pictures - 1e-6)
                 or (plan.lowest is not None and s < plan.lowest)

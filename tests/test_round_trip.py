@@ -16,8 +16,6 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import torch
-from counterfoil.analysis.true_rate import sheet_cell
-from counterfoil.negatives.generation.store import ChangedSpan, GeneratedCaption, GeneratedStore
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -46,10 +44,12 @@ from counterfoil.export.negatives import FORMATS, export_negatives
 from counterfoil.hub import _write_negatives, load_negatives
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.aoq_format import read_aoq, write_aoq
+from counterfoil.negatives.generated import ChangedSpan, GeneratedCaption, GeneratedStore
 from counterfoil.negatives.mining import HardNegatives
 from counterfoil.negatives.similarity import CaptionSpace, CaptionSpaceManifest
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import TARGETS, TargetManifest, TargetStore, TeacherTargets
+from counterfoil.papers.aoq.true_rate import sheet_cell
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.search.calibrate import Calibration
 from counterfoil.search.vector_index import (

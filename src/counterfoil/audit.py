@@ -527,7 +527,7 @@ def likely_positives(
     the lowest score of its own captions, as in `FilterConfig`. A text is suspected from a TF-IDF
     cosine of `alike`.
     """
-    lists.check(dataset.relation)
+    lists = lists.checked(dataset.relation)
     sides = _hardest(lists, dataset)
     limits = _positive_scores(dataset, members, sides)
     suspected: dict[tuple[int, int], LikelyPositive] = {}

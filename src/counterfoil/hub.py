@@ -484,7 +484,7 @@ def load_negatives(
     if text_scores is not None and image_scores is not None:
         lists = HardNegativeLists(texts, images, text_scores, image_scores)
     try:
-        lists.check(dataset.relation)
+        lists = lists.checked(dataset.relation)
         lists.check_order()
         _check_ties(lists, dataset)
     except ValueError as error:

@@ -8,9 +8,11 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -25,7 +27,7 @@ from counterfoil import __version__
 from counterfoil.core import distributed, registry
 from counterfoil.core.config import Config, config_from_dict, digest, from_data, lazy
 from counterfoil.core.config import config as make_config
-from counterfoil.core.console import warn
+from counterfoil.core.console import progress, warn
 from counterfoil.core.io import (
     atomic_folder,
     ensure_writable_folder,
@@ -668,11 +670,31 @@ def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor
     )
 
 
-def _as_list(items: ImageInput | Sequence[ImageInput]) -> list[ImageInput]:
-    """A list of items, also of a single one; an array of four axes is a list of images."""
-    if isinstance(items, np.ndarray) and items.ndim < 4:
-        return [items]
-    return [items] if isinstance(items, str | Path | Image.Image | bytes) else list(items)
+Items: TypeAlias = Sequence[ImageInput] | Iterable[ImageInput]
+_TOGETHER = {str: 256, Image.Image: 32}  # captions, and pictures, that are encoded together
+
+
+def _as_items(items: ImageInput | Items) -> Items:
+    """Several items, also of a single one; an array of four axes is a list of images."""
+    if isinstance(items, np.ndarray):
+        return [items] if items.ndim < 4 else list(items)
+    return [items] if isinstance(items, str | Path | Image.Image | bytes) else items
+
+
+def _as_pictures(images: ImageInput | Items) -> Items:
+    """The same, with every string a path."""
+    pictures = (Path(item) if isinstance(item, str) else item for item in _as_items(images))
+    return list(pictures) if isinstance(images, Sequence) else pictures
+
+
+def _no_progress(more: int) -> None:
+    """Show nothing."""
+
+
+def _check_kind(items: Iterable[ImageInput], kind: type) -> None:
+    """Refuse captions among pictures, and pictures among captions."""
+    if any(isinstance(item, str) != (kind is str) for item in items):
+        raise ValueError("give captions (str) or pictures (paths or PIL images), not both")
 
 
 def _open_image(item: Path | Image.Image | bytes | NDArray[Any]) -> Image.Image:
@@ -824,33 +846,52 @@ class Model:
         return is_inner_product(self.model, images, texts)
 
     @torch.inference_mode()
-    def encode(self, items: ImageInput | Sequence[ImageInput]) -> Embeddings:
+    def encode(self, items: ImageInput | Items) -> Embeddings:
         """Encode captions (str), or images (all of `ImageInput` but str), as bags of vectors.
 
+        Batch after batch: pictures are opened and prepared with their batch, and then forgotten.
+
         Args:
-            items: a list of captions or of images, or a single one.
+            items: a list of captions or of images, or a generator of them, or a single one.
 
         Raises:
             ValueError: nothing or a mixture was given, or the model reads stored features only.
         """
+        return Embeddings.cat(list(self._encoded(_as_items(items))))
+
+    def _encoded(self, items: Items) -> Iterator[Embeddings]:
+        """Yield the encodings of the items, a batch at a time."""
         if self.processor is None:
             raise ValueError("ready-made vectors have no encoder; give a model folder or name")
-        listed = _as_list(items)
-        if not listed:
+        remaining = iter(items)
+        first = next(remaining, None)
+        if first is None:
             raise ValueError("nothing was given; give captions (str) or pictures, one or more")
-        captions = [item for item in listed if isinstance(item, str)]
-        pictures = [_open_image(item) for item in listed if not isinstance(item, str)]
-        if bool(captions) == bool(pictures):
-            raise ValueError("give captions (str) or pictures (paths or PIL images), not both")
+        kind = str if isinstance(first, str) else Image.Image
+        if isinstance(items, Sequence):  # refused before the work, not in the midst of it
+            _check_kind(items, kind)
         if any(part.training for part in self.model.modules()):  # `eval` is slow: only if needed
             self.model.eval()
+        remaining, size = chain([first], remaining), _TOGETHER[kind]
+        total = len(items) if isinstance(items, Sequence) else 0
+        label = "texts encoded" if kind is str else "images encoded"
+        with progress(label, total) if total > size else nullcontext(_no_progress) as advance:
+            while batch := list(islice(remaining, size)):
+                yield self._encode_batch(batch, kind)
+                advance(len(batch))
+
+    def _encode_batch(self, batch: Sequence[ImageInput], kind: type) -> Embeddings:
+        assert self.processor is not None
+        _check_kind(batch, kind)
         device = next(self.model.parameters()).device
-        if captions:
+        if kind is str:
+            captions = [item for item in batch if isinstance(item, str)]
             return self.model.encode_texts(self.processor.process_texts(captions).to(device))
+        pictures = [_open_image(item) for item in batch if not isinstance(item, str)]
         return self.model.encode_images(self.processor.process_images(pictures).to(device))
 
     def similarity(
-        self, images: ImageInput | Sequence[ImageInput], texts: str | Sequence[str]
+        self, images: ImageInput | Items, texts: str | Iterable[str]
     ) -> NDArray[np.float32]:
         """Score every image against every text.
 
@@ -867,47 +908,50 @@ class Model:
                 instead of pixels.
         """
         with torch.inference_mode():
-            scores = self.model.score_matrix(self._encode_images(images), self._encode_texts(texts))
-        return np.asarray(scores.float().cpu().numpy(), dtype=np.float32)
+            encoded = self.encode(self._captions(texts))
+            rows = [
+                self.model.score_matrix(part, encoded).float().cpu().numpy()
+                for part in self._encoded(_as_pictures(images))
+            ]
+        return np.concatenate(rows).astype(np.float32, copy=False)
 
-    def score(self, image: ImageInput, captions: str | Sequence[str]) -> Tensor:
+    def score(self, image: ImageInput, captions: str | Iterable[str]) -> Tensor:
         """(N,) scores of captions for one image: a row of `similarity`, as a tensor."""
         return torch.from_numpy(self.similarity(image, captions)[0])
 
-    def encode_images(self, images: ImageInput | Sequence[ImageInput]) -> NDArray[np.float32]:
+    def encode_images(self, images: ImageInput | Items) -> NDArray[np.float32]:
         """(I, D) embeddings of images, for a model with one vector per item.
 
         Raises:
             ValueError: as `similarity`, or the model makes several vectors of an item.
         """
-        return self._single_vectors(self._encode_images(images))
+        return self._single_vectors(_as_pictures(images))
 
-    def encode_texts(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
+    def encode_texts(self, texts: str | Iterable[str]) -> NDArray[np.float32]:
         """(T, D) embeddings of texts, for a model with one vector per item.
 
         Raises:
             ValueError: as `similarity`, or the model makes several vectors of an item.
         """
-        return self._single_vectors(self._encode_texts(texts))
+        return self._single_vectors(self._captions(texts))
 
-    def _encode_images(self, images: ImageInput | Sequence[ImageInput]) -> Embeddings:
-        """Encode images; unlike in `encode`, a string is a path."""
-        listed = _as_list(images)
-        return self.encode([Path(item) if isinstance(item, str) else item for item in listed])
-
-    def _encode_texts(self, texts: str | Sequence[str]) -> Embeddings:
+    def _captions(self, texts: str | Iterable[str]) -> list[str]:
         listed = [texts] if isinstance(texts, str | Path | Image.Image) else list(texts)
         if other := [text for text in listed if not isinstance(text, str)]:
             raise ValueError(f"a text is a str, not {type(other[0]).__name__}: {other[0]!r}")
-        return self.encode(listed)
+        return listed
 
-    def _single_vectors(self, encoded: Embeddings) -> NDArray[np.float32]:
-        if encoded.tokens.shape[1] != 1:
-            raise ValueError(
-                f"{self.name} makes several vectors of an item; `encode` returns them all with "
-                "their mask, `similarity` compares them"
-            )
-        return np.asarray(encoded.tokens[:, 0].float().cpu().numpy(), dtype=np.float32)
+    @torch.inference_mode()
+    def _single_vectors(self, items: Items) -> NDArray[np.float32]:
+        parts = []
+        for encoded in self._encoded(items):
+            if encoded.tokens.shape[1] != 1:
+                raise ValueError(
+                    f"{self.name} makes several vectors of an item; `encode` returns them all with "
+                    "their mask, `similarity` compares them"
+                )
+            parts.append(encoded.tokens[:, 0].float().cpu().numpy())
+        return np.concatenate(parts).astype(np.float32, copy=False)
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -1136,8 +1180,15 @@ def _load_pretrained(name: str) -> Model:
         return _load_pair(name)
     tokenizer, form = WordPieceTokenizer(name, longest=max_text_length(name)), picture_format(name)
     converted: ConvertedModel = registry.find("loader", kind)(name, mask=tokenizer.mask)
+    frame = form.frame
+    if converted.divisor:  # its images keep their shape, and their sides are multiples of a patch
+        if "bicubic" not in (frame or "bicubic"):
+            raise ValueError(f"{name} resizes pictures by {frame}; such a model is read by bicubic")
+        frame = ""
     crop = form.crop and not converted.divisor
-    images = PixelProcessor(form.size, form.mean, form.deviation, crop, converted.divisor)
+    images = PixelProcessor(
+        form.size, form.mean, form.deviation, crop, converted.divisor, frame=frame
+    )
     model = converted.build().to(distributed.device())
     return Model(model, Processor(images, tokenizer), name, converted.model)
 

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from corpus_cases import captions_by_image, splits_by_image, write_picture
+from counterfoil.cli import main
 from counterfoil.data.checks import check_dataset
 from counterfoil.data.readers import load_dataset
 
@@ -289,3 +292,197 @@ def test_bad_files_of_coco_in_words(tmp_path, change, words):
     with pytest.raises(ValueError, match=words) as caught:
         load_dataset(file)
     assert "Field required" not in str(caught.value)
+
+
+# Columns.
+
+
+def table(folder: Path, content: str, name: str = "captions.csv") -> Path:
+    pictures(folder)
+    return write(folder / name, content)
+
+
+def read_rows(folder: Path, content: str | bytes, name: str = "captions.csv") -> Captions:
+    pictures(folder)
+    return captions_by_image(load_dataset(write(folder / name, content)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "filepath,title", "Image Path,Alt Text", "img_path,prompt", "photo,query", "photo_id,raw",
+        "image_id,sentences", "FILE NAME,TEXT", "picture,top_caption", "url,image,txt",
+        "imageFile,rawCaption",
+    ],
+)  # fmt: skip
+def test_usual_names_of_columns(header, tmp_path):
+    before = "http://x," if header.startswith("url") else ""
+    captions = read_rows(tmp_path, f"{header}\n{before}0.jpg,a dog\n")
+    assert captions == {"0.jpg": ["a dog"]}
+
+
+@pytest.mark.parametrize(
+    "names, wanted",
+    [
+        ("caption_0,caption_1,caption_2", ["a", "c"]),
+        ("caption1,n,caption2", ["a", "c"]),
+        ("Caption 1,Caption 2,Caption 3", ["a", "c"]),
+        ("sentence_2,sentence_1,label", ["a"]),
+        ("comment,comment_number,x", ["a"]),
+        ("title,text_1,text_2", ["c"]),
+    ],
+)
+def test_numbered_columns_in_their_order(names, wanted, tmp_path):
+    assert read_rows(tmp_path, f"image,{names}\n0.jpg,a,,c\n") == {"0.jpg": wanted}
+
+
+def test_columns_are_chosen(tmp_path, capsys):
+    rows = "".join(f"x.jpg,{name},no,Hund {name}\n" for name in NAMES)
+    file = table(tmp_path, f"datei,foto,text,bildtext\n{rows}", "my.csv")
+    for place in (file, tmp_path):
+        dataset = load_dataset(place, image_column="foto", caption_column="Bildtext")
+        assert captions_by_image(dataset) == {name: [f"Hund {name}"] for name in NAMES}
+    words = ["--image-column", "foto", "--caption-column", "bildtext"]
+    assert main(["data", "check", str(tmp_path), *words]) == 0
+    assert main(["data", "check", str(tmp_path), *words[2:]]) == 2  # no usual name
+    capsys.readouterr()
+    with pytest.raises(ValueError, match="'bildtexte' is not a column; did you mean 'bildtext'"):
+        load_dataset(file, image_column="foto", caption_column="bildtexte")
+    with pytest.raises(ValueError, match=r"'y' is not a column; known: .*foto"):
+        load_dataset(file, image_column="y", caption_column="text")
+    (tmp_path / "0.txt").write_text("a dog")
+    file.unlink()
+    with pytest.raises(ValueError, match="has no columns; leave out --image-column"):
+        load_dataset(tmp_path, caption_column="text")
+
+
+def test_ids_of_captions_are_no_ids_of_images(tmp_path):
+    file = table(tmp_path, "id,image,caption\n7,0.jpg,a\n8,0.jpg,b\n9,1.jpg,c\n")
+    dataset = load_dataset(file)
+    assert captions_by_image(dataset) == {"0.jpg": ["a", "b"], "1.jpg": ["c"]}
+    assert dataset.text_ids == ["7", "8", "9"]
+
+
+# Captions that are null.
+
+NULLS = {
+    "captions.csv": "image,caption\n0.jpg,a\n0.jpg,\n1.jpg,NaN\n2.jpg,null\n3.jpg,a nan\n",
+    "captions.jsonl": '{"image": "0.jpg", "caption": ["a", null]}\n{"image": "1.jpg"}\n'
+    '{"image": "2.jpg", "caption": NaN}\n{"image": "3.jpg", "caption": "a nan"}\n',
+    "list.json": '[{"image": "0.jpg", "caption": "a"}, {"image": "0.jpg", "caption": null}, '
+    '{"image": "1.jpg", "caption": ""}, {"image": "2.jpg"}, '
+    '{"image": "3.jpg", "caption": "a nan"}]',
+}
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_null_captions_are_counted_and_their_images_stay(name, tmp_path, capsys):
+    pictures(tmp_path)
+    dataset = load_dataset(write(tmp_path / name, NULLS[name]))
+    wanted = {"0.jpg": ["a"], "1.jpg": [], "2.jpg": [], "3.jpg": ["a nan"]}
+    assert captions_by_image(dataset) == wanted
+    (names,) = [left.names for left in dataset.left_out if "caption" in left.reason]
+    assert names == ("0.jpg", "1.jpg", "2.jpg")
+    assert "3 left out, rows without a caption" in " ".join(capsys.readouterr().err.split())
+
+
+# Tables as people write them.
+
+
+@pytest.mark.parametrize(
+    "content, name",
+    [
+        ('filepath\ttitle\n0.jpg\t"Stop" says it\n1.jpg\ta "b"\n', "captions.tsv"),
+        ('image,caption\n0.jpg,"Stop" says it\n1.jpg,a "b"\n', "captions.csv"),
+        ('image,caption\n0.jpg,"""Stop"" says it"\n1.jpg,a "b"\n', "captions.csv"),
+        ('image, caption\n0.jpg, """Stop"" says it"\n1.jpg, a "b"\n', "captions.csv"),
+        ('image,caption\n0.jpg,"\\"Stop\\" says it"\n1.jpg,a "b"\n', "captions.csv"),
+        ('\ufeffimage;caption\r\n0.jpg;"Stop" says it\r\n\r\n1.jpg;a "b"\r\n', "my.csv"),
+        ('image,caption\r0.jpg,"Stop" says it\r1.jpg,a "b"\r', "captions.csv"),
+        ('# made by hand\n\nimage|caption\n0.jpg|"Stop" says it\n1.jpg|a "b"', "captions.csv"),
+        ('sep=;\nimage;caption;\n0.jpg;"Stop" says it;\n1.jpg;a "b";\n;;\n', "captions.csv"),
+        ('0.jpg\t"Stop" says it\n1.jpg\ta "b"\n', "my.tsv"),
+        ('0.jpg\t0\t"Stop" says it\n1.jpg\t0\ta "b"\n', "my.txt"),
+        ('caption,image\n"Stop" says it,0.jpg\na "b",1.jpg\n', "captions.csv"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le"])
+def test_tables_as_people_write_them(content, name, encoding, tmp_path):
+    captions = read_rows(tmp_path, content.encode(encoding), name)
+    assert captions == {"0.jpg": ['"Stop" says it'], "1.jpg": ['a "b"']}
+
+
+@pytest.mark.parametrize(
+    "rows, wanted",
+    [
+        (["0.jpg,a, b, c", "1.jpg,d"], ["a, b, c", "d"]),
+        (['0.jpg,"a, b",c', '1.jpg,"d"'], ['"a, b",c', "d"]),
+        (['0.jpg,"never closed', "1.jpg,d", '2.jpg,e"'], ['"never closed', "d", 'e"']),
+        (['0.jpg,"two\nlines, and\n\nmore"', "1.jpg,d"], ["two\nlines, and\n\nmore", "d"]),
+        (['0.jpg,"two\r\nlines"', "1.jpg,d,,,"], ["two\r\nlines", "d"]),
+    ],
+)
+def test_quotes_and_commas_in_captions(rows, wanted, tmp_path):
+    captions = read_rows(tmp_path, "\n".join(["image,caption", *rows]) + "\n")
+    assert [text for own in captions.values() for text in own] == wanted
+
+
+def test_commas_in_a_caption_between_other_columns(tmp_path):
+    content = "image,caption,split\n0.jpg,a, b,test\n1.jpg,c,train\n"
+    pictures(tmp_path)
+    dataset = load_dataset(write(tmp_path / "captions.csv", content))
+    assert (dataset.texts, dataset.splits) == (["a, b", "c"], ["test", "train"])
+
+
+def test_few_rows_that_do_not_fit_are_left_out_many_are_refused(tmp_path, capsys):
+    rows = [f"{n % 4}.jpg,{n},a dog" for n in range(300)]
+    bad = ["1.jpg", "", "2.jpg"]
+    dataset = load_dataset(table(tmp_path, "\n".join(["image,n,caption", *rows, *bad])))
+    assert len(dataset.texts) == 300
+    (names,) = [left.names for left in dataset.left_out if "fit" in left.reason]
+    assert [name.partition(" has")[0] for name in names] == ["line 302", "line 304"]
+    assert "2 left out" in capsys.readouterr().err
+    content = "\n".join(["image,n,caption", *rows, *["1.jpg"] * 9])
+    with pytest.raises(ValueError, match=r"line 302 has another .*quote .* \(and 8 other rows"):
+        load_dataset(table(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("captions.xlsx", "is a spreadsheet; save it as CSV"),
+        ("captions.csv.gz", "is packed; unpack it first"),
+        ("Flickr8k_text.zip", "is packed; unpack it first"),
+        ("data.pkl", "is pickled, which may run code"),
+    ],
+)
+def test_what_is_not_read_in_words(name, words, tmp_path):
+    file = write(tmp_path / name, b"PK")
+    for place in (tmp_path, file):
+        with pytest.raises(ValueError, match=words):
+            load_dataset(place)
+
+
+texts = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12
+) | st.sampled_from(
+    [" a", '"', '""', 'a"b', '"a" b', "a,b", ",", "a\nb,c", "\r\n", "a;\tb|c", "\\"]
+)  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    st.lists(texts.filter(lambda t: t.strip() and t[0] != "["), min_size=1, max_size=5),
+    st.sampled_from(",;\t|"),
+    st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_what_is_written_in_any_dialect_is_read_back(tmp_path, rows, separator, quoting, end, last):
+    content = io.StringIO()
+    out = csv.writer(content, delimiter=separator, quoting=quoting, lineterminator=end)
+    out.writerow(["image", "caption"] if last else ["caption", "image"])
+    for n, text in enumerate(rows):
+        out.writerow([f"{n}.jpg", text] if last else [text, f"{n}.jpg"])
+    file = write(tmp_path / "captions.csv", content.getvalue())
+    assert load_dataset(file).texts == rows

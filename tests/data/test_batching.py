@@ -218,8 +218,8 @@ def test_images_are_matched_along_extra_positives(count, pairs, seed):
 COUNTS = (2, 0, 3, 1, 2)
 
 
-def laid(counts=COUNTS):
-    dataset = small_corpus(counts)
+def laid(positives="id"):
+    dataset = small_corpus(COUNTS).with_positives(positives)
     return ProcessorConfig().fit(dataset).process(dataset)
 
 
@@ -322,7 +322,7 @@ def test_two_captions_of_an_image_are_both_positive():
 
 
 def test_diagonal_is_the_authors_form():
-    batch = collate(laid(), torch.tensor([2, 0, 3]), positives="diagonal")
+    batch = collate(laid("diagonal"), torch.tensor([2, 0, 3]))
     assert batch.block == (3, 3)
     assert batch.image_rows.tolist() == [2, 0, 2]
     assert torch.equal(batch.positive, torch.eye(3, dtype=torch.bool))
@@ -331,9 +331,8 @@ def test_diagonal_is_the_authors_form():
 
 def test_diagonal_finds_drawn_images_at_their_first_place():
     negatives = Pairs(torch.tensor([[2], [4], [0]]), torch.tensor([[0], [7], [7]]))
-    batch = collate(
-        laid(), torch.tensor([2, 0, 3]), negatives={Role.CROSS: negatives}, positives="diagonal"
-    )
+    negatives = {Role.CROSS: negatives}
+    batch = collate(laid("diagonal"), torch.tensor([2, 0, 3]), negatives=negatives)
     assert batch.pairs[Role.CROSS].image.tolist() == [[0], [3], [1]]
     assert batch.image_rows.tolist() == [2, 0, 2, 4]
     assert batch.text_rows.tolist() == [2, 0, 3, 7]
@@ -384,7 +383,7 @@ def test_targets_are_the_anchor_captions_of_each_image(anchors):
 
 
 def shares_of_targets(anchors, positives):
-    batch = collate(laid(), torch.tensor(anchors), positives=positives)
+    batch = collate(laid(positives), torch.tensor(anchors))
     captions_of_image = batch.images.targets.flatten(0, 1)
     return [caption[caption >= 0].tolist() for caption in captions_of_image if caption[0] >= 0]
 
@@ -407,12 +406,13 @@ def exempted(positives="id"):
         extra_positives=Pairs(torch.tensor([0, 3]), torch.tensor([2, 3])),
         extra_weights=torch.tensor([0.5, 1.0]),
         ambiguous=Pairs(torch.tensor([4]), torch.tensor([5])),
+        positives=positives,
     )
     processor = ProcessorConfig().fit(dataset).process(dataset)
     anchors = torch.tensor([7, 5, 2, 0])  # of images 4, 3, 2, 0
     drawn = Pairs(torch.tensor([[3, 0], [4, 0], [0, 1], [1, 2]]), anchors.unsqueeze(1).expand(4, 2))
     roles = {Role.HARD_IMAGE: drawn}
-    return collate(processor, anchors, negatives=roles, candidates=roles, positives=positives)
+    return collate(processor, anchors, negatives=roles, candidates=roles)
 
 
 def test_a_pair_that_was_judged_is_no_negative_of_a_batch():

@@ -414,9 +414,17 @@ def test_filters_differ_and_squash_keeps_all_of_a_picture():
     assert cut[0].min() >= 14
 
 
-@pytest.mark.parametrize("frame", ["shortest", "shortest nearest", "widest bicubic"])
-def test_unknown_frames(frame):
-    with pytest.raises(ValueError, match=r"'(|nearest|widest)' is not a"):
+@pytest.mark.parametrize(
+    "frame, words",
+    [
+        ("shortest", "'' is not a"), ("shortest cubic", "'cubic' is not a"),
+        ("widest bicubic", "'widest' is not a"), ("squash bicubic x", "no way to fit"),
+        ("squash bicubic 5", "resized to 5"), ("shortest bicubic 99", "resized to 99"),
+        ("longest bicubic 9", "resized to 9"),
+    ],
+)  # fmt: skip
+def test_unknown_frames(frame, words):
+    with pytest.raises(ValueError, match=words):
         PixelProcessor(8, frame=frame).from_images([Image.new("RGB", (9, 9))])
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -71,21 +70,17 @@ def test_transformers_gives_equal_vectors(trained, tmp_path):
         torch.testing.assert_close(found, vectors(trained, items), rtol=0, atol=1e-6)
 
 
-def test_pictures_that_are_cropped(trained, tmp_path):
-    """Square ones are equal; of others transformers cuts the square out after scaling."""
-    cropped = replace(
-        trained,
-        processor=replace(
-            trained.processor, image_processor=replace(trained.processor.image_processor, crop=True)
-        ),
-    )
+@pytest.mark.parametrize("frame", ["", "shortest-floor bicubic", "shortest-floor bilinear 20"])
+def test_pictures_that_are_cropped(trained, frame, tmp_path):
+    """As transformers; of a model that crops before it resizes, square ones are equal."""
+    images = replace(trained.processor.image_processor, crop=True, frame=frame)
+    cropped = replace(trained, processor=replace(trained.processor, image_processor=images))
     folder = write(cropped, "hf", tmp_path / "out")
-    square = [picture(), picture(40, 40)]
-    found = as_transformers(folder, "image", square)
-    torch.testing.assert_close(found, vectors(cropped, square), rtol=0, atol=1e-6)
-    plain = json.loads((folder / "preprocessor_config.json").read_text())
-    assert plain["size"] == {"shortest_edge": 16}
-    assert load_model(folder).processor.image_processor == cropped.processor.image_processor
+    pictures = PICTURES if frame else [picture(), picture(40, 40)]
+    found = as_transformers(folder, "image", pictures)
+    torch.testing.assert_close(found, vectors(cropped, pictures), rtol=0, atol=1e-6)
+    again = load_model(folder).processor.image_processor
+    assert again == replace(images, frame=frame or "shortest-floor bicubic")
 
 
 def test_clip_by_its_own_class(tmp_path):

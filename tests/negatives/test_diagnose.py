@@ -223,7 +223,12 @@ def test_every_number_is_a_score_of_its_kind():
     true = text_to_image == torch.arange(7)[:, None]
     mined = whole.masked_fill(true, -torch.inf).topk(4, 1).indices.int()
     found = hardness(
-        members, text_to_image, mined, batch=21, samples=21, rng=torch.Generator().manual_seed(3)
+        members,
+        Relation(text_to_image, images=7),
+        mined,
+        batch=21,
+        samples=21,
+        rng=torch.Generator().manual_seed(3),
     )
     assert len(found.positive) == len(found.online) == len(found.offline) == 21
     hardest = whole.masked_fill(true, -torch.inf).amax(1)
@@ -241,7 +246,7 @@ def test_short_lists_and_orphans_are_passed_over():
     mined[0] = torch.tensor([20, -1])
     found = hardness(
         [embedded_member(0)],
-        text_to_image,
+        Relation(text_to_image, images=7),
         mined,
         batch=50,
         samples=10,

@@ -170,9 +170,12 @@ def test_what_was_kept_is_taken_up(skip: int) -> None:
     everything = ScoreTile(scores, torch.arange(8), torch.arange(15))
     after.observe(everything)
     after.synchronize()
-    after.absorb(seen.state())
+    counts = torch.arange(5)  # of pairs that the five filters of scores left out before
+    after.absorb(torch.cat([seen.state().flatten(), counts]))
     after.update(ScoreTile(scores[4:], torch.arange(4, 8), torch.arange(15)))
-    assert after.state().shape == (8, 3 + skip)
+    state = after.state()
+    assert state.shape == (8 * (3 + skip) + 5,)
+    assert (state[-5:] >= counts).all()
     after.merge()
     assert torch.equal(given.rows, whole.rows)
     assert torch.equal(given.scores, whole.scores)
@@ -268,8 +271,8 @@ def test_an_encoder_is_named_where_it_is_asked() -> None:
 def test_nothing_to_compare_is_nothing_alike() -> None:
     dataset = toy(1, 1, 0)
     filters = NegativeFilters(FilterConfig(captions=0.5, pictures=0.5), dataset)
-    assert filters.excluded is not None
-    assert len(filters.excluded) == 0
+    assert filters.excluded is None
+    assert list(filters.removed.values()) == [{"image": 0, "text": 0}] * 2
 
 
 def test_a_plan_is_data() -> None:

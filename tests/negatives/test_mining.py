@@ -332,11 +332,15 @@ def test_filters_guides_and_checkpoints(model, dataset, tmp_path):
 
 
 def test_repr_shows_an_example(model, dataset):
-    first, second = repr(mine_hard_negatives(model, dataset, **SIZES)).splitlines()
+    first, second, *counts = repr(mine_hard_negatives(model, dataset, **SIZES)).splitlines()
     assert first.startswith("HardNegatives(scenes")
     assert "6 texts of each of" in first
     assert "filters: none" in first
     assert dataset.texts[0] in second
+    assert [line.split(":")[0].strip() for line in counts[:2]] == [
+        "texts of images",
+        "images of texts",
+    ]
 
 
 def test_a_model_by_name(tmp_path: Path, dataset):

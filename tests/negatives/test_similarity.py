@@ -16,6 +16,8 @@ import processes
 import train_cases as cases
 from counterfoil.core.types import Batch
 from counterfoil.data.batching import collate
+from counterfoil.data.dataset import Positives
+from counterfoil.data.processor import ProcessedDataset
 from counterfoil.negatives.similarity import (
     FUNCTION_WORDS,
     CaptionSimilarity,
@@ -130,8 +132,10 @@ def stored() -> CaptionSpace:
     return CaptionSpace.of(cases.dataset(), LatentSpaceConfig(components=6))
 
 
-def batch_of(texts: list[int], **options: Any) -> Batch:
-    return collate(cases.processor(), torch.tensor(texts), **options)
+def batch_of(texts: list[int], positives: Positives = "id") -> Batch:
+    made = cases.processor()
+    processor = ProcessedDataset(made.processor, made.dataset.with_positives(positives))
+    return collate(processor, torch.tensor(texts))
 
 
 def loop_guide(

@@ -23,6 +23,9 @@ TRANSFORMS = (
     ResizeCrop(16),
     ResizeCrop(16, "center"),
     ResizeCrop(16, "shortest", "bilinear"),
+    ResizeCrop(16, "shortest-floor", "lanczos"),
+    ResizeCrop(16, "shortest-floor", resized=21),
+    ResizeCrop(16, "squash", resized=21),
     ResizeCrop(16, "longest"),
     ResizeKeepAspect(32, 8),
 )

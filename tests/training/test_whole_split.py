@@ -20,8 +20,8 @@ import processes
 import train_cases
 from counterfoil.core.config import config
 from counterfoil.core.types import INFERENCE, Pairs
-from counterfoil.data.batching import BatchSampler, Positives, collate
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.batching import BatchSampler, collate
+from counterfoil.data.dataset import ImageTextDataset, Positives
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.losses import tiled, triplet
@@ -99,9 +99,9 @@ def judged(
     **how: Any,
 ) -> dict[str, Any]:
     """Losses, gradients and level of one step with all captions in one batch."""
-    processor = processed(data or dataset())
+    processor = processed((data or dataset()).with_positives(positives))
     texts = torch.randperm(len(processor.dataset.texts), generator=torch.Generator().manual_seed(1))
-    batch = collate(processor, texts, positives=positives, step=2)
+    batch = collate(processor, texts, step=2)
     objective = WeightedSum(terms=OBJECTIVES[name])
     objective.zero_grad()
     step = TrainingStep(adapters(dropout), objective, tiled=whole, **how)

@@ -111,8 +111,8 @@ def diagnose_lists(
     Raises:
         ValueError: the lists are not of this data set, it has no captions, or `alike` out of range.
     """
-    lists, relation = store.lists, dataset.relation
-    lists.check(relation)
+    relation = dataset.relation
+    lists = store.lists.checked(relation)
     anchors = _draw_anchors(dataset, samples, seed)
     looked = inspect_pairs(lists, relation, anchors)
     by_wording = suspects_by_wording(dataset, looked, least=alike)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from counterfoil.cli.options import (
+    CaptionColumn,
     Corrections,
     DataOptions,
     Device,
     Features,
+    ImageColumn,
     Images,
     Split,
     example,
@@ -89,6 +91,8 @@ DATA_OPTIONS = (
     "features",
     "images",
     "corrections",
+    "caption_column",
+    "image_column",
     "split",
     "backend",
     "address",
@@ -124,6 +128,8 @@ def index(
     features: Features = None,
     images: Images = None,
     corrections: Corrections = None,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     split: Split = "all",
     backend: Backend = None,
     address: Address = None,
@@ -180,7 +186,9 @@ def index(
     from counterfoil.search.index import build_index, open_index
 
     distributed.init()
-    source = DataOptions(data, features, images, corrections, skip_unreadable=not strict).source()
+    source = DataOptions(
+        data, features, images, corrections, not strict, caption_column, image_column
+    ).source()
     if add:
         with open_index(folder, model=model) as opened:
             update = opened.add(_dataset(source, split, prefix), replace=exchange)

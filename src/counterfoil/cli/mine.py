@@ -82,6 +82,13 @@ def mine(
     precision: Annotated[
         str, typer.Option(help="fp32, or bf16 with fp32 rescoring of candidates.")
     ] = "fp32",
+    positives: Annotated[
+        str,
+        typer.Option(
+            help="text: captions that say the same, but for case, blanks and full stop, are no "
+            "negatives of each other's image; id: they are, as in the papers."
+        ),
+    ] = "text",
     device: Device = None,
     resume: Resume = False,
     minutes: Minutes = None,
@@ -106,10 +113,13 @@ def mine(
         proposing=propose or (),
         proposals=proposals,
         precision=precision,
+        positives=positives,
     )
     with resumable_work(folder, "mining", resume=resume, minutes=minutes) as minutes_left:
         store, _ = run_mining(stage, dataset, folder, left=minutes_left)
     remove_partial(folder)
+    for line in store.manifest.summary():
+        output(line)
     output(f"{store.lists.describe()}, {dataset.name} {dataset.split_name}: {folder}")
 
 

@@ -9,11 +9,13 @@ import typer
 
 from counterfoil.cli.options import (
     CONVERSION,
+    CaptionColumn,
     Corrections,
     Data,
     DataArgument,
     DataOptions,
     Device,
+    ImageColumn,
     Images,
     NewFolder,
     SkipUnreadable,
@@ -55,6 +57,9 @@ Other = Annotated[
 
 DEFAULT_MOST, OURS, RANKINGS = 8, "counterfoil", "trec"
 
+# options of the data set, which only some uses of a verb read
+_WITH_DATA = ("images", "corrections", "skip_unreadable", "caption_column", "image_column")
+
 app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -79,6 +84,8 @@ def features(
     images: Images = None,
     corrections: Corrections = None,
     skip_unreadable: SkipUnreadable = False,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     batch: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 32,
     grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
     regions: Annotated[
@@ -98,7 +105,7 @@ def features(
     from counterfoil.data.extract import convert_features, extract_features
 
     if model is None:
-        only = ("images", "corrections", "skip_unreadable", "batch", "grid", "regions")
+        only = (*_WITH_DATA, "batch", "grid", "regions")
         refuse(context, only, "with --model")
     if regions is not None:
         refuse(context, ("batch", "grid"), "without --regions")
@@ -107,7 +114,7 @@ def features(
         table = convert_features(Path(data), folder)
     else:
         source = DataOptions(
-            data, images=images, corrections=corrections, skip_unreadable=skip_unreadable
+            data, None, images, corrections, skip_unreadable, caption_column, image_column
         ).source()
         dataset = source.open()
         table = extract_features(
@@ -277,14 +284,16 @@ def interpolate(
     images: Images = None,
     corrections: Corrections = None,
     skip_unreadable: SkipUnreadable = False,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     other: Other = None,
 ) -> None:
     """Average the weights of a model before and after fine-tuning (WiSE-FT)."""
-    refuse_without(context, "data", ("images", "corrections", "skip_unreadable"))
+    refuse_without(context, "data", _WITH_DATA)
     from counterfoil import hub
 
     chosen = DataOptions(
-        data, images=images, corrections=corrections, skip_unreadable=skip_unreadable
+        data, None, images, corrections, skip_unreadable, caption_column, image_column
     )
     hub.interpolate(
         original,

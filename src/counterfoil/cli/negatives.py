@@ -138,7 +138,9 @@ def export_negatives(
     for path in paths:
         ensure_absent(path, "another folder with --output")
     ensure_writable_folder(folder)
-    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint).lists
+    mined = NegativeStore.open(
+        store, fingerprint=dataset.fingerprint, relation=dataset.relation
+    ).lists
     lists = HardNegativeLists(
         mined.texts[:, :texts].contiguous(), mined.images[:, :hard_images].contiguous()
     )
@@ -168,8 +170,7 @@ def push(
     from counterfoil.negatives.store import NegativeStore
 
     dataset = data.source().split(split)
-    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
-    mined.lists.check(dataset.relation)
+    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint, relation=dataset.relation)
     output(push_negatives(HardNegatives(mined, dataset), name, judge=judge, private=not public))
 
 

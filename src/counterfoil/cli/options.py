@@ -48,6 +48,12 @@ DataName = Annotated[
 ]
 Features = Annotated[Path | None, typer.Option(help="Folder of region or grid features.")]
 Images = Annotated[Path | None, typer.Option(help="Folder of images, if they are not in the data.")]
+CaptionColumn = Annotated[
+    str | None, typer.Option(help="Column of the captions in a table; by default a usual name.")
+]
+ImageColumn = Annotated[
+    str | None, typer.Option(help="Column of the images in a table; by default a usual name.")
+]
 Corrections = Annotated[
     Path | None,
     typer.Option(help="Corrections from an audit; default `corrections.jsonl` beside the data."),
@@ -129,6 +135,8 @@ class DataOptions:
     images: Images = None
     corrections: Corrections = None
     skip_unreadable: SkipUnreadable = False
+    caption_column: CaptionColumn = None
+    image_column: ImageColumn = None
 
     def source(self, default: str | None = None) -> DataSource:
         """The data; `default` if the user names none."""
@@ -140,11 +148,20 @@ class DataOptions:
                 "no data set is given; add --data with a folder, a file or a Hugging Face name, "
                 "as in --data my-photos/, or --data scenes for pictures and captions rendered here"
             )
-        return DataSource(data, self.features, self.images, self.corrections, self.skip_unreadable)
+        return DataSource(
+            data,
+            self.features,
+            self.images,
+            self.corrections,
+            self.skip_unreadable,
+            caption_column=self.caption_column,
+            image_column=self.image_column,
+        )
 
     def optional_source(self, context: typer.Context) -> DataSource | None:
         """The data; None if the user names none, and then the other options are refused."""
-        refuse_without(context, "data", ("features", "images", "corrections", "skip_unreadable"))
+        others = [field.name for field in fields(self) if field.name != "data"]
+        refuse_without(context, "data", others)
         return self.source() if self.data else None
 
 
@@ -158,6 +175,8 @@ class DataArgument:
     images: Images = None
     corrections: Corrections = None
     skip_unreadable: SkipUnreadable = False
+    caption_column: CaptionColumn = None
+    image_column: ImageColumn = None
 
     def source(self) -> DataSource:
         """The data."""
@@ -177,9 +196,8 @@ def open_negatives(folder: Path, source: DataSource) -> tuple[NegativeStore, Ima
     from counterfoil.negatives.store import MINED, NegativeStore
 
     dataset = source.split(MINED.read_manifest(folder).split)
-    store = NegativeStore.open(folder, fingerprint=dataset.fingerprint)
-    store.lists.check(dataset.relation)
-    return store, dataset
+    relation = dataset.relation
+    return NegativeStore.open(folder, fingerprint=dataset.fingerprint, relation=relation), dataset
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -578,10 +578,15 @@ def _check_text(path: Path) -> None:
         raise OSError(f"it has {size:,} bytes, and at most {LARGEST_TEXT:,} are read")
 
 
-def read_text(path: Path, what: str) -> str:
-    """Read a text file in UTF-8, with or without a byte order mark."""
+def read_text(path: Path, what: str, *, exact: bool = False) -> str:
+    """Read a text file in UTF-8, with or without a byte order mark.
+
+    If `exact`, line ends stay as they are; by default each is a line feed.
+    """
     try:
         _check_text(path)
+        if exact:
+            return path.read_bytes().decode("utf-8-sig")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; {what} are needed there") from None

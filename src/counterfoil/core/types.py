@@ -172,6 +172,113 @@ class Pairs:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class EqualTexts:
+    """Texts that say what a caption of an image says: they are true of it, whoever's they are.
+
+    Each wording has a number. Memory grows with images and texts, never with their pairs.
+
+    Attributes:
+        of_text: (T,) long, number of each text; -1 where no caption of another image says the same.
+        starts: (I + 1,) long, image i has ``keys[starts[i] : starts[i + 1]]``.
+        keys: (n,) long, ascending: image row times `wordings`, plus the number of what a caption of
+            it says.
+        wordings: above every number.
+        pairs: number of pairs of an image and a text that are true for this reason alone.
+    """
+
+    of_text: Tensor
+    starts: Tensor
+    keys: Tensor
+    wordings: int
+    pairs: int = 0
+
+    @staticmethod
+    def of(wording: Tensor, true: Pairs, owner: Tensor, images: int) -> EqualTexts | None:
+        """Find the texts of equal wording; None if they relate no text to another image.
+
+        Args:
+            wording: (T,) long, equal for texts that say the same; -1 for a text without words.
+            true: (P,) rows of all pairs that are true anyway.
+            owner: (T,) image of each text, -1 for none.
+            images: I.
+        """
+        wordings = int(wording.max()) + 1 if len(wording) else 0
+        worded = wording[true.text] >= 0
+        keys = torch.unique(true.image[worded] * wordings + wording[true.text[worded]])
+        # of each wording: pairs by wording, and those of a text with the image that it describes
+        holders = torch.bincount(keys % max(wordings, 1), minlength=wordings)
+        pairs = holders * torch.bincount(wording[wording >= 0], minlength=wordings)
+        pairs -= torch.bincount(wording[(owner >= 0) & (wording >= 0)], minlength=wordings)
+        if not bool((pairs > 0).any()):
+            return None
+        live = torch.cat([pairs > 0, torch.zeros(1, dtype=torch.bool)])  # -1 is the last, False
+        keys = keys[live[keys % wordings]]
+        counts = torch.bincount(keys // wordings, minlength=images)
+        return EqualTexts(
+            of_text=wording.masked_fill(~live[wording], -1),
+            starts=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+            keys=keys,
+            wordings=wordings,
+            pairs=int(pairs.sum()),
+        )
+
+    def contains(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Return True where the text says what a caption of the image says.
+
+        Rows of any shapes that broadcast; -1 is no item. A caption of the image itself counts.
+        """
+        number = self.of_text[texts]
+        wanted = images * self.wordings + number
+        place = torch.searchsorted(self.keys, wanted.contiguous()).clamp_(max=len(self.keys) - 1)
+        return (self.keys[place] == wanted) & (number >= 0) & (texts >= 0) & (images >= 0)
+
+    def block(self, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `contains` of all (i,) images with all (t,) texts, for the columns that matter.
+
+        Returns:
+            (c,) columns of texts that share their wording, and (i, c) bool.
+        """
+        column = (self.of_text[texts] >= 0).nonzero().squeeze(1)
+        numbers, place = torch.unique(self.of_text[texts[column]], return_inverse=True)
+        row, entry = self._entries(images)
+        said = self.keys[entry] % self.wordings
+        holds = torch.zeros(len(images), len(numbers) + 1, dtype=torch.bool, device=images.device)
+        at = torch.searchsorted(numbers, said)
+        found = torch.cat([numbers, numbers.new_full((1,), -1)])[at] == said
+        holds[row[found], at[found]] = True
+        return column, holds[:, place]
+
+    def select(self, images: Tensor, texts: Tensor) -> EqualTexts:
+        """Return the same of (i,) images and (t,) texts, whose rows begin at 0."""
+        row, entry = self._entries(images)
+        counts = torch.bincount(row, minlength=len(images))
+        return EqualTexts(
+            of_text=self.of_text[texts],
+            starts=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+            keys=row * self.wordings + self.keys[entry] % self.wordings,
+            wordings=self.wordings,
+        )
+
+    def to(self, device: torch.device | str) -> EqualTexts:
+        """Move the tensors to another device."""
+        return replace(
+            self,
+            of_text=self.of_text.to(device),
+            starts=self.starts.to(device),
+            keys=self.keys.to(device),
+        )
+
+    def _entries(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Places of the keys of some images, image after image, with the place of the image."""
+        first = self.starts[images]
+        counts = self.starts[images + 1] - first
+        row = torch.arange(len(images), device=images.device).repeat_interleave(counts)
+        place = torch.arange(len(row), device=images.device)
+        return row, place + (first - (counts.cumsum(0) - counts)).index_select(0, row)
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class ExemptPairs:
     """Pairs of a batch that are no negatives though no anchor pairs: judged true, or ambiguous.
@@ -214,6 +321,8 @@ class Batch:
             for none.
         offered: images and texts of this process's share of the candidates, in order of ids.
         exempt: pairs that were judged to be no negatives; None for none.
+        equal: of the whole data set, on the CPU: texts that say what a caption of an image says and
+            are no negatives of it; None for none, or where they count as negatives.
     """
 
     step: int
@@ -227,6 +336,7 @@ class Batch:
     candidates: Mapping[Role, Pairs] = field(default_factory=dict)
     offered: tuple[ModalityBatch, ModalityBatch] | None = None
     exempt: ExemptPairs | None = None
+    equal: EqualTexts | None = None
 
     @property
     def positive(self) -> Tensor:
@@ -383,6 +493,7 @@ class VectorScores:
         text_to_image: (T,) image row of each text.
         exempt: (E,) pairs that were judged to be no negatives.
         weight: (E,) weight of each as a positive; 0 for none. None if there are no such pairs.
+        equal: texts that say what a caption of an image says, by these rows; None for none.
     """
 
     images: Tensor
@@ -390,6 +501,7 @@ class VectorScores:
     text_to_image: Tensor
     exempt: Pairs | None = None
     weight: Tensor | None = None
+    equal: EqualTexts | None = None
 
 
 # Heads of models that read image and text together and judge single words.

@@ -1,14 +1,15 @@
 """Training batches: their order, and their assembly from data set rows.
 
 Captions that were judged true of another image are separated from it, or put into a batch with it
-for a loss that learns from extra positives. Where a batch holds such a pair, it is no negative.
+for a loss that learns from extra positives. Where a batch holds such a pair, or two captions of one
+wording, they are no negatives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol, final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -247,9 +248,6 @@ class BatchSampler:
         return torch.cat([*rows, *remaining])
 
 
-Positives = Literal["id", "diagonal"]
-
-
 def _row_pool(anchors: Tensor, candidates: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Data set rows in order of first use, so that nothing is encoded twice.
 
@@ -314,12 +312,12 @@ def collate(
     *,
     negatives: Mapping[Role, Pairs] | None = None,
     candidates: Mapping[Role, Pairs] | None = None,
-    positives: Positives = "id",
     step: int = 0,
 ) -> Batch:
     """Build a batch of B anchor texts and their images, each once, followed by negatives.
 
-    Two captions of one image share its row, and each is a positive of it. Every process calls
+    Two captions of one image share its row, and each is a positive of it; with "diagonal"
+    positives of the data set an image is repeated for each of its anchors. Every process calls
     this with the same rows; each reads only its share of the pools.
 
     Args:
@@ -328,18 +326,15 @@ def collate(
         negatives: pairs of data set rows by role, each (B, N).
         candidates: pairs of data set rows that an `OnlineMiner` chooses from, each (B, N); -1 for
             none. Each process reads those of its share of the anchors.
-        positives: "id", by image; or "diagonal" as in the authors' code, where an image is repeated
-            for each of its anchors, and other captions of the same image and pairs that were judged
-            true count as negatives.
         step: number of earlier batches.
     """
     relation = processor.dataset.relation
     text_to_image = relation.text_to_image[texts]
     assert (text_to_image >= 0).all(), "an anchor text describes an image"
-    if positives == "id":
-        images, row = torch.unique(text_to_image, return_inverse=True)
-    else:
+    if processor.dataset.positives == "diagonal":
         images, row = text_to_image, torch.arange(len(texts))
+    else:
+        images, row = torch.unique(text_to_image, return_inverse=True)
     candidates = {
         role: _without_exempt(role, p, relation) for role, p in (candidates or {}).items()
     }
@@ -360,6 +355,7 @@ def collate(
         candidates=candidates,
         offered=_offered(processor, candidates, texts),
         exempt=_exempt(relation, images, texts, row, negatives),
+        equal=relation.equal,
     )
 
 
@@ -370,10 +366,14 @@ def _exempt(
     anchor: Tensor,
     negatives: Mapping[Role, Pairs],
 ) -> ExemptPairs | None:
-    """The pairs of a block and of drawn negatives that were judged to be no negatives."""
-    exempt = relation.exempt
-    if exempt is None:
+    """The pairs of a block and of drawn negatives that are no negatives.
+
+    Those of the block by equal wording are left to `Batch.equal`: they may be all of its pairs.
+    """
+    if not relation.spares_pairs:
         return None
+    none = torch.zeros(0, dtype=torch.long)
+    exempt = relation.exempt or Pairs(none, none)
     places = torch.full_like(relation.text_to_image, -1)
     places[texts] = torch.arange(len(texts))
     here = (places[exempt.text] >= 0).nonzero().squeeze(1)
@@ -397,8 +397,8 @@ def _exempt(
 
 
 def _without_exempt(role: Role, pairs: Pairs, relation: Relation) -> Pairs:
-    """Candidates with -1 in place of those that were judged to be no negatives."""
-    if relation.exempt is None:
+    """Candidates with -1 in place of those that are no negatives."""
+    if not relation.spares_pairs:
         return pairs
     out = relation.exempt_weight(pairs.image, pairs.text) >= 0
     if role is Role.HARD_TEXT:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from counterfoil.core.console import progress
-from counterfoil.data.dataset import FEW_IMAGES, ImageTextDataset
+from counterfoil.data.dataset import FEW_IMAGES, ImageTextDataset, plain_caption
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import PictureFiles, Pictures
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+EQUAL = 0.01  # share of captions that equal one of another image, from which it is warned of
 SAMPLE = 256  # feature rows that a quick check reads
 BLOCK = 64  # feature rows in memory
 LONG = 60  # words, where captions are cut by default
@@ -130,6 +131,7 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
     warnings = (
         *_warnings(dataset, report),
         *_caption_warnings(dataset),
+        *_equal_warnings(dataset),
         *_size_warnings(report.splits),
     )
     return replace(report, errors=tuple(_errors(dataset, report)), warnings=warnings)
@@ -193,11 +195,11 @@ def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dic
 
 
 def equal_captions(dataset: ImageTextDataset) -> list[list[int]]:
-    """Groups of caption rows that are equal up to case, blanks and a final full stop."""
+    """Groups of caption rows that say the same, see `plain_caption`."""
     return _equal_rows(
-        (row, " ".join(text.lower().rstrip(" .").split()))
+        (row, plain)
         for row, (text, image) in enumerate(zip(dataset.texts, dataset.text_to_image.tolist()))
-        if image >= 0 and text.strip()
+        if image >= 0 and (plain := plain_caption(text))
     )
 
 
@@ -350,6 +352,24 @@ def _size_warnings(splits: Sequence[SplitCounts]) -> Iterator[str]:
             f"{' and '.join(small)}: with fewer than {FEW_IMAGES}, differences between models are "
             "mostly chance"
         )
+
+
+def _equal_warnings(dataset: ImageTextDataset) -> Iterator[str]:
+    """Warn of splits in which many captions say what a caption of another image says."""
+    for name in dataset.split_names:
+        split = dataset.split(name).with_positives("text")
+        if (equal := split.relation.equal) is None:
+            continue
+        rows = (equal.of_text >= 0).nonzero().flatten().tolist()
+        share = len(rows) / len(split.texts)
+        if share >= EQUAL:
+            yield (
+                f"{name}: {len(rows):,} of {len(split.texts):,} captions ({share:.1%}) say what a "
+                f"caption of another image says, such as {split.texts[rows[0]]!r}; mining and "
+                "training do not count them as negatives, but no model can tell their images "
+                "apart, so recall cannot reach 100, and where they are counted, as with "
+                "positives=id, a perfect model keeps a hinge loss of 2 × margin on them"
+            )
 
 
 def _caption_warnings(dataset: ImageTextDataset) -> Iterator[str]:

@@ -6,25 +6,27 @@ import datetime
 import hashlib
 import math
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import Literal, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import unknown_name
-from counterfoil.core.types import Pairs
+from counterfoil.core.config import parse_literal, unknown_name
+from counterfoil.core.types import EqualTexts, Pairs
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.files import OTHER, LeftOut
 from counterfoil.data.images import PictureFiles, Pictures
 
 ColumnValue: TypeAlias = str | int | float
+Positives = Literal["text", "id", "diagonal"]
 
 FEW_IMAGES = 100  # with fewer in a split, its recalls move by more than models differ
 _ALIASES = {
@@ -61,6 +63,27 @@ def existing_split(name: str, known: Sequence[str], of: str) -> str:
     return name if name in matches else matches[0]
 
 
+_STOPS = (
+    ".。।۔"  # a final full stop, also of Chinese, Hindi and Urdu; NFKC turns ．and ｡ into these
+)
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))  # soft hyphen, zero-width blanks
+
+
+def plain_caption(text: str) -> str:
+    """A caption without case, further blanks and final full stop, to tell which say the same.
+
+    Forms of one character that Unicode calls compatible (NFKC) are one; "" where nothing is said.
+
+    >>> plain_caption(" A  Dog runs. ") == plain_caption("a dog runs"), plain_caption("狗。")
+    (True, '狗')
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE)).casefold()
+        text = unicodedata.normalize("NFKC", text)
+    plain = " ".join(text.casefold().split())
+    return plain.rstrip(f"{_STOPS} ") or plain
+
+
 @final
 class Relation:
     """Which text describes which image: every text one or none, an image any number of texts.
@@ -78,6 +101,8 @@ class Relation:
         besides: extra positive pairs, as rows; they count as true but not as captions of the image.
         weights: (E,) weight of each of `besides` in training, above 0 and at most 1; None for 1.
         ambiguous: pairs, as rows, that are neither positives nor negatives.
+        texts: the captions; those that say the same are no negatives of each other's images, see
+            `plain_caption`. () compares none.
 
     Raises:
         ValueError: a row of `text_to_image` is no image.
@@ -91,6 +116,7 @@ class Relation:
         besides: Pairs | None = None,
         weights: Tensor | None = None,
         ambiguous: Pairs | None = None,
+        texts: Sequence[str] = (),
     ) -> None:
         low, high = (
             (int(row) for row in text_to_image.aminmax()) if len(text_to_image) else (-1, -1)
@@ -101,7 +127,7 @@ class Relation:
                 "use -1 for a text that describes none"
             )
         self.text_to_image, self.images, self.besides = text_to_image.long(), images, besides
-        self.weights, self.ambiguous = weights, ambiguous
+        self.weights, self.ambiguous, self._texts = weights, ambiguous, texts
 
     @cached_property
     def _order(self) -> Tensor:
@@ -145,8 +171,34 @@ class Relation:
         return images.unsqueeze(1) == self.text_to_image[texts].unsqueeze(0)
 
     @cached_property
+    def equal(self) -> EqualTexts | None:
+        """Texts that say what a caption of an image says, and so are no negatives of it."""
+        if not self._texts:
+            return None
+        first: dict[str, int] = {}
+        plain = (plain_caption(text) for text in self._texts)
+        wording = torch.tensor([first.setdefault(t, len(first)) if t else -1 for t in plain])
+        owned = (self.text_to_image >= 0).nonzero().squeeze(1)
+        true, more = Pairs(self.text_to_image[owned], owned), self.exempt
+        if more is not None:  # what equals a confirmed or an unclear caption is no negative either
+            true = Pairs(torch.cat([true.image, more.image]), torch.cat([true.text, more.text]))
+        return EqualTexts.of(wording, true, self.text_to_image, self.images)
+
+    @property
+    def has_wrong_pairs(self) -> bool:
+        """True unless every text is true of every image, as where all captions are equal."""
+        spared = self.counts.sum() + (0 if self.equal is None else self.equal.pairs)
+        return int(spared) < self.images * len(self.text_to_image)
+
+    @property
+    def spares_pairs(self) -> bool:
+        """True if pairs besides the captions' own are never negatives."""
+        judged = self.exempt is not None and len(self.exempt.image) > 0
+        return judged or self.equal is not None
+
+    @cached_property
     def exempt(self) -> Pairs | None:
-        """Pairs that are never negatives besides the captions' own: extra positives, ambiguous."""
+        """Pairs that are judged to be no negatives: extra positives, ambiguous ones."""
         parts = [pairs for pairs in (self.besides, self.ambiguous) if pairs is not None]
         if not parts:
             return None
@@ -171,14 +223,19 @@ class Relation:
         """Weights of pairs of rows in training, of any shapes that broadcast.
 
         Returns:
-            float32: the weight of an extra positive, 0 of an ambiguous pair, -1 of any other.
+            float32: the weight of an extra positive, 0 of another pair that is no negative, as an
+            ambiguous one or a text that says what a caption of the image says; -1 of any other.
         """
         number = images * len(self.text_to_image) + texts
+        weight = torch.full(number.shape, -1.0)
+        if self.equal is not None:
+            own = self.text_to_image[texts] == images
+            weight.masked_fill_(self.equal.contains(images, texts) & ~own, 0.0)
         if self.exempt is None or not len(self.exempt.image):
-            return torch.full(number.shape, -1.0)
+            return weight
         numbers, weights = self._sorted_exempt
         place = torch.searchsorted(numbers, number.contiguous()).clamp_(max=len(numbers) - 1)
-        return weights[place].masked_fill((numbers[place] != number) | (texts < 0), -1.0)
+        return weights[place].where((numbers[place] == number) & (texts >= 0), weight)
 
 
 @final
@@ -211,6 +268,11 @@ class ImageTextDataset:
         left_out: files and rows of the source that are not in the data, with the reason.
         unlisted: pictures of the source's folder that its table does not name, by their names in
             the folder. They have no caption and are never evaluated; an index takes them.
+        positives: which pairs are no negatives in mining, batches and losses: "text", the captions
+            of an image and every text that says the same, see `plain_caption`; "id", its captions
+            alone; "diagonal", as in the authors' code, where each caption of a batch has an image
+            of its own, and other captions of the same image are negatives. Evaluation and the
+            fingerprint do not depend on it.
     """
 
     name: str
@@ -230,8 +292,10 @@ class ImageTextDataset:
     columns: Mapping[str, Sequence[ColumnValue | None]] = field(default_factory=dict)
     left_out: tuple[LeftOut, ...] = ()
     unlisted: Mapping[str, Path] = field(default_factory=dict)
+    positives: Positives = "text"
 
     def __post_init__(self) -> None:
+        parse_literal(Positives, self.positives, "a kind of positives")
         for name, values, ids in (
             ("splits", self.splits, self.image_ids),
             ("texts", self.texts, self.text_ids),
@@ -287,7 +351,25 @@ class ImageTextDataset:
             besides=self.extra_positives,
             weights=self.extra_weights,
             ambiguous=self.ambiguous,
+            texts=self.texts if self.positives == "text" else (),
         )
+
+    def check_wrong_pairs(self) -> None:
+        """Refuse data in which no caption is a negative of any image.
+
+        Raises:
+            ValueError: all captions say the same, or there is one image.
+        """
+        if not self.relation.has_wrong_pairs:
+            raise ValueError(
+                f"{self.name} {self.split_name} holds no wrong pair: {len(self)} images and "
+                f"{len(self.texts)} captions, all of which are true of every image; a model learns "
+                "from captions that tell at least two images apart"
+            )
+
+    def with_positives(self, positives: Positives) -> ImageTextDataset:
+        """The data set with other `positives`, as "id" to count equal captions as negatives."""
+        return self if positives == self.positives else replace(self, positives=positives)
 
     @cached_property
     def split_names(self) -> tuple[str, ...]:
@@ -407,6 +489,21 @@ class ImageTextDataset:
         inside = (moved.image >= 0) & (moved.text >= 0)
         pairs = Pairs(moved.image[inside], moved.text[inside]) if bool(inside.any()) else None
         return pairs, inside
+
+
+def images_saying(dataset: ImageTextDataset, texts: Iterable[str]) -> dict[str, set[int]]:
+    """Rows of the images with a caption that says what a text says, by `plain_caption`.
+
+    Empty where equal captions count as negatives.
+    """
+    if dataset.positives != "text":
+        return {}
+    wanted, images = {plain_caption(text) for text in texts}, dataset.text_to_image.tolist()
+    found: dict[str, set[int]] = {}
+    for caption, image in zip(dataset.texts, images, strict=True):
+        if image >= 0 and (plain := plain_caption(caption)) in wanted:
+            found.setdefault(plain, set()).add(image)
+    return found
 
 
 # Data sets from the entries that readers collect.

@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -289,32 +289,60 @@ def _baseline_jpeg(file: Path | BinaryIO) -> JpegImageFile | None:
 # Transforms: images to arrays of one shape, matching the preprocessing of pretrained models.
 
 Array = npt.NDArray[Any]
-Fit = Literal["squash", "center", "shortest", "longest"]
-Filter = Literal["bicubic", "bilinear"]
+Fit = Literal["squash", "center", "shortest", "shortest-floor", "longest"]
+Filter = Literal["bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"]
+_MOST_CROPPED = 8  # times the size
 _MOST_ASPECT = 100  # of a picture that is resized whole, though its middle is all that is needed
-_FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ResizeCrop:
-    """(3, size, size): resize, then center crop or pad, as torchvision and open_clip do.
+    """(3, size, size): resize, then center crop or pad, as torchvision, open_clip and transformers.
 
     Attributes:
         size: side in pixels.
         fit: "squash" ignores the aspect ratio, "center" crops the largest square first, "shortest"
-            resizes the shortest side and crops the rest, "longest" resizes the longest side and
-            pads with black.
+            resizes the shortest side and crops the rest as torchvision does, "shortest-floor" as
+            transformers does, which rounds half a pixel down, "longest" resizes the longest side
+            and pads with black.
         filter: of the resampling.
+        resized: length that "squash" and "shortest" resize to, if more is cropped; 0 for `size`.
     """
 
     size: int
     fit: Fit = "squash"
     filter: Filter = "bicubic"
+    resized: int = 0
 
     def __post_init__(self) -> None:
         parse_literal(Fit, self.fit, "a way to fit pictures")
         parse_literal(Filter, self.filter, "a filter of pictures")
+        least = 0 if self.fit in ("center", "longest") else self.size
+        if self.resized and not least <= self.resized <= _MOST_CROPPED * least:
+            raise ValueError(
+                f"pictures are resized to {self.resized} and fitted as {self.fit!r} to "
+                f"{self.size}; squares and shortest sides of the size to {_MOST_CROPPED} times it "
+                "are cropped"
+            )
+
+    @staticmethod
+    def named(size: int, frame: str) -> ResizeCrop:
+        """The transform of a name such as "shortest bicubic", or "shortest bicubic 256".
+
+        Raises:
+            ValueError: there is none.
+        """
+        fit, _, more = frame.partition(" ")
+        scaling, _, resized = more.partition(" ")
+        if resized and not resized.isdecimal():
+            raise ValueError(f"{frame!r} is no way to fit pictures; give one as 'squash bicubic'")
+        return ResizeCrop(size, cast(Fit, fit), cast(Filter, scaling), int(resized or 0))
+
+    @property
+    def name(self) -> str:
+        """The name that `named` reads."""
+        return f"{self.fit} {self.filter}" + (f" {self.resized}" if self.resized else "")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -324,16 +352,28 @@ class ResizeCrop:
     @property
     def key(self) -> str:
         """Name of the transform in the hash of cache files."""
-        return f"framed {self.size} {self.fit} {self.filter}"
+        return f"framed {self.size} {self.name}"
 
     def resize(self, picture: Image.Image) -> Array:
         """Convert an image."""
+        picture = self.scaled(picture)
+        left, top = (self._margin(side) for side in picture.size)
+        # PIL fills with black outside the image
+        picture = picture.crop((left, top, left + self.size, top + self.size))
+        return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
+
+    __call__ = resize
+
+    def scaled(self, picture: Image.Image) -> Image.Image:
+        """An image in RGB, resized and not yet cropped or padded."""
         picture = rgb(picture)
         if self.fit == "center":
             side = min(picture.size)
             left, top = (picture.width - side) // 2, (picture.height - side) // 2
             picture = picture.crop((left, top, left + side, top + side))
-        if self.fit == "shortest":  # of a line of pixels all but the middle is cropped below
+        if self.fit.startswith(
+            "shortest"
+        ):  # of a line of pixels all but the middle is cropped below
             most = _MOST_ASPECT * min(picture.size)
             left, top = (max(0, side - most) // 2 for side in picture.size)
             if left or top:
@@ -341,27 +381,24 @@ class ResizeCrop:
                 picture = picture.crop((left, top, right, bottom))
         sides = self._sides(*picture.size)
         if picture.size != sides:
-            picture = picture.resize(sides, _FILTERS[self.filter])
-        left, top = (_margin(side, self.size) for side in picture.size)
-        # PIL fills with black outside the image
-        picture = picture.crop((left, top, left + self.size, top + self.size))
-        return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
-
-    __call__ = resize
+            picture = picture.resize(sides, Image.Resampling[self.filter.upper()])
+        return picture
 
     def _sides(self, width: int, height: int) -> tuple[int, int]:
-        if self.fit == "shortest":
+        size = self.resized or self.size
+        if self.fit.startswith("shortest"):
             short = min(width, height)
-            return int(self.size * width / short), int(self.size * height / short)
+            return int(size * width / short), int(size * height / short)
         if self.fit == "longest":
-            long = max(width, height) / self.size
+            long = max(width, height) / size
             return max(1, round(width / long)), max(1, round(height / long))
-        return self.size, self.size
+        return size, size
 
-
-def _margin(side: int, size: int) -> int:
-    """Pixels to crop on the left or top; negative for padding."""
-    return round((side - size) / 2) if side >= size else -((size - side) // 2)
+    def _margin(self, side: int) -> int:
+        """Pixels to crop on the left or top; negative for padding."""
+        if self.fit == "shortest":  # torchvision rounds halves to the even number
+            return round((side - self.size) / 2)
+        return (side - self.size) // 2 if side >= self.size else -((self.size - side) // 2)
 
 
 LONGEST = 1333 / 800  # longest side over shortest, as in detectors trained on COCO
@@ -459,6 +496,8 @@ def shrink(picture: Image.Image, transform: ImageTransform) -> Image.Image:
 
     Transforms leave pictures alone that have their size already.
     """
+    if isinstance(transform, ResizeCrop) and transform.resized:
+        return transform.scaled(picture)
     return Image.fromarray(np.ascontiguousarray(transform.resize(picture).transpose(1, 2, 0)))
 
 

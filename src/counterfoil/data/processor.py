@@ -140,7 +140,8 @@ class PixelProcessor(ImageProcessor):
         crop: center crop instead of squeezing to a square.
         divisor: if above 0, keep the aspect ratio with sides that are multiples of it, see
             `ResizeKeepAspect`; the mask then marks the patches of so many pixels that are real.
-        frame: fit and filter of `ResizeCrop`, as in "shortest bilinear"; "" for none.
+        frame: `ResizeCrop.name`, as "shortest bilinear"; "" for cubic, cropped before it is resized
+            or squeezed.
         whole: (N, 3, size, size) bytes with the whole picture at the top left, whose corner the
             box gives, for models that prepare pictures themselves. A picture whose longest side
             exceeds `size` is made smaller; nothing is cached.
@@ -188,11 +189,9 @@ class PixelProcessor(ImageProcessor):
             return None
         if self.divisor:
             return ResizeKeepAspect(self.size, self.divisor)
-        fit: Any = "center" if self.crop else "squash"
-        scaling: Any = "bicubic"
         if self.frame:
-            fit, _, scaling = self.frame.partition(" ")
-        return ResizeCrop(self.size, fit, scaling)
+            return ResizeCrop.named(self.size, self.frame)
+        return ResizeCrop(self.size, "center" if self.crop else "squash")
 
     def _whole(self, rows: Tensor, pictures: Sequence[Image.Image]) -> ModalityBatch:
         canvas = np.zeros((len(pictures), self.size, self.size, 3), np.uint8)

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from counterfoil.core.config import unknown_name
 from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder, write_json
+from counterfoil.data.images import ResizeCrop
 from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.tokenizers import WordPieceTokenizer
 from counterfoil.export.onnx import write_onnx
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.clip import DualEncoder
 
-BICUBIC, BILINEAR = 3, 2  # PIL's numbers of the filters
 MODULES = {"clip": "CLIPModel", "siglip": "Transformer"}  # of sentence-transformers, by model type
 
 
@@ -107,7 +109,8 @@ def export_model(
     if (
         processor is None
         or not isinstance(processor.image_processor, PixelProcessor)
-        or processor.image_processor.divisor
+        or not isinstance(transform := processor.image_processor.transform, ResizeCrop)
+        or transform.fit == "longest"
         or not isinstance(processor.tokenizer, WordPieceTokenizer)
     ):
         raise ValueError(
@@ -132,13 +135,20 @@ def _image_settings(processor: Processor, kind: str) -> dict[str, object]:
     """The image processor's settings in the form of transformers."""
     images = processor.image_processor
     assert isinstance(images, PixelProcessor)
-    square = {"height": images.size, "width": images.size}
+    transform = images.transform
+    assert isinstance(transform, ResizeCrop)
+    square, length = {"height": images.size, "width": images.size}, transform.resized or images.size
+    crop = transform.fit in ("center", "shortest", "shortest-floor") or length > images.size
     return {
         "image_processor_type": "CLIPImageProcessor" if kind == "clip" else "SiglipImageProcessor",
         "do_resize": True,
-        "size": {"shortest_edge": images.size} if images.crop else square,
-        "resample": BILINEAR if images.frame.endswith("bilinear") else BICUBIC,
-        "do_center_crop": images.crop,
+        "size": (
+            {"height": length, "width": length}
+            if transform.fit == "squash"
+            else {"shortest_edge": length}
+        ),
+        "resample": Image.Resampling[transform.filter.upper()].value,
+        "do_center_crop": crop,
         "crop_size": square,
         "do_rescale": True,
         "rescale_factor": 1 / 255,

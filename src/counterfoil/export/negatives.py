@@ -24,7 +24,7 @@ from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder, read_json
 from counterfoil.data.batching import BatchSampler
 from counterfoil.data.checks import counted
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, images_saying, plain_caption
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.webdataset import write_sample
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
@@ -160,13 +160,16 @@ def generated_negatives(
     """Generated captions: a query is an image with one of its captions, under the caption's id."""
     rows = {image_id: row for row, image_id in enumerate(dataset.image_ids)}
     foils: dict[str, list[GeneratedCaption]] = {}
-    for foil in store.foils():
+    written = list(store.foils())
+    true = images_saying(dataset, (foil.foil for foil in written))
+    for foil in written:
         if foil.image not in rows:
             raise ValueError(
                 f"{store.folder} has captions of {foil.image!r}, which is no image of "
                 f"{dataset.name}; write again"
             )
-        foils.setdefault(foil.text, []).append(foil)
+        if rows[foil.image] not in true.get(plain_caption(foil.foil), ()):
+            foils.setdefault(foil.text, []).append(foil)
     groups = [
         ExportGroup(
             ExportItem(text, locate(rows[own[0].image])),
@@ -538,8 +541,9 @@ def export_negatives(
             generated = GeneratedStore.open(store, fingerprint=dataset.fingerprint)
             negatives = generated_negatives(dataset, generated, locate, most)
         else:
-            mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
-            mined.lists.check(dataset.relation)
+            mined = NegativeStore.open(
+                store, fingerprint=dataset.fingerprint, relation=dataset.relation
+            )
             negatives = mined_negatives(dataset, mined, locate, most)
         lines = FORMATS[to](negatives, temporary)
         _write_readme(negatives.description, temporary)
@@ -572,7 +576,7 @@ def export_batches(
     the column is left out if no batch has a false negative.
     """
     check_batches_export(store, to, folder)
-    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint)
+    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint, relation=dataset.relation)
     sampler = BatchSampler(
         dataset.relation,
         batch=batch,
@@ -635,22 +639,11 @@ def false_negatives(dataset: ImageTextDataset, texts: Tensor) -> list[list[int]]
     """For the image of each of the (B,) captions of a batch, the places of the others true of it.
 
     These are the captions that were judged to be true of the image, or ambiguous, and those that
-    say what one of its own captions says, in other case or with other blanks.
+    say what one of its own captions says.
     """
-    images = dataset.text_to_image[texts]
-    judged = dataset.relation.exempt_weight(
-        images.unsqueeze(1).expand(-1, len(texts)), texts.expand(len(texts), -1)
-    )
-    own, counts = dataset.relation.captions(images)
-    said = [
-        {_one_line(dataset.texts[text]).casefold() for text in part.tolist()}
-        for part in torch.split(own, counts.tolist())
-    ]
-    captions = [_one_line(dataset.texts[text]).casefold() for text in texts.tolist()]
-    return [
-        [j for j, caption in enumerate(captions) if j != i and (caption in said[i] or row[j] >= 0)]
-        for i, row in enumerate(judged.tolist())
-    ]
+    images = dataset.text_to_image[texts].unsqueeze(1).expand(-1, len(texts))
+    true = dataset.relation.exempt_weight(images, texts.expand(len(texts), -1)) >= 0
+    return [row.nonzero().flatten().tolist() for row in true]
 
 
 def check_batches_export(store: Path, to: str, folder: Path) -> None:

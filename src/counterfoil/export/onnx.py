@@ -233,19 +233,27 @@ def _run(path: Path, feed: Mapping[str, NDArray[Any]], name: str) -> Tensor:
 # The README.
 
 
+_SQUASH = """\
+    picture = picture.resize(({resized}, {resized}), {filter})
+    left = top = ({resized} - SIZE) // 2
+    return picture.crop((left, top, left + SIZE, top + SIZE))"""
+_SHORTEST = """\
+    short = min(picture.size)
+    width, height = (int({resized} * side / short) for side in picture.size)
+    picture = picture.resize((width, height), {filter})
+    left, top = {margin}
+    return picture.crop((left, top, left + SIZE, top + SIZE))"""
 _FITS = {
-    "squash": "    return picture.resize((SIZE, SIZE), {filter})",
+    "squash": _SQUASH,
     "center": """\
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
     picture = picture.crop((left, top, left + side, top + side))
     return picture.resize((SIZE, SIZE), {filter})""",
-    "shortest": """\
-    short = min(picture.size)
-    width, height = (int(SIZE * side / short) for side in picture.size)
-    picture = picture.resize((width, height), {filter})
-    left, top = round((width - SIZE) / 2), round((height - SIZE) / 2)
-    return picture.crop((left, top, left + SIZE, top + SIZE))""",
+    "shortest": _SHORTEST.replace(
+        "{margin}", "round((width - SIZE) / 2), round((height - SIZE) / 2)"
+    ),
+    "shortest-floor": _SHORTEST.replace("{margin}", "(width - SIZE) // 2, (height - SIZE) // 2"),
     "longest": """\
     long = max(picture.size) / SIZE
     width, height = (max(1, round(side / long)) for side in picture.size)
@@ -289,7 +297,7 @@ scores = encode_images(["photo.jpg"]) @ encode_texts(["a dog in the snow"]).T
 def example_code(square: ResizeCrop) -> str:
     """The code of the README, which gives our vectors in the folder of the export."""
     resampling = f"Image.Resampling.{square.filter.upper()}"
-    fit = _FITS[square.fit].format(filter=resampling)
+    fit = _FITS[square.fit].format(filter=resampling, resized=square.resized or "SIZE")
     return _CODE.format(rgb=inspect.getsource(rgb), size=square.size, fit=fit)
 
 

@@ -102,6 +102,7 @@ class InfoNCELoss(Loss):
             1 / self._scale(),
             margin=self.margin,
             exempt=vectors.exempt,
+            equal=vectors.equal,
             weight=vectors.weight,
             reduction=self.reduction,
         )

@@ -10,7 +10,7 @@ triplet does so only where negatives are equally hard.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
 from counterfoil import gpu
-from counterfoil.core.types import Pairs
+from counterfoil.core.types import EqualTexts, Pairs
 from counterfoil.losses.base import Reduction, hinge
 
 __all__ = ["tiled_hardest_triplet", "tiled_info_nce"]
@@ -33,6 +33,7 @@ def tiled_info_nce(
     margin: float = 0.0,
     exempt: Pairs | None = None,
     weight: Tensor | None = None,
+    equal: EqualTexts | None = None,
     tile: int = 1024,
     reduction: Reduction = "sum",
 ) -> Tensor:
@@ -42,13 +43,14 @@ def tiled_info_nce(
 
     Args:
         images: (I, d) vectors; half precision is converted to float32. On a GPU, and without
-            `exempt`, a Triton kernel multiplies it as it is and sums in float32.
+            `exempt` and `equal`, a Triton kernel multiplies it as it is and sums in float32.
         texts: (T, d) likewise.
         text_to_image: (T,) image row of each text. Texts of one image are no negatives of it.
         temperature: scores are divided by it; gradients reach a tensor.
         margin: every wrong score counts as that much higher.
         exempt: (E,) pairs that are no negatives either.
         weight: (E,) weight of each of them as a true pair; 0, or None, for none.
+        equal: texts that say what a caption of an image says, which are no negatives of it either.
         tile: images and texts scored at a time, by the torch form.
         reduction: see `Loss`; "mean" divides by T.
 
@@ -65,12 +67,13 @@ def tiled_info_nce(
         raise ValueError(f"a temperature of {temperature} was given; it must be positive")
     given = images, texts
     images, texts, own = _checked(images, texts, text_to_image, tile)
-    if exempt is None and gpu.usable(*given):
+    if exempt is None and equal is None and gpu.usable(*given):
         wrong_texts, wrong_images = _wrong_pairs_on_gpu(*given, own, 1 / temperature)
         images = images / temperature
     else:
         images = images / temperature
-        wrong_texts, wrong_images = _wrong_pairs(images, texts, own, exempt, tile, hardest=False)
+        spared = _Spared(own, exempt, equal)
+        wrong_texts, wrong_images = _wrong_pairs(images, texts, spared, tile, hardest=False)
 
     def costs(image: Tensor, text: Tensor) -> Tensor:
         true = (images[image] * texts[text]).sum(1) - margin / temperature
@@ -90,6 +93,7 @@ def tiled_hardest_triplet(
     margin: float = 0.2,
     *,
     exempt: Pairs | None = None,
+    equal: EqualTexts | None = None,
     tile: int = 1024,
     reduction: Reduction = "sum",
 ) -> Tensor:
@@ -104,10 +108,34 @@ def tiled_hardest_triplet(
     """
     images, texts, own = _checked(images, texts, text_to_image, tile)
     true = (images[own] * texts).sum(1)
-    wrong_texts, wrong_images = _wrong_pairs(images, texts, own, exempt, tile, hardest=True)
+    spared = _Spared(own, exempt, equal)
+    wrong_texts, wrong_images = _wrong_pairs(images, texts, spared, tile, hardest=True)
     costs = hinge(wrong_texts[own], true, margin) + hinge(wrong_images, true, margin)
     cost = costs.sum()
     return cost / len(own) if reduction == "mean" else cost
+
+
+@final
+class _Spared(NamedTuple):
+    """Which pairs of I images and T texts are no negatives; for the fields see `VectorScores`."""
+
+    own: Tensor
+    exempt: Pairs | None
+    equal: EqualTexts | None
+
+    def hide(self, scores: Tensor, top: int, left: int) -> None:
+        """Set those of a tile of scores to -inf, in place, whose first pair is (top, left)."""
+        row = torch.arange(top, top + len(scores), device=scores.device)
+        own = self.own[left : left + scores.shape[1]]
+        scores.masked_fill_(row.unsqueeze(1) == own, -torch.inf)
+        if self.exempt is not None:
+            down, right = self.exempt.image - top, self.exempt.text - left
+            here = (down >= 0) & (down < len(scores)) & (right >= 0) & (right < len(scores.T))
+            scores[down[here], right[here]] = -torch.inf
+        if self.equal is not None:
+            text = torch.arange(left, left + len(own), device=scores.device)
+            column, equal = self.equal.block(row, text)
+            scores[:, column] = scores[:, column].masked_fill(equal, -torch.inf)
 
 
 @final
@@ -119,8 +147,7 @@ class _WrongPairs(torch.autograd.Function):
         ctx: Any,
         images: Tensor,
         texts: Tensor,
-        own: Tensor,
-        exempt: Pairs | None,
+        spared: _Spared,
         tile: int,
         hardest: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -128,7 +155,7 @@ class _WrongPairs(torch.autograd.Function):
         # equally hard negatives share the gradient, as in the backward pass of `amax`
         ties = [torch.zeros_like(side, dtype=torch.long) for side in sides]
         places = [torch.zeros_like(side) for side in ties]
-        for rows, columns, scores in _tiles(images, texts, own, exempt, tile):
+        for rows, columns, scores in _tiles(images, texts, spared, tile):
             for axis, part, start in ((0, rows, columns.start), (1, columns, rows.start)):
                 if hardest:
                     hardest_so_far = sides[axis][part], ties[axis][part], places[axis][part]
@@ -136,14 +163,14 @@ class _WrongPairs(torch.autograd.Function):
                 else:
                     partial = scores.logsumexp(1 - axis)
                     sides[axis][part] = torch.logaddexp(sides[axis][part], partial)
-        ctx.save_for_backward(images, texts, own, *sides, *ties, *places)
-        ctx.exempt, ctx.tile, ctx.hardest = exempt, tile, hardest
+        ctx.save_for_backward(images, texts, *sides, *ties, *places)
+        ctx.spared, ctx.tile, ctx.hardest = spared, tile, hardest
         return sides[0], sides[1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        images, texts, own, by_image, by_text, *rest = ctx.saved_tensors
+        images, texts, by_image, by_text, *rest = ctx.saved_tensors
         of_images, of_texts = torch.zeros_like(images), torch.zeros_like(texts)
         if ctx.hardest:
             image_ties, text_ties, text_of, image_of = rest
@@ -154,8 +181,8 @@ class _WrongPairs(torch.autograd.Function):
                 of_images.index_add_(0, image_of, by_text * texts)
                 of_texts = by_text * images[image_of]
                 of_texts.index_add_(0, text_of, by_image * images)
-                return of_images, of_texts, None, None, None, None
-        for rows, columns, scores in _tiles(images, texts, own, ctx.exempt, ctx.tile):
+                return of_images, of_texts, None, None, None
+        for rows, columns, scores in _tiles(images, texts, ctx.spared, ctx.tile):
             per_image, per_text = by_image[rows].unsqueeze(1), by_text[columns]
             if ctx.hardest:
                 # equal inputs in tiles of equal shape: the maximum is met to the last bit; where it
@@ -170,15 +197,17 @@ class _WrongPairs(torch.autograd.Function):
             weight = shares[0] * grads[0][rows].unsqueeze(1) + shares[1] * grads[1][columns]
             of_images[rows] += weight @ texts[columns]
             of_texts[columns] += weight.T @ images[rows]
-        return of_images, of_texts, None, None, None, None
+        return of_images, of_texts, None, None, None
 
 
 def _wrong_pairs(
-    images: Tensor, texts: Tensor, own: Tensor, exempt: Pairs | None, tile: int, *, hardest: bool
+    images: Tensor, texts: Tensor, spared: _Spared, tile: int, *, hardest: bool
 ) -> tuple[Tensor, Tensor]:
     """`_WrongPairs`, with types."""
     apply: Callable[..., tuple[Tensor, Tensor]] = _WrongPairs.apply
-    return apply(images, texts, own, exempt and exempt.to(images.device), tile, hardest)
+    own, exempt, equal, device = *spared, images.device
+    on_device = _Spared(own, exempt and exempt.to(device), equal and equal.to(device))
+    return apply(images, texts, on_device, tile, hardest)
 
 
 def _wrong_pairs_on_gpu(
@@ -206,22 +235,17 @@ def _update_hardest(scores: Tensor, start: int, best: Tensor, ties: Tensor, plac
 
 
 def _tiles(
-    images: Tensor, texts: Tensor, own: Tensor, exempt: Pairs | None, tile: int
+    images: Tensor, texts: Tensor, spared: _Spared, tile: int
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """Rows, columns and scores of each tile, -inf where the pair is true."""
     for top in range(0, len(images), tile):
         rows = slice(top, min(top + tile, len(images)))
-        row = torch.arange(rows.start, rows.stop, device=own.device).unsqueeze(1)
         for left in range(0, len(texts), tile):
             columns = slice(left, min(left + tile, len(texts)))
             # autocast is on in a forward pass alone: scores of both passes must be the same
             with torch.autocast(images.device.type, enabled=False):
                 scores = images[rows] @ texts[columns].T
-            scores.masked_fill_(row == own[columns], -torch.inf)
-            if exempt is not None:
-                down, right = exempt.image - top, exempt.text - left
-                here = (down >= 0) & (down < len(scores)) & (right >= 0) & (right < len(scores.T))
-                scores[down[here], right[here]] = -torch.inf
+            spared.hide(scores, top, left)
             yield rows, columns, scores
 
 

@@ -110,6 +110,7 @@ class HardestTripletLoss(TripletLoss):
             vectors.text_to_image,
             self.margin,
             exempt=vectors.exempt,
+            equal=vectors.equal,
             reduction=self.reduction,
         )
 

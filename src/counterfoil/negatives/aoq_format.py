@@ -62,9 +62,9 @@ def open_lists(folder: Path, dataset: ImageTextDataset) -> HardNegativeLists:
             f"{folder} holds no mined negatives; name a folder that `counterfoil mine` wrote, or "
             "one with AOQ's i2t_NAME.npy and t2i_NAME.npy"
         )
-    lists = NegativeStore.open(folder, fingerprint=dataset.fingerprint).lists
-    lists.check(dataset.relation)
-    return lists
+    return NegativeStore.open(
+        folder, fingerprint=dataset.fingerprint, relation=dataset.relation
+    ).lists
 
 
 def lists_digest(folder: Path) -> str:
@@ -87,9 +87,7 @@ def read_aoq(folder: Path, data: str, relation: Relation) -> HardNegativeLists:
     i2t, t2i = aoq_paths(folder, data)
     texts = _read(i2t, relation.images, len(relation.text_to_image))
     images = _read(t2i, len(relation.text_to_image), relation.images)
-    lists = HardNegativeLists(texts, images)
-    lists.check(relation)
-    return lists
+    return HardNegativeLists(texts, images).checked(relation)
 
 
 def write_aoq(lists: HardNegativeLists, folder: Path, data: str, relation: Relation) -> None:
@@ -99,7 +97,7 @@ def write_aoq(lists: HardNegativeLists, folder: Path, data: str, relation: Relat
         ValueError: images without exactly five captions in order, or short lists.
     """
     _check_five_captions(relation)
-    lists.check(relation)
+    lists = lists.checked(relation)
     short = int((lists.texts < 0).any(1).sum() + (lists.images < 0).any(1).sum())
     if short:
         raise ValueError(

@@ -185,7 +185,7 @@ def rank_neighbours(lists: HardNegativeLists, relation: Relation, depth: int) ->
     Raises:
         ValueError: lists of another data set.
     """
-    lists.check(relation)
+    lists = lists.checked(relation)
     described = max(int((relation.counts > 0).sum()), 1)
     scale = max(int(relation.counts.sum()) / described, 1.0)
     text_to_image = torch.cat([relation.text_to_image, torch.tensor([-1])])  # -1 stays -1

@@ -43,7 +43,7 @@ class NegativeHardness:
 @torch.inference_mode()
 def hardness(
     members: Sequence[EmbeddedDataset],
-    text_to_image: Tensor,
+    relation: Relation,
     mined: Tensor,
     *,
     batch: int,
@@ -54,7 +54,7 @@ def hardness(
 
     Args:
         members: models with their encodings; the mean score of several counts.
-        text_to_image: (T,) image of each text, -1 for none.
+        relation: image of each text.
         mined: (I, h) mined texts of each image, -1 where there are fewer.
         batch: captions in a batch.
         samples: approximate number of anchors.
@@ -67,6 +67,7 @@ def hardness(
         ]
         return torch.stack(each).float().mean(0)
 
+    text_to_image = relation.text_to_image
     owned = (text_to_image >= 0).nonzero().squeeze(1)
     batch = min(batch, len(owned))
     scores: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -74,7 +75,11 @@ def hardness(
         rows = owned[torch.randperm(len(owned), generator=rng)[:batch]]
         anchors = text_to_image[rows]
         block = mean_score("score_matrix", anchors, rows)
-        wrong = block.masked_fill(anchors.unsqueeze(1) == anchors, -torch.inf).amax(1)
+        true = anchors.unsqueeze(1) == anchors
+        if relation.spares_pairs:
+            pairs = anchors.unsqueeze(1).expand_as(true), rows.expand_as(true)
+            true = true | (relation.exempt_weight(*pairs) >= 0)
+        wrong = block.masked_fill(true, -torch.inf).amax(1)
         lists = mined[anchors].long()
         place = (torch.rand(len(rows), generator=rng) * (lists >= 0).sum(1)).long()
         negative = lists.gather(1, place.unsqueeze(1)).squeeze(1)

@@ -10,8 +10,10 @@ their application to a data set (`NegativeFilters`), and the reducer that hides 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from threading import Lock
 from typing import Any, Literal, final
 
 import numpy as np
@@ -26,7 +28,7 @@ from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.data.images import ResizeCrop, cached_pixels
 from counterfoil.data.tokenizers import split_words
 from counterfoil.negatives.similarity import SentenceEncoder
-from counterfoil.negatives.store import HardNegativeLists, list_parts
+from counterfoil.negatives.store import EQUAL, HardNegativeLists, list_parts
 from counterfoil.scoring.encode import (
     EmbeddedDataset,
     ScoreTile,
@@ -320,26 +322,15 @@ class Exclusions:
         inside = texts[at] == wanted
         return row[inside], order[at[inside]]
 
-    def without(self, lists: HardNegativeLists) -> HardNegativeLists:
-        """Replace the excluded pairs of unscored lists on the CPU by -1."""
+    def contains(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Return which pairs of rows on the CPU, of shapes that broadcast, are excluded."""
         image = torch.repeat_interleave(torch.arange(self.shape[0]), self.starts.diff().cpu())
         keys = image * self.shape[1] + self.texts.cpu()  # ascending
-
-        def kept(rows: Tensor, keys_of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-            out = rows.clone()
-            queries = torch.arange(len(rows)).unsqueeze(1)
-            for part in list_parts(len(rows)):
-                given = keys_of(rows[part].long(), queries[part])
-                at = torch.searchsorted(keys, given).clamp_(max=len(keys) - 1)
-                out[part] = out[part].masked_fill(keys[at] == given, -1)
-            return out
-
+        given = images * self.shape[1] + texts
         if not len(keys):
-            return lists
-        return HardNegativeLists(
-            kept(lists.texts, lambda text, image: image * self.shape[1] + text),
-            kept(lists.images, lambda image, text: image * self.shape[1] + text),
-        )
+            return torch.zeros_like(given, dtype=torch.bool)
+        at = torch.searchsorted(keys, given).clamp_(max=len(keys) - 1)
+        return (keys[at] == given) & (images >= 0) & (texts >= 0)
 
 
 def exclude_captions(near: NearPairs, relation: Relation) -> tuple[Tensor, Tensor]:
@@ -363,6 +354,7 @@ def exclude_pictures(near: NearPairs, relation: Relation) -> tuple[Tensor, Tenso
 
 Positive = Literal["lowest", "highest"]
 _SPARSE = {"captions", "pictures", "meanings", "encoder", "positive"}  # not of scores
+JUDGED = "pairs that were judged to be no negatives"
 _LATER = {"later": True}  # a field added later: left out of digests at its default value
 
 
@@ -450,20 +442,28 @@ class FilterConfig:
 
     def describe(self) -> tuple[str, ...]:
         """Return one phrase for each active filter, in order, for the manifest of a store."""
+        return tuple(self.phrases().values())
+
+    def phrases(self) -> dict[str, str]:
+        """Return one phrase for each active filter by the name of its setting, in order."""
         own = f"the anchor's {self.positive} positive"
         encoder = (self.encoder or "").replace("{", "{{").replace("}", "}}")
         phrases = (
-            (self.captions, "texts within TF-IDF cosine {} of a caption of the image"),
-            (self.pictures, "captions of pictures within cosine {} of the image"),
-            (self.meanings, f"texts within cosine {{}} of a caption of the image, by {encoder}"),
-            (self.lowest, "scores below {}"),
-            (self.highest, "scores above {}"),
-            (self.below_positive, f"scores above {own} less {{}}"),
-            (self.below_share, f"scores above {{}} of {own}"),
-            (self.guided, f"pairs that the guide scores above {own} less {{}}"),
-            (self.skip or None, "the {} hardest of the rest"),
+            ("captions", self.captions, "texts within TF-IDF cosine {} of a caption of the image"),
+            ("pictures", self.pictures, "captions of pictures within cosine {} of the image"),
+            (
+                "meanings",
+                self.meanings,
+                f"texts within cosine {{}} of a caption of the image, by {encoder}",
+            ),
+            ("lowest", self.lowest, "scores below {}"),
+            ("highest", self.highest, "scores above {}"),
+            ("below_positive", self.below_positive, f"scores above {own} less {{}}"),
+            ("below_share", self.below_share, f"scores above {{}} of {own}"),
+            ("guided", self.guided, f"pairs that the guide scores above {own} less {{}}"),
+            ("skip", self.skip or None, "the {} hardest of the rest"),
         )
-        return tuple(phrase.format(value) for value, phrase in phrases if value is not None)
+        return {n: text.format(value) for n, value, text in phrases if value is not None}
 
 
 def check_encoder(plan: FilterConfig) -> None:
@@ -490,12 +490,22 @@ def _check_guides(
         guide.check_sizes(len(dataset), len(dataset.texts), "a guide")
 
 
-def _exclusions(
+def _judged(dataset: ImageTextDataset) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """The pairs that the data set names as extra positives or ambiguous."""
+    if (exempt := dataset.relation.exempt) is not None:
+        yield JUDGED, exempt.image, exempt.text
+
+
+def _near_duplicates(
     plan: FilterConfig, dataset: ImageTextDataset, device: torch.device | str | None
-) -> Exclusions | None:
-    pairs = []
-    for name in ("captions", "meanings"):
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Images and texts of the pairs that each filter of near duplicates leaves out, in order."""
+    for name in ("captions", "pictures", "meanings"):
         if (least := getattr(plan, name)) is None:
+            continue
+        if name == "pictures":
+            near = near_pictures(dataset, least=least, device=device)
+            yield name, *exclude_pictures(near, dataset.relation)
             continue
         if not any(dataset.texts):
             raise ValueError(
@@ -508,16 +518,7 @@ def _exclusions(
             encoder = SentenceEncoder(plan.encoder, device=device)
             vectors = encoder.vectors(dataset.texts).to(device or "cpu")
             near = near_vectors(name, vectors, least=least)
-        pairs.append(exclude_captions(near, dataset.relation))
-    if plan.pictures is not None:
-        near = near_pictures(dataset, least=plan.pictures, device=device)
-        pairs.append(exclude_pictures(near, dataset.relation))
-    if (exempt := dataset.relation.exempt) is not None:
-        pairs.append((exempt.image, exempt.text))
-    if not pairs:
-        return None
-    images, texts = (torch.cat(part) for part in zip(*pairs, strict=True))
-    return Exclusions(images, texts, (len(dataset), len(dataset.texts)))
+        yield name, *exclude_captions(near, dataset.relation)
 
 
 @final
@@ -528,6 +529,10 @@ class NegativeFilters:
         plan: the filters.
         excluded: pairs that are never negatives, among them the data set's extra positives and
             ambiguous pairs; None for none.
+        equal: texts that say what a caption of an image says, which are no negatives of it either;
+            None for none.
+        removed: number of pairs that each filter has left out of the texts of images and of the
+            images of texts, by phrase; a pair counts for the first filter that leaves it out.
     """
 
     def __init__(
@@ -553,9 +558,46 @@ class NegativeFilters:
         """
         check_encoder(plan)
         _check_guides(plan, dataset, guides)
-        self.plan, self.excluded = plan, _exclusions(plan, dataset, device)
+        self.plan, self.equal = plan, dataset.relation.equal
         self.text_to_image = dataset.text_to_image
+        self.removed: dict[str, dict[Side, int]] = {}
+        shape, known = (len(dataset), len(dataset.texts)), torch.zeros(0, dtype=torch.long)
+        self._note(EQUAL, 0 if self.equal is None else self.equal.pairs)
+        phrases = {JUDGED: JUDGED, **plan.phrases()}
+        for name, images, texts in (*_judged(dataset), *_near_duplicates(plan, dataset, device)):
+            if self.equal is not None:  # counted above
+                other = ~self.equal.contains(images, texts)
+                images, texts = images[other], texts[other]
+            before, keys = len(known), torch.cat([known, images * shape[1] + texts])
+            known = torch.from_numpy(np.unique(keys.numpy()))
+            self._note(phrases[name], len(known) - before)
+        image = torch.div(known, max(1, shape[1]), rounding_mode="floor")
+        pairs = image, known - image * shape[1]
+        self.excluded = Exclusions(*pairs, shape) if len(known) else None
         self.guides = GuideScores(guides) if guides else None
+
+    def _note(self, phrase: str, pairs: int) -> None:
+        """Note what a filter leaves out both ways."""
+        if pairs or phrase not in (EQUAL, JUDGED):
+            self.removed[phrase] = {"image": pairs, "text": pairs}
+
+    def without(self, lists: HardNegativeLists) -> HardNegativeLists:
+        """Replace pairs that are never negatives, in unscored lists on the CPU, by -1."""
+
+        def kept(rows: Tensor, *, by_image: bool) -> Tensor:
+            out = rows.clone()
+            for part in list_parts(len(rows)):
+                listed = rows[part].long()
+                query = torch.arange(part.start, part.start + len(listed)).unsqueeze(1)
+                pairs = (query, listed) if by_image else (listed, query)
+                for known in (self.equal, self.excluded):
+                    if known is not None:
+                        out[part] = out[part].masked_fill(known.contains(*pairs), -1)
+            return out
+
+        return HardNegativeLists(
+            kept(lists.texts, by_image=True), kept(lists.images, by_image=False)
+        )
 
     def on(self, side: Side, reducer: ScoreReducer) -> ScoreReducer:
         """Return a reducer that passes filtered tiles on to another one, which keeps the results.
@@ -571,7 +613,7 @@ class NegativeFilters:
             ValueError: the plan skips, and the reducer is no `TopK`.
         """
         plan = self.plan
-        if not plan.describe() and self.excluded is None:
+        if not plan.describe() and self.excluded is None and self.equal is None:
             return reducer
         if plan.skip and not isinstance(reducer, TopK):
             raise ValueError(
@@ -638,8 +680,12 @@ class FilteredReducer(ScoreReducer):
             assert isinstance(reducer, TopK)
             longer = reducer.k + filters.plan.skip
             self.inner = TopK(reducer.query, reducer.queries, longer, reducer.text_to_image)
-        self._text_to_image, self._excluded = filters.text_to_image, filters.excluded
+        self._filters, self._text_to_image = filters, filters.text_to_image
+        self._excluded, self._equal = filters.excluded, filters.equal
         self._guides = filters.guides
+        judging = ("lowest", "highest", "below_positive", "below_share", "guided")
+        self._judging = [name for name in judging if getattr(self.plan, name) is not None]
+        self._lock = Lock()  # of the counts: threads fold tiles in
         # guides remember the scores of one tile
         self.concurrent = reducer.concurrent and self._guides is None
         self.cost = reducer.cost
@@ -654,6 +700,8 @@ class FilteredReducer(ScoreReducer):
         self.look_ahead = None if self.look_ahead is None else self._text_to_image
         if self._excluded is not None:
             self._excluded.to(device)
+        self._equal = self._equal and self._equal.to(device)
+        self._removed = torch.zeros(len(self._judging), dtype=torch.long, device=device)
         nothing = torch.inf if self._reduce == "amin" else -torch.inf
         anchors = images if self.side == "image" else texts
         # Row 0: by the mined model's scores; row 1: by the guide's.
@@ -676,33 +724,84 @@ class FilteredReducer(ScoreReducer):
 
     def update(self, tile: ScoreTile) -> None:
         """Pass on the tile without the pairs that are left out."""
-        scores = tile.scores.clone()
-        if self._limits is not None:
-            _mask_out(scores, tile.scores <= self._of(self._limits, tile))
-        if self.plan.lowest is not None:
-            _mask_out(scores, tile.scores >= self.plan.lowest)
-        if self._guides is not None:
-            _mask_out(scores, self._guides.scores(tile) <= self._of(self._guide_limits, tile))
+        guide = None if self._guides is None else self._guides.scores(tile)
+        if self._judging:
+            tile = ScoreTile(tile.scores.clone(), tile.images, tile.texts)
+        with self._without_known(tile):
+            if self._judging:
+                self._judge(tile, guide)
+            self.inner.update(tile)
+
+    @contextmanager
+    def _without_known(self, tile: ScoreTile) -> Iterator[None]:
+        """Set the pairs to -inf that no score decides; they are put back for other reducers.
+
+        A few writes instead of a copy of the tile.
+        """
+        scores = tile.scores
+        places = [tile.true_pairs(self._text_to_image)]
         if self._excluded is not None:
-            scores[self._excluded.places(tile)] = -torch.inf
-        scores[tile.true_pairs(self._text_to_image)] = -torch.inf
-        self.inner.update(ScoreTile(scores, tile.images, tile.texts))
+            places.append(self._excluded.places(tile))
+        hidden = [scores[place] for place in places]
+        if self._equal is not None:
+            column, equal = self._equal.block(tile.images, tile.texts)
+            columns = scores[:, column]
+            scores[:, column] = columns.masked_fill(equal, -torch.inf)
+        for place in places:
+            scores[place] = -torch.inf
+        yield
+        if self._equal is not None:
+            scores[:, column] = columns
+        for place, values in zip(places, hidden, strict=True):
+            scores[place] = values
+
+    def _judge(self, tile: ScoreTile, guide: Tensor | None) -> None:
+        """Set to -inf, in place, what a filter of scores leaves out, and count it."""
+        scores, kept = tile.scores, [(tile.scores > -torch.inf).sum()]
+        for name in self._judging:
+            if name == "lowest" and self.plan.lowest is not None:
+                within = scores >= self.plan.lowest
+            elif name == "guided":
+                assert guide is not None
+                within = guide <= self._of(self._limits[name], tile)
+            else:
+                within = scores <= self._of(self._limits[name], tile)
+            _mask_out(scores, within)
+            kept.append((scores > -torch.inf).sum())
+        removed = -torch.stack(kept).diff()
+        with self._lock:
+            self._removed += removed
 
     def merge(self) -> None:
         """Merge, and drop the hardest where `skip` says so."""
         self.inner.merge()
+        if self._judging:
+            removed = distributed.gather(self._removed).sum(0).tolist()
+            self._note(dict(zip(self._judging, removed, strict=True)))
         if skip := self.plan.skip:
             assert isinstance(self._given, TopK)
+            self._note({"skip": int((self._lists.rows[:, :skip] >= 0).sum())})
             self._given.rows = self._lists.rows[:, skip:].contiguous()
             self._given.scores = self._lists.scores[:, skip:].contiguous()
 
+    def _note(self, removed: Mapping[str, int]) -> None:
+        phrases = self.plan.phrases()
+        for name, count in removed.items():
+            self._filters.removed.setdefault(phrases[name], {})[self.side] = count
+
     def state(self) -> Tensor:
-        """Return the inner reducer's state; the positives are read anew by the next look-ahead."""
-        return self._lists.state()
+        """Return the inner reducer's state, then the counts of what is left out.
+
+        The positives are read anew by the next look-ahead.
+        """
+        return torch.cat([self._lists.state().flatten(), self._removed])
 
     def absorb(self, state: Tensor) -> None:
         """Add a saved state to the inner reducer."""
-        self._lists.absorb(state)
+        length = len(state) - len(self._judging)
+        keys, removed = state[:length], state[length:]
+        self._lists.absorb(keys.view(self._lists.queries, -1))
+        self._removed += removed.to(self._removed.device)
 
     @property
     def _lists(self) -> TopK:
@@ -712,17 +811,16 @@ class FilteredReducer(ScoreReducer):
     def _set_limits(self) -> None:
         """Compute the limits from the positives, once for the whole pass."""
         plan, (positive, guide_positive) = self.plan, self._positive
-        limits = []
+        self._limits: dict[str, Tensor] = {}
         if plan.highest is not None:
-            limits.append(torch.full_like(positive, plan.highest))
+            self._limits["highest"] = torch.full_like(positive, plan.highest)
         if plan.below_positive is not None:
-            limits.append(_where_finite(positive, positive - plan.below_positive))
+            self._limits["below_positive"] = _where_finite(positive, positive - plan.below_positive)
         if plan.below_share is not None:
             share = positive - (1 - plan.below_share) * positive.abs()
-            limits.append(_where_finite(positive, share))
-        self._limits = torch.stack(limits).amin(0) if limits else None
+            self._limits["below_share"] = _where_finite(positive, share)
         if plan.guided is not None:
-            self._guide_limits = _where_finite(guide_positive, guide_positive - plan.guided)
+            self._limits["guided"] = _where_finite(guide_positive, guide_positive - plan.guided)
 
     def _of(self, limits: Tensor, tile: ScoreTile) -> Tensor:
         """Return the tile's limits, as a column or a row that broadcasts over its scores."""

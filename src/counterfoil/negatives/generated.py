@@ -18,7 +18,7 @@ from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.io import ensure_absent
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, images_saying, plain_caption
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
@@ -290,20 +290,28 @@ class GeneratedCaptions(OnlineMiner):
         self.processor, self.count = processor, count
         self.shared, self.hardest = shared, hardest
         self._foils: dict[int, list[str]] = {}
-        rows = {name: row for row, name in enumerate(processor.dataset.text_ids)}
-        for foil in store.foils():
+        dataset, written = processor.dataset, list(store.foils())
+        rows = {name: row for row, name in enumerate(dataset.text_ids)}
+        owners = dataset.text_to_image.tolist()
+        self._true = images_saying(dataset, (foil.foil for foil in written))
+        for foil in written:
             if foil.text not in rows:
                 raise ValueError(
                     f"{folder} has a foil of caption {foil.text!r}, which these data do not have; "
                     "write again"
                 )
-            if not kinds or foil.kind in kinds:
-                self._foils.setdefault(rows[foil.text], []).append(foil.foil)
+            row = rows[foil.text]
+            if (not kinds or foil.kind in kinds) and not self._says(owners[row], foil.foil):
+                self._foils.setdefault(row, []).append(foil.foil)
         if not self._foils:
             stored = ", ".join(store.manifest.counts) or "none"
             raise ValueError(
                 f"{folder} has no foils of {', '.join(kinds) or 'any kind'}; it has: {stored}"
             )
+
+    def _says(self, image: int, text: str) -> bool:
+        """True if a caption of the image says what a text says, which is no foil of it then."""
+        return bool(self._true) and image in self._true.get(plain_caption(text), ())
 
     def propose(
         self,
@@ -323,7 +331,11 @@ class GeneratedCaptions(OnlineMiner):
             text[anchor, : len(places)] = torch.arange(len(strings), len(strings) + len(places))
             strings += [foils[place] for place in places]
         if self.shared and strings:
-            text = text[text >= 0].expand(len(anchors), -1)
+            text = text[text >= 0].expand(len(anchors), -1).clone()
+            images = batch.image_rows[batch.anchors.image.cpu()].tolist()
+            if self._true:
+                true = [[self._says(image, string) for string in strings] for image in images]
+                text.masked_fill_(torch.tensor(true), -1)
         text = text.to(anchors.device)
         process = self.processor.processor.process_texts
         texts = process(strings).to(anchors.device) if strings else None

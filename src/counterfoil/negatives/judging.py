@@ -116,7 +116,7 @@ def judge_negatives(
     Raises:
         ValueError: the lists or the encodings are of another data set, or a score is not a number.
     """
-    lists.check(relation)
+    lists = lists.checked(relation)
     for member in members:
         member.check_sizes(len(lists.texts), len(lists.images), "the judge")
     pairs, scores = RescoredPairs(members, lists.texts, lists.images).pairs

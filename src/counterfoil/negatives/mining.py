@@ -103,6 +103,7 @@ class HardNegatives:
                 for caption, score in zip(first["negatives"][:3], first["scores"])
             )
             lines.append(f"  {first['image_id']}: {first['caption']!r}, not {hardest or 'any'}")
+        lines += (f"  {line}" for line in self.store.manifest.summary())
         return "\n".join(lines)
 
 
@@ -124,7 +125,9 @@ def mine_hard_negatives(
 
     Args:
         model: the model, or the name of one; the mean score of several counts.
-        dataset: the split to mine, as ``load_dataset("flickr8k/").split("train")``.
+        dataset: the split to mine, as ``load_dataset("flickr8k/").split("train")``. A text that
+            says what a caption of the image says is never listed, unless this is
+            ``dataset.with_positives("id")``.
         texts_per_image: captions listed for an image, at most.
         images_per_text: images listed for a caption, at most.
         filters: pairs to leave out because they may be true; only true pairs by default.
@@ -135,8 +138,8 @@ def mine_hard_negatives(
         device: where to compute; by default where the model is.
 
     Raises:
-        ValueError: models and data do not fit, a number out of range, an unknown precision, or
-            filters that lack a guide or an encoder.
+        ValueError: models and data do not fit, a number out of range, an unknown precision,
+            filters that lack a guide or an encoder, or that leave nothing.
 
     >>> negatives = mine_hard_negatives("openai/clip-vit-base-patch32", dataset)  # doctest: +SKIP
     >>> negatives.to_dataset()[0]["negatives"]  # doctest: +SKIP
@@ -155,6 +158,7 @@ def mine_hard_negatives(
         device=device,
         keep=None if checkpoint is None else Path(checkpoint),
     )
+    store.check_filled()
     return HardNegatives(store, dataset)
 
 
@@ -237,7 +241,7 @@ def mine_store(
     if ivf:
         (member,) = members
         lists = propose_by_own_vectors(member, **lengths, stop=options.get("stop"))
-        lists = lists if applied.excluded is None else applied.excluded.without(lists)
+        lists = applied.without(lists)
         reason = f"float32, of pairs that FAISS IVF proposes ({PROBES} of √N cells for each query)"
     elif precision == "bf16":
         lists, certificate = mine_half_precision(streamed, dataset.text_to_image, **settings)
@@ -262,6 +266,7 @@ def mine_store(
         proposing=proposers,
         proposals=many if proposing else 0,
         precision=reason,
+        removed=applied.removed,
     )
     return store, members
 
@@ -387,6 +392,7 @@ class _ScoreMatrix:
             "texts of an image": lists[0].k,
             "images of a text": lists[1].k,
             "filters": "; ".join(self.filters.plan.describe()) if self.filters else "",
+            "equal captions": "left out" if self.filters and self.filters.equal else "none",
         }
 
 

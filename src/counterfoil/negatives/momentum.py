@@ -24,7 +24,7 @@ class KeyQueue(nn.Module):
         tokens: (K, L, D), widened when a longer item comes.
         mask: (K, L), False everywhere in places that are still empty.
         gram: (K, L, L) if the items have Gram matrices, else (K, 0, 0).
-        rows: (K,) data set row of the image of each place, -1 for none.
+        rows: (K,) data set row of each item, -1 for none.
         pointer: (1,) the next place.
     """
 
@@ -43,7 +43,7 @@ class KeyQueue(nn.Module):
         self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))
 
     def append(self, items: Embeddings, rows: Tensor) -> None:
-        """Write B items, with the rows of their images, from the pointer on; the last K stay."""
+        """Write B items, with their data set rows, from the pointer on; the last K stay."""
         size = len(self.rows)
         items, rows = items.rows(slice(-size, None)), rows[-size:]
         length = max(items.mask.shape[1], self.mask.shape[1])
@@ -87,9 +87,10 @@ class MomentumQueue(OnlineMiner, nn.Module):
     judged. It provides the anchors' own keys too, which `counterfoil.losses.queue` reads as
     positives. Keys carry no gradient.
 
-    Departs from the authors' code in: texts of the anchor's image in the queue are no negatives;
-    the copy encodes in evaluation mode, with the model's own running statistics; the
-    queue is empty at first instead of random; copy and queue are saved with the training.
+    Departs from the authors' code in: texts of the anchor's image in the queue are no negatives,
+    nor are texts that say the same; the copy encodes in evaluation mode, with the model's own
+    running statistics; the queue is empty at first instead of random; copy and queue are saved
+    with the training.
 
     Args:
         size: K, places of the queue, for each modality; USER has 2,048 on Flickr30K and 4,096 on
@@ -141,6 +142,7 @@ class MomentumQueue(OnlineMiner, nn.Module):
             )
         image, text = batch.anchors.image, batch.anchors.text
         rows = batch.image_rows.to(image.device)[image]
+        captions = batch.text_rows.to(text.device)[text]
         images, texts = views.inference.images.rows(image), views.inference.texts.rows(text)
         key_images, key_texts = keys[0].rows(image), keys[1].rows(text)
 
@@ -163,16 +165,28 @@ class MomentumQueue(OnlineMiner, nn.Module):
             by_text = shared(lambda share: model.score_matrix(images.rows(share), queue[1]))
             by_image = shared(lambda share: model.score_matrix(queue[0], texts.rows(share)).T)
             own = (self.rows.unsqueeze(0) == rows.unsqueeze(1)) | (self.rows < 0)
-            scores[Role.QUEUE_TEXT] = by_text.masked_fill(own, -torch.inf)
-            scores[Role.QUEUE_IMAGE] = by_image.masked_fill(own, -torch.inf)
+            same_texts, same_images = self._equal(batch, rows, captions, own)
+            scores[Role.QUEUE_TEXT] = by_text.masked_fill(same_texts, -torch.inf)
+            scores[Role.QUEUE_IMAGE] = by_image.masked_fill(same_images, -torch.inf)
         self.images.append(key_images, rows)
-        self.texts.append(key_texts, rows)
+        self.texts.append(key_texts, captions)
         return MinedExtras(scores=scores)
+
+    def _equal(
+        self, batch: Batch, rows: Tensor, captions: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add to (B, K) `own` places those of queued texts, and images, that are true as well."""
+        if (equal := batch.equal) is None:
+            return own, own
+        images, texts = rows.cpu().unsqueeze(1), captions.cpu().unsqueeze(1)
+        by_text = equal.contains(images, self.texts.rows.cpu())
+        by_image = equal.contains(self.rows.cpu(), texts)
+        return own | by_text.to(own.device), own | by_image.to(own.device)
 
     @property
     def rows(self) -> Tensor:
-        """(K,) image of each place, the same in both queues."""
-        return self.texts.rows
+        """(K,) image of each place; its text is in the same place of the other queue."""
+        return self.images.rows
 
 
 @torch.no_grad()

@@ -67,8 +67,9 @@ class RoleSubset:
 class RandomNegativeSampler:
     """Draws wrong texts and wrong images uniformly from the whole data set, with replacement.
 
-    These are `texts` and `images` for each anchor. Extra positives and ambiguous pairs are drawn
-    again. Texts that describe no image are drawn like any other.
+    These are `texts` and `images` for each anchor. Extra positives, ambiguous pairs and texts that
+    say what a caption of the image says are drawn again. Texts that describe no image are drawn
+    like any other.
 
     Raises:
         ValueError: no wrong pair exists, a number below 0, or both are 0.
@@ -103,7 +104,7 @@ class RandomNegativeSampler:
         anchor = texts.unsqueeze(1).expand(-1, self.counts[role])
         pairs = self._draw(role, anchor, rng)
         for _ in range(AGAIN):
-            if self.relation.exempt is None:
+            if not self.relation.spares_pairs:
                 break
             true = self.relation.exempt_weight(pairs.image, pairs.text) >= 0
             if not bool(true.any()):
@@ -246,8 +247,10 @@ class OfflineNegativeSampler:
         return hard_text, self._images[texts, image_rank].long()
 
     def corresponds(self, hard_text: Tensor, hard_image: Tensor) -> Tensor:
-        """Return True where the text describes the image, which makes both derived pairs true."""
-        return self.relation.text_to_image[hard_text] == hard_image
+        """Return True where the text is true of the image, which makes a derived pair true."""
+        describes = self.relation.text_to_image[hard_text] == hard_image
+        equal = self.relation.equal
+        return describes if equal is None else describes | equal.contains(hard_image, hard_text)
 
     def _draw(self, anchor: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         hard_text, hard_image = self.at(anchor, *self.ranks(anchor, rng))
@@ -299,7 +302,7 @@ class OfflineNegativeSampler:
             return Pairs(other, self.relation.random_caption(other, rng))
 
         def draw_wrong(of: Tensor, length: int, pairs: Callable[[Pairs], Pairs]) -> Pairs:
-            """Draw again what is an extra positive or ambiguous."""
+            """Draw again what is true or unclear."""
             drawn = draw(of, length)
             for _ in range(AGAIN):
                 checked = pairs(drawn)
@@ -356,7 +359,7 @@ def hardest_entries(
     Raises:
         ValueError: lists of another data set, or shorter than the plan needs.
     """
-    lists.check(relation)
+    lists = lists.checked(relation)
 
     def first(entries: Tensor, count: int, noun: str) -> Tensor:
         if count > entries.shape[1]:
@@ -414,7 +417,7 @@ class NeighbourImages:
     """
 
     def __init__(self, *, lists: HardNegativeLists, relation: Relation) -> None:
-        lists.check(relation)
+        lists = lists.checked(relation)
         self.relation = relation
         self._conflicts = conflicts_of(separate_texts(relation))
         self._images, self._counts = usable_entries(lists.images, relation.counts > 0)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, final
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.data.dataset import Relation
 from counterfoil.scoring.embedding_store import ModelSource
+from counterfoil.scoring.encode import Side
 
+EQUAL = "texts that say what a caption of the image says"  # what is removed for that reason
 _AT_ONCE = 16384  # lists checked together, which bounds memory
 
 
@@ -49,8 +51,11 @@ class HardNegativeLists:
             f"of {texts:,} texts"
         )
 
-    def check(self, relation: Relation) -> None:
-        """Check that these can be the lists of a data set.
+    def checked(self, relation: Relation) -> HardNegativeLists:
+        """Check that these can be the lists of a data set; return them without its true pairs.
+
+        Pairs that the data set spares, as a text that says what a caption of the image says, are
+        left out; the lists are as long as before, with -1 at the end.
 
         Raises:
             ValueError: another number of images or texts, or a true pair among the negatives.
@@ -74,6 +79,11 @@ class HardNegativeLists:
                 f"the lists hold {true} pairs that are true in this corpus; they were made from "
                 "captions in another order or of other images, so mine them again"
             )
+        if not relation.spares_pairs:
+            return self
+        by_image = _without_spared(self.texts, self.text_scores, relation, by_image=True)
+        by_text = _without_spared(self.images, self.image_scores, relation, by_image=False)
+        return HardNegativeLists(by_image[0], by_text[0], by_image[1], by_text[1])
 
     def check_order(self) -> None:
         """Check that these can be ranked lists, whoever wrote them.
@@ -105,6 +115,30 @@ class HardNegativeLists:
             if ascending:
                 fault = f"the scores of {ascending:,} lists ascend, and the hardest comes first"
             raise ValueError(f"{fault}; {MINED.remedy}")
+
+
+def _without_spared(
+    rows: Tensor, scores: Tensor | None, relation: Relation, *, by_image: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(Q, k) lists and their scores without the pairs that a data set spares."""
+    copied = False
+    for part in list_parts(len(rows)):
+        listed = rows[part].long()
+        query = torch.arange(part.start, part.start + len(listed)).unsqueeze(1).expand_as(listed)
+        pairs = (query, listed) if by_image else (listed, query)
+        out = (relation.exempt_weight(*pairs) >= 0) & (listed >= 0)
+        lines = out.any(1).nonzero().squeeze(1)
+        if not len(lines):
+            continue
+        if not copied:
+            rows, scores, copied = rows.clone(), None if scores is None else scores.clone(), True
+        order = out[lines].byte().argsort(dim=1, stable=True)
+        gone = out[lines].gather(1, order)
+        lines += part.start
+        rows[lines] = rows[lines].gather(1, order).masked_fill(gone, -1)
+        if scores is not None:
+            scores[lines] = scores[lines].gather(1, order).masked_fill(gone, -torch.inf)
+    return rows, scores
 
 
 def usable_entries(lists: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,6 +188,41 @@ def list_parts(count: int) -> Iterator[slice]:
 
 
 @final
+class ListCounts(BaseModel, frozen=True):
+    """How full the lists of one direction are.
+
+    Attributes:
+        kept: entries of all lists.
+        lists: number of lists.
+        short: lists that are shorter than the longest may be, and not empty.
+        empty: lists without an entry.
+    """
+
+    kept: int
+    lists: int
+    short: int
+    empty: int
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Self:
+        """Count the entries of (Q, k) lists, -1 for none."""
+        lengths = torch.cat([(rows[part] >= 0).sum(1) for part in list_parts(len(rows))])
+        empty, full = int((lengths == 0).sum()), int((lengths == rows.shape[1]).sum())
+        return cls(
+            kept=int(lengths.sum()),
+            lists=len(rows),
+            short=len(rows) - empty - full,
+            empty=empty,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kept:,} entries in {self.lists:,} lists, of which {self.short:,} are short and "
+            f"{self.empty:,} empty"
+        )
+
+
+@final
 class NegativeManifest(ArtifactManifest):
     """Provenance of mined lists, so that they are never read for other data.
 
@@ -172,6 +241,11 @@ class NegativeManifest(ArtifactManifest):
             names FAISS IVF.
         proposals: proposals for each listed negative; 0 for all pairs.
         precision: how the pairs were scored; "" for all of them in float32.
+        texts_of_images: how full the lists of images are; None where it was not counted.
+        images_of_texts: how full the lists of texts are.
+        removed: number of pairs that each filter left out, of all pairs that were scored: of the
+            texts of images ("image") and of the images of texts ("text"). A pair counts for the
+            first filter that leaves it out.
     """
 
     corpus: str
@@ -187,6 +261,23 @@ class NegativeManifest(ArtifactManifest):
     proposing: tuple[ModelSource, ...] = ()
     proposals: int = Field(default=0, ge=0)
     precision: str = ""
+    texts_of_images: ListCounts | None = None
+    images_of_texts: ListCounts | None = None
+    removed: dict[str, dict[Side, int]] = Field(default_factory=dict)
+
+    def summary(self) -> list[str]:
+        """Return a line on the lists of each direction, and one for what each filter left out."""
+        sides = (
+            ("texts of images", self.texts_of_images),
+            ("images of texts", self.images_of_texts),
+        )
+        lines = [f"{name}: {counts}" for name, counts in sides if counts is not None]
+        for phrase, removed in self.removed.items():
+            texts, images = removed.get("image", 0), removed.get("text", 0)
+            lines.append(
+                f"left out, {phrase}: {texts:,} texts of images, {images:,} images of texts"
+            )
+        return lines
 
 
 MINED = ArtifactFormat(
@@ -222,6 +313,7 @@ class NegativeStore:
         proposing: tuple[ModelSource, ...] = (),
         proposals: int = 0,
         precision: str = "",
+        removed: Mapping[str, dict[Side, int]] | None = None,
     ) -> Self:
         """Create a store of these lists; for the other arguments see `NegativeManifest`."""
         manifest = NegativeManifest(
@@ -238,9 +330,45 @@ class NegativeStore:
             proposing=proposing,
             proposals=proposals,
             precision=precision,
+            texts_of_images=ListCounts.of(lists.texts),
+            images_of_texts=ListCounts.of(lists.images),
+            removed=dict(removed or {}),
             version=__version__,
         )
         return cls(manifest, lists)
+
+    def check_filled(self) -> None:
+        """Refuse lists that are empty in a direction, which nothing could be trained on.
+
+        Raises:
+            ValueError: they are; the filter that left out most is named.
+        """
+        manifest, mined = self.manifest, self.lists
+        sides: tuple[tuple[Side, str, Tensor], ...] = (
+            ("image", "caption of any image", mined.texts),
+            ("text", "image of any caption", mined.images),
+        )
+        for side, noun, rows in sides:
+            if bool((rows >= 0).any()):
+                continue
+            removed = {phrase: counts.get(side, 0) for phrase, counts in manifest.removed.items()}
+            most = max(removed, key=lambda phrase: removed[phrase], default="")
+            if not most or not removed[most]:
+                raise ValueError(
+                    f"no wrong {noun} is left to list; at least two described images are needed, "
+                    "whose captions differ"
+                )
+            pairs = manifest.image_count * manifest.text_count
+            remedy = (
+                "give captions that tell the images apart, or count equal ones as negatives with "
+                "positives=id"
+                if most == EQUAL
+                else "loosen that filter or leave it out"
+            )
+            raise ValueError(
+                f"no wrong {noun} is left to list: of {pairs:,} pairs, {removed[most]:,} were left "
+                f"out as {most}; {remedy}"
+            )
 
     def save(self, folder: Path) -> None:
         """Write the folder, whole or not at all; an older store there is replaced.
@@ -254,8 +382,11 @@ class NegativeStore:
         MINED.save(folder, self.manifest, arrays)
 
     @classmethod
-    def open(cls, folder: Path, *, fingerprint: str) -> Self:
+    def open(cls, folder: Path, *, fingerprint: str, relation: Relation | None = None) -> Self:
         """Read a folder that `save` wrote for a data set and check all of it.
+
+        With the relation of the data set, its true pairs are left out of the lists, see
+        `HardNegativeLists.checked`.
 
         Raises:
             ValueError: no store, damaged, of another data set or of a newer version.
@@ -270,6 +401,7 @@ class NegativeStore:
             lists = HardNegativeLists(texts, images, text_scores, image_scores)
         try:
             lists.check_order()
+            lists = lists if relation is None else lists.checked(relation)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from None
         return cls(manifest, lists)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple, final
 
@@ -18,7 +19,7 @@ from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl import systems as ndgl_models
 from counterfoil.papers.systems import DATASETS, LARGE, NAMES
 from counterfoil.papers.tags import recipe as tags
-from counterfoil.pipelines.pipeline import Recipe
+from counterfoil.pipelines.pipeline import Mine, Recipe, Train
 from counterfoil.recipes.catalogue import Recipes
 from counterfoil.recipes.demo import demo_recipe
 
@@ -98,11 +99,20 @@ def _tags_families(kinds: Sequence[str], *names: str) -> list[_Family]:
 
 def _recipes(families: Iterable[_Family]) -> Recipes:
     return {
-        pattern.format(f"{name}-{dataset}"): partial(make, name, dataset)
+        pattern.format(f"{name}-{dataset}"): partial(_as_published, make, name, dataset)
         for pattern, make, names in families
         for name in names
         for dataset in _datasets(name)
     }
+
+
+def _as_published(make: Callable[[str, str], Recipe], name: str, dataset: str) -> Recipe:
+    """A recipe with the negatives of the papers, to which captions that say the same are wrong."""
+
+    def by_id(stage: Train | Mine) -> Train | Mine:
+        return replace(stage, positives="id") if stage.positives == "text" else stage
+
+    return make(name, dataset).with_changed(Train, by_id).with_changed(Mine, by_id)
 
 
 def print_catalogue() -> None:

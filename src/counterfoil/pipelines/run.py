@@ -151,6 +151,8 @@ class DataSource:
         skip_unreadable: leave out images whose pictures cannot be read; all are opened to find
             them. Nothing is left out where features stand for the pictures.
         unlisted: take the pictures, too, that a table does not name.
+        caption_column: column of the captions in a table, if it has no usual name.
+        image_column: column of the images in a table, if it has no usual name.
     """
 
     data: str
@@ -159,6 +161,8 @@ class DataSource:
     decisions: Path | None = None
     skip_unreadable: bool = False
     unlisted: bool = False
+    caption_column: str | None = None
+    image_column: str | None = None
 
     def open(self) -> ImageTextDataset:
         """The data set, read once."""
@@ -167,7 +171,12 @@ class DataSource:
     @cached_property
     def _dataset(self) -> ImageTextDataset:
         dataset = load_dataset(
-            self.data, features=self.features, images=self.images, decisions=self.decisions
+            self.data,
+            features=self.features,
+            images=self.images,
+            decisions=self.decisions,
+            caption_column=self.caption_column,
+            image_column=self.image_column,
         )
         if dataset.corrections:
             info(f"{dataset.name}, as decided: {dataset.corrections}")

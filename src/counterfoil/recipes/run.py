@@ -53,6 +53,8 @@ def run(
     data: str | Path | None = None,
     features: str | Path | None = None,
     images: str | Path | None = None,
+    caption_column: str | None = None,
+    image_column: str | None = None,
     output: str | Path | None = None,
     settings: Sequence[str] = (),
     resume: bool = True,
@@ -66,6 +68,8 @@ def run(
         data: path or name that `load_dataset` opens; the recipe's own by default.
         features: folder of image features, if not beside the data.
         images: folder of pictures, if not beside the data.
+        caption_column: column of the captions in a table, if it has no usual name.
+        image_column: column of the images in a table, if it has no usual name.
         output: folder of the run; by default ``runs/`` and the recipe's name.
         settings: overrides, as in "online.epochs=5".
         resume: continue a stage that was stopped.
@@ -84,6 +88,8 @@ def run(
         str(data or chosen.data),
         Path(features) if features else None,
         Path(images) if images else None,
+        caption_column=caption_column,
+        image_column=image_column,
     )
     folder = Path(output) if output else Path("runs") / chosen.name
     finished = run_pipeline(chosen, source, folder, resume=resume, minutes=minutes)

@@ -12,7 +12,7 @@ from typing import TypeVar, cast, final
 import torch
 
 from counterfoil.core.types import Batch, Pairs, Role
-from counterfoil.data.batching import BatchSampler, Positives, collate
+from counterfoil.data.batching import BatchSampler, collate
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.negatives.sampling import NegativeSampler, NeighbourImages
 from counterfoil.training.checkpoint import derive_seed
@@ -31,7 +31,6 @@ class BatchStream:
     seed: int
     draws: NegativeSampler | None = None  # negatives drawn before encoding
     candidates: NegativeSampler | None = None  # pairs that an online miner screens
-    positives: Positives = "id"  # see `counterfoil.data.batching`
     neighbours: NeighbourImages | None = None  # images that join a batch as anchors
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
@@ -49,7 +48,6 @@ class BatchStream:
             texts,
             negatives=negatives,
             candidates=candidates,
-            positives=self.positives,
             step=number,
         )
 

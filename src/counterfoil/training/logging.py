@@ -256,6 +256,10 @@ def vector_figures(vectors: VectorScores, sample: int = 1000) -> dict[str, Tenso
     if vectors.exempt is not None:
         there = vectors.exempt.text < len(images)
         scores[vectors.exempt.text[there], vectors.exempt.image[there]] = -torch.inf
+    if vectors.equal is not None:
+        rows = torch.arange(len(vectors.images), device=images.device)
+        column, equal = vectors.equal.block(rows, text)
+        scores[column] = scores[column].masked_fill(equal.T, -torch.inf)
     hardest = scores.amax(1).nan_to_num(neginf=0)  # a text that is true of every image
     return {"true_score": true.mean(), "hardest_score": hardest.mean()}
 

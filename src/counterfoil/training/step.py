@@ -372,13 +372,19 @@ class TrainingStep(TrainableModule[Batch]):
         )
 
     def _left_out(self, batch: Batch, targets: Tensor | None) -> Tensor | None:
-        """(I, T) bool, pairs that were judged no negatives, or that the guide takes for true."""
+        """(I, T) bool, pairs that are no negatives, or that the guide takes for true."""
         out = None
         if targets is not None and self._masks_block:
             out = self.mask.block(targets, batch.positive, batch.anchors)
+        positive = batch.positive
+        if batch.equal is not None:
+            rows = batch.image_rows[: batch.block[0]], batch.text_rows[: batch.block[1]]
+            column, equal = (part.to(batch.device) for part in batch.equal.block(*rows))
+            out = torch.zeros_like(positive) if out is None else out.clone()
+            out[:, column] |= equal & ~positive[:, column]
         if batch.exempt is None:
             return out
-        out = torch.zeros_like(batch.positive) if out is None else out
+        out = torch.zeros_like(positive) if out is None else out
         return out.index_put((batch.exempt.block.image, batch.exempt.block.text), out.new_ones(()))
 
     @property
@@ -455,8 +461,11 @@ def _extra_positives(exempt: ExemptPairs, blocks: Tensor) -> ExtraPositives | No
 def _vectors(batch: Batch, images: Tensor, texts: Tensor) -> VectorScores:
     """The anchors of a batch, whose pools hold nothing else, for a tiled loss."""
     exempt = batch.exempt
-    pairs = (exempt.block, exempt.weight) if exempt else (None, None)
-    return VectorScores(images, texts, batch.anchors.image, *pairs)
+    block, weight = (exempt.block, exempt.weight) if exempt else (None, None)
+    equal = batch.equal and batch.equal.select(batch.image_rows, batch.text_rows)
+    return VectorScores(
+        images, texts, batch.anchors.image, block, weight, equal and equal.to(batch.device)
+    )
 
 
 def _own_losses(views: EncodedViews) -> dict[str, Tensor]:

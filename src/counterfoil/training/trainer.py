@@ -26,7 +26,7 @@ from counterfoil.core.console import info, progress, warn
 from counterfoil.core.io import check_room
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Role
-from counterfoil.data.batching import BatchSampler, ImagePartition, Positives
+from counterfoil.data.batching import BatchSampler, ImagePartition
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
@@ -317,7 +317,6 @@ def fit(
     proposer: OnlineMiner | None = None,
     guide: TargetSource | None = None,
     mask: GuideMask = _NO_MASK,
-    positives: Positives = "id",
     refresh: RemineConfig = _NO_REMINING,
     draw: SamplingConfig = _WHOLE_LISTS,
     neighbours: NeighbourImages | None = None,
@@ -346,6 +345,7 @@ def fit(
             loss is not finite, or the checkpoint is damaged or belongs to another training.
     """
     check_trackers(plan.track)
+    train.dataset.check_wrong_pairs()
     if not plan.batch:
         data = {"negatives": draws, "neighbours": neighbours, "mined_batches": partition}
         check_tiled(objective, model, **data)
@@ -357,7 +357,6 @@ def fit(
         seed=plan.seed,
         draws=needed,
         candidates=_needed_candidates(candidates, proposer, objective),
-        positives=positives,
         neighbours=neighbours,
     )
     remined = _remined_roles(refresh, objective, draw, stream)
@@ -375,6 +374,7 @@ def fit(
     ).to(distributed.device())
     if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
         guide.to(distributed.device())
+    positives = train.dataset.positives
     settings = [run, plan.numbers(), train.dataset.fingerprint, positives, state_shapes(step)]
     settings += [] if mask == _NO_MASK else [asdict(mask)]
     key = digest([*settings, asdict(refresh), asdict(draw)] if remined else settings)
@@ -623,6 +623,7 @@ class Trainer:
         lists, loss = self.lists, _describe_loss(self.objective)
         mined = None if lists is None else _tensors_digest(lists.texts, lists.images)
         data = [split and split.fingerprint for split in (self.train_set, self.dev)]
+        data.append(self.train_set.positives)
         settings = [self.config.numbers(), asdict(self.sampling)]
         if batches := self.batch_lists:
             composed = _tensors_digest(batches.texts, batches.images)
@@ -719,7 +720,9 @@ def _open_lists(negatives: Negatives | None, train: ImageTextDataset) -> HardNeg
     if negatives is None or isinstance(negatives, HardNegativeLists):
         return negatives  # the sampler checks that lists fit the data set
     if isinstance(negatives, str | Path):
-        return NegativeStore.open(Path(negatives), fingerprint=train.fingerprint).lists
+        return NegativeStore.open(
+            Path(negatives), fingerprint=train.fingerprint, relation=train.relation
+        ).lists
     store = negatives if isinstance(negatives, NegativeStore) else negatives.store
     if store.manifest.corpus != train.fingerprint:
         raise ValueError(

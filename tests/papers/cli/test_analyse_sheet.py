@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from counterfoil.analysis.true_rate import sheet_cell
 
 from analysis_cases import SCENES
 from counterfoil.data.readers import load_dataset
 from counterfoil.negatives.generated import GeneratedStore
+from counterfoil.papers.aoq.true_rate import sheet_cell
 from recipes_cases import run
 
 

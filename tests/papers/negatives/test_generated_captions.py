@@ -15,7 +15,7 @@ import tailored_cases
 import train_cases
 from counterfoil.core.types import Batch, Embeddings, Role
 from counterfoil.data.batching import collate
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, Positives
 from counterfoil.data.phrases import lemma
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.evaluation.foils.sets import open_foil_set
@@ -42,8 +42,8 @@ def dataset() -> ImageTextDataset:
     return replace(plain, texts=[*texts[:-3], *("it is there",) * 3])
 
 
-def processor() -> ProcessedDataset:
-    made = dataset()
+def processor(positives: Positives = "text") -> ProcessedDataset:
+    made = dataset().with_positives(positives)
     return ProcessorConfig().fit(made).process(made)
 
 
@@ -198,7 +198,7 @@ def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -
 
 
 def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
-    seen = processor()
+    seen = processor("id")  # one of them says what a caption of another image says
     batch = collate(seen, torch.tensor(ANCHORS))
     sampler = source(tmp_path / "w", seen, count=1, shared=True)
     proposal = proposed(sampler, batch)

@@ -152,7 +152,7 @@ def test_no_list_holds_a_true_pair():
     """Neither a caption of the image nor a copy of one, nor an extra positive."""
     captions, owners, images, besides = case("few")
     lists = graph_of("few").negatives(len(captions), images)
-    lists.check(Relation(torch.tensor(owners), images=images))
+    lists.checked(Relation(torch.tensor(owners), images=images))
     for image, text in besides:
         assert text not in lists.texts[image].tolist()
         assert image not in lists.images[text].tolist()

@@ -112,7 +112,8 @@ def find_layout(file: Path, source: Source, text: str | None = None) -> Layout |
         if len(cells) > 1 and cells[0].strip(' "').lower().endswith(ENDINGS):
             numbered = len(cells) > 2 and cells[1].strip().isdigit()
             names = ("image", "number", "caption") if numbered else ("image", "caption")
-            return Layout(separator, names, start, 0, len(names) - 1, separator == "|")
+            spaced = cells[1].startswith(" ")
+            return Layout(separator, names, start, 0, len(names) - 1, spaced)
     return None
 
 
@@ -138,7 +139,7 @@ def _layout(lines: Sequence[str], start: int, separator: str, source: Source) ->
     choice = len(names) > 1 and bool(chosen or source.image_column)
     if (image is None or not captions) and not choice:
         return None
-    spaced = separator == "|" or header.count(f"{separator} ") == len(names) - 1
+    spaced = header.count(f"{separator} ") == len(names) - 1 > 0
     place = names.index(image) if image else 0
     first = "".join(lines[start + 1 : start + 2]).split(separator)
     return Layout(
@@ -190,7 +191,9 @@ def _record(lines: Sequence[str], at: int, layout: Layout) -> tuple[list[str] | 
     """The cells of the row that begins at a line, and its number of lines."""
     line = lines[at].rstrip("\r\n")
     if '"' in line:
-        for dialect in _DIALECTS[layout.spaced :]:
+        for dialect in _DIALECTS:
+            if ("escapechar" in dialect and '\\"' not in line) or (layout.spaced and not dialect):
+                continue
             quoted = _quoted(lines, at, layout, dialect)
             if quoted is not None and len(quoted[0]) == len(layout.names):
                 return quoted

@@ -136,7 +136,7 @@ class Source:
                     raise ValueError(f"{file} cannot be read as {what}: {error}") from None
                 self._documents[file] = [
                     parse_json(line, f"{file}, line {number}")
-                    for number, line in enumerate(text.split("\n"), 1)
+                    for number, line in enumerate(lines_of(text), 1)
                     if line.strip()
                 ]
         return self._documents[file]
@@ -232,7 +232,7 @@ def split_of_file(file: Path, folder: Path) -> str:
 
 
 def read_any_text(file: Path, *, code_page: bool = False) -> str:
-    """Read text in UTF-8 or UTF-16, as spreadsheets write it.
+    """Read text in UTF-8 or UTF-16, as spreadsheets write it, with its line ends.
 
     With `code_page`, other text is read as Windows' cp1252, with a warning.
 
@@ -240,7 +240,7 @@ def read_any_text(file: Path, *, code_page: bool = False) -> str:
         ValueError: it is none of them.
     """
     try:
-        text = read_text(file, "captions")
+        text = read_text(file, "captions", exact=True)
         if "\0" not in text[:HEAD]:
             return text
     except ValueError as error:
@@ -258,6 +258,11 @@ def read_any_text(file: Path, *, code_page: bool = False) -> str:
     if encoding is None:
         warn(f"{file} is not UTF-8 and was read as cp1252; save it as UTF-8 if letters look wrong")
     return text
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, whatever ends them."""
+    return re.split("\r\n|\r|\n", text)
 
 
 def _utf16(content: bytes) -> str | None:

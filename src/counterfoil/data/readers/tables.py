@@ -41,7 +41,7 @@ from counterfoil.data.readers.columns import (
     plain_column,
 )
 from counterfoil.data.readers.separated import find_layout, read_separated
-from counterfoil.data.readers.source import Source, read_any_text
+from counterfoil.data.readers.source import Source, lines_of, read_any_text
 
 LISTS = tuple(
     f"{name}.{ending}"
@@ -156,7 +156,7 @@ def _rows(source: Source, file: Path, bad: list[str]) -> Iterator[_Row]:
     if ending in _SEPARATED:
         yield from read_separated(source, file, bad)
     elif ending == ".jsonl":
-        for number, line in enumerate(read_any_text(file).split("\n"), 1):
+        for number, line in enumerate(lines_of(read_any_text(file)), 1):
             if line.strip():
                 row = parse_json(line, f"{file}, line {number}")
                 if not isinstance(row, dict):

@@ -16,7 +16,7 @@ from counterfoil.data.readers.annotations import (
     Annotations,
     annotation_format,
 )
-from counterfoil.data.readers.source import Source, read_any_text
+from counterfoil.data.readers.source import Source, lines_of, read_any_text
 
 _ENDINGS = "|".join(map(re.escape, ENDINGS))
 # translations put the language between: NAME.jpg#zh#0
@@ -33,18 +33,16 @@ def is_tokens(source: Source, file: Path) -> bool:
     """Return True for a file whose first lines are such."""
     if file.suffix.lower() in (".json", ".jsonl", ".parquet"):
         return False
-    lines = [line for line in source.head(file).split("\n") if line.strip()][:_PROBES]
-    return bool(lines) and all(
-        map(_LINE.fullmatch, (line.rstrip("\r") for line in lines[:-1] or lines))
-    )
+    lines = [line for line in lines_of(source.head(file)) if line.strip()][:_PROBES]
+    return bool(lines) and all(map(_LINE.fullmatch, lines[:-1] or lines))
 
 
 def read_tokens(source: Source, file: Path) -> Annotations:
     """Read a file; lines that do not fit are left out with a warning."""
     result = Annotations(pictures_needed=False)
     known = {path.name.lower() for path in source.pictures.pictures}
-    for number, line in enumerate(read_any_text(file, code_page=True).split("\n"), 1):
-        match = _LINE.fullmatch(line.rstrip("\r"))
+    for number, line in enumerate(lines_of(read_any_text(file, code_page=True)), 1):
+        match = _LINE.fullmatch(line)
         if match is None:
             if line.strip():
                 result.leave_out(_LINES, f"line {number}")

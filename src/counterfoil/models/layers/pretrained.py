@@ -38,7 +38,9 @@ FILES = ("model.safetensors", "pytorch_model.bin")
 # keys of a configuration by which transformers would fetch code, kernels or files
 FETCHED = ("auto_map", "attn_implementation", "_attn_implementation", "_name_or_path")
 HALF = (0.5, 0.5, 0.5)
-BILINEAR = 2  # PIL's number of the filter, as in configurations
+# by PIL's number of the filter, as in configurations
+FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+BICUBIC = 3
 DEEPEST = 10_000  # layers of a model
 
 
@@ -67,20 +69,67 @@ def picture_format(name: str) -> PictureFormat:
         raise ValueError(
             f"{name} does not say how its pictures are prepared: it has no preprocessor_config.json"
         ) from error
-    crop = bool(plain.get("do_center_crop"))
-    normalised = plain.get("do_normalize", True)
-    size = plain.get("crop_size" if crop else "size")
+    size, fit, resized = _fit_of(name, plain)
+    resample, factor = plain.get("resample", BICUBIC), plain.get("rescale_factor", 1 / 255)
+    if plain.get("do_resize") is False or resample not in range(len(FILTERS)):
+        raise ValueError(
+            f"{name} prepares pictures with do_resize {plain.get('do_resize')} and resample "
+            f"{resample}; models are read that resize, by a filter of 0 to 5"
+        )
+    mean, deviation = (_of_channels(name, key, plain) for key in ("image_mean", "image_std"))
+    if not plain.get("do_normalize", True):
+        mean, deviation = (0.0,) * 3, (1.0,) * 3
+    if not plain.get("do_rescale", True):
+        factor = 1
+    if not isinstance(factor, float | int) or not 0 < factor <= 1:
+        raise ValueError(f"{name} scales pixels by {factor!r}; a number up to 1 is needed")
+    white = 255 * factor
+    frame = f"{fit} {FILTERS[resample]}" + (f" {resized}" if resized > size else "")
+    return PictureFormat(
+        size=size,
+        mean=tuple(value / white for value in mean),
+        deviation=tuple(value / white for value in deviation),
+        crop=fit != "squash",
+        frame="" if frame == "squash bicubic" else frame,
+    )
+
+
+def _fit_of(name: str, plain: Mapping[str, Any]) -> tuple[int, str, int]:
+    """Side of the square that an image processor makes, how, and the length it resizes to before.
+
+    Raises:
+        ValueError: it makes no square, or the settings are not known here.
+    """
+    kind = str(plain.get("image_processor_type") or plain.get("feature_extractor_type") or "")
+    size, crop = plain.get("size"), bool(plain.get("do_center_crop"))
     if size is None and "max_num_patches" in plain:  # any shape up to an area; here the square
         size = int(plain.get("patch_size", 16)) * math.isqrt(int(plain["max_num_patches"]))
-    bilinear = plain.get("resample") == BILINEAR
-    centred = crop or "shortest_edge" in _mapping(plain.get("size"))
-    return PictureFormat(
-        size=_side(name, size),
-        mean=tuple(plain.get("image_mean") or HALF) if normalised else (0.0, 0.0, 0.0),
-        deviation=tuple(plain.get("image_std") or HALF) if normalised else (1.0, 1.0, 1.0),
-        crop=centred,
-        frame=f"{'center' if centred else 'squash'} bilinear" if bilinear else "",
-    )
+    if size is None and crop:
+        size = {"shortest_edge": _side(name, plain.get("crop_size"))}
+    resized, shortest = _side(name, size), "shortest_edge" in _mapping(size)
+    if "longest_edge" in _mapping(size) and "size_divisor" not in plain:  # ViLT keeps the shape
+        raise ValueError(f"{name} reads pictures of size {size}; only square ones can be given")
+    if isinstance(size, int):  # as older files give it
+        shortest = crop and not kind.startswith(("DeiT", "Beit"))
+    side = _side(name, plain.get("crop_size", resized)) if crop else resized
+    if kind.startswith("ConvNext"):  # crops a part of the shortest side, up to a size
+        shortest = resized < 384
+        resized = int(side / float(plain.get("crop_pct") or 224 / 256)) if shortest else side
+    elif plain.get("crop_pct") is not None or side > resized:
+        raise ValueError(
+            f"{name} resizes pictures to {size} and crops {plain.get('crop_size')}, with crop_pct "
+            f"{plain.get('crop_pct')}; models are read that crop a square of what they resized"
+        )
+    return side, "shortest-floor" if shortest else "squash", resized
+
+
+def _of_channels(name: str, key: str, plain: Mapping[str, Any]) -> tuple[float, ...]:
+    """Three numbers of an image processor."""
+    values = plain.get(key) or HALF
+    numbers = isinstance(values, list | tuple) and all(type(v) in (int, float) for v in values)
+    if not numbers or len(values) != 3:
+        raise ValueError(f"{name} gives {key} {values!r}; three numbers are needed")
+    return tuple(values)
 
 
 def config_of(name: str) -> Any:
@@ -190,7 +239,7 @@ def _side(name: str, size: object) -> int:
     lengths = {sides[key] for key in ("height", "width", "shortest_edge") if key in sides}
     if isinstance(size, int):
         lengths = {size}
-    if len(lengths) != 1:
+    if len(lengths) != 1 or not all(type(n) is int and n > 0 for n in lengths):
         raise ValueError(f"{name} reads pictures of size {size}; only square ones can be given")
     return int(lengths.pop())
 

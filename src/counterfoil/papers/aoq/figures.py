@@ -473,7 +473,11 @@ def negative_examples(
     proportionally fewer images of a caption: 60 for 300 at five captions an image.
     """
     dataset, scorers = source.split(split), open_scorers([model])
-    store = NegativeStore.open(lists, fingerprint=dataset.fingerprint) if lists else None
+    store = None
+    if lists:
+        store = NegativeStore.open(
+            lists, fingerprint=dataset.fingerprint, relation=dataset.relation
+        )
     most = max(1, len(dataset.texts))
     texts = min(top, most)
     images = images_for_texts(texts, dataset.relation)

@@ -46,5 +46,8 @@ def graph(
         dataset, texts_per_image=texts, images_per_text=hard_images, parser=parser, seed=seed
     )
     negatives.save(folder)
+    negatives.store.check_filled()
+    for line in negatives.store.manifest.summary():
+        output(line)
     filters = "; ".join(negatives.store.manifest.filters)
     output(f"{negatives.lists.describe()}, {filters}: {folder}")

@@ -9,9 +9,11 @@ import typer
 
 from counterfoil.cli.options import (
     RESEARCH,
+    CaptionColumn,
     Corrections,
     DataArgument,
     DataName,
+    ImageColumn,
     Images,
     Minutes,
     NewFolder,
@@ -71,6 +73,8 @@ def rules(
     folder: NewFolder,
     images: Images = None,
     corrections: Corrections = None,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     split: Split = "train",
     kind: Annotated[
         list[str] | None,
@@ -101,7 +105,13 @@ def rules(
         seed=seed,
     )
     check_new_folder(folder)
-    source = DataArgument(data, images=images, corrections=corrections).source()
+    source = DataArgument(
+        data,
+        images=images,
+        corrections=corrections,
+        caption_column=caption_column,
+        image_column=image_column,
+    ).source()
     dataset = source.split(split)
     store = rewrite_captions(config, dataset, source.split("train"), folder)
     output(f"{describe_generation(store, dataset)}: {folder / ROWS}")

@@ -78,7 +78,7 @@ def graph_negatives(
         expressions(dataset.texts, dataset.text_ids, parser), dataset.relation, seed=seed
     )
     store = NegativeStore.of(
-        graph.negatives(texts_per_image, images_per_text),
+        graph.negatives(texts_per_image, images_per_text).checked(dataset.relation),
         dataset=dataset.fingerprint,
         split=dataset.split_name,
         sources=(),

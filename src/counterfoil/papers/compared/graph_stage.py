@@ -7,10 +7,9 @@ from typing import final
 
 from counterfoil.core import distributed
 from counterfoil.core.config import Config
-from counterfoil.core.console import info
 from counterfoil.data.phrases import PhraseParser
 from counterfoil.papers.compared.graph import graph_negatives
-from counterfoil.pipelines.stages.mine import ListsStage
+from counterfoil.pipelines.stages.mine import ListsStage, report_lists
 from counterfoil.pipelines.state import RunContext
 
 
@@ -29,11 +28,12 @@ class GraphLists(ListsStage):
         """Make the graph and save the lists."""
         if distributed.rank() == 0:
             negatives = graph_negatives(
-                context.split(self.split),
+                context.split(self.split).with_positives("id"),  # as the papers list negatives
                 texts_per_image=self.texts,
                 images_per_text=self.images,
                 parser=self.parser.build(),
             )
+            negatives.store.check_filled()
             place = context.place(self.name)
             negatives.save(place)
-            info(f"{self.name}: {negatives.lists.describe()}, {place}")
+            report_lists(self.name, negatives.store, place)

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from counterfoil.pipelines.state import RunContext
 
 # Metadata of fields that were added later: left out of digests at their default, so that runs from
-# before keep theirs.
+# before keep theirs. `before` is what was done without the field, where the default is another.
 LATER = {"later": True}
+
+
+def later(*, before: object) -> dict[str, object]:
+    """Metadata of a field that was added later with a new default."""
+    return {"later": True, "before": before}
+
 
 # Kinds of stages that may stand for one another where a stage is read.
 KINDS = {
@@ -120,4 +126,5 @@ def recipe_to_dict(value: Any, *, brief: bool = False) -> Any:
 
 
 def _at_later_default(holder: Any, member: Field[Any]) -> bool:
-    return bool(member.metadata) and bool(getattr(holder, member.name) == member.default)
+    before = member.metadata.get("before", member.default)
+    return bool(member.metadata) and bool(getattr(holder, member.name) == before)

@@ -17,14 +17,14 @@ from counterfoil.core.io import check_room
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Precision
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, Positives
 from counterfoil.model import load_model
 from counterfoil.negatives.filters import FilterConfig, check_encoder
 from counterfoil.negatives.mining import mine_store
 from counterfoil.negatives.proposals import IVF
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
-from counterfoil.pipelines.stages.base import LATER, Stage, models_content
+from counterfoil.pipelines.stages.base import LATER, Stage, later, models_content
 from counterfoil.pipelines.state import RunContext, stop_watch
 from counterfoil.report.figures import NamedSample
 from counterfoil.scoring.checkpoint import EVERY
@@ -69,6 +69,8 @@ class Mine(ListsStage):
         precision: "bf16" scores all pairs in half precision and rescores the candidates in fp32.
         models: saved models or names of pretrained ones that score too, as
             `counterfoil.model.load_model` opens them.
+        positives: "text" never lists a text that says what a caption of the image says; "id" does,
+            as in the papers.
     """
 
     using: tuple[str, ...]
@@ -78,12 +80,14 @@ class Mine(ListsStage):
     proposals: int = field(default=4, metadata=LATER)
     precision: Precision = field(default="fp32", metadata=LATER)
     models: tuple[str, ...] = field(default=(), metadata=LATER)
+    positives: Positives = field(default="text", metadata=later(before="id"))
 
     def __post_init__(self) -> None:
         models = (*self.using, *self.models)
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
         parse_literal(Precision, self.precision, "a precision of mining")
+        parse_literal(Positives, self.positives, "a kind of positives")
         if self.precision != "fp32" and (self.proposing or self.filters.score_settings):
             raise ValueError(
                 f"precision={self.precision} works with all pairs, and with filters of captions "
@@ -112,9 +116,14 @@ class Mine(ListsStage):
     def digest_content(self) -> dict[str, Any]:
         return models_content(self.models)
 
+    def check(self, context: RunContext) -> None:
+        """Refuse a split that does not exist, or that has no negative whatever the model."""
+        context.split(self.split).with_positives(self.positives).check_wrong_pairs()
+
     def run(self, context: RunContext, *, resume: bool) -> None:
         """List the hardest negatives of the split and save them with their hardness."""
         dataset, place = context.split(self.split), context.place(self.name)
+        dataset = dataset.with_positives(self.positives)
         store, members = run_mining(
             self, dataset, place, find=context.model_path, left=context.left
         )
@@ -123,7 +132,7 @@ class Mine(ListsStage):
             from counterfoil.negatives.diagnose import hardness
 
             measured = hardness(
-                members, dataset.text_to_image, texts, batch=BATCH, samples=SAMPLES, rng=rng
+                members, dataset.relation, texts, batch=BATCH, samples=SAMPLES, rng=rng
             )
             tensors = {
                 "positive": measured.positive,
@@ -132,7 +141,14 @@ class Mine(ListsStage):
             }
             write_tensors(place / HARDNESS, tensors, {"batch": measured.batch})
         remove_partial(place)
-        info(f"{self.name}: {store.lists.describe()}, {place}")
+        report_lists(self.name, store, place)
+
+
+def report_lists(name: str, store: NegativeStore, place: Path) -> None:
+    """Say how long the lists are, how full, and what each filter left out."""
+    info(f"{name}: {store.lists.describe()}, {place}")
+    for line in store.manifest.summary():
+        info(f"{name}: {line}")
 
 
 def mining_request(
@@ -146,6 +162,7 @@ def mining_request(
     proposing: Sequence[str] = (),
     proposals: int = 4,
     precision: str = "fp32",
+    positives: str = "text",
 ) -> Mine:
     """Build the stage for a command line, whose filters are ``key=value`` of a `FilterConfig`."""
     plan = FilterConfig()
@@ -162,6 +179,7 @@ def mining_request(
         proposing=tuple(proposing),
         proposals=proposals,
         precision=cast(Precision, precision),  # the stage checks it
+        positives=cast(Positives, positives),
     )
 
 
@@ -186,10 +204,12 @@ def run_mining(
         The store, and the split as the models encoded it.
 
     Raises:
-        ValueError: models and data do not fit, or the saved progress is of another mining.
+        ValueError: models and data do not fit, the saved progress is of another mining, or nothing
+            is left to list.
         RunStopped: the time was up, or a signal came.
     """
     check_encoder(stage.filters)
+    dataset = dataset.with_positives(stage.positives)
     ivf = IVF in stage.proposing
     using, guides, proposing = (
         [load_model(find(name)) for name in names]
@@ -214,6 +234,11 @@ def run_mining(
             every=EVERY,
             stop=watch.wanted,
         )
+        try:
+            store.check_filled()
+        except ValueError:  # resuming would end here again
+            remove_partial(place)
+            raise
         if distributed.rank() == 0:
             store.save(place)  # a signal that came late is raised when the watch ends
     return store, members

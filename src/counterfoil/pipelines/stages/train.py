@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast, final
 from counterfoil.core.config import Config, FromData
 from counterfoil.core.console import info
 from counterfoil.core.types import Role
-from counterfoil.data.batching import Positives
+from counterfoil.data.dataset import Positives
 from counterfoil.data.processor import ProcessedDataset, Processor, ProcessorConfig
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.model import load_model
@@ -71,7 +71,8 @@ class Train(ModelStage):
             `counterfoil.negatives.aoq_format.open_lists` opens.
         draw: how they are sampled.
         refresh: how often the model in training mines anew; 0 epochs for never.
-        positives: which pairs are positive, see `counterfoil.data.batching`.
+        positives: which pairs are no negatives: "text", "id" as in the papers, or "diagonal" as in
+            their code, see `counterfoil.data.dataset.ImageTextDataset`.
         guide: stage of the targets of similarity: teachers, or captions in a latent space.
         mask: negatives of the batch and of mined lists that are left out because the guide takes
             them for true pairs, with any loss; off by default.
@@ -101,7 +102,7 @@ class Train(ModelStage):
     negatives: str | None = None
     draw: SamplingConfig = SamplingConfig()
     refresh: RemineConfig = field(default=RemineConfig(), metadata=LATER)
-    positives: Positives = "id"
+    positives: Positives = "text"
     guide: str | None = field(default=None, metadata=LATER)
     mask: GuideMask = field(default=GuideMask(), metadata=LATER)
     word_vectors: str | None = field(default=None, metadata=LATER)
@@ -173,6 +174,7 @@ class Train(ModelStage):
                 f"the train split of {context.train.name} has {len(context.train)} image; a model "
                 "learns from the other images and captions as negatives, so give it at least 2"
             )
+        context.train.with_positives(self.positives).check_wrong_pairs()
         _check_guide(context, self)
         check_miner(context, self)
         check_pictures(context, self)
@@ -210,12 +212,13 @@ class Train(ModelStage):
         vectors = Path(self.word_vectors) if self.word_vectors else None
         model = build_for_training(context, self, vectors)
         assert model.processor is not None
-        place, relation = context.place(self.name), context.train.relation
+        train = context.train.with_positives(self.positives)
+        place, relation = context.place(self.name), train.relation
         network = model.model
         if isinstance(network, FrozenWithAdapters) and not self.proposer:
             network = network.head  # on stored vectors; a proposer may make new items
         lists = {
-            name: open_lists(context.place(listed), context.train)
+            name: open_lists(context.place(listed), train)
             for name in LISTS
             if (listed := getattr(self, name))
         }
@@ -229,14 +232,13 @@ class Train(ModelStage):
             limit_minutes(self.plan, context.left()),
             network,
             self.objective.build(),
-            model.process(context.train),
+            model.process(train),
             folder=place,
             draws=draws,
             candidates=self.candidates.draws(relation, screened, self.draw) if offered else None,
-            proposer=build_miner(context, self, model.processor.process(context.train)),
+            proposer=build_miner(context, self, model.processor.process(train)),
             guide=build_guide(context, self, model.model.loss_scale),
             mask=self.mask,
-            positives=self.positives,
             refresh=self.refresh,
             draw=self.draw,
             neighbours=NeighbourImages(lists=neighbours, relation=relation) if neighbours else None,
