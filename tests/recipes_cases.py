@@ -20,7 +20,6 @@ from counterfoil.model import save_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.papers.models.uniter import UNITER
 from counterfoil.pipelines.stages import compare
 
 CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
@@ -144,6 +143,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 def uniter(*outputs: str, **sizes: int) -> Config[RetrievalModel]:
     """A tiny UNITER of the regions and words of a data set."""
+    from counterfoil.papers.models.uniter import UNITER
+
     return config(
         UNITER,
         **{"layers": 1, "width": 16, "heads": 2, "inner": 16, **sizes},

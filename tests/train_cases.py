@@ -31,9 +31,6 @@ from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.models.base import RetrievalModel, score_all_pairs
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.negatives.online import OnlineMiner
-from counterfoil.papers.models.hrem import HREM, BatchGraph
-from counterfoil.papers.models.scan import SCAN
-from counterfoil.papers.models.vsrn import VSRN, Captioner
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.step import TrainingStep
 
@@ -185,6 +182,8 @@ def host(
         return Global(words=words, dropout=dropout)
     if kind == "scan":
         towers = Regions(features=WIDTH, width=8), GRU(words=words, word_width=6, width=8)
+        from counterfoil.papers.models.scan import SCAN
+
         return SCAN(image=towers[0], text=towers[1])
     if kind == "vsrn":
         return vsrn(words)
@@ -195,6 +194,8 @@ def host(
 
 def vsrn(words: int) -> RetrievalModel:
     """With a captioner, and relations that are not the identity."""
+    from counterfoil.papers.models.vsrn import VSRN, Captioner
+
     model = VSRN(
         image=Regions(features=WIDTH, width=8),
         text=GRU(words=words, word_width=6, width=8, bidirectional=False),
@@ -211,6 +212,8 @@ def vsrn(words: int) -> RetrievalModel:
 
 def hrem(words: int, dropout: float) -> RetrievalModel:
     """With a graph over the batch."""
+    from counterfoil.papers.models.hrem import HREM, BatchGraph
+
     return HREM(
         image=Regions(features=WIDTH, width=8),
         text=GRU(words=words, word_width=6, width=8),

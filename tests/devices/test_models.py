@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from matcher_cases import CASES, Case
+from matcher_cases import Case
+from papers_matcher_cases import ALL
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def computed(case: Case, device: torch.device, *, train: bool) -> dict[str, Tens
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["evaluation", "training"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_scores_and_gradients_equal_those_of_the_cpu(case, train, device):
     expected = computed(case, torch.device("cpu"), train=train)
     values = computed(case, device, train=train)

@@ -17,10 +17,10 @@ from counterfoil.gpu import max_sim as max_sim_kernel
 from counterfoil.kernels import attention_scores, max_sim
 from counterfoil.models.layers.attention_model import AttentionModel
 from counterfoil.models.layers.late_interaction import MaxSimModel
-from matcher_cases import CASES
+from papers_matcher_cases import ALL
 from tensor_sizes import Largest
 
-FUSED = [case for case in CASES if isinstance(case.build(), AttentionModel | MaxSimModel)]
+FUSED = [case for case in ALL if isinstance(case.build(), AttentionModel | MaxSimModel)]
 POOLINGS = ("Mean", "Sum", "Max", "LogSumExp", "Softmax")
 # of the largest value: forward and backward. In half precision the derivatives of affinities and
 # the gradients themselves are rounded

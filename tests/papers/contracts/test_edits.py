@@ -14,10 +14,11 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.training.step import TrainingStep
+from papers_matcher_cases import ALL
 
 COUNT, UNKNOWN = 6, 3
-HOSTS = [c for c in matcher_cases.CASES if c.images is matcher_cases.regions]
-OTHERS = [c for c in matcher_cases.CASES if c.images is not matcher_cases.regions]
+HOSTS = [c for c in ALL if c.images is matcher_cases.regions]
+OTHERS = [c for c in ALL if c.images is not matcher_cases.regions]
 
 
 def batch_of(case: Any) -> Batch:

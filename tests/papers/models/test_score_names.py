@@ -16,7 +16,7 @@ from counterfoil.data.processor import Processor
 from counterfoil.model import Model, load_model, save_model
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.search.index import build_index
-from matcher_cases import CASES
+from papers_matcher_cases import ALL
 from recipes_cases import run
 
 NAMES = {
@@ -34,7 +34,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_scores_have_a_name_that_is_true(case):
     model, rng = case.build(), torch.Generator().manual_seed(1)
     wanted = next((name for key, name in NAMES.items() if case.name == key), model.score_name)

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from counterfoil.core.types import Pairs, WordHead
-from matcher_cases import CASES
+from papers_matcher_cases import ALL
 
 TRAINED_ON_PROBABILITIES = [
-    case for case in CASES if case.name.startswith(("sgraf", "uniter", "vilt", "blip"))
+    case for case in ALL if case.name.startswith(("sgraf", "uniter", "vilt", "blip"))
 ]
 HEADS = ("says.rank", "says.match", "itm_head", "rank")  # the last layer of each
 
