@@ -32,7 +32,7 @@ from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
-from counterfoil.model import CARD, MODEL, Model, SavedModelCard, load_model
+from counterfoil.model import CARD, MODEL, Model, SavedModelCard, check_model_reopens, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
@@ -494,7 +494,7 @@ class Trainer:
 
     Raises:
         ValueError: `distill` is below 0, the loss needs what is not given, the negatives belong to
-            another data set, the model cannot be trained or saved, or `output` holds another
+            another data set, the model could not be opened again, or `output` holds another
             training.
 
     >>> trainer = Trainer(model, loss=AdaptiveQuintuplet(), train=data["train"], dev=data["dev"],
@@ -523,11 +523,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         distill: float = 0.0,
     ) -> None:
-        if model.processor is None or model.spec is None:
-            raise ValueError(
-                f"{model.name} has no processor or no config, so it cannot be trained and saved; "
-                "open a model with load_model, or give Model(..., processor, name, spec)"
-            )
+        check_model_reopens(model)
         train.check_captions("to train on")
         if dev is not None:
             dev.check_captions("to choose the best epoch by")
