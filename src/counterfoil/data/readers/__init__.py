@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil.core.config import unknown_name
+from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import warn_of_zeros
@@ -166,6 +167,7 @@ def load_dataset(
         dataset = apply_corrections(dataset, read_corrections(corrections))
     if table is not None and not table.is_file():
         dataset = _with_features(dataset, table)
+    warn_of_left_out(dataset)
     for stored in (dataset.features, dataset.text_features):
         if stored is not None:
             warn_of_zeros(stored)
