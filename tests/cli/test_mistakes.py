@@ -235,10 +235,6 @@ REFUSED = {
         ),
         ("2 pictures cannot be read", "ghost.png does not exist", "ghost2.png does not exist"),
     ),
-    "no captions": (
-        pictures,
-        ("there are no captions to learn from", "`counterfoil audit` read pictures alone"),
-    ),
     "one photo": (
         one_photo,
         ("one image cannot be learned from; a second one is needed as its negative",),

@@ -225,9 +225,8 @@ def warn_of_left_out(dataset: ImageTextDataset) -> None:
     """Say in one line which pictures are not read, where nobody would expect it."""
     parts = [str(left) for left in dataset.left_out if left.reason in UNEXPECTED]
     if dataset.unlisted:
-        parts.append(
-            f"{len(dataset.unlisted):,} {UNLISTED}, such as {next(iter(dataset.unlisted))}"
-        )
+        pictures = counted(len(dataset.unlisted), "picture")
+        parts.append(f"{pictures} {UNLISTED}, such as {next(iter(dataset.unlisted))}")
     if parts:
         warn(f"{dataset.name}: {'; '.join(parts)}; `counterfoil data check` lists all")
 

@@ -536,10 +536,10 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         distill: float = 0.0,
     ) -> None:
-        check_model_reopens(model)
         train.check_captions("to train on")
         if dev is not None:
             dev.check_captions("to choose the best epoch by")
+        check_model_reopens(model)
         self.model, self.train_set, self.dev = model, train, dev
         self.objective = (
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})

@@ -43,13 +43,15 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
 
 def _read_vectors(path: Path, noun: str) -> Array:
     array = read_array(path, f"vectors of {noun}")
-    if array.ndim not in (2, 3) or not len(array):
+    if array.ndim not in (2, 3) or (not len(array) and noun == "images"):  # texts may be missing
         raise ValueError(f"{path} has shape {array.shape}; ({noun}, width) is needed")
     return np.asarray(array, np.float32) if array.dtype == np.float64 else array
 
 
 def _text_to_image(folder: Path, *, images: int, texts: int) -> Tensor:
     """(T,) image row of each text."""
+    if not texts:
+        return torch.empty(0, dtype=torch.long)
     path = folder / "owner.npy"
     if is_given(path):
         rows = read_array(path, "the image of each text", mapped=False)
