@@ -27,6 +27,7 @@ EQUAL = 0.01  # share of captions that equal one of another image, from which it
 SAMPLE = 256  # feature rows that a quick check reads
 BLOCK = 64  # feature rows in memory
 UNLISTED = "that the table does not name, which an index takes"
+UNREADABLE = "a picture that cannot be read"
 _CAPTIONED = "This data set can be trained on."
 _ALONE = "These are pictures without captions: they can be indexed, encoded and audited."
 LONG = 60  # words, where captions are cut by default
@@ -127,7 +128,7 @@ class DatasetReport:
         if self.unlisted:
             rows.append((f"a picture {UNLISTED}", len(self.unlisted), self.unlisted[0]))
         if self.unreadable:
-            rows.append(("a picture that cannot be read", len(self.unreadable), self.unreadable[0]))
+            rows.append((UNREADABLE, len(self.unreadable), self.unreadable[0]))
         return rows
 
 
@@ -218,7 +219,8 @@ def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dic
         )
     unreadable = {dataset.image_ids[row]: error for row, error in errors.items()}
     kept = dataset.subset(torch.tensor(readable, dtype=torch.long))
-    return replace(kept, left_out=dataset.left_out, unlisted=dataset.unlisted), unreadable
+    left_out = (*dataset.left_out, LeftOut(UNREADABLE, tuple(unreadable)))
+    return replace(kept, left_out=left_out, unlisted=dataset.unlisted), unreadable
 
 
 def warn_of_left_out(dataset: ImageTextDataset) -> None:
