@@ -586,7 +586,7 @@ photos :: mkdir other :: $TRAIN --images other
 photos :: cut photos/dataset_toy.json 40 :: $TRAIN => dataset_toy.json cannot be read
 photo_without_split :: $TRAIN => images[1].split
 split_in_a_list :: $TRAIN => images[1].split | string
-dev_without_captions :: $TRAIN => (dev) has 3 images and 0 texts
+dev_without_captions :: $TRAIN => (dev) holds no captions
 photos_of train 0.png 0.png :: $TRAIN => '0.png' | twice
 photos :: run vsepp-flickr8k --data photos $SMALL --set test.protocol=whole
     => has no image features | counterfoil features
