@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.io import is_given, read_array, read_json, read_text_lines
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.dataset import ImageTextDataset, canonical_split
 from counterfoil.data.features import Array, FeatureArray
 
 
@@ -99,7 +99,7 @@ def _splits(folder: Path, count: int) -> list[str]:
     names = splits if isinstance(splits, list) else []
     if len(names) != count or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{path} needs a list with the names of {count:,} splits, one an image")
-    return names
+    return [canonical_split(name) for name in names]
 
 
 def _captions(folder: Path, count: int) -> list[str]:
