@@ -43,6 +43,7 @@ REGIONS = "scenes:images=36,features=regions"
 CAPTION = "A red circle is left of a blue square."
 LAST = "*.keep_last=true"  # the weights of all steps, not of the best epoch
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.batch=16", "*.epochs=2", LAST)
+WHOLE = "*.protocol=whole"  # a recipe of Flickr8k on the regions of scenes
 SMALL_LISTS = (*SMALL, "lists.texts=20", "lists.images=5")
 SMALL_AOQ = (*SMALL_LISTS, "adaptive.draw.texts=20", "adaptive.draw.images=5")
 SMALL_ABLATIONS = (*SMALL_LISTS, "*.draw.texts=20", "*.draw.images=5")
@@ -76,9 +77,9 @@ def recipe(name: str, data: str, settings: tuple[str, ...], folder: Path) -> Non
 def training(words: tuple[str, ...], folder: Path) -> None:
     """A fine-tuning of a tiny CLIP."""
     made = Path("runs", case_of(folder))
-    few = ("--data", SCENES, "--epochs", "2", "--batch-size", "16", "--output", made)
+    few = ("--data", SCENES, "--epochs", "2", "--batch-size", "16", "--lr", "1e-3")
     vsepp()  # a guide and a teacher
-    run("train", *words, "--model", clip(), *few, "--set", "*.log_every=1")
+    run("train", *words, "--model", clip(), *few, "--set", "*.log_every=1", "--output", made)
     collect(made, folder)
 
 
@@ -102,11 +103,11 @@ def trainer(folder: Path) -> None:
 
 RECIPES = {
     "aoq-vsepp": ("aoq/vsepp-scenes", SCENES, SMALL_AOQ),
-    "aoq-scan": ("aoq/scan-t2i-scenes", REGIONS, SMALL_AOQ),
-    "aoq-ablations": ("aoq/ablations/vsepp-scenes", SCENES, SMALL_ABLATIONS),
+    "aoq-scan": ("aoq/scan-t2i-flickr8k", REGIONS, (*SMALL_AOQ, WHOLE)),
+    "aoq-ablations": ("aoq/ablations/vsepp-flickr8k", REGIONS, (*SMALL_ABLATIONS, WHOLE)),
     "remining": ("aoq/vsepp-scenes", SCENES, SMALL_AGAIN),
-    "ndgl-gpo": ("ndgl/gpo-scenes", REGIONS, SMALL),
-    "ndgl-mining": ("ndgl/mining/gpo-scenes", REGIONS, SMALL),
+    "ndgl-gpo": ("ndgl/gpo-flickr8k", REGIONS, (*SMALL, WHOLE)),
+    "ndgl-mining": ("ndgl/mining/gpo-flickr8k", REGIONS, (*SMALL, WHOLE)),
     "queue": ("queue/vsepp-scenes", SCENES, SMALL),
     "batches": ("batches/vsepp-scenes", SCENES, SMALL_LISTS),
     "graph": ("graph/vsepp-scenes", SCENES, SMALL),
