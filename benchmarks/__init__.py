@@ -1,5 +1,6 @@
-"""Measurements that are not part of the package: speed, and the tables of experiments.
+"""Measurements that are not part of the package: speed, tables of experiments, and a net.
 
 * ``python -m benchmarks`` measures what the fast parts cost (`benchmarks.speed`).
 * ``python -m benchmarks.experiments`` trains and compares (`benchmarks.experiments`).
+* ``python -m benchmarks.net`` compares results of an old commit with the working tree's.
 """

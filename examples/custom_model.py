@@ -1,9 +1,11 @@
 """A model of your own: two encoders and a score; every loss, miner and metric works with it."""
 
 import argparse
+import tempfile
 from typing import final
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import counterfoil as cf
@@ -43,4 +45,12 @@ model = LateInteraction(image=Regions(features=5, width=8), text=GRU(words=9, wi
 mask = torch.arange(3) < torch.tensor([3, 1, 2])[:, None]  # items of 3, 1 and 2 tokens
 images = model.encode_images(ModalityBatch(torch.arange(3), torch.randn(3, 3, 5), mask))
 texts = model.encode_texts(ModalityBatch(torch.arange(3), torch.randint(4, 9, (3, 3)), mask))
-print(model.score_matrix(images, texts))
+scores = model.score_matrix(images, texts)
+print(scores)
+
+# A model folder builds classes of counterfoil only: weights of this one are kept as a state dict.
+with tempfile.TemporaryDirectory() as folder:
+    save_file(model.state_dict(), f"{folder}/weights.safetensors")
+    again = LateInteraction(image=Regions(features=5, width=8), text=GRU(words=9, width=8)).eval()
+    again.load_state_dict(load_file(f"{folder}/weights.safetensors"))
+assert torch.equal(again.score_matrix(images, texts), scores)

@@ -586,7 +586,7 @@ photos :: mkdir other :: $TRAIN --images other
 photos :: cut photos/dataset_toy.json 40 :: $TRAIN => dataset_toy.json cannot be read
 photo_without_split :: $TRAIN => images[1].split
 split_in_a_list :: $TRAIN => images[1].split | string
-dev_without_captions :: $TRAIN => (dev) has 3 images and 0 texts
+dev_without_captions :: $TRAIN => (dev) holds no captions
 photos_of train 0.png 0.png :: $TRAIN => '0.png' | twice
 photos :: run vsepp-flickr8k --data photos $SMALL --set test.protocol=whole
     => has no image features | counterfoil features
@@ -688,11 +688,11 @@ $MINE --guide $pixels => a guide model was named, but no filter asks it
 write file x :: run aoq/vsepp-scenes --data $SCENES --output file --smoke
     => file is a file | name a folder with --
 copy $run run :: $RUN --set online.seed=4
-    => run/online was made with other settings or other data | choose another --
+    => run/online was made with other settings: online.plan.seed is 0 there and 4 here | choose
 copy $run run :: $RUN --data scenes:images=37
-    => run/online was made with other settings or other data | choose another --
+    => run/online was made from other data: fingerprint is | choose another --
 write run/online/thesis.tex x :: run aoq/vsepp-scenes --data $SCENES --output run
-    => run/online was made with other settings or other data
+    => run/online was made by something else
 unfinished $run running :: $RUN => run/adaptive holds a run that was stopped | --resume
 copy $run run :: write run/online.json { :: $RUN
     => online.json cannot be read as the note of a stage

@@ -1,9 +1,7 @@
-"""What version 0.1 planned, printed and saved, and how today's answers are compared with it.
+"""What version 0.1 printed and saved, and how today's answers are compared with it.
 
-``tests/saved/`` holds the snapshots. ``renamed.json`` there maps names of 0.1 to those of today;
-whoever renames a class, a setting or a field of JSON adds a row, and nothing else changes.
-`python tests/saved_cases.py plans|json|numbers` writes a snapshot anew, for changes that are meant;
-`new-plans` adds the plans of recipes that have none.
+``tests/saved/`` holds the snapshots; `python tests/saved_cases.py json|numbers` writes one anew,
+for changes that are meant.
 The folder ``v0.1/`` was written by 0.1 and is never written again.
 """
 
@@ -11,15 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import inspect
 import io
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,151 +21,36 @@ import numpy as np
 import torch
 
 from counterfoil.cli import main
-from counterfoil.core.config import Config, FromData
 from counterfoil.evaluation.explain import explain
 from counterfoil.model import load_model
 from counterfoil.negatives.generated import GeneratedStore
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.teachers import TargetStore
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes.catalogue import find_recipe, known_recipes, smoke_recipe
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from counterfoil.search.index import open_index
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
 
 SAVED = Path(__file__).parent / "saved"
-PLANS, OUTPUTS = SAVED / "plans.json.gz", SAVED / "outputs.json.gz"
+OUTPUTS = SAVED / "outputs.json.gz"
 NUMBERS = SAVED / "numbers.json"
 WRITTEN_BY_0_1 = SAVED / "v0.1"
 ANSWERS = WRITTEN_BY_0_1 / "answers.json"
 SCENES = "scenes:images=36"
 REGIONS = f"{SCENES},features=regions"
+RENAMED = {  # fields of JSON: names of 0.1, and those of today
+    "desk": "inputs",
+    "lens": "processor",
+    "reader": "model_inputs",
+    "sieve": "candidate_filter",
+}
 CIRCUMSTANCES = frozenset({"provenance", "version", "spec", "matcher", "path", "artifact"})
 
 
 def read(path: Path) -> Any:
     packed = path.read_bytes()
     return json.loads(gzip.decompress(packed) if path.suffix == ".gz" else packed)
-
-
-@cache
-def renamed(kind: str) -> dict[str, Any]:
-    """Names of 0.1 to those of today: "calls", "keys" (settings, JSON), "recipes"; "dropped"."""
-    return read(SAVED / "renamed.json")[kind]
-
-
-# plans
-
-
-def plans(stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Every built-in recipe with all settings, after those stored; equal stages are stored once."""
-    before = stored or {"recipes": {}, "stages": []}
-    places = {json.dumps(stage, sort_keys=True): at for at, stage in enumerate(before["stages"])}
-    recipes = dict(before["recipes"])
-    known = {renamed("recipes").get(name, name) for name in recipes}
-    for name in sorted(set(known_recipes()) - known):
-        recipe = find_recipe(name)
-        texts = [json.dumps(settings(stage), sort_keys=True) for stage in recipe.stages]
-        stages = [places.setdefault(text, len(places)) for text in texts]
-        recipes[name] = {"about": recipe.about, "data": recipe.data, "stages": stages}
-    return {"recipes": recipes, "stages": [json.loads(text) for text in places]}
-
-
-def settings(value: Any) -> Any:
-    """JSON-ready form of a stage: calls by simple name, with the defaults of their signatures."""
-    match value:
-        case Config():
-            inner = {**_defaults(value.make), **value.arguments}
-            return {"call": value.make.__qualname__} | {k: settings(v) for k, v in inner.items()}
-        case FromData():
-            return {"late": value.name}
-        case Enum():
-            return value.name
-        case Mapping():
-            return {str(name): settings(inner) for name, inner in value.items()}
-        case tuple() | list():
-            return [settings(inner) for inner in value]
-        case set() | frozenset():
-            return sorted((settings(inner) for inner in value), key=str)
-        case None | bool() | int() | float() | str():
-            return value
-        case Path():
-            return str(value)
-        case torch.dtype():
-            return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        own = {one.name: settings(getattr(value, one.name)) for one in fields(value)}
-        kind = getattr(value, "kind", None)
-        return {"kind": kind, **own} if isinstance(kind, str) else own
-    return {"value": type(value).__qualname__}
-
-
-def _defaults(make: Any) -> dict[str, Any]:
-    known = inspect.signature(make).parameters.values()
-    return {one.name: one.default for one in known if one.default is not inspect.Parameter.empty}
-
-
-def plan_differences(stored: Mapping[str, Any], name: str, today: Recipe) -> list[str]:
-    """How a recipe departs from its plan of 0.1; settings that are new stand at their defaults."""
-    wanted = [stored["stages"][place] for place in stored["recipes"][name]["stages"]]
-    if len(wanted) != len(today.stages):
-        return [f"{name}: {len(today.stages)} stages, not {len(wanted)}"]
-    found: list[str] = []
-    for before, stage in zip(wanted, today.stages, strict=True):
-        if in_words_of_today(before) != settings(stage):  # the quick answer first
-            found += _departures(f"{name}.{stage.name}", in_words_of_today(before), stage)
-    return found
-
-
-def in_words_of_today(value: Any) -> Any:
-    """A plan of 0.1 under the names that its calls and settings have now."""
-    if isinstance(value, list):
-        return [in_words_of_today(inner) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    calls, keys = renamed("calls"), renamed("keys")
-    return {
-        keys.get(key, key): calls.get(inner, inner)
-        if key in ("call", "late", "value") and isinstance(inner, str)
-        else in_words_of_today(inner)
-        for key, inner in value.items()
-    }
-
-
-def _departures(where: str, before: Any, now: Any) -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(settings(now), dict):
-        yield from _departing_settings(where, before, now)
-    elif isinstance(before, list) and isinstance(now, tuple | list) and len(before) == len(now):
-        for place, (one, other) in enumerate(zip(before, now, strict=True)):
-            yield from _departures(f"{where}[{place}]", one, other)
-    elif settings(now) != before:
-        yield f"{where}: {settings(now)!r}, not {before!r}"
-
-
-def _departing_settings(where: str, before: Mapping[str, Any], now: Any) -> Iterator[str]:
-    defaults: dict[str, Any] = {}
-    if isinstance(now, Config):
-        defaults = _defaults(now.make)
-        own = {"call": now.make.__qualname__, **defaults, **now.arguments}
-    elif is_dataclass(now) and not isinstance(now, type | FromData):
-        defaults = _defaults(type(now))
-        own = {"kind": getattr(now, "kind", None)} if "kind" in before else {}
-        own |= {one.name: getattr(now, one.name) for one in fields(now)}
-    else:
-        own = now if isinstance(now, Mapping) else settings(now)
-    for key in own:
-        new = key not in before
-        if new and not (key in defaults and settings(own[key]) == settings(defaults[key])):
-            yield f"{where}.{key}: {settings(own[key])!r}, which 0.1 did not set"
-    for key, value in before.items():
-        dropped = renamed("dropped")  # mostly reproductions of bugs, which are test oracles now
-        if key not in own and key in dropped and value == dropped[key]:
-            continue
-        if key in own:
-            yield from _departures(f"{where}.{key}", value, own[key])
-        else:
-            yield f"{where}.{key}: missing, not {value!r}"
 
 
 # JSON with floats
@@ -186,8 +65,7 @@ def differences(before: Any, now: Any, where: str = "", tolerance: float = 1e-5)
         if not math.isclose(before, now, rel_tol=tolerance, abs_tol=tolerance):
             yield f"{where}: {now!r}, not {before!r}"
     elif isinstance(before, dict) and isinstance(now, dict):
-        keys = renamed("keys")
-        names = {keys.get(key, key): key for key in before}
+        names = {RENAMED.get(key, key): key for key in before}
         for key in [*names, *(key for key in now if key not in names)]:
             if key not in now or key not in names:
                 yield f"{where}.{key}: {'missing' if key not in now else 'new'}"
@@ -369,10 +247,6 @@ if __name__ == "__main__":
         os.environ["COUNTERFOIL_CACHE"] = f"{folder}/cache"
         torch.set_num_threads(1)
         match sys.argv[1]:
-            case "plans":
-                write(PLANS, plans())
-            case "new-plans":
-                write(PLANS, plans(read(PLANS)))
             case "answers":
                 write(ANSWERS, answers(WRITTEN_BY_0_1))
             case "json":

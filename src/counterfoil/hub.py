@@ -37,6 +37,7 @@ from counterfoil.model import (
     HUB_NAME,
     Model,
     SavedModelCard,
+    check_model_reopens,
     load_model,
     read_card,
     save_model,
@@ -85,6 +86,7 @@ def save_shared(
     """
     if model.processor is None or model.spec is None:
         raise ValueError("ready-made vectors are no model; save the folder that holds them")
+    check_model_reopens(model)
     if not folder.is_dir() or any(folder.iterdir()):
         ensure_absent(folder)
     ensure_writable_folder(folder)

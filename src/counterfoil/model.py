@@ -31,10 +31,12 @@ from counterfoil.core.console import progress, warn
 from counterfoil.core.io import (
     atomic_folder,
     ensure_writable_folder,
+    parse_json,
     read_json,
     write_array,
     write_json,
 )
+from counterfoil.core.model_files import check_model_folder, check_settings
 from counterfoil.core.optional import first_line
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.tensors import read_tensors, write_tensors
@@ -208,6 +210,8 @@ def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
         )
     spec = config_from_dict(content.get("model"), allow=("counterfoil",))
     _check_calls(spec, path)
+    for call in _inner_calls(spec):
+        _check_sources(call, path)
     _with_own_files(spec, folder)
     card = SavedModelCard(
         model=spec,
@@ -219,17 +223,72 @@ def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
     return card, digest(content["model"])
 
 
-def _check_calls(spec: Config[Any], path: Path) -> None:
-    """Refuse calls of anything but modules, and downloads: a model folder may be untrusted."""
+def _check_calls(spec: Config[Any], where: object) -> None:
+    """Refuse calls of anything but modules: a model folder may be untrusted."""
     for call in _inner_calls(spec):
         parent = RetrievalModel if call is spec else nn.Module
         if isinstance(call.make, type) and issubclass(call.make, parent):
-            _check_sources(call, path)
             continue
         name = getattr(call.make, "__qualname__", call.make)
         if call is spec:
-            raise ValueError(f"{path} describes {name}, which is no retrieval model")
-        raise ValueError(f"{path} calls {name}, which is no part of a model; the file is refused")
+            raise ValueError(f"{where} describes {name}, which is no retrieval model")
+        raise ValueError(f"{where} calls {name}, which is no part of a model; the file is refused")
+
+
+def check_reopens(spec: Config[RetrievalModel], name: str) -> None:
+    """Refuse a model whose folder could not be opened again: call it before a training.
+
+    Args:
+        spec: the call that builds the model; placeholders may be left.
+        name: of the model, for the error.
+
+    Raises:
+        ValueError: the call has a class that files may not name, or an argument that no file has.
+    """
+    try:
+        _check_calls(config_from_dict(json.loads(json.dumps(spec.to_dict()))), name)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} could not be opened again from a folder: {error}; build it of "
+            "counterfoil's own classes and plain values, or give the class a file in "
+            "counterfoil/models and a row in counterfoil/core/saved_names.py, as "
+            "docs/extending.md shows; weights of other modules are trained in place by "
+            "counterfoil.training.trainer.fit, and are yours to save"
+        ) from error
+
+
+def check_model_reopens(model: Model) -> None:
+    """Refuse a model that could not be opened again, before it is trained or saved.
+
+    Raises:
+        ValueError: as `check_reopens`, or it has no processor, or its call builds another model.
+    """
+    if model.processor is None or model.spec is None:
+        raise ValueError(
+            f"{model.name} has no processor or no config, so it cannot be trained and saved; "
+            "open a model with load_model, or give Model(..., processor, name, spec)"
+        )
+    check_reopens(model.spec, model.name)
+    if any(_is_pretrained(call) for call in _inner_calls(model.spec)):
+        return  # load_model has built it so
+    with torch.random.fork_rng(devices=[]):  # a training draws what it did without this
+        fresh = model.spec.build()
+    wanted, own = ({k: v.shape for k, v in m.state_dict().items()} for m in (fresh, model.model))
+    if other := sorted(key for key in wanted | own if wanted.get(key) != own.get(key)):
+        raise ValueError(
+            f"{model.name} could not be opened again from a folder: its spec {model.spec!r} "
+            f"builds a model whose {other[0]} is {_shape(wanted, other[0])}, and its module's is "
+            f"{_shape(own, other[0])}; give the spec that the module was built by"
+        )
+
+
+def _shape(shapes: Mapping[str, torch.Size], name: str) -> str:
+    return str(tuple(shapes[name])) if name in shapes else "not there"
+
+
+def _is_pretrained(call: Config[Any]) -> bool:
+    """True for a part whose constructor may load weights or files."""
+    return "pretrained" in inspect.signature(call.make).parameters
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
@@ -265,8 +324,6 @@ def _check_sources(call: Config[Any], path: Path) -> None:
         call.arguments
     )
     name = str(arguments.get("name", ""))
-    if "config" in known and Path(name).is_dir():
-        return  # a folder of this machine, which asks no hub
     # timm knows its architectures by name; "hf-hub:USER/MODEL" is another matter
     carried = isinstance(arguments["config"], str) if "config" in known else ":" not in name
     if arguments["pretrained"] is not False or not carried:
@@ -274,6 +331,8 @@ def _check_sources(call: Config[Any], path: Path) -> None:
             f"{path} asks for weights or a configuration from elsewhere for its "
             f"{call.make.__qualname__}; a saved model brings its own, and the file is refused"
         )
+    if "config" in known:
+        check_settings(parse_json(arguments["config"], path), path, fetches=True)
 
 
 class _BoundedBuild(TorchFunctionMode):
@@ -1142,6 +1201,7 @@ def _model_folder(path: Path) -> Path | None:
     """The folder of a model's files; None if the name is not that of a folder."""
     for folder in (path, path / MODEL):
         if (folder / CARD).is_file():
+            check_model_folder(folder)
             return folder
     if not path.is_dir():
         _check_path(path)
@@ -1202,6 +1262,7 @@ def sentence_transformers_kind(name: str) -> type[SentenceTransformersModel] | N
     from huggingface_hub.errors import EntryNotFoundError
 
     if Path(name).is_dir():
+        check_model_folder(Path(name))
         return library_kind(Path(name))
     if not HUB_NAME.fullmatch(name):
         return None

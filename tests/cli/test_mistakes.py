@@ -235,10 +235,6 @@ REFUSED = {
         ),
         ("2 pictures cannot be read", "ghost.png does not exist", "ghost2.png does not exist"),
     ),
-    "no captions": (
-        pictures,
-        ("there are no captions to learn from", "`counterfoil audit` read pictures alone"),
-    ),
     "one photo": (
         one_photo,
         ("one image cannot be learned from; a second one is needed as its negative",),
@@ -334,7 +330,7 @@ COMMANDS = {
     "run $run": (2, "run' is not a recipe; `counterfoil plan` lists them, and a file ends in .py"),
     f"run aoq/vsepp-scenes {SCENES} --output $run --smoke": (
         2,
-        "run/online was made with other settings or other data; choose another --output",
+        "run/online was made with other settings: online.plan.",
     ),
     f"train vsepp {SCENES} --epochs 3 --lr 0.5 --batch-size 9 --device cpu --plan": (
         0,

@@ -184,11 +184,42 @@ def image_folder(folder: Path) -> Path:
     return folder
 
 
+def downloaded(folder: Path) -> Path:
+    """As img2dataset writes files with captions in JSON alone."""
+    for row, (name, own) in enumerate(TWO.items()):
+        write_picture(folder / "00000" / name, row)
+        note = {"url": "http://x", "caption": own, "key": name, "status": "success"}
+        write((folder / "00000" / name).with_suffix(".json"), json.dumps(note))
+    write(folder / "00000_stats.json", json.dumps({"count": 4, "successes": 4}))
+    write(folder / "00000.parquet", b"PAR1")
+    return folder
+
+
+def parquet_of_names(folder: Path) -> Path:
+    """An image folder of Hugging Face whose table is a parquet file."""
+    pictures(folder / "train")
+    rows = [{"file_name": f"train/{n}", "text": t} for n, own in TWO.items() for t in own]
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(rows).to_parquet(folder / "metadata.parquet")
+    return folder
+
+
+def localized_narratives(folder: Path) -> Path:
+    """Numbers of COCO's pictures, whose names have twelve digits."""
+    pictures(folder / "val2017", [f"{n:012}.jpg" for n in range(4)])
+    rows = [
+        json.dumps({"dataset_id": "mscoco_val2017", "image_id": name[0], "caption": text})
+        for name, own in TWO.items()
+        for text in own
+    ]
+    return write(folder / "coco_val_localized_narratives.jsonl", "\n".join(rows))
+
+
 Write = Callable[[Path], Path]
 FORMATS: tuple[Write, ...] = (
     coco_folder, coco_file, coco_annotations, coco_addresses, kaggle_flickr8k, flickr8k,
     kaggle_flickr30k, flickr30k_tokens, nlphuji, blip_lists, mapping, lines_called_json, llava,
-    text_caps, numbered, image_folder,
+    text_caps, numbered, image_folder, downloaded, parquet_of_names, localized_narratives,
 )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
 import io
+import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ from corpus_cases import random_array, small_corpus, write_picture, write_pictur
 from counterfoil.data.checks import SplitCounts, check_dataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import DrawnPictures, PictureFiles
+from counterfoil.data.readers import load_dataset
 
 SPLITS = ["train", "train", "dev", "test"]
 
@@ -168,3 +171,35 @@ def test_drawn_pictures_are_looked_at_too():
     dataset = replace(healthy(), pictures=DrawnPictures(draw, range(4), "toy"), features=None)
     assert len(check_dataset(dataset).unreadable) == 4
     assert check_dataset(dataset, quick=True).unreadable == ()
+
+
+def test_what_is_not_read_is_listed(tmp_path, capsys):
+    paths = write_pictures(tmp_path, range(6))
+    (tmp_path / "notes.txt").write_text("x")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    lines = ["image,caption", *(f"{path.name},caption {n}" for n, path in enumerate(paths[:4]))]
+    (tmp_path / "captions.csv").write_text("\n".join(lines))
+    paths[0].write_bytes(b"")
+    report = check_dataset(load_dataset(tmp_path))
+    shown = text_of(report)
+    for reason, number, example in (
+        ("no regular file", 1, "pipe.jpg"),
+        ("neither a picture nor captions of one", 1, "notes.txt"),
+        ("a picture that the table does not name, which an index takes", 2, paths[4].name),
+        ("a picture that cannot be read", 1, str(paths[0])),
+    ):
+        assert re.search(f"{reason} +│ +{number} │ {example}", shown)
+    assert "2 pictures that the table does not name" in " ".join(report.warnings)
+    assert "1 left out, no regular file, such as pipe.jpg" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_pictures_alone_are_whole(tmp_path):
+    write_pictures(tmp_path, range(3))
+    report = check_dataset(load_dataset(tmp_path))
+    assert not report.errors
+    assert not report.warnings
+    assert "pictures without captions: they can be indexed" in text_of(report)
+    (tmp_path / "broken.jpg").write_bytes(b"")
+    assert "1 picture cannot be read" in " ".join(check_dataset(load_dataset(tmp_path)).errors)

@@ -1,7 +1,11 @@
+import unicodedata
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
+import counterfoil as cf
 from corpus_cases import (
     captions_by_image,
     small_corpus,
@@ -9,8 +13,10 @@ from corpus_cases import (
     write_folder,
     write_picture,
 )
+from counterfoil.data.files import OTHER
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
 
 
 def write_list(folder, name, text, *, pictures=("a.jpg", "b.jpg")):
@@ -90,6 +96,126 @@ def test_text_beside_each_picture(tmp_path):
         "x/one.png": ["first", " second "],
     }
     assert set(dataset.splits) == {"train", "dev", "test"}
+
+
+def test_captions_beside_pictures_of_archives(tmp_path):
+    """Texts at any depth, of other spellings; what is no caption is a counted note."""
+    pictures = ("2021/05/17/a.jpg", "2021/B.JPG", "café.jpg", "c.png", "d.jpg", "e.heic")
+    for name in pictures:
+        write_picture(tmp_path / "x.png")
+        (tmp_path / "2021" / "05" / "17").mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((tmp_path / "x.png").read_bytes())
+    (tmp_path / "x.png").unlink()
+    texts = {
+        "2021/05/17/a.txt": "deep",
+        "2021/b.TXT": "case",
+        unicodedata.normalize("NFD", "café") + ".txt": "accent",
+        "c.png.txt": "after the ending",
+        "shopping.txt": "milk",
+        "a.txt": "of no picture beside it",
+        "e.xmp": "<x/>",
+        "d.jpg.supplemental-metadata.json": "{}",
+        "e.MOV": "film",
+        ".DS_Store": "",
+        "._c.txt": "\0",
+        "README.md": "about",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    dataset = load_dataset(tmp_path)
+    assert captions_by_image(dataset) == {
+        "2021/05/17/a.jpg": ["deep"],
+        "2021/B.JPG": ["case"],
+        "c.png": ["after the ending"],
+        "café.jpg": ["accent"],
+        "d.jpg": [],
+        "e.heic": [],
+    }
+    (left,) = dataset.left_out
+    assert left.reason == OTHER
+    assert set(left.names) == {
+        *("README.md", "a.txt", "d.jpg.supplemental-metadata.json", "e.MOV", "e.xmp"),
+        "shopping.txt",
+    }
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"shopping.txt": "milk"},
+        {"IMG_0.jpg.supplemental-metadata.json": '{"title": "IMG_0.jpg", "description": ""}'},
+        {"album/metadata.json": '{"title": "Summer"}', "print-subscriptions.json": "{}"},
+        {"0.xmp": "<x/>", "0.aae": "x", "0.thm": "x", "0.mov": "x", "Thumbs.db": "x"},
+        {"my-index/index.json": '{"identity": "x"}', "my-index/images.npy": "x"},
+        {"lists/manifest.json": '{"artifact": "mined negatives"}', "lists/x.npy": "x"},
+    ],
+)
+def test_pictures_alone(tmp_path, more):
+    for name in ("0.jpg", "2021/05/1.jpg"):
+        write_picture(tmp_path / name)
+    for name, text in more.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    dataset = load_dataset(tmp_path)
+    assert dataset.image_ids == ["0.jpg", "2021/05/1.jpg"]
+    assert dataset.texts == []
+    assert dataset.split_names == ("all",)
+    assert dataset.split("all").image_ids == dataset.image_ids
+    counted = {name for left in dataset.left_out for name in left.names}
+    wanted = {
+        name.partition("/")[0] + "/" if "index" in name or "lists" in name else name
+        for name in more
+        if name != "Thumbs.db"
+    }
+    assert counted == wanted
+    with pytest.raises(ValueError, match="holds no captions that splits are made of"):
+        dataset.split("train")
+
+
+def test_pictures_alone_in_folders_of_splits(tmp_path):
+    for name in ("train/0.jpg", "val/1.jpg"):
+        write_picture(tmp_path / name)
+    dataset = load_dataset(tmp_path)
+    assert splits_by_image(dataset) == {"train/0.jpg": "train", "val/1.jpg": "dev"}
+    assert dataset["train"].image_ids == ["train/0.jpg"]
+
+
+def test_what_needs_captions_refuses_pictures_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_picture(tmp_path / "photos" / "0.jpg")
+    (tmp_path / "photos" / "words.xlsx").write_text("x")
+    data, model = load_dataset("photos"), load_model("vectors")
+    for work in (
+        lambda: cf.Trainer(model, loss=cf.losses.InfoNCELoss(), train=data, output="out").train(),
+        lambda: cf.mine_hard_negatives(model, data),
+        lambda: cf.evaluate(model, data),
+        lambda: cf.run("demo", data="photos", output="out"),
+    ):
+        with pytest.raises(ValueError, match=r"photos holds no captions .*words\.xlsx"):
+            work()
+    assert not Path("out").exists()
+
+
+def test_pictures_beside_a_table(tmp_path, capsys):
+    names = ("a.jpg", "b.jpg", "new.jpg", "sub/more.jpg")
+    write_list(tmp_path, "captions.jsonl", JSONL, pictures=names)
+    dataset = load_dataset(tmp_path)
+    assert dataset.image_ids == ["a.jpg", "b.jpg"]
+    assert list(dataset.unlisted) == ["new.jpg", "sub/more.jpg"]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 pictures that the table does not name, which an index takes, such as new.jpg" in said
+    whole = dataset.with_unlisted()
+    assert whole.image_ids == list(names)
+    assert whole.relation.counts.tolist() == [2, 1, 0, 0]
+    assert whole.with_unlisted() is whole
+    for part in (dataset.split(*dataset.split_names), dataset.subset(torch.tensor([0]))):
+        assert not part.unlisted
+        assert not part.left_out
+    # pictures of a folder of their own are a stock from which the list chooses
+    (tmp_path / "list").mkdir()
+    (tmp_path / "captions.jsonl").rename(tmp_path / "list" / "captions.jsonl")
+    assert not load_dataset(tmp_path / "list", images=tmp_path).unlisted
 
 
 def test_subfolders_with_names_of_splits_are_the_splits(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from corpus_cases import captions_by_image, splits_by_image
+from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.huggingface import is_huggingface, read_huggingface
 
 datasets = pytest.importorskip("datasets")
@@ -148,3 +149,29 @@ def test_further_columns_are_kept_by_image(tmp_path):
         "year": [2020, None],
         "day": ["2024-05-01", None],
     }
+
+
+def test_names_of_columns_nulls_and_numbered_captions(tmp_path, capsys):
+    source = save(
+        tmp_path / "d",
+        jpg=[picture(n) for n in (1, 2, 3)],
+        caption_0=["a", None, "c"],
+        caption_1=["b", None, None],
+        url=["http://x"] * 3,
+        split=["train", "restval", "val"],
+    )
+    dataset = load_dataset(source)
+    assert captions_by_image(dataset) == {"row/0": ["a", "b"], "row/1": [], "row/2": ["c"]}
+    assert dataset.splits == ["train", "train", "dev"]
+    assert [left.names for left in dataset.left_out] == [("row/1", "row/1")]
+    assert "rows without a caption" in " ".join(capsys.readouterr().err.split())
+
+
+def test_columns_are_chosen(tmp_path):
+    columns = {"bild": [picture(1)], "image": ["x.jpg"], "caption": ["a"], "titel": ["b"]}
+    source = save(tmp_path / "d", **columns)
+    assert load_dataset(source, image_column="bild", caption_column="titel").texts == ["b"]
+    with pytest.raises(ValueError, match="'bilt' is not a column; did you mean 'bild'"):
+        load_dataset(source, image_column="bilt")
+    with pytest.raises(ValueError, match=r"leave out --images"):
+        load_dataset(source, images=tmp_path)

@@ -363,6 +363,8 @@ def test_names_stand_for_pictures_that_there_are_none_of(export):
 def test_the_card_says_where_negatives_come_from(export):
     text = (export("trec") / "README.md").read_text()
     assert text == ("Hard negatives of small (train), mined by counterfoil 0.1.0 with SCAN().\n")
+    for to in ("sentence-transformers", "open-clip"):
+        assert "named by whole paths" in (export(to) / "README.md").read_text()
 
 
 @pytest.mark.parametrize("to", FORMATS)

@@ -408,6 +408,13 @@ def test_bare_folders(place, tmp_path):
     assert load_dataset(place / "bare").image_ids == dataset.image_ids
 
 
+def test_pictures_alone_are_encoded(place, tmp_path):
+    written = load_model(place / "clip").write_vectors(load_dataset(place / "bare"), tmp_path / "v")
+    assert written.image_ids == load_dataset(place / "bare").image_ids
+    assert written.texts == []
+    assert len(written.features) == 5
+
+
 def test_pictures_beside_a_table_are_found_and_never_evaluated(place, tmp_path):
     folder = tmp_path / "photos"
     shutil.copytree(place / "bare", folder)

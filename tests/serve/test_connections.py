@@ -172,3 +172,26 @@ def test_a_client_that_disconnects_during_its_upload_is_counted(root):
         await cancelled(connect, 1)
 
     with_server(root, scene)
+
+
+@pytest.mark.parametrize("path", ["/health", "/search?text=a"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Content-Length: 4", "Transfer-Encoding: chunked"),
+        ("Transfer-Encoding: chunked", "Content-Length: 4"),
+    ],
+)
+def test_a_length_and_chunks_together_are_refused(path, headers, root):
+    """Else a proxy and the server could see different requests in one stream of bytes."""
+    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: 127.0.0.1", *headers))
+
+    async def scene(connect: Connect) -> bytes:
+        reader, writer = await connect()
+        writer.write(head.encode() + b"\r\n\r\n0\r\n\r\n" + HEALTH)
+        return await reader.read()
+
+    answer = with_server(root, scene)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"not both" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1  # what follows is no request of its own

@@ -62,6 +62,7 @@ REFUSED = {
     "bomb": (png_bomb(50_000, 50_000), 413, "pixels are accepted"),
     "bomb that pillow warns of": (png_bomb(10_000, 10_000), 413, "pixels are accepted"),
     "large": (saved("png", (1001, 1000)), 413, "1001 x 1000 pixels; at most 1,000,000"),
+    "a line": (saved("png", (1, 70_000)), 413, "a side of 70,000 pixels; at most 65,535"),
     "comment bomb": (png_text_bomb(), 422, "damaged"),
     "truncated png": (saved("png", (300, 300))[:200], 422, "damaged or cut off"),
     "truncated gif": (saved("gif", (300, 300))[:-400], 422, "damaged or cut off"),

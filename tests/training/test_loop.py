@@ -240,9 +240,11 @@ def test_what_is_refused(
 
 def test_another_training_in_the_folder(tmp_path: Path) -> None:
     train(tmp_path)
-    with pytest.raises(ValueError, match=r"belongs to another training.*another folder"):
+    with pytest.raises(
+        ValueError, match=r"another training: plan.seed is 0 there and 1 here; .*another folder"
+    ):
         train(tmp_path, replace(PLAN, seed=1), resume=True)
-    with pytest.raises(ValueError, match=r"belongs to another training"):
+    with pytest.raises(ValueError, match=r"another training: run is .* there and other here"):
         train(tmp_path, resume=True, run="other")
 
 

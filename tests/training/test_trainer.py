@@ -15,7 +15,7 @@ import torch
 import train_cases as cases
 from counterfoil.core.config import config, lazy
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.core.types import Pairs, Scores
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs, Scores
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.scenes import scenes
@@ -25,6 +25,7 @@ from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.ndgl import MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.model import Model, load_model
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.batch_mining import BatchMiningConfig
@@ -117,8 +118,11 @@ def test_a_stopped_training_resumes_to_the_same_model(tmp_path: Path) -> None:
     assert same_weights(again, whole)
     assert metrics_of(tmp_path / "cut") == metrics_of(tmp_path / "whole")
     assert same_weights(trainer(tmp_path / "cut", resume=True).train(), whole), "not trained again"
-    for change in ({"lr": 0.02}, {"loss": SumTripletLoss(), "negatives": None}):
-        with pytest.raises(ValueError, match="the result of another training"):
+    for change, words in (
+        ({"lr": 0.02}, "config.optimiser.rate is"),
+        ({"loss": SumTripletLoss(), "negatives": None}, r"loss\[1\]"),
+    ):
+        with pytest.raises(ValueError, match=f"the result of another training: {words}"):
             trainer(tmp_path / "cut", resume=True, **change).train()
     with pytest.raises(ValueError, match="holds a training already; continue it with resume=True"):
         trainer(tmp_path / "cut")
@@ -247,3 +251,50 @@ def test_infonce_trains_on_weighted_extra_positives(tmp_path: Path) -> None:
         scores = tuned.model.score_matrix(embedded.images, embedded.texts)
         reached.append(float(scores[5, 0]))
     assert reached[0] < reached[1] < reached[2]
+
+
+class OwnModel(RetrievalModel):
+    """A model of a user's module, which files may not name."""
+
+    def __init__(self, *, image: Regions, text: GRU) -> None:
+        super().__init__()
+        self.image, self.text = image, text
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        return self.image(images)
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        return self.text(texts)
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> torch.Tensor:
+        return (images.tokens.mean(1) * texts.tokens.mean(1)).sum(1)
+
+
+def never_opened() -> dict[str, tuple[Model, str]]:
+    """Models that could be trained and saved, and not be opened again."""
+    small = small_model()
+    assert small.spec is not None
+    own = replace(small.spec, make=OwnModel)
+    module = small.spec.replace(image=Regions(features=4, width=8))
+    other = small.spec.replace(text=small.spec.arguments["text"].replace(word_width=5))
+    function = small.spec.replace(text=config(math.sqrt))
+    return {
+        "own class": (replace(small, model=own.build(), spec=own), "give the class a file in"),
+        "a module as an argument": (replace(small, spec=module), "use plain values or config"),
+        "other sizes": (replace(small, spec=other), "builds a model whose text.embed.weight is"),
+        "a function": (replace(small, spec=function), "not something this file may call"),
+    }
+
+
+@pytest.mark.parametrize("name", never_opened())
+def test_what_could_not_be_opened_again_is_not_trained(name: str, tmp_path: Path) -> None:
+    model, message = never_opened()[name]
+    before = deepcopy(model.model.state_dict())
+    with pytest.raises(ValueError, match=message) as caught:
+        trainer(tmp_path / "run", model=model)
+    assert "could not be opened again from a folder" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+    torch.testing.assert_close(model.model.state_dict(), before)
+    with pytest.raises(ValueError, match="could not be opened again"):
+        model.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()

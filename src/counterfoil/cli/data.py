@@ -18,7 +18,10 @@ def check(
     data: DataArgument,
     quick: Annotated[bool, typer.Option(help="Do not open every image.")] = False,
 ) -> None:
-    """Describe a data set; exit with code 2 and the reasons if it cannot be trained on."""
+    """Describe a data set; exit with code 2 and the reasons if it cannot be trained on.
+
+    Pictures without captions are whole, too: they are for `counterfoil index`.
+    """
     from counterfoil.data.checks import check_dataset
 
     findings = check_dataset(data.source().open(), quick=quick)

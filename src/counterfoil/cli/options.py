@@ -396,7 +396,9 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("COUNTERFOIL_TRACEBACK"):
             raise
-        return _refuse(str(error))
+        from counterfoil.core.io import in_words
+
+        return _refuse(in_words(error) if isinstance(error, OSError) else str(error))
     except RuntimeError as error:
         from counterfoil.core import distributed
 

@@ -22,7 +22,14 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from counterfoil.core.checksums import checksums, fits
-from counterfoil.core.io import atomic_folder, read_array, read_json, write_array, write_json
+from counterfoil.core.io import (
+    atomic_folder,
+    is_given,
+    read_array,
+    read_json,
+    write_array,
+    write_json,
+)
 
 CHECKSUMS = "checksums.json"  # of the arrays
 MANIFEST = "manifest.json"
@@ -154,7 +161,7 @@ class ArtifactFormat(Generic[Model]):
         Raises:
             ValueError: an array is damaged.
         """
-        if not (folder / CHECKSUMS).is_file():
+        if not is_given(folder / CHECKSUMS):
             return
         sums = read_json(folder / CHECKSUMS, "checksums")
         for name in names:

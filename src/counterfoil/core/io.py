@@ -71,6 +71,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises:
         NoRoom: the disk is full.
     """
+    _check_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     with room_for(path), _new_folder(path) as temporary:
@@ -386,10 +387,34 @@ def _largest_file() -> float:
     return math.inf if most == resource.RLIM_INFINITY else most
 
 
+def is_given(path: Path) -> bool:
+    """True if something has this name, and be it a link to nothing, which is refused when read."""
+    return os.path.lexists(path)
+
+
+def in_words(error: OSError) -> str:
+    """An error of the system as a sentence."""
+    if error.errno is None or error.filename is None:
+        return str(error)
+    place = Path(os.fsdecode(error.filename))
+    remedy = "set COUNTERFOIL_CACHE to" if _is_cached(place) else "name"
+    reason = (error.strerror or "the system refuses it").lower()
+    return f"{place} cannot be used: {reason}; {remedy} another place"
+
+
+def _is_cached(place: Path) -> bool:
+    return cache_folder() in (place, *place.parents) or place in cache_folder().parents
+
+
 def ensure_absent(path: Path, instead: str = "a new folder") -> None:
     """Refuse a path that exists; the error ends in "name", and then what to name instead."""
-    if path.exists():
+    if is_given(path):
         raise ValueError(f"{path} exists and is left alone; name {instead}")
+
+
+def _check_link(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link to nothing, or to itself; name another place")
 
 
 def ensure_writable_file(path: Path, *, exist_ok: bool = False) -> None:
@@ -403,6 +428,7 @@ def ensure_writable_file(path: Path, *, exist_ok: bool = False) -> None:
 
 def ensure_writable_folder(path: Path) -> None:
     """Refuse a folder that cannot be written, before long work is done for it."""
+    _check_link(path)
     above = next(place for place in path.absolute().parents if place.exists())
     if not above.is_dir():
         raise ValueError(f"{path} cannot be written: {above} is a file; name another place")

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from counterfoil.core.model_files import check_model_folder
+
 
 def optional_import(module: str, needs: str) -> Any:
     """Import a module; where it is not installed, the error says what needs it and how to get it.
@@ -26,8 +28,14 @@ def hub_options(name: str) -> dict[str, bool]:
 
     A repository's own code is never run, and a local folder never asks the hub, whatever its files
     name.
+
+    Raises:
+        ValueError: a file of the folder may not be read, see `check_model_folder`.
     """
-    return {"trust_remote_code": False, "local_files_only": Path(name).is_dir()}
+    local = Path(name).is_dir()
+    if local:
+        check_model_folder(Path(name))
+    return {"trust_remote_code": False, "local_files_only": local}
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from counterfoil.core.console import progress
+from counterfoil.core.console import progress, warn
 from counterfoil.data.dataset import FEW_IMAGES, ImageTextDataset, plain_caption
 from counterfoil.data.features import FeatureArray
+from counterfoil.data.files import UNEXPECTED, LeftOut, printable
 from counterfoil.data.images import PictureFiles, Pictures
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 EQUAL = 0.01  # share of captions that equal one of another image, from which it is warned of
 SAMPLE = 256  # feature rows that a quick check reads
 BLOCK = 64  # feature rows in memory
+UNLISTED = "that the table does not name, which an index takes"
+UNREADABLE = "a picture that cannot be read"
+_CAPTIONED = "This data set can be trained on."
+_ALONE = "These are pictures without captions: they can be indexed, encoded and audited."
 LONG = 60  # words, where captions are cut by default
 
 
@@ -75,6 +80,8 @@ class DatasetReport:
     same_images: tuple[Duplicates, ...]  # pictures (or features) that occur more than once
     same_texts: tuple[Duplicates, ...]  # captions that occur in several splits
     orphans: int  # number of captions without an image
+    left_out: tuple[LeftOut, ...]  # files and rows of the source that are not read
+    unlisted: tuple[str, ...]  # names of pictures that the table does not name
     errors: tuple[str, ...]  # reasons why training is impossible; empty where it is possible
     warnings: tuple[str, ...]  # faults that training survives
 
@@ -84,10 +91,14 @@ class DatasetReport:
         from rich.table import Table
         from rich.text import Text
 
-        splits = Table(title=self.name, title_justify="left")
-        splits.add_column("split")
-        for column in ("images", "captions", "without caption"):
-            splits.add_column(column, justify="right")
+        def table(title: str, first: str, *numbers: str) -> Table:
+            made = Table(title=title, title_justify="left")
+            made.add_column(first)
+            for column in numbers:
+                made.add_column(column, justify="right")
+            return made
+
+        splits = table(self.name, "split", "images", "captions", "without caption")
         for split in self.splits:
             counts = (split.images, split.texts, split.without_text)
             splits.add_row(split.name, *(f"{count:,}" for count in counts))
@@ -102,8 +113,23 @@ class DatasetReport:
         lines = [Text.assemble(("warning: ", "yellow"), line) for line in self.warnings]
         lines += [Text.assemble(("error: ", "bold red"), line) for line in self.errors]
         if not self.errors:
-            lines.append(Text("This data set can be trained on.", style="green"))
-        return Group(splits, summary, *lines)
+            lines.append(Text(_CAPTIONED if self.captions_per_image[-1][0] else _ALONE, "green"))
+        if not (rows := self._not_read()):
+            return Group(splits, summary, *lines)
+        not_read = table("not read", "reason", "number")
+        not_read.add_column("example", overflow="fold")
+        for reason, number, example in rows:
+            not_read.add_row(reason, f"{number:,}", Text(printable(example)))
+        return Group(splits, summary, not_read, *lines)
+
+    def _not_read(self) -> list[tuple[str, int, str]]:
+        """Why files, rows and pictures are not among the images: reason, number, example."""
+        rows = [(left.reason, len(left.names), left.names[0]) for left in self.left_out]
+        if self.unlisted:
+            rows.append((f"a picture {UNLISTED}", len(self.unlisted), self.unlisted[0]))
+        if self.unreadable:
+            rows.append((UNREADABLE, len(self.unreadable), self.unreadable[0]))
+        return rows
 
 
 def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetReport:
@@ -125,6 +151,8 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
         same_images=tuple(_duplicate_images(picture_hashes or feature_hashes, dataset)),
         same_texts=tuple(_captions_across_splits(dataset)),
         orphans=int((dataset.text_to_image < 0).sum()),
+        left_out=dataset.left_out,
+        unlisted=tuple(dataset.unlisted),
         errors=(),
         warnings=(),
     )
@@ -132,7 +160,7 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
         *_warnings(dataset, report),
         *_caption_warnings(dataset),
         *_equal_warnings(dataset),
-        *_size_warnings(report.splits),
+        *(_size_warnings(report.splits) if dataset.texts else ()),
     )
     return replace(report, errors=tuple(_errors(dataset, report)), warnings=warnings)
 
@@ -191,7 +219,18 @@ def without_unreadable(dataset: ImageTextDataset) -> tuple[ImageTextDataset, dic
         )
     unreadable = {dataset.image_ids[row]: error for row, error in errors.items()}
     kept = dataset.subset(torch.tensor(readable, dtype=torch.long))
-    return replace(kept, left_out=dataset.left_out, unlisted=dataset.unlisted), unreadable
+    left_out = (*dataset.left_out, LeftOut(UNREADABLE, tuple(unreadable)))
+    return replace(kept, left_out=left_out, unlisted=dataset.unlisted), unreadable
+
+
+def warn_of_left_out(dataset: ImageTextDataset) -> None:
+    """Say in one line which pictures are not read, where nobody would expect it."""
+    parts = [str(left) for left in dataset.left_out if left.reason in UNEXPECTED]
+    if dataset.unlisted:
+        pictures = counted(len(dataset.unlisted), "picture")
+        parts.append(f"{pictures} {UNLISTED}, such as {next(iter(dataset.unlisted))}")
+    if parts:
+        warn(f"{dataset.name}: {'; '.join(parts)}; `counterfoil data check` lists all")
 
 
 def equal_captions(dataset: ImageTextDataset) -> list[list[int]]:
@@ -279,13 +318,10 @@ def _describe_images(dataset: ImageTextDataset) -> str:
 
 
 def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
-    """Reasons why the data set cannot be trained on."""
+    """Reasons why the data set cannot be trained on, or, without captions, not be indexed."""
     train = next((split for split in report.splits if split.name == "train"), None)
     if not dataset.texts:
-        yield (
-            "there are no captions to learn from; `counterfoil index` and `counterfoil audit` read "
-            "pictures alone"
-        )
+        pass  # pictures alone are whole
     elif len(dataset) == 1:
         yield "one image cannot be learned from; a second one is needed as its negative"
     elif train is None:
@@ -296,7 +332,7 @@ def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
     elif train.images < 2:
         yield "the train split has one image; a second one is needed as its negative"
     for split in report.splits:
-        if split.name in ("dev", "test") and split.images and not split.texts:
+        if dataset.texts and split.name in ("dev", "test") and split.images and not split.texts:
             yield f"no image of the {split.name} split has a caption"
     if dataset.pictures is None and dataset.features is None:
         yield "there are neither pictures nor features; give an image folder or features"
@@ -318,7 +354,7 @@ def _unreadable(report: DatasetReport) -> Iterator[str]:
 
 
 def _warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
-    names = [split.name for split in report.splits]
+    names = [split.name for split in report.splits] if dataset.texts else ["dev", "test"]
     for split, purpose in (
         ("dev", "the best epoch is chosen on"),
         ("test", "results are measured on"),
@@ -327,7 +363,10 @@ def _warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]
             yield f"there is no {split} split, which {purpose}"
     if dataset.features is not None:
         yield from _unreadable(report)
-    if without := sum(split.without_text for split in report.splits):
+    if report.unlisted:
+        pictures = counted(len(report.unlisted), "picture")
+        yield f"{pictures} {UNLISTED}, such as {printable(report.unlisted[0])}"
+    if dataset.texts and (without := sum(split.without_text for split in report.splits)):
         yield f"{counted(without, 'image')} without a caption"
     if report.orphans:
         yield f"{counted(report.orphans, 'caption')} describing no image"

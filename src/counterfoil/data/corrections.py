@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import unknown_name
-from counterfoil.core.io import parse_json, read_text_lines, write_text
+from counterfoil.core.io import is_given, parse_json, read_text_lines, write_text
 from counterfoil.core.types import Pairs
 from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
@@ -75,7 +75,7 @@ def corrections_beside(source: str) -> Path | None:
     if not path.exists():  # "scenes" or a data set of the hub
         return None
     folder = path if path.is_dir() else path.parent
-    files = [folder / name for name in CORRECTIONS_FILES if (folder / name).is_file()]
+    files = [folder / name for name in CORRECTIONS_FILES if is_given(folder / name)]
     if len(files) > 1:
         raise ValueError(
             f"{folder} holds both {' and '.join(CORRECTIONS_FILES)}; keep one of them, the audit "

@@ -466,10 +466,11 @@ class ImageTextDataset:
             return
         notes = [name for left in self.left_out if left.reason == OTHER for name in left.names]
         other = f" (it holds {notes[0]}, which names no picture here)" if notes else ""
+        split = "" if self.split_name == "all" else f" ({self.split_name})"
         raise ValueError(
-            f"{self.name} holds no captions {work}{other}; put a .txt beside each picture, or "
-            "name the pictures in a captions.csv. Pictures alone can be indexed, encoded and "
-            "audited"
+            f"{self.name}{split} holds no captions {work}{other}; put a .txt beside each "
+            "picture, or name the pictures in a captions.csv. Pictures alone can be "
+            "indexed, encoded and audited"
         )
 
     def column_values(self, row: int) -> dict[str, ColumnValue]:

@@ -27,7 +27,7 @@ from torch import Tensor
 from counterfoil.core import registry
 from counterfoil.core.artifact import ArtifactFormat
 from counterfoil.core.console import warn
-from counterfoil.core.io import read_array
+from counterfoil.core.io import is_given, read_array
 from counterfoil.core.types import ModalityBatch
 
 Array = npt.NDArray[Any]
@@ -293,7 +293,7 @@ def open_features(folder: Path) -> FeatureTable:
     parts = {
         name: read_array(folder / f"{name}.npy", "part of the features", mapped=mapped)
         for name, mapped in _PARTS.items()
-        if (folder / f"{name}.npy").exists()
+        if is_given(folder / f"{name}.npy")
     }
     FEATURES.check_sums(folder, "features.npy", *(f"{name}.npy" for name in parts))
     return FeatureTable(ids, FeatureArray.of(values, where=str(folder / "features.npy"), **parts))

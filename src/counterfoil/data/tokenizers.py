@@ -384,9 +384,9 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
 def _pretrained(name: str) -> Any:
     needs = f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
-    transformers = optional_import("transformers", needs)
+    transformers, options = optional_import("transformers", needs), hub_options(name)
     try:
-        pieces = transformers.AutoTokenizer.from_pretrained(name, **hub_options(name))
+        pieces = transformers.AutoTokenizer.from_pretrained(name, **options)
     except Exception as error:  # libraries raise anything at damaged files
         first = first_line(error)
         raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error

@@ -22,7 +22,7 @@ from torch import Tensor
 from counterfoil.core.artifact import validated
 from counterfoil.core.config import digest
 from counterfoil.core.console import progress
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import is_given, read_json, write_json
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
@@ -100,7 +100,7 @@ class WordExchanges:
             ValueError: the file is damaged or of a later version.
         """
         path = folder / EXCHANGES
-        if not path.exists():
+        if not is_given(path):
             return None
         content = read_json(path, "exchanges of words")
         remedy = "make them again with `counterfoil index --output INDEX --calibrate DATA --words`"

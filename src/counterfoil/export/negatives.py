@@ -677,6 +677,12 @@ def _image_locator(
     return locate
 
 
+_PATHS = (
+    " Pictures are named by whole paths of the machine that wrote this, so that every program "
+    "finds them; before you share the files, replace the part above your pictures."
+)
+
+
 def _write_readme(description: str, folder: Path) -> None:
     """Write the description, with a YAML head that `datasets.load_dataset` reads."""
     files = sorted(path.name for path in folder.glob("*.jsonl"))
@@ -684,4 +690,8 @@ def _write_readme(description: str, folder: Path) -> None:
         f"- config_name: {name.removesuffix('.jsonl')}\n  data_files: {name}\n" for name in files
     )
     head = f"---\nconfigs:\n{configs}---\n\n" if files else ""
-    (folder / "README.md").write_text(f"{head}{description}\n", encoding="utf-8")
+    # shards hold their pictures, and runs name ids
+    named = files or (folder / OPEN_CLIP_TABLE).exists()
+    (folder / "README.md").write_text(
+        f"{head}{description}{_PATHS if named else ''}\n", encoding="utf-8"
+    )

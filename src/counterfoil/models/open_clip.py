@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.functional import pad
 
 from counterfoil.core.io import read_json, write_json
+from counterfoil.core.model_files import check_model_folder
 from counterfoil.core.optional import first_line, hub_options, optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers import pretrained as pretrained_layers
@@ -68,6 +69,7 @@ def open_clip_place(name: str) -> OpenClipPlace:
     if path.startswith(HUB):
         return OpenClipPlace(path)
     if (Path(path) / CONFIG).is_file():
+        check_model_folder(Path(path))
         return OpenClipPlace(f"{FOLDER}{path}")
     model, _, tag = path.partition("/")
     if model not in (known := list(library.list_models())):
@@ -301,6 +303,11 @@ class OpenClipModel(LoRADualEncoder):
             self.config_json, self.body = _stretched(name, self.config_json, self.body)
         plain = json.loads(self.config_json)
         self.filler = int(plain["pad"] or 0)
+        words = plain["model"]["text_cfg"].get("vocab_size", self.filler + 1)
+        if not (plain["language"] or self.filler < words):
+            raise ValueError(
+                f"the tokenizer of {name} pads with the id {self.filler}, and the model has {words}"
+            )
         self.length = 0 if plain["language"] else open_clip_text_length(self.config_json)
         if lora:
             self.body = add_lora(self.body, lora, ATTENTION)

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from counterfoil.core.io import read_json
+from counterfoil.core.model_files import check_model_folder
 from counterfoil.core.optional import first_line, hub_options, optional_import, quiet_transformers
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import RetrievalModel, SingleVectorModel
@@ -48,9 +49,6 @@ ATTENTION = r".*attn.*\.(q_proj|k_proj|v_proj|o_proj|out_proj|qkv|proj)"  # wher
 _BACKBONES = ("Transformer", "CLIPModel")  # modules whose weights are large
 _LEFT_OUT = (".safetensors", ".bin", ".pt", ".h5", ".msgpack", ".onnx", ".gguf", ".md")
 _INDEX = (".safetensors.index.json", ".bin.index.json")
-# settings that name code: an attention kernel may be a repository on the hub
-_ATTENTION = ("attn_implementation", "_attn_implementation")
-_CODE = ("allow_all_kernels", "use_kernels", "trust_remote_code")
 
 
 class SentenceTransformersModel(RetrievalModel, ABC):
@@ -158,7 +156,12 @@ class SentenceTransformersModel(RetrievalModel, ABC):
             return [*self._outputs(inputs[:half], task), *self._outputs(inputs[half:], task)]
         device = self.body.device
         placed = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in features.items()}
-        return [self.body(placed, **({} if task is None else {"task": task}))]
+        try:
+            return [self.body(placed, **({} if task is None else {"task": task}))]
+        except (LookupError, AttributeError) as error:  # of names in its files
+            raise ValueError(
+                f"{self.name} names outputs that its modules do not give: {first_line(error)}"
+            ) from error
 
     def _prompt(self, task: str | None) -> str | None:
         names = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -468,7 +471,7 @@ def _open(library_class: str, name: str, dtype: object, device_map: str | None) 
     library = optional_import("sentence_transformers", needs)
     if not hasattr(library, library_class):
         raise ValueError(f"{name} needs sentence-transformers 6.2 or newer; this one is older")
-    _check_settings(local_folder(name))
+    check_model_folder(local_folder(name), fetches=not Path(name).is_dir())
     options: dict[str, Any] = {"dtype": dtype}
     if device_map is not None:
         options["device_map"] = device_map
@@ -482,38 +485,6 @@ def _open(library_class: str, name: str, dtype: object, device_map: str | None) 
                 f"{name} cannot be loaded as a {library_class} of sentence-transformers: "
                 f"{first_line(error)}"
             ) from error
-
-
-def _check_settings(folder: Path) -> None:
-    """Refuse settings that make the libraries run code from the hub.
-
-    sentence-transformers passes the keys of `model_args` on to transformers, which loads attention
-    kernels by the name of a repository.
-
-    Raises:
-        ValueError: a setting names such code.
-    """
-    for path in sorted(folder.rglob("*.json")):
-        if path.name.startswith("tokenizer") or path.name.endswith(_INDEX):
-            continue  # large, and without arguments of models
-        for key, value in _entries(read_json(path, "settings of a model")):
-            kernel = key in _ATTENTION and isinstance(value, str) and {"/", ":"} & set(value)
-            if kernel or (key in _CODE and value):
-                raise ValueError(
-                    f"{path} sets {key}={value!r}, which would run code from elsewhere; "
-                    "the model is refused"
-                )
-
-
-def _entries(plain: object) -> Iterator[tuple[str, object]]:
-    """All keys and values of nested objects."""
-    if isinstance(plain, dict):
-        for key, value in plain.items():
-            yield key, value
-            yield from _entries(value)
-    elif isinstance(plain, list):
-        for value in plain:
-            yield from _entries(value)
 
 
 @contextmanager

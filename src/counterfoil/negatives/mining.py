@@ -7,7 +7,7 @@ float32, the same lists) and `rerank_proposals` (an embedding model proposes, a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import digest, parse_literal
+from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Precision
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.model import Model, load_model
@@ -177,7 +177,7 @@ class StreamOptions(TypedDict, total=False):
             The caller removes the folder once the lists are saved.
         every: seconds between two checkpoints.
         stop: polled now and then; once it returns True on any process, all of them stop.
-        run: digest of what else the lists depend on, as the data and the guides.
+        run: what else the lists depend on, as the data and the guides, by name or as a digest.
     """
 
     memory: int
@@ -186,7 +186,7 @@ class StreamOptions(TypedDict, total=False):
     keep: Path | None
     every: float
     stop: Callable[[], bool] | None
-    run: str
+    run: str | Mapping[str, Fact]
 
 
 def mine_store(
@@ -224,14 +224,15 @@ def mine_store(
     sources, guide_sources, proposers = (
         tuple(model.source() for model in some) for some in (models, guides, fast)
     )
-    scorers = [
-        [source.model_dump() for source in some] for some in (proposers or sources, guide_sources)
-    ]
     device = options.get("device")
     applied = NegativeFilters(
         filters, dataset, guides=[guide.embed(dataset) for guide in guides], device=device
     )
-    options["run"] = digest({"corpus": dataset.fingerprint, "scorers": scorers})
+    scoring = {"scoring models": proposers or sources, "guides": guide_sources}
+    options["run"] = {"data": dataset.fingerprint} | {
+        name: ", ".join(f"{s.checkpoint} {s.identity} {s.spec} {s.matcher}" for s in some)
+        for name, some in scoring.items()
+    }
     many, reason = proposals if proposing else 1, ""
     lengths = {
         "texts_per_image": texts_per_image * many,
@@ -338,7 +339,8 @@ class _ScoreMatrix:
         keep, stop = options.get("keep"), options.get("stop")
         if keep or stop:
             run = options.get("run", "")
-            facts: dict[str, Fact] = {"run": run, "precision": precision, **self._facts(lists)}
+            more = {"run": run} if isinstance(run, str) else run
+            facts: dict[str, Fact] = {**more, "precision": precision, **self._facts(lists)}
             saved = dict(zip(("texts", "images"), reducers))
             every = options.get("every", EVERY)
             checkpoint = StreamCheckpoint(saved, facts, folder=keep, every=every, stop=stop)

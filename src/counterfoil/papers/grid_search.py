@@ -24,6 +24,7 @@ from counterfoil.core import distributed
 from counterfoil.core.config import parse_choice
 from counterfoil.core.console import console, output
 from counterfoil.core.io import parsing, read_json, write_json, write_lock
+from counterfoil.core.resumable import difference
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import METRICS, without_models
 from counterfoil.model import MODEL, read_card
@@ -373,9 +374,11 @@ class _GridRun:
             with parsing(self.folder / RESULTS, "the results of a sweep"):
                 stored = saved["recipe"], saved["stage"], saved["data"]["digest"]
             if current != stored:
+                names = ("recipe", "training", "digest of the data")
+                before, now = (dict(zip(names, side, strict=True)) for side in (stored, current))
                 raise ValueError(
-                    f"{self.folder} holds a sweep of another recipe, training or data; choose "
-                    "another --output"
+                    f"{self.folder} holds a sweep of another recipe, training or data: "
+                    f"{difference(before, now)}; choose another --output"
                 )
         if not set(DEV) & set(self.dataset.split_names):
             raise ValueError(

@@ -7,6 +7,7 @@ digest is not run again; one with another digest is refused, never overwritten.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.console import info, warn
 from counterfoil.core.io import ensure_writable_folder, read_json, write_json, write_lock
-from counterfoil.core.resumable import partial_folder
+from counterfoil.core.resumable import difference, partial_folder
 from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
@@ -43,14 +44,36 @@ def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
     match stage_state(context, stage):
         case "other":
             raise ValueError(
-                f"{place} was made with other settings or other data; choose another --output, "
-                "or move it away"
+                f"{place} was made {_departure(context, stage)}; choose another --output, or move "
+                "it away"
             )
         case "running" if not resume:
             raise ValueError(
                 f"{place} holds a run that was stopped; add --resume to continue it, or choose "
                 "another --output"
             )
+
+
+def _departure(context: RunContext, stage: Stage) -> str:
+    """Say in what a stage's folder departs from this run: a setting, the data, or what it reads."""
+    note = context.note(stage.name)
+    record = read_json(note, "the note of a stage") if note.exists() else None
+    if not isinstance(record, dict):
+        return "by something else: it has no note of this recipe beside it"
+    current = json.loads(json.dumps(_record(context, stage, "done")))
+    for part, noun in (
+        ("kind", "as a stage"),
+        ("stage", "with other settings"),
+        ("data", "from other data"),
+    ):
+        if found := difference(record.get(part), current[part], "kind" if part == "kind" else ""):
+            place = f"{stage.name}." if part == "stage" else ""
+            return f"{noun}: {place}{found}"
+    earlier = ", ".join(stage.reads)
+    reads = f", or of what it reads ({earlier})" if earlier else ""
+    return (
+        f"from other contents of the data, the same captions with other pictures or features{reads}"
+    )
 
 
 def check_run_folder(folder: Path) -> None:
@@ -92,9 +115,13 @@ def stage_records(folder: Path) -> dict[Path, Any]:
 
 def write_stage_record(context: RunContext, stage: Stage, now: Literal["running", "done"]) -> None:
     """Write the record of a stage; only the first process does."""
-    if distributed.rank():
-        return
-    record: dict[str, Any] = {
+    if distributed.rank() == 0:
+        write_json(context.note(stage.name), _record(context, stage, now))
+
+
+def _record(context: RunContext, stage: Stage, now: Literal["running", "done"]) -> dict[str, Any]:
+    """What is written beside the folder of a stage."""
+    return {
         "recipe": context.recipe.name,
         "kind": stage.kind,
         "state": now,
@@ -103,7 +130,6 @@ def write_stage_record(context: RunContext, stage: Stage, now: Literal["running"
         "stage": recipe_to_dict(stage),
         "data": {"name": context.dataset.name, "fingerprint": context.dataset.fingerprint},
     }
-    write_json(context.note(stage.name), record)
 
 
 def remove_leftovers(context: RunContext, stage: Stage) -> None:

@@ -36,6 +36,7 @@ from counterfoil.core.io import (
     read_array,
     read_json,
     room_for,
+    write_array,
     write_json,
     write_lock,
 )
@@ -504,7 +505,8 @@ def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDa
             ("images", images_in_batches, processor.images, len(dataset)),
             ("texts", texts_in_batches, processor.texts, len(dataset.texts)),
         ):
-            encode_into(partial / kind, encode, model, process, count, check=_check_one_vector)
+            if count:  # pictures alone have no captions
+                encode_into(partial / kind, encode, model, process, count, check=_check_one_vector)
         if distributed.rank() == 0:
             _finish(folder, partial, (len(dataset), len(dataset.texts)))
         distributed.barrier()
@@ -521,10 +523,14 @@ def _check_one_vector(part: Embeddings) -> None:
 
 def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
     """Write the vectors in row order with their digests, and rename the partial folder."""
+    width = 0
     for kind, count in zip(KINDS, counts):
+        if not count:
+            write_array(_path(partial, kind), np.empty((0, width), np.float32))
+            continue
         store = EmbeddingStore(partial / kind, count)
-        shape = count, store.manifest.width
-        out = new_array(_path(partial, kind), shape, np.float32)
+        width = store.manifest.width
+        out = new_array(_path(partial, kind), (count, width), np.float32)
         for rows in torch.split(torch.arange(count), _ROWS):
             out[rows.numpy()] = store.vectors(rows).numpy()
         out.flush()

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import digest
-from counterfoil.core.io import read_json, write_json
+from counterfoil.core.io import is_given, read_json, write_json
 
 CALIBRATION = "calibration.json"  # within an index
 NULL_SIZE = 5000  # images whose scores make a null distribution
@@ -87,7 +87,7 @@ class Calibration:
             ValueError: the file is damaged or of a later version.
         """
         path = folder / CALIBRATION
-        if not path.exists():
+        if not is_given(path):
             return None
         content = read_json(path, "a calibration")
         try:

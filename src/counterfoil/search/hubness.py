@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self, final, get_args
 import torch
 from torch import Tensor
 
+from counterfoil.core.io import is_given
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.scoring.encode import Side
 
@@ -115,7 +116,7 @@ class HubnessCorrection:
             ValueError: the file is damaged, of a later version or of another model.
         """
         path = folder / HUBNESS
-        if not path.exists():
+        if not is_given(path):
             return None
         tensors, about = read_tensors(path, "a bank of hubness")
         try:

@@ -45,6 +45,9 @@ THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 PATIENCE = 3  # seconds by the clock for each CPU second, as other processes want the CPU too
 _BASE, _PER_PIXEL = 512 * 2**20, 32  # bytes of a process: libraries; copies with 4 bytes a pixel
+_LONGEST = 65_535  # pixels of a side, JPEG's most
+_BROKEN = "the picture takes too long to decode, or breaks the decoder; save it again and retry"
+_GONE = "the picture cannot be read any more"
 _SECRETS = ("COUNTERFOIL_KEY",)  # not for a process that reads what strangers send
 
 
@@ -74,6 +77,9 @@ def decode_upload(content: bytes, pixels: int) -> Image.Image:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > pixels:
                 raise _too_many_pixels(f"has {image.width} x {image.height} pixels", pixels)
+            if max(image.size) > _LONGEST:
+                side = f"has a side of {max(image.size):,} pixels; at most {_LONGEST:,} are taken"
+                raise PictureError(413, f"the picture {side}")
             if too_many_scans(image):
                 message = f"the picture has more than {MOST_SCANS} scans; save it again and retry"
                 raise PictureError(413, message)
@@ -188,11 +194,7 @@ class PictureDecoder:
             self._forget(process)
             if self._closed:
                 raise PictureError(503, "the server ends; try again in a moment") from None
-            message = (
-                "the picture takes too long to decode, or breaks the decoder; save it again and "
-                "retry"
-            )
-            raise PictureError(422, message) from None
+            raise PictureError(422, _BROKEN) from None
         self._idle.append(process)
         if "status" in answer:
             raise PictureError(answer["status"], answer["detail"])
@@ -305,8 +307,9 @@ def _serve(seconds: int, memory: int) -> None:
             answer, body = _answer(request, content)
         except PictureError as error:
             answer, body = {"status": error.status_code, "detail": error.detail}, b""
-        except Exception:  # of a file of the index; its message names the path
-            answer, body = {"status": 404, "detail": "the picture cannot be read any more"}, b""
+        except Exception:  # its message may name a path of the index
+            status, detail = (404, _GONE) if "path" in request else (422, _BROKEN)
+            answer, body = {"status": status, "detail": detail}, b""
         _write(sys.stdout.buffer, {**answer, "bytes": len(body)}, body)
 
 

@@ -82,7 +82,7 @@ class RequestGuard:
             limit = self._check(Headers(scope=scope), scope["path"])
             await self._app(scope, _limited(receive, limit), send_with_headers)
         except HTTPException as refused:
-            error = JSONResponse({"error": refused.detail}, refused.status_code)
+            error = JSONResponse({"error": refused.detail}, refused.status_code, refused.headers)
         except Exception:
             _log.exception("%r failed", scope["path"])  # repr: a path cannot forge a log line
             error = JSONResponse({"error": FAILED}, 500)
@@ -106,6 +106,11 @@ class RequestGuard:
             key = headers.get("x-api-key", "").encode("latin-1")
             if not hmac.compare_digest(key, settings.key.encode()):  # takes constant time
                 raise HTTPException(401, "the API key is missing or wrong; send it as X-API-Key")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # a proxy that believes the other one would see another request in the body
+            raise HTTPException(
+                400, "a request has a length or is chunked, not both", {"connection": "close"}
+            )
         limit = settings.upload
         if media_type(headers) == JSON:
             limit = min(limit, MAX_JSON)

@@ -8,6 +8,7 @@ one is named. A kill at any moment therefore leaves a pair that belongs together
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.core import distributed
+from counterfoil.core.resumable import difference
 from counterfoil.core.tensors import read_tensors, with_prefix, write_tensors
 
 
@@ -108,10 +110,14 @@ class TrainState:
 
 @final
 class CheckpointFolder:
-    """The checkpoints of one training; `run` is a digest of what its numbers depend on."""
+    """The checkpoints of one training; `run` is a digest of what its numbers depend on.
 
-    def __init__(self, folder: Path, run: str) -> None:
+    `facts` are these by name, as plain JSON, to say what differs.
+    """
+
+    def __init__(self, folder: Path, run: str, facts: Mapping[str, Any] | None = None) -> None:
         self.folder, self.run = folder, run
+        self.facts: dict[str, Any] = json.loads(json.dumps(facts or {}))
 
     @property
     def last(self) -> Path:
@@ -130,15 +136,17 @@ class CheckpointFolder:
             tensors |= {f"optimiser/{name}": t for name, t in _flatten_optimiser(moving).items()}
             tensors |= {f"average/{name}": t for name, t in moving.average.items()}
             tensors |= {f"random/{name}": t for name, t in generators.items()}
-            about = {"run": self.run, "processes": distributed.size(), "progress": asdict(progress)}
-            write_tensors(self.last, tensors, {**about, "python": python})
+            about = {"run": self.run, "facts": self.facts, "processes": distributed.size()}
+            progressed = {"progress": asdict(progress), "python": python}
+            write_tensors(self.last, tensors, {**about, **progressed})
             self._remove_best_except(progress.best)
         distributed.barrier()
 
     def save_best(self, best: BestEpoch, weights: Mapping[str, Tensor]) -> None:
         """Write the weights of the best epoch so far; the next `save` names them."""
         if distributed.rank() == 0:
-            write_tensors(self.best(best), weights, {"run": self.run, "best": asdict(best)})
+            about = {"run": self.run, "facts": self.facts, "best": asdict(best)}
+            write_tensors(self.best(best), weights, about)
         distributed.barrier()
 
     def load_best(self, best: BestEpoch) -> dict[str, Tensor]:
@@ -186,9 +194,9 @@ class CheckpointFolder:
 
     def _check(self, path: Path, about: Mapping[str, Any]) -> None:
         if about.get("run") != self.run:
+            found = difference(about.get("facts"), self.facts) or "its inputs have changed"
             raise ValueError(
-                f"{path} belongs to another training ({about.get('run')}, this one is {self.run}): "
-                "the data, the model or the plan has changed; resume with what it was started "
+                f"{path} belongs to another training: {found}; resume with what it was started "
                 "with, or train in another folder"
             )
 

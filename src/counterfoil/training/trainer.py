@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from counterfoil.core import distributed
 from counterfoil.core.config import Config, digest
 from counterfoil.core.console import info, progress, warn
 from counterfoil.core.io import check_room
-from counterfoil.core.resumable import WorkStopped
+from counterfoil.core.resumable import WorkStopped, difference
 from counterfoil.core.types import Role
 from counterfoil.data.batching import BatchSampler, ImagePartition
 from counterfoil.data.dataset import ImageTextDataset
@@ -32,7 +33,7 @@ from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
-from counterfoil.model import CARD, MODEL, Model, SavedModelCard, load_model
+from counterfoil.model import CARD, MODEL, Model, SavedModelCard, check_model_reopens, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
@@ -324,6 +325,7 @@ def fit(
     evaluate: DevMetrics | None = None,
     callbacks: Sequence[Callback] = (),
     run: str = "",
+    asked: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> TrainResult:
     """Train a model in place, with all settings; `Trainer` has a shorter interface.
@@ -336,7 +338,8 @@ def fit(
     true pairs; `neighbours` join the captions of a batch as anchors; `partition` chooses the images
     of each batch, where None shuffles. `evaluate` measures the model after each epoch, on every
     process, and `plan.select` is one of its figures. `run` is a digest of everything else that the
-    weights depend on, such as the recipe and the initial weights. With `resume` it continues from
+    weights depend on, such as the recipe and the initial weights; `asked` are such things by name,
+    to say which of them differs where a checkpoint is not resumed. With `resume` it continues from
     the last checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
@@ -378,10 +381,20 @@ def fit(
     settings = [run, plan.numbers(), train.dataset.fingerprint, positives, state_shapes(step)]
     settings += [] if mask == _NO_MASK else [asdict(mask)]
     key = digest([*settings, asdict(refresh), asdict(draw)] if remined else settings)
+    facts: dict[str, Any] = {
+        **(asked or {}),
+        "plan": plan.numbers(),
+        "data": train.dataset.fingerprint,
+        "positives": positives,
+        "mask": asdict(mask),
+        "refresh": asdict(refresh),
+        "draw": asdict(draw),
+        "run": run,
+    }
     hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
     if remined:
         hooks.append(Reminer(refresh, stream, draw, remined, folder / "lists", key))
-    checkpoints = CheckpointFolder(folder / "checkpoints", key)
+    checkpoints = CheckpointFolder(folder / "checkpoints", key, facts)
     loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
     _warn_long_warmup(plan, loop.total)
     _check_room(checkpoints.folder, plan, step)
@@ -494,7 +507,7 @@ class Trainer:
 
     Raises:
         ValueError: `distill` is below 0, the loss needs what is not given, the negatives belong to
-            another data set, the model cannot be trained or saved, or `output` holds another
+            another data set, the model could not be opened again, or `output` holds another
             training.
 
     >>> trainer = Trainer(model, loss=AdaptiveQuintuplet(), train=data["train"], dev=data["dev"],
@@ -523,14 +536,10 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         distill: float = 0.0,
     ) -> None:
-        if model.processor is None or model.spec is None:
-            raise ValueError(
-                f"{model.name} has no processor or no config, so it cannot be trained and saved; "
-                "open a model with load_model, or give Model(..., processor, name, spec)"
-            )
         train.check_captions("to train on")
         if dev is not None:
             dev.check_captions("to choose the best epoch by")
+        check_model_reopens(model)
         self.model, self.train_set, self.dev = model, train, dev
         self.objective = (
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})
@@ -574,9 +583,9 @@ class Trainer:
             ValueError: see `fit`.
             WorkStopped: a time limit or a signal stopped it; train again with ``resume=True``.
         """
-        run, folder = self._run_digest(), self.output / MODEL
+        facts, folder = self._facts(), self.output / MODEL
         if self.resume and (folder / CARD).is_file():
-            return self._open_finished(run)
+            return self._open_finished(facts)
         if self.dev is None:
             warn(f"{self.output}: no dev split is given, so the last epoch is kept")
         # only the adapters of a frozen model are trained, on vectors encoded once
@@ -608,7 +617,8 @@ class Trainer:
             guide=guide,
             evaluate=dev_figures(self.model, self.dev) if self.dev else None,
             callbacks=self.callbacks,
-            run=run,
+            run=digest(facts),
+            asked=facts,
             resume=self.resume,
         )
         if not result.finished:
@@ -616,30 +626,38 @@ class Trainer:
                 f"{self.output}: training stopped after {result.steps} steps "
                 f"({result.stop_reason}); train again with resume=True to continue"
             )
-        return self._save(result, run)
+        return self._save(result, facts)
 
-    def _run_digest(self) -> str:
-        """Digest of all that the trained weights depend on."""
-        lists, loss = self.lists, _describe_loss(self.objective)
-        mined = None if lists is None else _tensors_digest(lists.texts, lists.images)
-        data = [split and split.fingerprint for split in (self.train_set, self.dev)]
-        data.append(self.train_set.positives)
-        settings = [self.config.numbers(), asdict(self.sampling)]
-        if batches := self.batch_lists:
-            composed = _tensors_digest(batches.texts, batches.images)
-            settings.append({"batches": composed, **asdict(self.batch_mining)})
-        return digest([self.model.digest(), loss, data, mined, *settings])
+    def _facts(self) -> dict[str, Any]:
+        """All that the trained weights depend on, by name."""
+        lists, batches = (
+            mined and _tensors_digest(mined.texts, mined.images)
+            for mined in (self.lists, self.batch_lists)
+        )
+        return {
+            "model": self.model.digest(),
+            "loss": _describe_loss(self.objective),
+            "train": self.train_set.fingerprint,
+            "dev": self.dev and self.dev.fingerprint,
+            "positives": self.train_set.positives,
+            "config": self.config.numbers(),
+            "negatives": lists,
+            "sampling": asdict(self.sampling),
+            "mined_batches": batches,
+            "batch_mining": asdict(self.batch_mining),
+        }
 
-    def _open_finished(self, run: str) -> Model:
-        tuned = load_model(self.output)
-        if tuned.card is None or tuned.card.provenance.get("digest") != run:
+    def _open_finished(self, facts: Mapping[str, Any]) -> Model:
+        tuned, plain = load_model(self.output), json.loads(json.dumps(facts))
+        asked = tuned.card.provenance.get("asked", {}) if tuned.card else {}
+        if found := difference(asked, plain):
             raise ValueError(
-                f"{self.output} holds the result of another training: the data, the model or the "
-                "settings have changed; choose another folder"
+                f"{self.output} holds the result of another training: {found}; choose another "
+                "folder"
             )
         return tuned
 
-    def _save(self, result: TrainResult, run: str) -> Model:
+    def _save(self, result: TrainResult, facts: Mapping[str, Any]) -> Model:
         spec = merge_lora(self.model)
         made = result.provenance(
             self.config,
@@ -650,7 +668,7 @@ class Trainer:
             negatives=self._negatives,
             sampling=self.sampling if self.lists else None,
         )
-        provenance = {"start": self.model.name, "digest": run, **made}
+        provenance = {"start": self.model.name, "asked": facts, **made}
         metrics = result.best.dev if result.best else {}
         card = SavedModelCard(model=spec, provenance=provenance, metrics=metrics)
         tuned = replace(self.model, name=str(self.output), spec=spec, card=card)

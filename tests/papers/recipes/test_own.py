@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -11,14 +12,16 @@ from PIL import Image
 import recipes_cases
 from counterfoil.cli import main
 from counterfoil.model import load_model
+from counterfoil.models.base import RetrievalModel
 from counterfoil.papers import photos
 from counterfoil.papers import systems as models
 from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl import systems as ndgl_models
+from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Train
+from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Recipe, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes import clip
 from counterfoil.training.logging import read_metrics
@@ -188,3 +191,18 @@ def test_vilt_needs_pixels():
         assert [stage.start for stage in rest] == ["tags"] * len(rest)
         assert first.model.arguments["weights"] == first.processor.texts == "dandelin/vilt-b32-mlm"
         assert first.plan.batch * first.plan.accumulate == 16
+
+
+class OwnModel(RetrievalModel):
+    """A model of a user's module, which files may not name."""
+
+
+@pytest.mark.parametrize("kind", [Train, Pretrain])
+def test_a_model_that_could_not_be_opened_again_is_refused_first(kind, tmp_path):
+    online = models.online_stage("vsepp", "scenes")
+    named = {"name": "mine", "model": replace(online.model, make=OwnModel), "plan": online.plan}
+    more = {"objective": online.objective} if kind is Train else {}
+    recipe = Recipe(name="own", stages=(online, kind(**named, **more)))
+    with pytest.raises(ValueError, match="the model of 'mine' could not be opened again"):
+        run_pipeline(recipe, DataSource("scenes:images=24,features=regions"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 from counterfoil.core import registry
 from counterfoil.core.config import unknown_name
+from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import features_of, is_feature_table, warn_of_zeros
@@ -138,6 +139,7 @@ def load_dataset(
         dataset = apply_corrections(dataset, read_corrections(corrections))
     if table is not None and not table.is_file():
         dataset = _with_features(dataset, table)
+    warn_of_left_out(dataset)
     for stored in (dataset.features, dataset.text_features):
         if stored is not None:
             warn_of_zeros(stored)

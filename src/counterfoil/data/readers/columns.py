@@ -143,6 +143,20 @@ def captions_of(value: Any, where: str, *, cell: bool = False) -> tuple[list[str
     return texts, nulls
 
 
+def captions_of_json(plain: Any) -> list[str]:
+    """The captions of the object beside a picture; none where it has other fields only.
+
+    >>> captions_of_json({"url": "x", "TEXT": "a dog"}), captions_of_json(["a dog"])
+    (['a dog'], [])
+    """
+    if not isinstance(plain, dict):
+        return []
+    names = caption_columns([name for name, value in plain.items() if value])
+    values = [plain[name] for name in names]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    return [text for text in texts if isinstance(text, str) and text.strip()]
+
+
 def _list_in_text(text: str) -> Any:
     """The list of texts that a text shows; the text itself if it shows none."""
     for python in (False, True):

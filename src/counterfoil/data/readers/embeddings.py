@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfoil.core.io import read_array, read_json, read_text_lines
-from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.core.io import is_given, read_array, read_json, read_text_lines
+from counterfoil.data.dataset import ImageTextDataset, canonical_split
 from counterfoil.data.features import Array, FeatureArray
 
 
 def is_embeddings(folder: Path) -> bool:
     """Return True if a folder contains such vectors."""
-    return (folder / "images.npy").exists() or (folder / "texts.npy").exists()
+    return is_given(folder / "images.npy") or is_given(folder / "texts.npy")
 
 
 def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDataset:
@@ -43,17 +43,19 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
 
 def _read_vectors(path: Path, noun: str) -> Array:
     array = read_array(path, f"vectors of {noun}")
-    if array.ndim not in (2, 3) or not len(array):
+    if array.ndim not in (2, 3) or (not len(array) and noun == "images"):  # texts may be missing
         raise ValueError(f"{path} has shape {array.shape}; ({noun}, width) is needed")
     return np.asarray(array, np.float32) if array.dtype == np.float64 else array
 
 
 def _text_to_image(folder: Path, *, images: int, texts: int) -> Tensor:
     """(T,) image row of each text."""
+    if not texts:
+        return torch.empty(0, dtype=torch.long)
     path = folder / "owner.npy"
-    if path.exists():
+    if is_given(path):
         rows = read_array(path, "the image of each text", mapped=False)
-    elif (path := folder / "owner.json").exists():
+    elif is_given(path := folder / "owner.json"):
         plain = read_json(path, "the image of each text")
         if not isinstance(plain, list) or not all(type(row) is int for row in plain):
             raise ValueError(f"{path} needs a list with the image row of each text")
@@ -80,7 +82,7 @@ def _text_to_image(folder: Path, *, images: int, texts: int) -> Tensor:
 
 def _ids(folder: Path, noun: str, count: int) -> list[str]:
     path = folder / f"{noun}_ids.json"
-    if not path.exists():
+    if not is_given(path):
         return [f"{noun}/{row}" for row in range(count)]
     ids = read_json(path, f"{noun} ids")
     named = isinstance(ids, list) and all(type(name) in (str, int) for name in ids)
@@ -91,22 +93,22 @@ def _ids(folder: Path, noun: str, count: int) -> list[str]:
 
 def _splits(folder: Path, count: int) -> list[str]:
     path = folder / "splits.json"
-    if not path.exists():
+    if not is_given(path):
         return ["test"] * count
     splits = read_json(path, "the split of each image")
     names = splits if isinstance(splits, list) else []
     if len(names) != count or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{path} needs a list with the names of {count:,} splits, one an image")
-    return names
+    return [canonical_split(name) for name in names]
 
 
 def _captions(folder: Path, count: int) -> list[str]:
     path = folder / "captions.json"
-    if path.exists():
+    if is_given(path):
         captions: list[str] = read_json(path, "captions")
         if not isinstance(captions, list) or not all(type(text) is str for text in captions):
             raise ValueError(f"{path} needs a list of captions")
-    elif (path := folder / "captions.txt").exists():
+    elif is_given(path := folder / "captions.txt"):
         captions = read_text_lines(path, "captions")
     else:
         return [""] * count

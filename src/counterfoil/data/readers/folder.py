@@ -1,6 +1,7 @@
 """Folders of pictures, with or without captions in a ``.txt`` beside each image, one a line.
 
-A text beside no picture of its name is a note, which is counted and not read.
+Or in a ``.json`` with a "caption", as img2dataset writes it for each image. A text beside no
+picture of its name is a note, which is counted and not read.
 
 Images in subfolders with names of splits (``train/``, ``val/``, ``test/`` …) belong to these.
 Without such folders the splits are 80/10/10 by the hash of the id; pictures without any captions
@@ -11,11 +12,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from counterfoil.core.io import read_text_lines
+from counterfoil.core.io import read_json, read_text_lines
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
 from counterfoil.data.files import FolderFiles, plain_name
 from counterfoil.data.images import PictureFiles
+from counterfoil.data.readers.columns import captions_of_json, plain_column
 from counterfoil.data.readers.source import Format, Source, notes_of, split_of_folder
+
+_PROBES = 20  # files that are looked into
+_TITLES = ("title", "description", "comment", "comments", "query")  # of programs of photos
 
 
 def read_folder(source: Source) -> ImageTextDataset:
@@ -45,19 +50,33 @@ def _texts(listing: FolderFiles) -> dict[str, Path]:
     """The text beside each picture that has one, by the picture's name.
 
     The text has the name of the picture with .txt for its ending, or after it; the case and the
-    form of accents do not count.
+    form of accents do not count. Where there is none, a .json for the ending may hold captions.
     """
-    texts = {
-        _stem(name): path
-        for name, path in zip(listing.names, listing.files, strict=True)
-        if path.suffix.lower() == ".txt"
-    }
-    found = {}
+    texts, notes = (_by_stem(listing, ending) for ending in (".txt", ".json"))
+    found: dict[str, Path] = {}
     for name in listing.picture_names if texts else ():
         text = texts.get(_stem(name)) or texts.get(plain_name(name).casefold())
         if text is not None:
             found[name] = text
+    beside = {name: notes[_stem(name)] for name in listing.picture_names if _stem(name) in notes}
+    if any(_captions(path) for path in [*beside.values()][:_PROBES]):
+        return beside | found
     return found
+
+
+def _by_stem(listing: FolderFiles, ending: str) -> dict[str, Path]:
+    pairs = zip(listing.names, listing.files, strict=True)
+    return {_stem(name): path for name, path in pairs if path.suffix.lower() == ending}
+
+
+def _captions(path: Path) -> list[str]:
+    """The captions in a text, or in the JSON of a download, whose title is none."""
+    if path.suffix.lower() == ".json":
+        plain = read_json(path, "captions")
+        if not isinstance(plain, dict):
+            return []
+        return captions_of_json({k: v for k, v in plain.items() if plain_column(k) not in _TITLES})
+    return [line for line in read_text_lines(path, "captions") if line.strip()]
 
 
 def _stem(name: str) -> str:
@@ -67,9 +86,7 @@ def _stem(name: str) -> str:
 def _entries(listing: FolderFiles, texts: dict[str, Path]) -> list[DatasetEntry]:
     """Images with the captions beside them."""
     captions = {
-        name: tuple(line for line in read_text_lines(texts[name], "captions") if line.strip())
-        for name in listing.picture_names
-        if name in texts
+        name: tuple(_captions(texts[name])) for name in listing.picture_names if name in texts
     }
     # nothing is trained or measured on pictures alone
     default = "" if any(captions.values()) else "all"
@@ -80,7 +97,7 @@ def _entries(listing: FolderFiles, texts: dict[str, Path]) -> list[DatasetEntry]
 
 
 BESIDE = Format(
-    "pictures with a .txt beside each",
+    "pictures with a .txt or .json of captions beside each",
     lambda source: source.path.is_dir() and bool(_texts(source.listing)),
     read_folder,
 )

@@ -55,7 +55,7 @@ from counterfoil.data.images import (
     decode_picture,
     size_and_time,
 )
-from counterfoil.data.readers.columns import CAPTION
+from counterfoil.data.readers.columns import caption_columns, captions_of_json
 from counterfoil.data.readers.source import split_of_name
 
 # what img2dataset notes of a download; the Exif of a picture may say where it was taken
@@ -437,19 +437,11 @@ def _add(words: _Words, tar: tarfile.TarFile, member: tarfile.TarInfo, ending: s
             words.texts += [line for line in content.splitlines() if line.strip()]
             return
         plain = parse_json(content, "it")
-        words.notes += _captions(plain)
+        words.notes += captions_of_json(plain)
         if isinstance(plain, dict):
             if isinstance(plain.get("image_id"), str):
                 words.image_id = plain["image_id"]
-            first_values(words.columns, plain, ("image_id", *CAPTION, *_TECHNICAL))
+            others = ("image_id", *caption_columns(list(plain)), *_TECHNICAL)
+            first_values(words.columns, plain, others)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
-
-
-def _captions(plain: object) -> list[str]:
-    """Captions of a sample's JSON; none where it has other fields only."""
-    if not isinstance(plain, dict):
-        return []
-    value: object = next((plain[key] for key in CAPTION if plain.get(key)), [])
-    texts = value if isinstance(value, list) else [value]
-    return [text for text in texts if isinstance(text, str) and text.strip()]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, affine_grid, grid_sample, layer_norm
 
+from counterfoil.core.model_files import SIDE, check_settings
 from counterfoil.core.optional import first_line, hub_options, optional_import, quiet_transformers
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
@@ -41,7 +42,6 @@ HALF = (0.5, 0.5, 0.5)
 # by PIL's number of the filter, as in configurations
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 BICUBIC = 3
-DEEPEST = 10_000  # layers of a model
 
 
 @final
@@ -69,6 +69,8 @@ def picture_format(name: str) -> PictureFormat:
         raise ValueError(
             f"{name} does not say how its pictures are prepared: it has no preprocessor_config.json"
         ) from error
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"the preprocessor_config.json of {name} is no JSON object")
     size, fit, resized = _fit_of(name, plain)
     resample, factor = plain.get("resample", BICUBIC), plain.get("rescale_factor", 1 / 255)
     if plain.get("do_resize") is False or resample not in range(len(FILTERS)):
@@ -103,7 +105,10 @@ def _fit_of(name: str, plain: Mapping[str, Any]) -> tuple[int, str, int]:
     kind = str(plain.get("image_processor_type") or plain.get("feature_extractor_type") or "")
     size, crop = plain.get("size"), bool(plain.get("do_center_crop"))
     if size is None and "max_num_patches" in plain:  # any shape up to an area; here the square
-        size = int(plain.get("patch_size", 16)) * math.isqrt(int(plain["max_num_patches"]))
+        patch, patches = plain.get("patch_size", 16), plain["max_num_patches"]
+        if not (_is_size(patch) and _is_size(patches)):
+            raise ValueError(f"{name} gives patch_size {patch!r} and max_num_patches {patches!r}")
+        size = int(patch) * math.isqrt(int(patches))
     if size is None and crop:
         size = {"shortest_edge": _side(name, plain.get("crop_size"))}
     resized, shortest = _side(name, size), "shortest_edge" in _mapping(size)
@@ -114,7 +119,10 @@ def _fit_of(name: str, plain: Mapping[str, Any]) -> tuple[int, str, int]:
     side = _side(name, plain.get("crop_size", resized)) if crop else resized
     if kind.startswith("ConvNext"):  # crops a part of the shortest side, up to a size
         shortest = resized < 384
-        resized = int(side / float(plain.get("crop_pct") or 224 / 256)) if shortest else side
+        part = plain.get("crop_pct") or 224 / 256
+        if not isinstance(part, int | float) or not 0.1 <= part <= 1:
+            raise ValueError(f"{name} gives crop_pct {part!r}; a share from 0.1 to 1 is needed")
+        resized = int(side / part) if shortest else side
     elif plain.get("crop_pct") is not None or side > resized:
         raise ValueError(
             f"{name} resizes pictures to {size} and crops {plain.get('crop_size')}, with crop_pct "
@@ -126,20 +134,26 @@ def _fit_of(name: str, plain: Mapping[str, Any]) -> tuple[int, str, int]:
 def _of_channels(name: str, key: str, plain: Mapping[str, Any]) -> tuple[float, ...]:
     """Three numbers of an image processor."""
     values = plain.get(key) or HALF
-    numbers = isinstance(values, list | tuple) and all(type(v) in (int, float) for v in values)
-    if not numbers or len(values) != 3:
-        raise ValueError(f"{name} gives {key} {values!r}; three numbers are needed")
+    numbers = isinstance(values, list | tuple) and all(
+        type(value) in (int, float) and math.isfinite(value) for value in values
+    )
+    if not numbers or len(values) != 3 or (key == "image_std" and 0 in values):
+        raise ValueError(
+            f"{name} gives {key} {values!r}; three numbers are needed"
+            f"{', none of them 0' if key == 'image_std' else ''}"
+        )
     return tuple(values)
 
 
 def config_of(name: str) -> Any:
     """Return the configuration of the model of this folder or name."""
+    transformers, options = import_transformers(), hub_options(name)
     try:
-        config = import_transformers().AutoConfig.from_pretrained(name, **hub_options(name))
-        _check_depth(config.to_dict())
-        return config
+        config = transformers.AutoConfig.from_pretrained(name, **options)
     except Exception as error:  # libraries raise anything at damaged files
         raise ValueError(_missing(name, error)) from error
+    check_settings(config.to_dict(), name, fetches=True)
+    return config
 
 
 def read_config_json(name: str) -> str:
@@ -207,15 +221,6 @@ def import_transformers() -> Any:
     return optional_import("transformers", needs)
 
 
-def _check_depth(config: Mapping[str, Any]) -> None:
-    """Refuse a configuration that would take hours to build, before it is built."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            _check_depth(value)
-        elif isinstance(value, int) and value > DEEPEST and ("layers" in key or "depth" in key):
-            raise ValueError(f"{key} is {value}, and the limit is {DEEPEST}")
-
-
 def _read_config(written: str) -> Any:
     # a card may be untrusted: no code or kernel of a repository that it names is fetched
     plain = {k: v for k, v in json.loads(written).items() if k not in FETCHED}
@@ -229,19 +234,26 @@ def _missing(name: str, error: Exception) -> str:
     )
 
 
-def _mapping(size: object) -> dict[str, int]:
+def _mapping(size: object) -> dict[str, Any]:
     return dict(size) if isinstance(size, dict) else {}
 
 
 def _side(name: str, size: object) -> int:
     """Return the side of a square, from any of the forms that processors use."""
     sides = _mapping(size)
-    lengths = {sides[key] for key in ("height", "width", "shortest_edge") if key in sides}
+    lengths = [sides[key] for key in ("height", "width", "shortest_edge") if key in sides]
     if isinstance(size, int):
-        lengths = {size}
-    if len(lengths) != 1 or not all(type(n) is int and n > 0 for n in lengths):
-        raise ValueError(f"{name} reads pictures of size {size}; only square ones can be given")
-    return int(lengths.pop())
+        lengths = [size]
+    if not lengths or not _is_size(lengths[0]) or any(n != lengths[0] for n in lengths):
+        raise ValueError(
+            f"{name} reads pictures of size {size}; only square ones can be given, of up to "
+            f"{SIDE:,} pixels"
+        )
+    return int(lengths[0])
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | float) and 1 <= value <= SIDE and value == int(value)
 
 
 # What towers of pretrained models share.

@@ -52,6 +52,7 @@ def convert(
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.data.processor import FeatureProcessor, Processor
     from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
+    from counterfoil.hub import portable_config
     from counterfoil.model import save_model
     from counterfoil.papers.models.convert import WITH_BERT, convert_checkpoint
     from counterfoil.pipelines.overrides import changed_settings
@@ -68,6 +69,7 @@ def convert(
         spec = spec.replace(mask=tokenizer.mask)
     for setting in settings or ():
         spec = changed_settings(spec, setting)
+    spec = portable_config(spec)  # a folder names no other, as that of BERT
     layer = next(weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
     save_model(
         folder,

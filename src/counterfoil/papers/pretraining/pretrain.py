@@ -416,7 +416,8 @@ def pretrain(
         classes=classes,
     )
     numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), state_shapes(step)]
-    saved = CheckpointFolder(folder / "checkpoints", digest(numbers))
+    facts = dict(zip(("run", "plan", "data", "tasks"), numbers))
+    saved = CheckpointFolder(folder / "checkpoints", digest(numbers), facts)
     callbacks = []
     if dev is not None and tasks.used(SCORED_TASKS):
         callbacks.append(DevEvaluation(dev_accuracy(stream, dev)))

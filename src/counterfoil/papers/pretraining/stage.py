@@ -21,8 +21,8 @@ from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
     build_for_training,
+    check_model,
     check_pictures,
-    check_start,
     is_finished,
     limit_minutes,
     remove_checkpoints,
@@ -93,7 +93,7 @@ class Pretrain(ModelStage):
     def check(self, context: RunContext) -> None:
         """Refuse missing pictures and a model without the output that some task trains."""
         check_pictures(context, self)
-        check_start(context, self)
+        check_model(context, self)
         has_classes = _classified_regions(context) is not None
         tasks = self.tasks if has_classes else self.tasks.without_classes()
         if self.model.make not in (UNITER, ViLT):

@@ -16,7 +16,16 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.tokenizers import WordTokenizer
-from counterfoil.model import CARD, MODEL, Model, load_model, model_identity, read_card, save_model
+from counterfoil.model import (
+    CARD,
+    MODEL,
+    Model,
+    check_reopens,
+    load_model,
+    model_identity,
+    read_card,
+    save_model,
+)
 from counterfoil.models.base import (
     AcceptsOtherWeights,
     PretrainedPart,
@@ -104,8 +113,12 @@ def build_for_training(
     return Model(model, processor, stage.name, stage.model.fill(known))
 
 
-def check_start(context: RunContext, stage: ModelStage) -> None:
-    """Refuse a model from elsewhere that a stage cannot start from, before earlier stages run."""
+def check_model(context: RunContext, stage: ModelStage) -> None:
+    """Refuse a model that could not be opened again, or a start that does not fit it.
+
+    Called before the first stage runs.
+    """
+    check_reopens(stage.model, f"the model of {stage.name!r}")
     if stage.start and not is_stage_name(stage.start):
         open_initial_model(context, stage, stage.start)
         build_for_training(context, stage)

@@ -37,8 +37,8 @@ from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
     build_for_training,
+    check_model,
     check_pictures,
-    check_start,
     dev_measure,
     is_finished,
     limit_minutes,
@@ -178,7 +178,7 @@ class Train(ModelStage):
         _check_guide(context, self)
         check_miner(context, self)
         check_pictures(context, self)
-        check_start(context, self)
+        check_model(context, self)
         check_word_vectors(self)
         if not self.plan.batch:
             names = ("negatives", "proposer", "guide", "neighbours", "mined_batches")
