@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,6 +17,9 @@ from hypothesis import settings
 # no deadline: machines are shared; the same examples everywhere; nothing written to the tree
 settings.register_profile("counterfoil", deadline=None, derandomize=True, database=None)
 settings.load_profile("counterfoil")
+
+
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -48,3 +52,63 @@ def browser():
         opened = running.chromium.launch(executable_path=found)
         yield opened
         opened.close()
+
+
+# `make test` runs the library's tests twice over, and each of them once: first on a copy of the
+# package without `counterfoil.papers`, then what that left out, which is what needs the papers.
+
+HAS_PAPERS = find_spec("counterfoil.papers") is not None
+DONE = os.environ.get("COUNTERFOIL_TESTS_DONE")  # file of the tests that passed without papers
+_passed = []
+
+
+def pytest_ignore_collect(collection_path):
+    return True if collection_path == TESTS / "papers" and not HAS_PAPERS else None
+
+
+def pytest_collection_modifyitems(config, items):
+    if not (DONE and HAS_PAPERS and Path(DONE).is_file()):
+        return
+    done = set(Path(DONE).read_text().splitlines())
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and report.passed:
+        _passed.append(report.nodeid)
+
+
+def pytest_sessionfinish(session):
+    if DONE and not HAS_PAPERS and not hasattr(session.config, "workerinput"):
+        Path(DONE).write_text("\n".join(sorted(_passed)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    report = yield
+    return _without_papers(report, call)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    return _without_papers(report, report.call)
+
+
+def _without_papers(report, call):
+    """Skip where a test imports something of the papers; the library itself may not."""
+    error = call.excinfo.value if call.excinfo else None
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__
+    if HAS_PAPERS or error is None or not (error.name or "").startswith("counterfoil.papers"):
+        return report
+    trace, last = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        last = last if "importlib" in file else file
+        trace = trace.tb_next
+    if TESTS in Path(last).parents:
+        report.outcome = "skipped"
+        report.longrepr = (str(report.nodeid), 0, "needs counterfoil.papers")
+    return report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 import torch
@@ -16,7 +17,10 @@ from counterfoil.data.processor import FeatureProcessor, ProcessedDataset, Proce
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer, WordTokenizer
 from counterfoil.model import save_model
-from counterfoil.papers.models.uniter import UNITER
+
+if TYPE_CHECKING:
+    from counterfoil.papers.models.uniter import UNITER
+
 
 SCENES = "scenes:images=36,features=regions"
 IMAGE = "scene-0-test-00000"
@@ -52,6 +56,7 @@ def pieces(folder: Path) -> WordPieceTokenizer:
 
 def model(tokenizer: Tokenizer, **options: object) -> UNITER:
     """A UNITER whose heads have something to say."""
+
     seen = tailored_cases.processor()
     made = tailored_cases.host(
         ProcessedDataset(Processor(seen.processor.image_processor, tokenizer), seen.dataset),

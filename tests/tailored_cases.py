@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.negatives.generated import GeneratedCaption
 from counterfoil.negatives.online import MinedExtras
-from counterfoil.papers.models.uniter import UNITER
-from counterfoil.papers.tags.generation import TagsGenerator
-from counterfoil.papers.tags.inputs import GeneratorInputs
+
+if TYPE_CHECKING:
+    from counterfoil.papers.models.uniter import UNITER
+    from counterfoil.papers.tags.generation import TagsGenerator
+    from counterfoil.papers.tags.inputs import GeneratorInputs
 
 WIDTH = 6
 COLOURS = ["red", "blue", "green", "black", "white"]
@@ -59,6 +61,8 @@ def processor() -> ProcessedDataset:
 
 def host(seen: ProcessedDataset, *, dropout: float = 0.0, **options: Any) -> UNITER:
     torch.manual_seed(0)
+    from counterfoil.papers.models.uniter import UNITER
+
     made = UNITER(
         layers=1,
         width=16,
@@ -76,14 +80,18 @@ def host(seen: ProcessedDataset, *, dropout: float = 0.0, **options: Any) -> UNI
 
 
 def inputs(seen: ProcessedDataset, **options: Any) -> GeneratorInputs:
+    from counterfoil.papers.tags.inputs import GeneratorInputs
+
     return GeneratorInputs(processor=seen, parser=RulePhraseParser(), **options)
 
 
 def writer(
-    seen: ProcessedDataset, kind: type[TagsGenerator] = TagsGenerator, **options: Any
+    seen: ProcessedDataset, kind: type[TagsGenerator] | None = None, **options: Any
 ) -> TagsGenerator:
+    from counterfoil.papers.tags.generation import TagsGenerator
+
     small = {"masks": 4, "refills": 5, "keep": 6, "inputs": inputs(seen)}
-    return kind(**{**small, **options})
+    return (kind or TagsGenerator)(**{**small, **options})
 
 
 def batch_of(seen: ProcessedDataset, anchors: list[int] = ANCHORS, step: int = 0) -> Batch:

@@ -11,7 +11,7 @@ from benchmarks.experiments.catalogue import find
 from benchmarks.experiments.ledger import read
 from benchmarks.experiments.summary import as_markdown, write_pages
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 LEDGERS = sorted((DOCS / "evidence").glob("*.jsonl"))
 
 

@@ -21,7 +21,7 @@ import pytest
 import docs_walk_cases
 from counterfoil.cli import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GUIDES = (
     "README.md",
     "docs/fine-tune.md",
@@ -58,18 +58,18 @@ ELSEWHERE = {
     "counterfoil train contrastive --model open_clip:": "tests/models/test_open_clip.py",
     "counterfoil train contrastive --model timm:": "timm and its weights",
     "counterfoil evaluate openai/clip-vit-base-patch32 --data coco/": "all of COCO",
-    "counterfoil features trainval_": "tests/cli/test_features.py",
-    "counterfoil features img_db/": "tests/cli/test_features.py",
-    "counterfoil train scan-t2i --data dataset_coco.json": "tests/cli/test_features.py",
+    "counterfoil features trainval_": "tests/papers/cli/test_features.py",
+    "counterfoil features img_db/": "tests/papers/cli/test_features.py",
+    "counterfoil train scan-t2i --data dataset_coco.json": "tests/papers/cli/test_features.py",
     "counterfoil index runs/mine/tuned my-photos/ --output my-index/ --backend": "a server",
     "counterfoil serve my-index/ --explainer": "tests/serve/test_app.py",
     "counterfoil serve flickr8k-index/ --rerank": "tests/serve/test_service.py",
-    "counterfoil evaluate runs/tags/tags --first": "tests/cli/test_verbs.py",
-    "counterfoil run tags-dc/uniter-scenes": "tests/pipelines/test_run.py",
-    "counterfoil run tags/uniter-scenes": "tests/pipelines/test_run.py",
+    "counterfoil evaluate runs/tags/tags --first": "tests/papers/cli/test_verbs.py",
+    "counterfoil run tags-dc/uniter-scenes": "tests/papers/pipelines/test_run.py",
+    "counterfoil run tags/uniter-scenes": "tests/papers/pipelines/test_run.py",
     "counterfoil convert uniter": "tests/papers/models/test_uniter_names.py",
     "counterfoil plan tags/uniter-flickr30k --set hard.start": "converted weights",
-    "counterfoil write tags runs/tags/uniter-flickr30k": "tests/cli/test_features.py",
+    "counterfoil write tags runs/tags/uniter-flickr30k": "tests/papers/cli/test_features.py",
     "counterfoil sweep vsepp-scenes": "tests/papers/cli/test_grid.py",
     "counterfoil sweep sweeps/tags-dc-scenes": "tests/papers/cli/test_grid.py",
     "counterfoil analyse curves": "tests/papers/cli/test_analyse_runs.py",

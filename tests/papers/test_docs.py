@@ -18,7 +18,7 @@ from counterfoil.models.base import score_all_pairs
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.recipes.catalogue import find_recipe
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SKILL = ROOT / "skills" / "counterfoil" / "SKILL.md"
 PAGES = sorted([ROOT / "README.md", SKILL, *(ROOT / "docs").rglob("*.md")])
