@@ -266,12 +266,17 @@ class NegativeManifest(ArtifactManifest):
     removed: dict[str, dict[Side, int]] = Field(default_factory=dict)
 
     def summary(self) -> list[str]:
-        """Return a line on the lists of each direction, and one for what each filter left out."""
+        """Return what the scores are, and a line for each direction and what each filter left out.
+
+        Lists that no model made have no scores.
+        """
+        score = " + ".join(dict.fromkeys(source.score for source in self.sources if source.score))
         sides = (
             ("texts of images", self.texts_of_images),
             ("images of texts", self.images_of_texts),
         )
-        lines = [f"{name}: {counts}" for name, counts in sides if counts is not None]
+        lines = [f"score: {score}"] if score else []
+        lines += [f"{name}: {counts}" for name, counts in sides if counts is not None]
         for phrase, removed in self.removed.items():
             texts, images = removed.get("image", 0), removed.get("text", 0)
             lines.append(
