@@ -85,6 +85,10 @@ class Pictures(ABC):
     def fingerprint(self, row: int) -> str:
         """What changes when the image does: its place, with size and time of its file if any."""
 
+    def byte_count(self, row: int) -> int | None:
+        """Bytes of the image's file; None if it has none."""
+        return None
+
     def subset(self, rows: Tensor) -> Self:
         """The images of some rows, in the given order."""
         chosen = copy(self)
@@ -109,6 +113,10 @@ class PictureFiles(Pictures):
 
     def fingerprint(self, row: int) -> str:
         return f"{self.place(row)}{size_and_time(self.rows[row])}"
+
+    def byte_count(self, row: int) -> int | None:
+        known = size_and_time(self.rows[row])
+        return known and known[0]
 
 
 @final

@@ -134,6 +134,10 @@ class TarPictures(Pictures):
         shard, _, start, count = self.rows[row]
         return f"{self.place(row)} {start} {count} {size_and_time(shard)}"
 
+    def byte_count(self, row: int) -> int:
+        count: int = self.rows[row][3]
+        return count
+
 
 def is_webdataset(path: Path) -> bool:
     """Return True if a path is a tar file, compressed or not, or a folder with tar files."""
