@@ -202,6 +202,11 @@ def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = No
     except Image.DecompressionBombError:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
         raise ValueError(f"{name} has more than {most:.0f} megapixels; scale it down") from None
+    except UnicodeEncodeError as error:  # of the name, in the C locale without Python's UTF-8 mode
+        raise ValueError(
+            f"{name} {_UNREADABLE} names of files are read as {error.encoding} here; set "
+            "PYTHONUTF8=1"
+        ) from None
     except Exception as error:  # decoders raise anything at damaged bytes
         reason = " ".join(str(error).split()) or type(error).__name__
         if not isinstance(error, OSError) or error.errno is None:

@@ -30,7 +30,13 @@ from typing import final
 from PIL import Image
 
 from counterfoil.core.console import info, progress, warn
-from counterfoil.core.io import atomic_folder, check_file, ensure_absent, parse_json
+from counterfoil.core.io import (
+    atomic_folder,
+    check_file,
+    ensure_absent,
+    ensure_writable_folder,
+    parse_json,
+)
 from counterfoil.data.dataset import (
     ColumnValue,
     DatasetEntry,
@@ -236,6 +242,7 @@ def write_webdataset(dataset: ImageTextDataset, folder: Path, *, size: int = 100
                 "name splits without slashes"
             )
     ensure_absent(folder, "a new folder with --output")
+    ensure_writable_folder(folder)
     captions: list[list[str]] = [[] for _ in range(len(dataset))]
     for text, row in zip(dataset.texts, dataset.text_to_image.tolist(), strict=True):
         if row >= 0:
