@@ -324,8 +324,9 @@ class WordPieceTokenizer(Tokenizer):
 
     def _cut(self, texts: Sequence[str], **options: bool) -> Any:
         """The output of the tokenizer; of SigLIP 2's without the end mark."""
+        texts = _beginnings(texts, self.longest)
         if not self.siglip2:
-            return self._pieces(list(texts), truncation=True, max_length=self.longest, **options)
+            return self._pieces(texts, truncation=True, max_length=self.longest, **options)
         return self._pieces(
             [text.lower() for text in texts],
             truncation=True,
@@ -420,6 +421,12 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             pieces = WordPieceTokenizer(str(folder / "pieces"), longest=longest) if own else None
             return OpenClipTokenizer(clean=clean, longest=longest, pieces=pieces, ends=ends)
     raise ValueError(f"{path} is not a tokenizer that counterfoil wrote")
+
+
+def _beginnings(texts: Iterable[str], longest: int) -> list[str]:
+    """Cut texts far behind their last piece that counts: a long word takes time with its square."""
+    most = max(10_000, 100 * longest)  # characters
+    return [text[:most] for text in texts]
 
 
 def _pretrained(name: str) -> Any:
@@ -628,7 +635,7 @@ class OpenClipTokenizer(Tokenizer):
             ids = [[0 if i == last else i for i in row] for row in tokens.ids]
             return TokenIds(ids, tokens.words, tokens.truncated)
         start, stop = self._own.sot_token_id, self._own.eot_token_id
-        rows = [self._own.encode(text) for text in texts]
+        rows = [self._own.encode(text) for text in _beginnings(texts, self.longest)]
         cut = [row[: self.longest - 2] for row in rows]
         words = []
         for row in cut:
