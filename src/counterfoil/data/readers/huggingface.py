@@ -143,7 +143,14 @@ def is_huggingface(folder: Path) -> bool:
 
 def is_parquet(path: Path) -> bool:
     """Return True if a path is a parquet file, or a folder with parquet files."""
-    return path.suffix == ".parquet" if path.is_file() else any(path.glob("*.parquet"))
+    return bool(_parquet_files(path))
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """The file, or those of a folder or of ``data`` in it, as the hub keeps them."""
+    if path.is_file():
+        return [path] if path.suffix == ".parquet" else []
+    return sorted(path.glob("*.parquet")) or sorted((path / "data").glob("*.parquet"))
 
 
 def read_huggingface(
@@ -227,7 +234,7 @@ def _load_parquet(path: Path) -> dict[str, Any]:
     import datasets
 
     files: dict[str, list[str]] = {}
-    for file in [path] if path.is_file() else sorted(path.glob("*.parquet")):
+    for file in _parquet_files(path):
         files.setdefault(split_of_name(file.stem) or "train", []).append(str(file))
     return {split: datasets.Dataset.from_parquet(some) for split, some in files.items()}
 
