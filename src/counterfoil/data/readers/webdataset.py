@@ -49,6 +49,7 @@ from counterfoil.data.files import (
     HIDDEN,
     NOT_UTF8,
     SPECIAL,
+    UNEXPECTED,
     LeftOut,
     is_kept_by_programs,
     plain_name,
@@ -181,7 +182,8 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
             f"with a caption{others}"
         )
     for count in counts:
-        warn(f"{path}: {count}")
+        if count.reason not in UNEXPECTED:  # which are said of every data set
+            warn(f"{path}: {count}")
     ids = _image_ids(path, found)
     return build_dataset(
         name or path.resolve().stem,
