@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -41,6 +41,7 @@ from counterfoil.core.optional import first_line
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.data.contents import ContentDigests
 from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.feature_cache import CachedFeatureProcessor
@@ -866,7 +867,11 @@ class Model:
 
         folder = Path(folder)
         ensure_writable_folder(folder)
-        facts = {"model": self.identity(), "data": dataset.fingerprint}
+        facts = {
+            "model": self.identity(),
+            "data": dataset.fingerprint,
+            "contents": asdict(ContentDigests.of(dataset)),
+        }
         inputs = self.process(dataset)
         self._check_vectors(inputs)
         write_vectors(folder, self.model, inputs, facts)

@@ -330,7 +330,7 @@ COMMANDS = {
     "run $run": (2, "run' is not a recipe; `counterfoil plan` lists them, and a file ends in .py"),
     f"run aoq/vsepp-scenes {SCENES} --output $run --smoke": (
         2,
-        "run/online was made with other settings: online.plan.",
+        "run/online was made with other settings: online.model.image.width is 16 there and",
     ),
     f"train vsepp {SCENES} --epochs 3 --lr 0.5 --batch-size 9 --device cpu --plan": (
         0,

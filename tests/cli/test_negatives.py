@@ -166,7 +166,10 @@ def test_the_numbers_are_those_of_the_lists(models, told):
     ]
     assert whole["suspected"]["true"] == pytest.approx(100 * sum(true) / len(true))
     assert "120 captions looked at, drawn with seed 0" in shown
-    assert f"scores of {name} (single model, trained with seed 0), in lists as kept" in shown
+    assert (
+        f"scores of {name} (single model, score: cosine, trained with seed 0), in lists as kept"
+        in shown
+    )
     assert "To reproduce" in page
     assert page.count('class="card retrieval"') == 12
     assert "Wrong images of texts" in page

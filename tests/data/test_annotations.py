@@ -325,6 +325,27 @@ def test_bad_files_of_coco_in_words(tmp_path, change, words):
     assert "Field required" not in str(caught.value)
 
 
+def test_captions_of_other_pictures_are_told(tmp_path, capsys):
+    file = coco_file(tmp_path / "coco")
+    write(file, coco({"8.jpg": ["elsewhere"]}))
+    dataset = load_dataset(file)
+    assert (dataset.name, dataset.pictures) == ("coco", None)
+    assert "none of its pictures is in" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(ValueError, match=r"holds none of the first 1 pictures, such as 8\.jpg"):
+        load_dataset(file, images=tmp_path / "coco" / "val2017")
+
+
+def test_a_mapping_of_numbers_and_json_of_no_known_form(tmp_path):
+    pictures(tmp_path / "images", ["000000000007.jpg", "12.jpg"])
+    file = write(tmp_path / "x.json", '{"7": ["a"], "12": "b"}')
+    dataset = load_dataset(file)
+    assert captions_by_image(dataset) == {"7": ["a"], "12": ["b"]}
+    assert check_dataset(dataset).unreadable == ()
+    write(file, '{"info": 1, "boxes": []}')
+    with pytest.raises(ValueError, match=r"no data set .JSON with the keys 'info', 'boxes'"):
+        load_dataset(file)
+
+
 # Columns.
 
 

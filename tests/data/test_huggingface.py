@@ -175,3 +175,11 @@ def test_columns_are_chosen(tmp_path):
         load_dataset(source, image_column="bilt")
     with pytest.raises(ValueError, match=r"leave out --images"):
         load_dataset(source, images=tmp_path)
+
+
+def test_parquet_files_as_the_hub_keeps_them(tmp_path):
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        table = datasets.Dataset.from_dict({"image": [picture(1)], "caption": [split]})
+        table.to_parquet(tmp_path / "data" / f"{split}-00000-of-00001.parquet")
+    assert load_dataset(tmp_path)["test"].texts == ["test"]

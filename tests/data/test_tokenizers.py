@@ -425,3 +425,18 @@ def test_characters_are_read_with_their_words(tmp_path):
     assert tokenizer.spans([" A b"]) == [[(1, 2), (2, 3), (3, 4)]]
     tokenizer.save(tmp_path)
     assert open_tokenizer(tmp_path).digest == tokenizer.digest
+
+
+def test_no_more_of_a_text_is_split_than_can_count(pieces, monkeypatch):
+    """A long word takes time with the square of its length."""
+    library, seen = pieces._pieces, []
+
+    def called(texts, **options):
+        seen.extend(texts)
+        return library(texts, **options)
+
+    wanted = pieces.read(["a dog " * 9])
+    monkeypatch.setattr(pieces, "_pieces", called)
+    found = pieces.read(["a dog " * 10**6])
+    assert (found.ids, found.truncated) == (wanted.ids, 1)
+    assert [len(text) for text in seen] == [10_000]

@@ -178,9 +178,10 @@ def test_pairs_by_wording_are_those_of_a_loop(seed: int) -> None:
     rows, columns = torch.randperm(images, generator=rng), torch.randperm(texts, generator=rng)
     for found, start in ((equal, (rows, columns)), (equal.select(rows, columns), None)):
         chosen = start or (torch.arange(images), torch.arange(texts))
-        column, inside = found.block(*chosen)
         dense = torch.zeros(images, texts, dtype=torch.bool)
-        dense[:, column] = inside
+        row, column = found.places(*chosen)
+        dense[row, column] = True
+        assert len(row) == int(dense.sum()), "no pair twice"
         assert torch.equal(dense & ~own[rows][:, columns], (wanted & ~own)[rows][:, columns])
     assert equal.pairs == int((wanted & ~own).sum())
 
@@ -445,9 +446,9 @@ def test_many_equal_captions_take_memory_by_item_not_by_pair() -> None:
     assert sum(part.numel() for part in (equal.of_text, equal.starts, equal.keys)) <= 3 * 20_001
     assert equal.pairs == 2 * (10_000 * 10_000 - 10_000)
     rows = torch.arange(500)
-    column, inside = equal.block(rows, rows + 7)
-    assert torch.equal(column, rows)
-    assert torch.equal(inside, (rows % 2).unsqueeze(1) == (rows + 7) % 2)
+    row, column = equal.places(rows, rows + 7)
+    assert (rows[row] % 2 == (rows + 7)[column] % 2).all()
+    assert len(row) == 500 * 250
     batch = collate(processed(data), torch.arange(64))
     assert batch.exempt is not None
     assert len(batch.exempt.block.image) == 0

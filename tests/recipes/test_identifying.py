@@ -14,6 +14,7 @@ from counterfoil.core.config import lazy
 from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
+from counterfoil.hub import portable_config
 from counterfoil.model import identity_of, load_model, save_model
 from counterfoil.models.layers.pretrained import HFVisionTower
 from counterfoil.models.layers.towers import GRU
@@ -38,7 +39,7 @@ def with_towers(folder: Path, name: str) -> Path:
     )
     save_model(
         folder,
-        spec=spec,
+        spec=portable_config(spec),
         model=spec.build(),
         processor=Processor(PixelProcessor(16), WordTokenizer(SPECIAL)),
     )

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import recipes_cases
+from counterfoil.core import registry
 from counterfoil.model import load_model
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
@@ -49,7 +50,7 @@ def trained(folder: Path, name: str, model: Path, *more: object, settings=SHORT)
 
 
 @pytest.mark.parametrize("way", clip.WAYS)
-@pytest.mark.parametrize("name", clip.NAMES)
+@pytest.mark.parametrize("name", registry.names("training"))
 def test_every_loss_on_every_way(name, way, hub):
     host = FineTunedModel(name=str(hub["clip"]), way=way)
     found = fine_tune_recipe(name, host)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from corpus_cases import write_picture
 from counterfoil.core.artifact import CHECKSUMS
 from counterfoil.core.io import in_words
 from counterfoil.data.corrections import corrections_beside, read_corrections
@@ -131,3 +136,39 @@ def test_the_variable_of_the_cache_is_named(tmp_path, monkeypatch):
     assert "set COUNTERFOIL_CACHE to another place" in in_words(error)
     error = OSError(errno.ENOTDIR, "Not a directory", "/elsewhere")
     assert "; name another place" in in_words(error)
+
+
+NO_UTF8 = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+def test_a_folder_that_may_not_be_written_is_refused_first(verb, tmp_path, monkeypatch, capsys):
+    """As for anybody but the administrator, who may write everywhere."""
+    model, closed = pixel_model(tmp_path / "model"), tmp_path / "closed"
+    closed.mkdir()
+    allowed = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != closed and allowed(path, mode)
+    )
+    words = (word.format(model=model) for word in WRITERS[verb])
+    assert run(*words, closed / "out.json") == 2
+    told = capsys.readouterr().err
+    assert "cannot be written: " in told
+    assert "name another place" in told
+    assert list(closed.iterdir()) == []
+
+
+def test_names_that_the_locale_cannot_write_are_no_damage(tmp_path):
+    write_picture(tmp_path / "photos" / "犬.png", seed=0)
+    line = {"file_name": "犬.png", "text": "a café"}
+    (tmp_path / "photos" / "metadata.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "counterfoil.cli", "data", "check", str(tmp_path / "photos")],
+        env=os.environ | NO_UTF8,
+        capture_output=True,
+        check=False,
+    )
+    told = " ".join((done.stdout + done.stderr).decode("ascii").split())  # printable anywhere
+    assert done.returncode == 2
+    assert "damaged" not in told
+    assert "Traceback" not in told

@@ -356,3 +356,11 @@ def test_thumbnail_of_a_missing_picture(tmp_path):
         assert "cannot be read any more" in answer.json()["error"]
         assert str(root) not in answer.text
     assert len(online(got(app, "/search", params={"text": "a dog"}))) == 4
+
+
+def test_an_answer_says_that_no_word_is_known(app, capfd):
+    known = posted(app, "/search", json={"text": "a red circle"}).json()
+    assert known["note"] is None
+    unknown = posted(app, "/search", json={"text": "xyzzy plugh"}).json()
+    assert unknown["note"].startswith("the model knows no word of 'xyzzy plugh'")
+    assert "xyzzy" not in capfd.readouterr().err  # a query is not logged

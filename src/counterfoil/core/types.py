@@ -233,21 +233,21 @@ class EqualTexts:
         place = torch.searchsorted(self.keys, wanted.contiguous()).clamp_(max=len(self.keys) - 1)
         return (self.keys[place] == wanted) & (number >= 0) & (texts >= 0) & (images >= 0)
 
-    def block(self, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `contains` of all (i,) images with all (t,) texts, for the columns that matter.
+    def places(self, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (p,) rows and columns of such pairs among (i,) images and (t,) texts, each once.
 
-        Returns:
-            (c,) columns of texts that share their wording, and (i, c) bool.
+        Those of a caption with its own image are among them.
         """
-        column = (self.of_text[texts] >= 0).nonzero().squeeze(1)
-        numbers, place = torch.unique(self.of_text[texts[column]], return_inverse=True)
+        number = self.of_text[texts]
+        column = (number >= 0).nonzero().squeeze(1)
+        numbers, order = number[column].sort(stable=True)
         row, entry = self._entries(images)
         said = self.keys[entry] % self.wordings
-        holds = torch.zeros(len(images), len(numbers) + 1, dtype=torch.bool, device=images.device)
-        at = torch.searchsorted(numbers, said)
-        found = torch.cat([numbers, numbers.new_full((1,), -1)])[at] == said
-        holds[row[found], at[found]] = True
-        return column, holds[:, place]
+        first = torch.searchsorted(numbers, said)
+        counts = torch.searchsorted(numbers, said, right=True) - first
+        at = torch.arange(int(counts.sum()), device=images.device)
+        at += (first - (counts.cumsum(0) - counts)).repeat_interleave(counts)
+        return row.repeat_interleave(counts), column[order[at]]
 
     def select(self, images: Tensor, texts: Tensor) -> EqualTexts:
         """Return the same of (i,) images and (t,) texts, whose rows begin at 0."""

@@ -18,6 +18,7 @@ from counterfoil.data.dataset import FEW_IMAGES, ImageTextDataset, plain_caption
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.files import UNEXPECTED, LeftOut, printable
 from counterfoil.data.images import PictureFiles, Pictures
+from counterfoil.data.tokenizers import MANY_UNKNOWN, SUBWORDS, WordTokenizer, without_blanks
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,6 +75,8 @@ class DatasetReport:
     # number of captions, and how many images have that number
     captions_per_image: tuple[tuple[int, int], ...]
     words: tuple[int, float, int]  # of a caption: shortest, median, longest
+    # splits and the share of their words that are not in the captions of train
+    unknown: tuple[tuple[str, float], ...]
     images: str  # description of the image inputs
     unreadable: tuple[str, ...]  # a sentence for each missing or unreadable picture
     not_finite: tuple[str, ...]  # ids of images whose features hold NaN or infinite values
@@ -110,6 +113,9 @@ class DatasetReport:
             "captions per image", distribution + (", ..." if len(per_image) > 8 else "")
         )
         summary.add_row("words per caption", f"{shortest} to {longest}, median {median:g}")
+        if self.unknown:
+            shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.unknown)
+            summary.add_row("words not in train", shares)
         lines = [Text.assemble(("warning: ", "yellow"), line) for line in self.warnings]
         lines += [Text.assemble(("error: ", "bold red"), line) for line in self.errors]
         if not self.errors:
@@ -145,6 +151,7 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
         splits=tuple(_split_counts(dataset)),
         captions_per_image=tuple(sorted(Counter(dataset.relation.counts.tolist()).items())),
         words=(int(words.min()), float(words.double().quantile(0.5)), int(words.max())),
+        unknown=tuple(_unknown_words(dataset)),
         images=_describe_images(dataset),
         unreadable=tuple(errors.values()),
         not_finite=tuple(dataset.image_ids[row] for row in not_finite),
@@ -159,6 +166,7 @@ def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetR
     warnings = (
         *_warnings(dataset, report),
         *_caption_warnings(dataset),
+        *_vocabulary_warnings(dataset, report),
         *_equal_warnings(dataset),
         *(_size_warnings(report.splits) if dataset.texts else ()),
     )
@@ -409,6 +417,33 @@ def _equal_warnings(dataset: ImageTextDataset) -> Iterator[str]:
                 "apart, so recall cannot reach 100, and where they are counted, as with "
                 "positives=id, a perfect model keeps a hinge loss of 2 × margin on them"
             )
+
+
+def _unknown_words(dataset: ImageTextDataset) -> Iterator[tuple[str, float]]:
+    """Splits, and the share of their words that a vocabulary of the captions of train lacks."""
+    if "train" not in dataset.split_names:
+        return
+    vocabulary = WordTokenizer.of(dataset.split("train").texts)
+    for name in dataset.split_names:
+        unknown, words = vocabulary.count_unknown(dataset.split(name).texts)
+        if name != "train" and words:
+            yield name, unknown / words
+
+
+def _vocabulary_warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
+    whole = without_blanks(dataset.texts)
+    if whole > MANY_UNKNOWN * len(dataset.texts):
+        first = next(text for text in dataset.texts if without_blanks([text]))
+        yield (
+            f"{counted(whole, 'caption')} without blanks between words, such as {first[:20]!r}, "
+            f"which a vocabulary of words takes for one word each; {SUBWORDS}"
+        )
+    if many := [(name, share) for name, share in report.unknown if share >= MANY_UNKNOWN]:
+        shares = " and ".join(f"{100 * share:.1f} % of the words of {name}" for name, share in many)
+        yield (
+            f"{shares} are in no caption of train, so a model that learns its vocabulary there "
+            "(SCAN, VSE++, …) reads them all as one word; a pretrained CLIP reads pieces of words"
+        )
 
 
 def _caption_warnings(dataset: ImageTextDataset) -> Iterator[str]:

@@ -85,6 +85,10 @@ class Pictures(ABC):
     def fingerprint(self, row: int) -> str:
         """What changes when the image does: its place, with size and time of its file if any."""
 
+    def byte_count(self, row: int) -> int | None:
+        """Bytes of the image's file; None if it has none."""
+        return None
+
     def subset(self, rows: Tensor) -> Self:
         """The images of some rows, in the given order."""
         chosen = copy(self)
@@ -109,6 +113,10 @@ class PictureFiles(Pictures):
 
     def fingerprint(self, row: int) -> str:
         return f"{self.place(row)}{size_and_time(self.rows[row])}"
+
+    def byte_count(self, row: int) -> int | None:
+        known = size_and_time(self.rows[row])
+        return known and known[0]
 
 
 @final
@@ -194,6 +202,11 @@ def decode_picture(file: Path | BinaryIO, name: str, *, longest: int | None = No
     except Image.DecompressionBombError:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
         raise ValueError(f"{name} has more than {most:.0f} megapixels; scale it down") from None
+    except UnicodeEncodeError as error:  # of the name, in the C locale without Python's UTF-8 mode
+        raise ValueError(
+            f"{name} {_UNREADABLE} names of files are read as {error.encoding} here; set "
+            "PYTHONUTF8=1"
+        ) from None
     except Exception as error:  # decoders raise anything at damaged bytes
         reason = " ".join(str(error).split()) or type(error).__name__
         if not isinstance(error, OSError) or error.errno is None:

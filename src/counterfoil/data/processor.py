@@ -34,7 +34,9 @@ from counterfoil.data.images import (
     cached_pixels,
 )
 from counterfoil.data.tokenizers import (
+    MANY_UNKNOWN,
     OPEN_CLIP_PREFIX,
+    SUBWORDS,
     CharacterTokenizer,
     TokenArray,
     Tokenizer,
@@ -43,6 +45,7 @@ from counterfoil.data.tokenizers import (
     load_open_clip_tokenizer,
     open_tokenizer,
     tokenize,
+    without_blanks,
 )
 
 # A field added later: left out of digests at its default, so that those of older runs stay valid.
@@ -50,7 +53,8 @@ LATER = {"later": True}
 
 CLIP_LENGTH = 77  # tokens of a text
 MANY = 0.01  # share of truncated captions that is worth a warning
-_SAID: set[str] = set()  # notes on truncated captions: one data set is read many times
+_SAID: set[str] = set()  # notes on captions: one data set is read many times
+_UNKNOWN_CAPTIONS = "captions of unknown words"
 
 LARGEST_SIDE = 16_384  # pixels of an image as a model reads it
 
@@ -244,8 +248,34 @@ class Processor:
             raise ValueError("this model compares ready-made vectors and cannot read a caption")
         if empty := [number for number, text in enumerate(texts) if not text.strip()]:
             raise ValueError(f"caption {empty[0]} of {len(texts)} is empty; give it words")
+        if self.tokenizer.unknown is not None:
+            self._warn_of_unknown(texts)
         tokens = tokenize(texts, self.tokenizer)
         return tokens.items(torch.full((len(texts),), -1), torch.arange(len(texts)))
+
+    def _warn_of_unknown(self, texts: Sequence[str]) -> None:
+        """Warn, once in a process, of captions of which no word is known: all score alike."""
+        nothing = sum(bool(self.unknown_note(text)) for text in texts)
+        if nothing and _UNKNOWN_CAPTIONS not in _SAID:
+            _SAID.add(_UNKNOWN_CAPTIONS)
+            warn(
+                f"the model knows no word of {nothing:,} of {len(texts):,} captions "
+                f"({100 * nothing / len(texts):.1f} %), so that these all score alike"
+            )
+
+    def unknown_note(self, text: str) -> str:
+        """A sentence on a query of which no word is in the vocabulary; "" for any other."""
+        unknown, words = self.tokenizer.count_unknown([text]) if self.tokenizer else (0, 0)
+        if not 0 < words == unknown:
+            return ""
+        note = f"the model knows no word of {text!r}, so that its results are arbitrary"
+        return f"{note}; {SUBWORDS if without_blanks([text]) else 'use other words'}"
+
+    def warn_of_query(self, text: str) -> None:
+        """Warn of a query of which no word is in the vocabulary, each time."""
+        if note := self.unknown_note(text):
+            _SAID.add(_UNKNOWN_CAPTIONS)  # said here
+            warn(note)
 
     def save(self, folder: Path) -> None:
         """Write ``lens.json`` and the files of the tokenizer."""
@@ -299,6 +329,8 @@ class ProcessedDataset:
         self._tokens = tokenize(dataset.texts, tokenizer) if tokenizer else None
         if self._tokens is not None and self._tokens.truncated:
             _say_truncated(dataset, self._tokens)
+        if tokenizer and self._tokens is not None and self._tokens.holds(tokenizer.unknown):
+            say_unknown(dataset, tokenizer, least=MANY_UNKNOWN)
 
     def images(self, rows: Tensor) -> ModalityBatch:
         """Inputs of some images."""
@@ -311,6 +343,25 @@ class ProcessedDataset:
         if self.dataset.text_features is None:
             raise ValueError(f"{self.dataset.name} has no text vectors and the model no tokenizer")
         return self.dataset.text_features.take(rows)
+
+
+def say_unknown(dataset: ImageTextDataset, tokenizer: Tokenizer, *, least: float = 0.0) -> None:
+    """Say once which share of a data set's words a tokenizer does not know, from a share on."""
+    unknown, words = tokenizer.count_unknown(dataset.texts)
+    share = unknown / max(1, words)
+    if not words or share < least:
+        return
+    note = (
+        f"{100 * share:.1f} % of the words of {dataset.name} ({dataset.split_name}) are not among "
+        f"the {tokenizer.size:,} that the model knows"
+    )
+    if share >= MANY_UNKNOWN:
+        note += "; it reads them all as one word, so captions that consist of them score alike"
+        if without_blanks(dataset.texts) > len(dataset.texts) / 2:
+            note += f". They have no blanks, so a whole caption is one word: {SUBWORDS}"
+    if note not in _SAID:
+        _SAID.add(note)
+        (warn if share >= MANY_UNKNOWN else info)(note)
 
 
 def _say_truncated(dataset: ImageTextDataset, tokens: TokenArray) -> None:

@@ -60,6 +60,26 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
+# Chinese, Japanese, Thai, Lao, Burmese and Khmer are written without blanks between words.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]{6,}"
+)
+MANY_UNKNOWN = 0.1  # share of unknown words that is worth a warning
+SUBWORDS = (
+    "use a model that reads pieces of words of this language, such as a multilingual CLIP "
+    "(`open_clip:` or a model of sentence-transformers), or put blanks between the words"
+)
+
+
+def without_blanks(texts: Iterable[str]) -> int:
+    """Number of captions in scripts that have no blanks between words: each is one word, or two.
+
+    >>> without_blanks(["一只狗在雪地里奔跑", "一只 狗 在 雪地 里 奔跑", "a dog in the snow"])
+    1
+    """
+    return sum(_UNSPACED.search(text) is not None for text in texts)
+
+
 def word_spans(text: str) -> list[tuple[int, int]]:
     """First character of each word of `split` in the caption, and the one after its last.
 
@@ -107,6 +127,7 @@ class Tokenizer(ABC):
         mask: id of the mask token; None if there is none.
         divides: whether words may be split into pieces, with `TokenIds.words`.
         wordless: ids of special and unused tokens.
+        unknown: id of all words without one of their own; None if there are none.
     """
 
     size: int
@@ -114,6 +135,7 @@ class Tokenizer(ABC):
     mask: int | None = None
     divides: bool = False
     wordless: tuple[int, ...] = ()
+    unknown: int | None = None
 
     @abstractmethod
     def read(self, texts: Sequence[str]) -> TokenIds:
@@ -122,6 +144,14 @@ class Tokenizer(ABC):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text with special tokens; never empty."""
         return self.read(texts).ids
+
+    def count_unknown(self, texts: Sequence[str]) -> tuple[int, int]:
+        """Number of unknown words, or pieces, of texts, and of all."""
+        if self.unknown is None or not texts:
+            return 0, 0
+        special = {*self.wordless} - {self.unknown}
+        ids = [i for row in self.encode(texts) for i in row if i not in special]
+        return ids.count(self.unknown), len(ids)
 
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -166,7 +196,7 @@ class WordTokenizer(Tokenizer):
                 f"{' '.join(words[:4])!r}"
             )
         self.words, self.longest, self.size = list(words), longest, len(words)
-        self.wordless = tuple(range(len(SPECIAL)))
+        self.wordless, self.unknown = tuple(range(len(SPECIAL))), SPECIAL.index(UNKNOWN)
         self._ids = {word: place for place, word in enumerate(self.words)}
         if len(self._ids) < len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
@@ -186,6 +216,13 @@ class WordTokenizer(Tokenizer):
             [[1, *(self._ids.get(word, 3) for word in row[: self.longest]), 2] for row in rows],
             truncated=sum(len(row) > self.longest for row in rows),
         )
+
+    def count_unknown(self, texts: Sequence[str]) -> tuple[int, int]:
+        """Number of unknown words of texts, and of all, without punctuation."""
+        words = [
+            word for text in texts for word in split_words(text) if any(map(str.isalnum, word))
+        ]
+        return sum(word not in self._ids for word in words), len(words)
 
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         return [[(0, 0), *word_spans(text)[: self.longest], (0, 0)] for text in texts]
@@ -232,6 +269,9 @@ class WordPieceTokenizer(Tokenizer):
         self.divides = bool(self._pieces.is_fast)
         unused = (i for word, i in self._pieces.get_vocab().items() if _UNUSED.fullmatch(word))
         self.wordless = tuple(sorted({*self._pieces.all_special_ids, *unused}))
+        others = (self._pieces.eos_token_id, self._pieces.bos_token_id, self._pieces.pad_token_id)
+        if self._pieces.unk_token_id not in others:  # CLIP's is its end mark, and never used
+            self.unknown = self._pieces.unk_token_id
 
     @property
     def pretrained(self) -> Any:
@@ -284,8 +324,9 @@ class WordPieceTokenizer(Tokenizer):
 
     def _cut(self, texts: Sequence[str], **options: bool) -> Any:
         """The output of the tokenizer; of SigLIP 2's without the end mark."""
+        texts = _beginnings(texts, self.longest)
         if not self.siglip2:
-            return self._pieces(list(texts), truncation=True, max_length=self.longest, **options)
+            return self._pieces(texts, truncation=True, max_length=self.longest, **options)
         return self._pieces(
             [text.lower() for text in texts],
             truncation=True,
@@ -382,6 +423,12 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     raise ValueError(f"{path} is not a tokenizer that counterfoil wrote")
 
 
+def _beginnings(texts: Iterable[str], longest: int) -> list[str]:
+    """Cut texts far behind their last piece that counts: a long word takes time with its square."""
+    most = max(10_000, 100 * longest)  # characters
+    return [text[:most] for text in texts]
+
+
 def _pretrained(name: str) -> Any:
     needs = f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
     transformers, options = optional_import("transformers", needs), hub_options(name)
@@ -417,6 +464,10 @@ class TokenArray:
     def lengths(self, rows: Tensor) -> Tensor:
         """(N,) number of ids of some texts."""
         return self.starts[rows + 1] - self.starts[rows]
+
+    def holds(self, token: int | None) -> bool:
+        """Whether a token is in any text."""
+        return token is not None and bool((self.flat == token).any())
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(N, L) long ids and (N, L) bool mask of some texts, padded to the longest."""
@@ -584,7 +635,7 @@ class OpenClipTokenizer(Tokenizer):
             ids = [[0 if i == last else i for i in row] for row in tokens.ids]
             return TokenIds(ids, tokens.words, tokens.truncated)
         start, stop = self._own.sot_token_id, self._own.eot_token_id
-        rows = [self._own.encode(text) for text in texts]
+        rows = [self._own.encode(text) for text in _beginnings(texts, self.longest)]
         cut = [row[: self.longest - 2] for row in rows]
         words = []
         for row in cut:

@@ -134,8 +134,7 @@ class _Spared(NamedTuple):
             scores[down[here], right[here]] = -torch.inf
         if self.equal is not None:
             text = torch.arange(left, left + len(own), device=scores.device)
-            column, equal = self.equal.block(row, text)
-            scores[:, column] = scores[:, column].masked_fill(equal, -torch.inf)
+            scores[self.equal.places(row, text)] = -torch.inf
 
 
 @final

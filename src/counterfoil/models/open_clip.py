@@ -22,7 +22,7 @@ from counterfoil.models.layers import pretrained as pretrained_layers
 from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import single_vector, unit_vectors
 from counterfoil.models.layers.positions import load_stretched, stretched_length
-from counterfoil.models.layers.pretrained import PictureFormat
+from counterfoil.models.layers.pretrained import PictureFormat, channel_numbers
 
 # Names, configurations and weights of open_clip models.
 
@@ -110,8 +110,13 @@ def open_clip_config(name: str) -> str:
         text = model["text_cfg"]
         size = model["vision_cfg"].get("image_size", 224)
         language = text.get("hf_model_name")
+        sizes = {"embed_dim": model["embed_dim"], "image_size": size}
+        sizes["context_length"] = text.get("context_length", 77)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{name} has no configuration of open_clip: {error!r}") from error
+    for key, value in sizes.items():
+        if not all(type(n) is int and n > 0 for n in (value if type(value) is list else [value])):
+            raise ValueError(f"{name} gives {key} {value!r}; a whole number above 0 is needed")
     config = json.loads(pretrained_layers.read_config_json(language)) if language else None
     plain = {
         "model": model,
@@ -133,8 +138,8 @@ def open_clip_picture_format(name: str, config: str) -> PictureFormat:
     library = open_clip_library()
     return PictureFormat(
         size=int(sides.pop()),
-        mean=tuple(plain.get("mean") or library.OPENAI_DATASET_MEAN),
-        deviation=tuple(plain.get("std") or library.OPENAI_DATASET_STD),
+        mean=channel_numbers(name, "mean", plain.get("mean") or library.OPENAI_DATASET_MEAN),
+        deviation=channel_numbers(name, "std", plain.get("std") or library.OPENAI_DATASET_STD),
         crop=fit == "shortest",
         frame=f"{fit} {'bilinear' if scaled == 'bilinear' else 'bicubic'}",
     )

@@ -62,9 +62,9 @@ def open_lists(folder: Path, dataset: ImageTextDataset) -> HardNegativeLists:
             f"{folder} holds no mined negatives; name a folder that `counterfoil mine` wrote, or "
             "one with AOQ's i2t_NAME.npy and t2i_NAME.npy"
         )
-    return NegativeStore.open(
-        folder, fingerprint=dataset.fingerprint, relation=dataset.relation
-    ).lists
+    store = NegativeStore.open(folder, fingerprint=dataset.fingerprint, relation=dataset.relation)
+    store.manifest.check_contents(dataset, f"the lists in {folder}")
+    return store.lists
 
 
 def lists_digest(folder: Path) -> str:

@@ -742,16 +742,12 @@ class FilteredReducer(ScoreReducer):
         places = [tile.true_pairs(self._text_to_image)]
         if self._excluded is not None:
             places.append(self._excluded.places(tile))
-        hidden = [scores[place] for place in places]
         if self._equal is not None:
-            column, equal = self._equal.block(tile.images, tile.texts)
-            columns = scores[:, column]
-            scores[:, column] = columns.masked_fill(equal, -torch.inf)
+            places.append(self._equal.places(tile.images, tile.texts))
+        hidden = [scores[place] for place in places]
         for place in places:
             scores[place] = -torch.inf
         yield
-        if self._equal is not None:
-            scores[:, column] = columns
         for place, values in zip(places, hidden, strict=True):
             scores[place] = values
 

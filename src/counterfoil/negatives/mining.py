@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, final
 from zlib import crc32
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.types import Precision
+from counterfoil.data.contents import ContentDigests
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.filters import (
@@ -229,7 +230,8 @@ def mine_store(
         filters, dataset, guides=[guide.embed(dataset) for guide in guides], device=device
     )
     scoring = {"scoring models": proposers or sources, "guides": guide_sources}
-    options["run"] = {"data": dataset.fingerprint} | {
+    contents = ContentDigests.of(dataset)  # or parts that were kept would be of other pictures
+    options["run"] = {"data": dataset.fingerprint, **asdict(contents)} | {
         name: ", ".join(f"{s.checkpoint} {s.identity} {s.spec} {s.matcher}" for s in some)
         for name, some in scoring.items()
     }
@@ -268,6 +270,7 @@ def mine_store(
         proposals=many if proposing else 0,
         precision=reason,
         removed=applied.removed,
+        contents=contents,
     )
     return store, members
 

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
-from counterfoil.data.dataset import Relation
+from counterfoil.core.console import warn
+from counterfoil.data.contents import ContentDigests
+from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.scoring.encode import Side
 
 EQUAL = "texts that say what a caption of the image says"  # what is removed for that reason
+_SAID: set[str] = set()  # one folder of lists is opened several times
 _AT_ONCE = 16384  # lists checked together, which bounds memory
 
 
@@ -246,6 +249,7 @@ class NegativeManifest(ArtifactManifest):
         removed: number of pairs that each filter left out, of all pairs that were scored: of the
             texts of images ("image") and of the images of texts ("text"). A pair counts for the
             first filter that leaves it out.
+        contents: what tells that pictures or features were exchanged.
     """
 
     corpus: str
@@ -264,20 +268,43 @@ class NegativeManifest(ArtifactManifest):
     texts_of_images: ListCounts | None = None
     images_of_texts: ListCounts | None = None
     removed: dict[str, dict[Side, int]] = Field(default_factory=dict)
+    contents: ContentDigests = ContentDigests()
 
     def summary(self) -> list[str]:
-        """Return a line on the lists of each direction, and one for what each filter left out."""
+        """Return what the scores are, and a line for each direction and what each filter left out.
+
+        Lists that no model made have no scores.
+        """
+        score = " + ".join(dict.fromkeys(source.score for source in self.sources if source.score))
         sides = (
             ("texts of images", self.texts_of_images),
             ("images of texts", self.images_of_texts),
         )
-        lines = [f"{name}: {counts}" for name, counts in sides if counts is not None]
+        lines = [f"score: {score}"] if score else []
+        lines += [f"{name}: {counts}" for name, counts in sides if counts is not None]
         for phrase, removed in self.removed.items():
             texts, images = removed.get("image", 0), removed.get("text", 0)
             lines.append(
                 f"left out, {phrase}: {texts:,} texts of images, {images:,} images of texts"
             )
         return lines
+
+    def check_contents(self, dataset: ImageTextDataset, where: str) -> None:
+        """Warn if pictures or features of the data have been exchanged since the lists were mined.
+
+        Args:
+            dataset: the data that the lists are of.
+            where: names the lists.
+        """
+        exchanged = self.contents.exchanged(ContentDigests.of(dataset))
+        note = (
+            f"the {' and '.join(exchanged)} of {dataset.name} ({dataset.split_name}) are others "
+            f"than those that {where} were mined from; mine again, unless they are copies in "
+            "another form"
+        )
+        if exchanged and note not in _SAID:
+            _SAID.add(note)
+            warn(note)
 
 
 MINED = ArtifactFormat(
@@ -314,6 +341,7 @@ class NegativeStore:
         proposals: int = 0,
         precision: str = "",
         removed: Mapping[str, dict[Side, int]] | None = None,
+        contents: ContentDigests | None = None,
     ) -> Self:
         """Create a store of these lists; for the other arguments see `NegativeManifest`."""
         manifest = NegativeManifest(
@@ -333,6 +361,7 @@ class NegativeStore:
             texts_of_images=ListCounts.of(lists.texts),
             images_of_texts=ListCounts.of(lists.images),
             removed=dict(removed or {}),
+            contents=contents or ContentDigests(),
             version=__version__,
         )
         return cls(manifest, lists)

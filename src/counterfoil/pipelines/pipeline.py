@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, final
 
 from counterfoil.core.config import digest, parse_choice
-from counterfoil.pipelines.contents import data_contents
+from counterfoil.data.contents import data_contents
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name, recipe_to_dict
 from counterfoil.pipelines.stages.compare import Compare
 from counterfoil.pipelines.stages.evaluate import Evaluate, ProtocolName, evaluation_title

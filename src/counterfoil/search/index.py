@@ -438,6 +438,8 @@ class SearchIndex:
                 no images, the index holds nothing of the kind, or `where` names no column of it.
         """
         self._check_target(find)
+        for query in queries:
+            _warn_of_unknown(self.model, query)
         if any(isinstance(query, str) and parse_query(query)[1] for query in queries):
             captions = [query for query in queries if isinstance(query, str)]
             encoded = Embeddings.cat([encode_query(self.model, caption) for caption in captions])
@@ -849,6 +851,11 @@ def build_index(
     return SearchIndex(folder, model=model)
 
 
+def _warn_of_unknown(model: Model, query: SearchQuery) -> None:
+    if isinstance(query, str) and model.processor:
+        model.processor.warn_of_query(parse_query(query)[0])
+
+
 def search_dataset(
     model: Model, query: SearchQuery, dataset: ImageTextDataset, top_k: int = TOP_K
 ) -> list[SearchHit]:
@@ -868,6 +875,7 @@ def search_dataset(
     from counterfoil.scoring.reducers import TopK
     from counterfoil.scoring.stream import stream_scores
 
+    _warn_of_unknown(model, query)
     encoded, member = model.encode([query]), model.embed(dataset)
     if isinstance(query, str):
         member = EmbeddedDataset(model.model, member.images, encoded)

@@ -358,7 +358,8 @@ class SearchServer(Collector):
                 _log.warning("not re-ranked: %r", str(error))
         if least is not None:
             hits = tuple(hit for hit in hits if (hit.probability or 0) >= least)
-        return SearchResponse(find=options.find, reranker=reranker, results=hits[:top])
+        note = service.unknown_note(value)
+        return SearchResponse(find=options.find, reranker=reranker, note=note, results=hits[:top])
 
     async def _explain(self, query: ExplainRequest) -> ExplanationResponse:
         self._check_caption(query.caption)

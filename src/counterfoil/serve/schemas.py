@@ -153,6 +153,7 @@ class SearchResponse(BaseModel):
 
     find: SearchTarget
     reranker: str | None = Field(description="Model that ordered the results; null for none.")
+    note: str | None = Field(description="Why the results may be arbitrary; null for no reason.")
     results: tuple[SearchResult, ...]
 
 

@@ -25,7 +25,7 @@ from counterfoil.search.calibrate import CALIBRATION, MIN_IMAGES
 from counterfoil.search.filters import Condition, parse_where
 from counterfoil.search.hubness import HUBNESS
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
-from counterfoil.search.query import encode_query
+from counterfoil.search.query import encode_query, parse_query
 from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.search.vector_index import STATE_FILE, Collection, read_state
 from counterfoil.serve.decoding import thumbnail
@@ -175,6 +175,13 @@ class SearchService:
         if self.reranker is None or not query.cross_modal or query.examples:
             return False
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
+
+    def unknown_note(self, value: QueryInput) -> str | None:
+        """Note on a query of words that the model does not know; None for any other."""
+        processor = self._search.model.processor
+        if processor is None or not isinstance(value, str):
+            return None
+        return processor.unknown_note(parse_query(value)[0]) or None
 
     def has_probabilities(self, query: SearchQuery) -> bool:
         """Return True if the results are of the kind that a calibration is for."""

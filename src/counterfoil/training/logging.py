@@ -258,8 +258,8 @@ def vector_figures(vectors: VectorScores, sample: int = 1000) -> dict[str, Tenso
         scores[vectors.exempt.text[there], vectors.exempt.image[there]] = -torch.inf
     if vectors.equal is not None:
         rows = torch.arange(len(vectors.images), device=images.device)
-        column, equal = vectors.equal.block(rows, text)
-        scores[column] = scores[column].masked_fill(equal.T, -torch.inf)
+        image, said = vectors.equal.places(rows, text)
+        scores[said, image] = -torch.inf
     hardest = scores.amax(1).nan_to_num(neginf=0)  # a text that is true of every image
     return {"true_score": true.mean(), "hardest_score": hardest.mean()}
 

@@ -379,9 +379,9 @@ class TrainingStep(TrainableModule[Batch]):
         positive = batch.positive
         if batch.equal is not None:
             rows = batch.image_rows[: batch.block[0]], batch.text_rows[: batch.block[1]]
-            column, equal = (part.to(batch.device) for part in batch.equal.block(*rows))
-            out = torch.zeros_like(positive) if out is None else out.clone()
-            out[:, column] |= equal & ~positive[:, column]
+            places = tuple(part.to(batch.device) for part in batch.equal.places(*rows))
+            out = torch.zeros_like(positive) if out is None else out
+            out = out.index_put(places, out.new_ones(())) & ~positive
         if batch.exempt is None:
             return out
         out = torch.zeros_like(positive) if out is None else out

@@ -738,15 +738,18 @@ def _open_lists(negatives: Negatives | None, train: ImageTextDataset) -> HardNeg
     if negatives is None or isinstance(negatives, HardNegativeLists):
         return negatives  # the sampler checks that lists fit the data set
     if isinstance(negatives, str | Path):
-        return NegativeStore.open(
+        opened = NegativeStore.open(
             Path(negatives), fingerprint=train.fingerprint, relation=train.relation
-        ).lists
+        )
+        opened.manifest.check_contents(train, f"the lists in {negatives}")
+        return opened.lists
     store = negatives if isinstance(negatives, NegativeStore) else negatives.store
     if store.manifest.corpus != train.fingerprint:
         raise ValueError(
             f"the negatives were mined from another data set than {train.name} "
             f"({train.split_name}); mine them from the data set that is trained on"
         )
+    store.manifest.check_contents(train, "the negatives")
     return store.lists
 
 

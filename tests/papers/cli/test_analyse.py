@@ -18,7 +18,7 @@ def test_online_rank(models, analysed):
     shown, page, numbers = analysed("online-rank", models / "run/online", *few)
     for said in ("scenes train, whole split: 24 images, 120 texts", "sampling seed 5"):
         assert said in shown
-    assert "single model, trained with seed 0" in shown
+    assert "single model, score: cosine, trained with seed 0" in shown
     assert "20 anchors, 4 batches of each size" in shown
     assert [line["batch"] for line in numbers["lines"]] == [32, 64, 32, 64]
     assert [line["hardest"] for line in numbers["lines"]] == [10, 10, 2, 2]

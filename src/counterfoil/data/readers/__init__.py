@@ -212,7 +212,10 @@ def _unknown(source: Source) -> str:
         for file in files:
             if file.suffix.lower() in endings:
                 return f"{file} {reason}"
-    return f"{path} is no data set: looked for {_known()}"
+    document = source.document(path) if path.suffix.lower() == ".json" else None
+    keys = ", ".join(map(repr, list(document)[:5])) if isinstance(document, dict) else ""
+    form = f" (JSON with the keys {keys})" if keys else ""
+    return f"{path} is no data set{form}: looked for {_known()}"
 
 
 def _pictures_of(image_ids: Sequence[str], source: Source) -> PictureFiles:

@@ -154,9 +154,11 @@ def _read(
     with_pictures = needed or any(part.found for part in parts)
     if not with_pictures:
         _check_pictures(source, paths)
+        if listing.pictures:
+            warn(f"{where}: none of its pictures is in {listing.folder}; name their folder")
     first = next((part.notes.name for part in parts), "")
     return build_dataset(
-        source.name or first or source.folder.resolve().name,
+        source.name or first or source.title,
         [image.entry for image in images],
         where=where,
         pictures=PictureFiles(paths) if with_pictures else None,
@@ -175,13 +177,14 @@ class _Part:
         self.lists: list[Path] = []  # of splits
         listing = source.pictures
         folder = file.parent if source.images is None else listing.folder
-        self.paths = _find(notes.rows, listing, folder, str(file))
+        self.paths, self.found = _find(notes.rows, listing, folder, str(file))
         self.split = split_of_file(file, listing.folder)
-        self.found = any(map(_is_file, self.paths))
 
 
-def _find(rows: Sequence[Annotation], listing: FolderFiles, folder: Path, where: str) -> list[Path]:
-    """The picture of each row: beside the file, or else anywhere in the listing.
+def _find(
+    rows: Sequence[Annotation], listing: FolderFiles, folder: Path, where: str
+) -> tuple[list[Path], bool]:
+    """The picture of each row, beside the file or anywhere in the listing; and if any is there.
 
     Rows whose picture is below the file's own folder get the name from the listing's folder, by
     which images of several such folders differ.
@@ -212,7 +215,8 @@ def _find(rows: Sequence[Annotation], listing: FolderFiles, folder: Path, where:
     places = ((path.parents, plain_name(name).count("/")) for name, path in found.items())
     roots = Counter(parents[depth] for parents, depth in places if depth < len(parents))
     root = roots.most_common(1)[0][0] if roots else listing.folder
-    return [found.get(name, root / name) for name in names]
+    complete = {name: found.get(name) or root / name for name in paths}
+    return [complete[name] for name in names], bool(found)
 
 
 def _is_file(path: Path) -> bool:
@@ -249,19 +253,24 @@ def _set_splits(source: Source, parts: Sequence[_Part]) -> None:
     by_file = {part.split for part in parts if part.split}
     only_train = by_file == {"train"}
     folder = source.pictures.folder
+    by_folder: dict[Path, str] = {}
     for part in parts:
         for row, path in zip(part.notes.rows, part.paths):
-            inside = path.relative_to(folder) if path.is_relative_to(folder) else Path()
-            split = (
-                row.split
-                or ("" if only_train else part.split)
-                or split_of_folder(Path(plain_name(row.picture)))
-                or split_of_folder(inside)
-            )
+            split = row.split or ("" if only_train else part.split)
+            if not split:
+                if path not in by_folder:
+                    by_folder[path] = _split_of_picture(row.picture, path, folder)
+                split = by_folder[path]
             row.split = source.split_named(split)
     if not any(row.split for part in parts for row in part.notes.rows):
         for part in parts:
             _apply_lists(part)
+
+
+def _split_of_picture(name: str, path: Path, folder: Path) -> str:
+    """The split of the folder in a picture's name, or of that in which it is."""
+    inside = path.relative_to(folder) if path.is_relative_to(folder) else Path()
+    return split_of_folder(Path(plain_name(name))) or split_of_folder(inside)
 
 
 def _apply_lists(part: _Part) -> None:
@@ -325,14 +334,17 @@ class _Image:
 
 def _merged(parts: Sequence[_Part]) -> list[_Image]:
     """The images of all rows, in order of first appearance."""
+    plain: dict[str, str] = {}
     first_names: dict[str, str] = {}  # rows may write one picture as a.jpg and ./a.jpg
     images: dict[str, _Image] = {}
     for part in parts:
         for row, path in zip(part.notes.rows, part.paths):
-            name = plain_name(row.picture)
+            if (name := plain.get(row.picture)) is None:
+                name = plain[row.picture] = plain_name(row.picture)
             key = row.id or first_names.setdefault(name, row.picture)
-            image = images.setdefault(key, _Image(key, path, row))
-            if (plain_name(image.first.picture), image.first.split) != (name, row.split):
+            if (image := images.get(key)) is None:
+                image = images[key] = _Image(key, path, row)
+            elif (plain[image.first.picture], image.first.split) != (name, row.split):
                 raise ValueError(
                     f"{row.where}: image {key!r} is {row.picture!r} in split {row.split!r} here, "
                     "but another file or split further up"

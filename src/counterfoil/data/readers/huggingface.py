@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -87,22 +88,50 @@ class DatasetPictures(Pictures):
         stamp = "" if path is None else f"{path}{size_and_time(Path(path))}"
         return f"{self.place(row)} {self._stamps[split]} {stamp}"
 
+    def byte_count(self, row: int) -> int | None:
+        split, place = self.rows[row]
+        count: int | None = self._byte_counts[split][place]
+        if (path := self._paths[split].get(place)) is not None:
+            known = size_and_time(Path(path))
+            count = known and known[0]
+        return count
+
+    @cached_property
+    def _byte_counts(self) -> dict[str, list[int | None]]:
+        """Of the images that are in the tables."""
+        return {split: _lengths(table) for split, table in self.sources.items()}
+
 
 def _file_stamps(table: Any) -> list[tuple[int, int] | None]:
     """Size and time of the files of a data set."""
     return [size_and_time(Path(file["filename"])) for file in table.cache_files]
 
 
+def _lengths(table: Any) -> list[int | None]:
+    import pyarrow.compute as pc
+
+    lengths: list[int | None] = pc.binary_length(_contents(table)).to_pylist()
+    return lengths
+
+
+def _contents(table: Any) -> Any:
+    """The bytes of a column of images, which are not copied."""
+    import pyarrow.compute as pc
+
+    (column,) = table.column_names
+    return pc.struct_field(table.data.column(column), "bytes")
+
+
 def _paths(table: Any) -> dict[int, str]:
     """Rows of a column of images that are files of their own, with their paths."""
     import pyarrow.compute as pc
 
-    (column,) = table.column_names
-    cells = table.with_format("arrow").data.column(column)
-    content = pc.struct_field(cells, "bytes")
+    content = _contents(table)
     if not content.null_count:
         return {}
-    paths = pc.if_else(pc.is_null(content), pc.struct_field(cells, "path"), None).to_pylist()
+    (column,) = table.column_names
+    cells = pc.struct_field(table.data.column(column), "path")
+    paths = pc.if_else(pc.is_null(content), cells, None).to_pylist()
     return {row: path for row, path in enumerate(paths) if path}
 
 
@@ -114,7 +143,14 @@ def is_huggingface(folder: Path) -> bool:
 
 def is_parquet(path: Path) -> bool:
     """Return True if a path is a parquet file, or a folder with parquet files."""
-    return path.suffix == ".parquet" if path.is_file() else any(path.glob("*.parquet"))
+    return bool(_parquet_files(path))
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    """The file, or those of a folder or of ``data`` in it, as the hub keeps them."""
+    if path.is_file():
+        return [path] if path.suffix == ".parquet" else []
+    return sorted(path.glob("*.parquet")) or sorted((path / "data").glob("*.parquet"))
 
 
 def read_huggingface(
@@ -198,7 +234,7 @@ def _load_parquet(path: Path) -> dict[str, Any]:
     import datasets
 
     files: dict[str, list[str]] = {}
-    for file in [path] if path.is_file() else sorted(path.glob("*.parquet")):
+    for file in _parquet_files(path):
         files.setdefault(split_of_name(file.stem) or "train", []).append(str(file))
     return {split: datasets.Dataset.from_parquet(some) for split, some in files.items()}
 

@@ -82,6 +82,12 @@ class Source:
         """The path, or the folder of the file."""
         return self.path if self.path.is_dir() else self.path.parent
 
+    @property
+    def title(self) -> str:
+        """The name of the folder, or of that around a folder of captions alone."""
+        folder = self.folder.resolve()
+        return folder.parent.name if folder.name.lower() in _BESIDE else folder.name
+
     @cached_property
     def listing(self) -> FolderFiles:
         """The files at any depth of the folder."""

@@ -88,7 +88,7 @@ def _has_columns(source: Source, names: Sequence[str]) -> bool:
 def _is_json_table(source: Source, file: Path) -> bool:
     head = source.head(file).lstrip()
     keys = _keys(head)
-    named = bool(keys) and keys[0].lower().endswith(ENDINGS)
+    named = bool(keys) and (keys[0].lower().endswith(ENDINGS) or keys[0].isdigit())
     if not head.startswith(("[", "{")) or not (
         named or file == source.path or _has_columns(source, keys)
     ):
@@ -105,7 +105,8 @@ def _json_table(document: Any) -> list[dict[str, Any]] | None:
         lists = [document[key] for key in _LISTS_OF if isinstance(document.get(key), list)]
         if len(lists) == 1:
             return _json_table(lists[0])
-        if not document or not all(key.lower().endswith(ENDINGS) for key in document):
+        named = (key.lower().endswith(ENDINGS) or key.isdigit() for key in document)
+        if not document or not all(named):
             return None
         return [
             {"image": key, **(value if isinstance(value, dict) else {"caption": value})}

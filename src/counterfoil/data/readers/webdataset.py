@@ -30,7 +30,13 @@ from typing import final
 from PIL import Image
 
 from counterfoil.core.console import info, progress, warn
-from counterfoil.core.io import atomic_folder, check_file, ensure_absent, parse_json
+from counterfoil.core.io import (
+    atomic_folder,
+    check_file,
+    ensure_absent,
+    ensure_writable_folder,
+    parse_json,
+)
 from counterfoil.data.dataset import (
     ColumnValue,
     DatasetEntry,
@@ -43,6 +49,7 @@ from counterfoil.data.files import (
     HIDDEN,
     NOT_UTF8,
     SPECIAL,
+    UNEXPECTED,
     LeftOut,
     is_kept_by_programs,
     plain_name,
@@ -134,6 +141,10 @@ class TarPictures(Pictures):
         shard, _, start, count = self.rows[row]
         return f"{self.place(row)} {start} {count} {size_and_time(shard)}"
 
+    def byte_count(self, row: int) -> int:
+        count: int = self.rows[row][3]
+        return count
+
 
 def is_webdataset(path: Path) -> bool:
     """Return True if a path is a tar file, compressed or not, or a folder with tar files."""
@@ -171,7 +182,8 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
             f"with a caption{others}"
         )
     for count in counts:
-        warn(f"{path}: {count}")
+        if count.reason not in UNEXPECTED:  # which are said of every data set
+            warn(f"{path}: {count}")
     ids = _image_ids(path, found)
     return build_dataset(
         name or path.resolve().stem,
@@ -232,6 +244,7 @@ def write_webdataset(dataset: ImageTextDataset, folder: Path, *, size: int = 100
                 "name splits without slashes"
             )
     ensure_absent(folder, "a new folder with --output")
+    ensure_writable_folder(folder)
     captions: list[list[str]] = [[] for _ in range(len(dataset))]
     for text, row in zip(dataset.texts, dataset.text_to_image.tolist(), strict=True):
         if row >= 0:

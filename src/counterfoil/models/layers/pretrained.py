@@ -78,7 +78,9 @@ def picture_format(name: str) -> PictureFormat:
             f"{name} prepares pictures with do_resize {plain.get('do_resize')} and resample "
             f"{resample}; models are read that resize, by a filter of 0 to 5"
         )
-    mean, deviation = (_of_channels(name, key, plain) for key in ("image_mean", "image_std"))
+    mean, deviation = (
+        channel_numbers(name, key, plain.get(key) or HALF) for key in ("image_mean", "image_std")
+    )
     if not plain.get("do_normalize", True):
         mean, deviation = (0.0,) * 3, (1.0,) * 3
     if not plain.get("do_rescale", True):
@@ -131,17 +133,17 @@ def _fit_of(name: str, plain: Mapping[str, Any]) -> tuple[int, str, int]:
     return side, "shortest-floor" if shortest else "squash", resized
 
 
-def _of_channels(name: str, key: str, plain: Mapping[str, Any]) -> tuple[float, ...]:
-    """Three numbers of an image processor."""
-    values = plain.get(key) or HALF
-    numbers = isinstance(values, list | tuple) and all(
-        type(value) in (int, float) and math.isfinite(value) for value in values
-    )
-    if not numbers or len(values) != 3 or (key == "image_std" and 0 in values):
-        raise ValueError(
-            f"{name} gives {key} {values!r}; three numbers are needed"
-            f"{', none of them 0' if key == 'image_std' else ''}"
+def channel_numbers(name: str, key: str, values: object) -> tuple[float, ...]:
+    """Check the three numbers of an image processor; deviations, ``std``, are not 0."""
+    if (
+        not isinstance(values, list | tuple)
+        or len(values) != 3
+        or not all(
+            type(value) in (int, float) and math.isfinite(value) and (value or "std" not in key)
+            for value in values
         )
+    ):
+        raise ValueError(f"{name} gives {key} {values!r}; three numbers are needed, no std of 0")
     return tuple(values)
 
 

@@ -14,6 +14,7 @@ from counterfoil.core.artifact import validated
 from counterfoil.core.console import output
 from counterfoil.core.io import parsing, read_json, write_json
 from counterfoil.core.tensors import read_tensors, write_tensors
+from counterfoil.data.contents import data_contents
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.cascade import (
@@ -35,7 +36,6 @@ from counterfoil.evaluation.metrics import (
 from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
 from counterfoil.evaluation.results import result_table, results
 from counterfoil.model import load_model
-from counterfoil.pipelines.contents import data_contents
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import LATER, Stage, is_stage_name, models_content
 from counterfoil.pipelines.state import RunContext

@@ -14,7 +14,7 @@ from counterfoil.core.config import Config
 from counterfoil.core.console import info, warn
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
-from counterfoil.data.processor import Processor, ProcessorConfig
+from counterfoil.data.processor import Processor, ProcessorConfig, say_unknown
 from counterfoil.data.tokenizers import WordTokenizer
 from counterfoil.model import (
     CARD,
@@ -33,7 +33,7 @@ from counterfoil.models.base import (
 )
 from counterfoil.models.layers.pooling import WordTower
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
-from counterfoil.pipelines.state import RunContext, RunStopped
+from counterfoil.pipelines.state import DEV, RunContext, RunStopped
 from counterfoil.training.callbacks import IMAGES, DevMetrics, dev_sample_note
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.trainer import TrainResult, dev_figures, merge_lora
@@ -95,6 +95,10 @@ def build_for_training(
     start = load_model(context.model_path(stage.start)) if stage.start else None
     processor = start.processor if start else stage.processor.fit(context.train)
     assert processor is not None
+    if processor.tokenizer and processor.tokenizer.unknown is not None:
+        for name in context.dataset.split_names:
+            if name in (*DEV, "test"):
+                say_unknown(context.dataset.split(name), processor.tokenizer)
     known: dict[str, object] = {
         "words": processor.tokenizer.size if processor.tokenizer else 0,
         "mask": processor.tokenizer.mask if processor.tokenizer else None,

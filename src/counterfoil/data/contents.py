@@ -1,8 +1,10 @@
-"""Digest of a data set's content, independent of its location."""
+"""Digests of a data set's content, independent of its location."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, fields
+from typing import Self, final
 
 import torch
 from torch import Tensor
@@ -25,6 +27,40 @@ def data_contents(dataset: ImageTextDataset) -> str:
     if dataset.pictures is not None:
         digest.update(_picture_digest(dataset.pictures))
     return digest.hexdigest()[:16]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ContentDigests:
+    """What tells that pictures or features were exchanged behind the same ids and captions.
+
+    Attributes:
+        pictures: hash of the sizes of all picture files and of the pixels of a sample; "" for none.
+        features: hash of a sample of the features of images and texts; "" for none.
+    """
+
+    pictures: str = ""
+    features: str = ""
+
+    @classmethod
+    def of(cls, dataset: ImageTextDataset) -> Self:
+        """The digests of a data set; times and places of files do not count."""
+        pictures, features = "", hashlib.sha256()
+        if dataset.pictures is not None:
+            sizes = map(dataset.pictures.byte_count, range(len(dataset)))
+            digest = hashlib.sha256(",".join(map(str, sizes)).encode())
+            digest.update(_picture_digest(dataset.pictures))
+            pictures = digest.hexdigest()[:16]
+        stored = [part for part in (dataset.features, dataset.text_features) if part is not None]
+        for part in stored:
+            features.update(_feature_bytes(part))
+        return cls(pictures, features.hexdigest()[:16] if stored else "")
+
+    def exchanged(self, now: ContentDigests) -> tuple[str, ...]:
+        """Names of what has another digest now; what one of the two lacks is not compared."""
+        names = [each.name for each in fields(self)]
+        pairs = [(name, getattr(self, name), getattr(now, name)) for name in names]
+        return tuple(name for name, old, new in pairs if old and new and old != new)
 
 
 def _feature_bytes(features: FeatureArray) -> bytes:
