@@ -11,10 +11,11 @@ from torch import Tensor
 
 import recipes_cases
 from counterfoil import Trainer, load_dataset, load_model, losses
+from counterfoil.core import registry
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.pipelines.pipeline import Recipe, Train
 from counterfoil.pipelines.stages.interpolate import Interpolate
-from counterfoil.recipes.clip import NAMES, train_recipe
+from counterfoil.recipes.clip import train_recipe
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from recipes_cases import run
 
@@ -86,7 +87,7 @@ def recipe(name: str, model: Path, **options: object) -> Recipe:
     return train_recipe(name, load_dataset(SCENES), model=str(model), **{**OPTIONS, **options})
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"ndgl"}))
+@pytest.mark.parametrize("name", sorted({*registry.names("training")} - {"ndgl"}))
 @pytest.mark.parametrize("way", ["full", "frozen"])
 def test_every_fine_tuning_can_be_distilled(name: str, way: str, model: Path) -> None:
     made = recipe(name, model, way=way, distill=0.5)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.experiments.ledger import add, read
-from experiment_cases import entry
+from papers_experiment_cases import entry
 
 
 def test_a_newer_entry_of_the_same_row_replaces_the_older(tmp_path) -> None:

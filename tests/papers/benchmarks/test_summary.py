@@ -15,7 +15,7 @@ from benchmarks.experiments.summary import (
     show,
     verdict,
 )
-from experiment_cases import CONTRAST, entry, pairs, toy_table
+from papers_experiment_cases import CONTRAST, entry, pairs, toy_table
 
 CHANGES = [1.0, 2.5, 3.0, 5.5]
 
