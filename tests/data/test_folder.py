@@ -149,6 +149,9 @@ def test_captions_beside_pictures_of_archives(tmp_path):
         {"0.xmp": "<x/>", "0.aae": "x", "0.thm": "x", "0.mov": "x", "Thumbs.db": "x"},
         {"my-index/index.json": '{"identity": "x"}', "my-index/images.npy": "x"},
         {"lists/manifest.json": '{"artifact": "mined negatives"}', "lists/x.npy": "x"},
+        {"backup.tar": "x"},
+        {"backup.tar.gz": "x"},
+        {"table.parquet": "x"},
     ],
 )
 def test_pictures_alone(tmp_path, more):

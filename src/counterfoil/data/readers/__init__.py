@@ -13,7 +13,7 @@ from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import warn_of_zeros
-from counterfoil.data.files import find_pictures
+from counterfoil.data.files import FolderFiles, find_pictures
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.coco import COCO
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
@@ -47,6 +47,11 @@ def _with_pictures(
         return replace(dataset, pictures=pictures)
 
     return read_both
+
+
+def _listing(source: Source) -> FolderFiles | None:
+    """What is known of a folder."""
+    return source.listing if source.path.is_dir() else None
 
 
 def _huggingface(source: Source, path: str) -> ImageTextDataset:
@@ -91,13 +96,13 @@ FORMATS = (
     BESIDE,
     Format(
         "WebDataset shards (.tar)",
-        lambda source: is_webdataset(source.path),
+        lambda source: is_webdataset(source.path, _listing(source)),
         lambda source: read_webdataset(source.path, name=source.name),
         holds_pictures=True,
     ),
     Format(
         "parquet files",
-        lambda source: is_parquet(source.path),
+        lambda source: is_parquet(source.path, _listing(source)),
         lambda source: _huggingface(source, str(source.path)),
         holds_pictures=True,
         has_columns=True,
@@ -220,7 +225,9 @@ def _unknown(source: Source) -> str:
     document = source.document(path) if path.suffix.lower() == ".json" else None
     keys = ", ".join(map(repr, list(document)[:5])) if isinstance(document, dict) else ""
     form = f" (JSON with the keys {keys})" if keys else ""
-    return f"{path} is no data set{form}: looked for {KNOWN}"
+    left_out = () if path.is_file() else source.listing.left_out
+    besides = f"; {'; '.join(map(str, left_out))}" if left_out else ""
+    return f"{path} is no data set{form}: looked for {KNOWN}{besides}"
 
 
 def _pictures_of(image_ids: Sequence[str], source: Source) -> PictureFiles:
