@@ -122,10 +122,15 @@ class FolderFiles:
         """What was left out."""
         return tuple(LeftOut(reason, tuple(names)) for reason, names in self.reasons.items())
 
-    def unlisted(self, paths: Iterable[Path]) -> dict[str, Path]:
-        """The pictures that are not among some paths, by name."""
+    def unlisted(self, paths: Iterable[Path], *, beside: bool = False) -> dict[str, Path]:
+        """The pictures that are not among some paths, by name; with `beside`, of their folders."""
         known = set(paths)
-        return {name: path for name, path in self.picture_names.items() if path not in known}
+        folders = {path.parent for path in known}
+        return {
+            name: path
+            for name, path in self.picture_names.items()
+            if path not in known and (not beside or path.parent in folders)
+        }
 
     def leave_out(self, reason: str, name: str) -> None:
         """Note a file that is not read."""

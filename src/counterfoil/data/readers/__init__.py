@@ -200,6 +200,8 @@ def _read(source: Source, given: str) -> ImageTextDataset:
     if not source.path.exists():
         hub = f'; for a data set of the hub write "hf:{given}"' if given.count("/") == 1 else ""
         raise ValueError(f"{given} does not exist; give {KNOWN}, or scenes{hub}")
+    if not source.path.is_dir() and not source.path.is_file():
+        raise ValueError(f"{given} is neither a file nor a folder; give {KNOWN}, or scenes")
     if source.path.is_file() and is_detector_table(source.path):
         raise ValueError(
             f"{given} holds features of images and no captions; name it as --features of a data "
