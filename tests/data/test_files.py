@@ -262,3 +262,13 @@ def test_every_name_of_another_system_finds_its_own_picture(names, form, slash, 
 def test_pictures_are_written_where_the_walk_finds_them(tmp_path):
     write_picture(tmp_path / "1" / "2" / "3" / "4.jpg")
     assert list_files(tmp_path).unlisted([]) == {"1/2/3/4.jpg": tmp_path / "1/2/3/4.jpg"}
+
+
+def test_shards_and_tables_at_any_depth_where_most_files_are_such(tmp_path):
+    touch(tmp_path, "data/train-0.TAR", "data/test/0.tar", "preview.png", ".cache/old.tar", "b.tgz")
+    found = [tmp_path / "b.tgz", tmp_path / "data/test/0.tar", tmp_path / "data/train-0.TAR"]
+    assert files.mostly(tmp_path, ".tar", ".tgz") == found
+    assert files.mostly(found[0], ".tgz") == found[:1]
+    assert files.mostly(found[0], ".tar") == []
+    touch(tmp_path, "1.jpg", "2.jpg", "3.jpg")
+    assert files.mostly(tmp_path, ".tar", ".tgz") == []

@@ -1,3 +1,4 @@
+import os
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,9 @@ def test_captions_beside_pictures_of_archives(tmp_path):
         {"0.xmp": "<x/>", "0.aae": "x", "0.thm": "x", "0.mov": "x", "Thumbs.db": "x"},
         {"my-index/index.json": '{"identity": "x"}', "my-index/images.npy": "x"},
         {"lists/manifest.json": '{"artifact": "mined negatives"}', "lists/x.npy": "x"},
+        {"backup.tar": "x"},
+        {"backup.tar.gz": "x"},
+        {"table.parquet": "x"},
     ],
 )
 def test_pictures_alone(tmp_path, more):
@@ -216,6 +220,22 @@ def test_pictures_beside_a_table(tmp_path, capsys):
     (tmp_path / "list").mkdir()
     (tmp_path / "captions.jsonl").rename(tmp_path / "list" / "captions.jsonl")
     assert not load_dataset(tmp_path / "list", images=tmp_path).unlisted
+
+
+def test_a_table_that_is_given_alone_is_of_the_folders_of_its_pictures(tmp_path):
+    """As one year of COCO, with the pictures of others beside."""
+    for name in ("val2017/1.jpg", "val2017/2.jpg", "train2017/3.jpg"):
+        write_picture(tmp_path / name)
+    table = tmp_path / "captions.csv"
+    table.write_text("image,caption\n1.jpg,one\n")
+    assert list(load_dataset(table).unlisted) == ["val2017/2.jpg"]
+    assert list(load_dataset(tmp_path).unlisted) == ["train2017/3.jpg", "val2017/2.jpg"]
+
+
+def test_a_pipe_is_no_data_set(tmp_path):
+    os.mkfifo(tmp_path / "captions.csv")
+    with pytest.raises(ValueError, match=r"captions\.csv is neither a file nor a folder"):
+        load_dataset(tmp_path / "captions.csv")
 
 
 def test_subfolders_with_names_of_splits_are_the_splits(tmp_path):

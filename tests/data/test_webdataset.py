@@ -288,3 +288,14 @@ def test_columns_come_back(tmp_path):
     for row, name in enumerate(dataset.image_ids):
         wanted = {"year": row} | ({} if row % 2 else {"album": "sea"})
         assert again.column_values(list(again.image_ids).index(name)) == wanted
+
+
+def test_shards_in_folders_of_splits(tmp_path):
+    dataset = load_dataset("scenes:images=12,dev=4,test=4")
+    for split in ("train", "test"):
+        write_webdataset(dataset.split(split), tmp_path / "all" / split)
+        (tmp_path / "all" / split / f"{split}-00000.tar").rename(tmp_path / "all" / split / "0.tar")
+    back = load_dataset(tmp_path / "all")
+    assert {*back.image_ids} == {*dataset.split("train", "test").image_ids}
+    assert {*back.split_names} == {"train", "test"}
+    assert back["test"].texts == dataset["test"].texts

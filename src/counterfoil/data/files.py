@@ -122,15 +122,15 @@ class FolderFiles:
         """What was left out."""
         return tuple(LeftOut(reason, tuple(names)) for reason, names in self.reasons.items())
 
-    def ending(self, ending: str) -> list[Path]:
-        """The files with an ending, as in ".tar"; none where more of the files are pictures."""
-        chosen = [path for path in self.files if path.suffix.lower() == ending]
-        return chosen if len(chosen) >= len(self.picture_names) else []
-
-    def unlisted(self, paths: Iterable[Path]) -> dict[str, Path]:
-        """The pictures that are not among some paths, by name."""
+    def unlisted(self, paths: Iterable[Path], *, beside: bool = False) -> dict[str, Path]:
+        """The pictures that are not among some paths, by name; with `beside`, of their folders."""
         known = set(paths)
-        return {name: path for name, path in self.picture_names.items() if path not in known}
+        folders = {path.parent for path in known}
+        return {
+            name: path
+            for name, path in self.picture_names.items()
+            if path not in known and (not beside or path.parent in folders)
+        }
 
     def leave_out(self, reason: str, name: str) -> None:
         """Note a file that is not read."""
@@ -279,6 +279,23 @@ def _is_ours(folder: str, names: set[str]) -> bool:
             except OSError:
                 continue
     return False
+
+
+def mostly(path: Path, *endings: str, listing: FolderFiles | None = None) -> list[Path]:
+    """The files with an ending: the path, or those of a folder; none where pictures are more.
+
+    A folder of photos may hold a backup, and one of shards a preview.
+
+    Args:
+        path: file or folder.
+        endings: in small letters, as ".tar".
+        listing: of the folder, if it is known.
+    """
+    if not path.is_dir():
+        return [path] if path.is_file() and path.name.lower().endswith(endings) else []
+    listing = listing or list_files(path)
+    found = [file for file in listing.files if file.name.lower().endswith(endings)]
+    return found if len(found) >= len(listing.picture_names) else []
 
 
 # Names of tables: Windows writes backslashes, macOS decomposed accents, cameras ".JPG".

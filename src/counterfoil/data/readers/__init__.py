@@ -14,7 +14,7 @@ from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import features_of, is_feature_table, warn_of_zeros
-from counterfoil.data.files import find_pictures
+from counterfoil.data.files import FolderFiles, find_pictures
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.coco import COCO
 from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
@@ -29,6 +29,11 @@ from counterfoil.data.readers.source import Format, Source
 from counterfoil.data.readers.tables import TABLE
 from counterfoil.data.readers.tokens import TOKENS
 from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
+
+
+def _listing(source: Source) -> FolderFiles | None:
+    """What is known of a folder."""
+    return source.listing if source.path.is_dir() else None
 
 
 def _huggingface(source: Source, path: str) -> ImageTextDataset:
@@ -64,13 +69,13 @@ FORMATS = (
     BESIDE,
     Format(
         "WebDataset shards (.tar)",
-        lambda source: is_webdataset(source.path),
+        lambda source: is_webdataset(source.path, _listing(source)),
         lambda source: read_webdataset(source.path, name=source.name),
         holds_pictures=True,
     ),
     Format(
         "parquet files",
-        lambda source: is_parquet(source.path),
+        lambda source: is_parquet(source.path, _listing(source)),
         lambda source: _huggingface(source, str(source.path)),
         holds_pictures=True,
         has_columns=True,
@@ -167,6 +172,8 @@ def _read(source: Source, given: str) -> ImageTextDataset:
     if not source.path.exists():
         hub = f'; for a data set of the hub write "hf:{given}"' if given.count("/") == 1 else ""
         raise ValueError(f"{given} does not exist; give {_known()}, or scenes{hub}")
+    if not source.path.is_dir() and not source.path.is_file():
+        raise ValueError(f"{given} is neither a file nor a folder; give {_known()}, or scenes")
     for format in _formats(source):
         if format.matches(source):
             return _read_as(format, source)
@@ -215,7 +222,9 @@ def _unknown(source: Source) -> str:
     document = source.document(path) if path.suffix.lower() == ".json" else None
     keys = ", ".join(map(repr, list(document)[:5])) if isinstance(document, dict) else ""
     form = f" (JSON with the keys {keys})" if keys else ""
-    return f"{path} is no data set{form}: looked for {_known()}"
+    left_out = () if path.is_file() else source.listing.left_out
+    besides = f"; {'; '.join(map(str, left_out))}" if left_out else ""
+    return f"{path} is no data set{form}: looked for {_known()}{besides}"
 
 
 def _pictures_of(image_ids: Sequence[str], source: Source) -> PictureFiles:

@@ -149,6 +149,7 @@ def _read(
         warn(f"{where}: {remark}")
     listing = source.pictures
     read_files = {*files, *(file for part in parts for file in part.lists)}
+    read_files |= {file.resolve() for file in read_files}
     paths = [image.path for image in images]
     needed = any(part.notes.pictures_needed for part in parts)
     with_pictures = needed or any(part.found for part in parts)
@@ -163,8 +164,11 @@ def _read(
         where=where,
         pictures=PictureFiles(paths) if with_pictures else None,
         left_out=[*listing.left_out, *notes_of(listing, read_files), *remarks],
-        # pictures of a folder of their own are a stock from which the file chooses
-        unlisted=listing.unlisted(paths) if source.images is None else {},
+        # pictures of a folder of their own are a stock from which the file chooses; a file that is
+        # given alone is of the folders in which its pictures are
+        unlisted=listing.unlisted(paths, beside=source.path.is_file())
+        if source.images is None
+        else {},
     )
 
 

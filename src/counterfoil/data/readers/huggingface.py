@@ -22,7 +22,7 @@ from counterfoil.data.dataset import (
     canonical_split,
     first_values,
 )
-from counterfoil.data.files import LeftOut
+from counterfoil.data.files import FolderFiles, LeftOut, mostly
 from counterfoil.data.images import Pictures, decode_picture, size_and_time
 from counterfoil.data.readers.annotations import NO_CAPTION
 from counterfoil.data.readers.columns import (
@@ -35,7 +35,7 @@ from counterfoil.data.readers.columns import (
     image_column,
     plain_column,
 )
-from counterfoil.data.readers.source import split_of_name
+from counterfoil.data.readers.source import split_of_file
 
 
 @final
@@ -141,16 +141,9 @@ def is_huggingface(folder: Path) -> bool:
     return several or all((folder / n).exists() for n in ("dataset_info.json", "state.json"))
 
 
-def is_parquet(path: Path) -> bool:
+def is_parquet(path: Path, listing: FolderFiles | None = None) -> bool:
     """Return True if a path is a parquet file, or a folder with parquet files."""
-    return bool(_parquet_files(path))
-
-
-def _parquet_files(path: Path) -> list[Path]:
-    """The file, or those of a folder or of ``data`` in it, as the hub keeps them."""
-    if path.is_file():
-        return [path] if path.suffix == ".parquet" else []
-    return sorted(path.glob("*.parquet")) or sorted((path / "data").glob("*.parquet"))
+    return bool(mostly(path, ".parquet", listing=listing))
 
 
 def read_huggingface(
@@ -214,12 +207,12 @@ def _load(source: str) -> dict[str, Any]:
     needs = f'the data set {source!r} needs datasets: pip install "counterfoil[hf]"'
     datasets = optional_import("datasets", needs)
     try:
-        for file in (Path(source), *Path(source).glob("**/*")):
-            if file.exists() and not file.is_dir():
-                check_file(file)  # a pipe would hang in pyarrow, where no signal ends it
-        if is_parquet(Path(source)):
+        if not is_huggingface(Path(source)) and is_parquet(Path(source)):
             loaded = _load_parquet(Path(source))
         elif Path(source).is_dir():
+            for file in Path(source).glob("**/*"):
+                if file.exists() and not file.is_dir():
+                    check_file(file)  # a pipe would hang in pyarrow, where no signal ends it
             loaded = datasets.load_from_disk(source)
         else:
             loaded = datasets.load_dataset(source)
@@ -234,8 +227,9 @@ def _load_parquet(path: Path) -> dict[str, Any]:
     import datasets
 
     files: dict[str, list[str]] = {}
-    for file in _parquet_files(path):
-        files.setdefault(split_of_name(file.stem) or "train", []).append(str(file))
+    folder = path if path.is_dir() else path.parent
+    for file in mostly(path, ".parquet"):
+        files.setdefault(split_of_file(file, folder) or "train", []).append(str(file))
     return {split: datasets.Dataset.from_parquet(some) for split, some in files.items()}
 
 

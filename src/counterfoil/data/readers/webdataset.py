@@ -50,8 +50,10 @@ from counterfoil.data.files import (
     NOT_UTF8,
     SPECIAL,
     UNEXPECTED,
+    FolderFiles,
     LeftOut,
     is_kept_by_programs,
+    mostly,
     plain_name,
     printable,
 )
@@ -63,7 +65,7 @@ from counterfoil.data.images import (
     size_and_time,
 )
 from counterfoil.data.readers.columns import caption_columns, captions_of_json
-from counterfoil.data.readers.source import split_of_name
+from counterfoil.data.readers.source import split_of_file
 
 # what img2dataset notes of a download; the Exif of a picture may say where it was taken
 _TECHNICAL = ("exif", "url", "key", "status", "error_message", "sha256", "md5")
@@ -72,6 +74,7 @@ LARGEST = 10_000_000  # bytes of a member with captions
 
 TEXTS = (".txt", ".text", ".caption")
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_SHARDS = (".tar", *COMPRESSED)
 _Parts = dict[tuple[str, str], tarfile.TarInfo]  # of a key: its members by part and ending
 
 
@@ -146,14 +149,9 @@ class TarPictures(Pictures):
         return count
 
 
-def is_webdataset(path: Path) -> bool:
+def is_webdataset(path: Path, listing: FolderFiles | None = None) -> bool:
     """Return True if a path is a tar file, compressed or not, or a folder with tar files."""
-    return any(map(_is_shard, [path] if path.is_file() else path.glob("*")))
-
-
-def _is_shard(path: Path) -> bool:
-    name = path.name.lower()
-    return name.endswith((".tar", *COMPRESSED)) and not name.startswith(".") and path.is_file()
+    return bool(mostly(path, *_SHARDS, listing=listing))
 
 
 def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
@@ -166,7 +164,7 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
         ValueError: a shard is compressed, damaged or holds a member twice, or there is no image
             with a caption.
     """
-    files = [path] if path.is_file() else sorted(filter(_is_shard, path.glob("*")))
+    files, folder = mostly(path, *_SHARDS), path if path.is_dir() else path.parent
     found: list[tuple[Path, _Sample]] = []
     left_out: defaultdict[str, list[str]] = defaultdict(list)
     stamps = {shard: size_and_time(shard) for shard in files}
@@ -184,13 +182,13 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
     for count in counts:
         if count.reason not in UNEXPECTED:  # which are said of every data set
             warn(f"{path}: {count}")
-    ids = _image_ids(path, found)
+    ids = _image_ids(path, folder, found)
     return build_dataset(
         name or path.resolve().stem,
         [
             DatasetEntry(
                 id_,
-                split_of_name(shard.stem),
+                split_of_file(shard, folder),
                 tuple(sample.words.captions),
                 columns=sample.words.columns,
             )
@@ -208,14 +206,15 @@ def read_webdataset(path: Path, *, name: str | None = None) -> ImageTextDataset:
     )
 
 
-def _image_ids(path: Path, found: Sequence[tuple[Path, _Sample]]) -> list[str]:
+def _image_ids(path: Path, folder: Path, found: Sequence[tuple[Path, _Sample]]) -> list[str]:
     """The id of each sample: of its JSON, or its key, with the shard where keys repeat."""
     keyed = [sample.name for _, sample in found if not sample.words.image_id]
     repeated = len(set(keyed)) < len(keyed)
     if repeated:
         info(f"{path}: keys repeat between its shards, so ids begin with the name of the shard")
+    shards = {shard: shard.relative_to(folder).with_suffix("").as_posix() for shard, _ in found}
     return [
-        sample.words.image_id or (f"{shard.stem}/{sample.name}" if repeated else sample.name)
+        sample.words.image_id or (f"{shards[shard]}/{sample.name}" if repeated else sample.name)
         for shard, sample in found
     ]
 
