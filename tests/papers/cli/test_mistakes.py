@@ -163,7 +163,7 @@ def two_tables(folder):
 
 def no_header(folder):
     pictures(folder)
-    (folder / "captions.csv").write_text("p0.png,a dog\np1.png,a dog\n")
+    (folder / "captions.csv").write_text("p0,a dog\np1,a dog\n")
 
 
 def truncated(folder):
@@ -213,8 +213,8 @@ READ = {
         ("with fewer than 100, differences between models are mostly chance",),
     ),
     "an empty caption": (
-        lambda folder: table(folder, captions=["", *["a dog"] * 11]),
-        ("1 caption without a word",),
+        lambda folder: table(folder, captions=["a dog", "", *["a dog"] * 10]),
+        ("rows without a caption", "1 image without a caption"),
     ),
     "letters of other alphabets": (
         lambda folder: (
@@ -246,7 +246,7 @@ REFUSED = {
     "phone pictures": (phone, ('pip install "counterfoil[phone]", or convert it to JPEG',)),
     "two tables": (
         two_tables,
-        ("holds captions.jsonl and captions.csv; give the path of the one",),
+        ("holds captions.csv and captions.jsonl; give the path of the one",),
     ),
     "no header": (no_header, ("it needs the names of the columns", "file_name")),
     "truncated JSON": (truncated, ("line 1 is not JSON",)),
@@ -429,7 +429,7 @@ CALLS = {
         lambda m, p: cf.evaluate(m, "photos/"),
         "a data set is needed, not the str 'photos/'; open it with counterfoil.load_dataset",
     ),
-    "no data set": (lambda m, p: cf.load_dataset("phots"), "phots does not exist; give a Karp"),
+    "no data set": (lambda m, p: cf.load_dataset("phots"), "phots does not exist; give "),
 }
 
 
