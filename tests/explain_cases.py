@@ -56,7 +56,6 @@ def pieces(folder: Path) -> WordPieceTokenizer:
 
 def model(tokenizer: Tokenizer, **options: object) -> UNITER:
     """A UNITER whose heads have something to say."""
-
     seen = tailored_cases.processor()
     made = tailored_cases.host(
         ProcessedDataset(Processor(seen.processor.image_processor, tokenizer), seen.dataset),
@@ -70,6 +69,8 @@ def model(tokenizer: Tokenizer, **options: object) -> UNITER:
 
 def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL) -> Path:
     """A model folder that reads the captions and regions of `SCENES`."""
+    from counterfoil.papers.models.uniter import UNITER
+
     dataset = load_dataset(SCENES)
     assert dataset.features is not None
     words = WordTokenizer.of(dataset.texts, longest=30)
