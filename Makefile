@@ -37,7 +37,7 @@ test-kernels: $(STAMP)
 # old versions warn of each other; only failures matter here
 test-minimum: $(MINIMUM)
 	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 .venv-minimum/bin/python -m pytest -n auto --dist loadscope -W ignore tests/examples tests/core tests/search tests/report \
-		tests/papers/cli/test_help.py tests/papers/cli/test_verbs.py tests/serve/test_app.py tests/serve/test_start.py tests/data/test_images.py tests/export/test_models.py
+		tests/papers/cli/test_help.py tests/papers/cli/test_verbs.py tests/serve/test_app.py tests/papers/serve/test_start.py tests/data/test_images.py tests/export/test_models.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -54,6 +54,7 @@ def imported_modules(tree: ast.Module) -> set[str]:
     return names & MODULES.keys()
 
 
+@pytest.mark.papers
 def test_import_layers(monkeypatch):
     monkeypatch.chdir(ROOT)
     # its configuration of logging would disable every logger that exists, for the tests after it

@@ -43,6 +43,7 @@ def asked(capsys, tmp_path):
     return asked
 
 
+@pytest.mark.papers
 def test_numbers_are_those_of_the_scores(models, asked):
     plain, page = asked(models / "run/online", SCENES)
     model = load_model(models / "run/online")

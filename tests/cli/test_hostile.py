@@ -57,6 +57,7 @@ def verbs(root, models):
     }
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("verb", verbs(Path(), Path()))
 def test_verbs_on_a_terminal(verb, folder, models, monkeypatch):
     ours, theirs = pty.openpty()

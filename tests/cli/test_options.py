@@ -38,6 +38,7 @@ def test_a_command_has_the_data_options_in_place_of_one_parameter():
     assert all(option in text for option in ("--features", "--corrections", "Do something."))
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize(
     ("line", "current"),
     [

@@ -253,6 +253,7 @@ def test_two_images_never_share_a_row(tmp_path):
         features_of(["x/a.png", "y/a.png"], tmp_path / "f")
 
 
+@pytest.mark.papers
 def test_precomp_folder(tmp_path):
     for n, split in enumerate(("train", "test")):
         values = random_array(2, 3, 4, seed=n)

@@ -23,6 +23,7 @@ from counterfoil.data.readers import load_dataset
 IMAGES = [karpathy_image(f"{n}.jpg", "train", [f"dog {n}"], first=n) for n in range(4)]
 
 
+@pytest.mark.papers
 def test_karpathy_folder_file_and_features_of_a_precomp_folder(tmp_path):
     path = write_karpathy(tmp_path / "toy", IMAGES)
     values = random_array(4, 3, 4)
@@ -37,6 +38,7 @@ def test_karpathy_folder_file_and_features_of_a_precomp_folder(tmp_path):
         np.testing.assert_array_equal(features_of_all(dataset), values[[2, 1, 3, 0]])
 
 
+@pytest.mark.papers
 def test_precomp_folder_with_pictures(tmp_path):
     write_split(tmp_path / "p", "train", random_array(2, 4), list("abcd"), ["y.jpg", "x"])
     for n, name in enumerate(("x.jpg", "y.jpg")):
@@ -100,6 +102,7 @@ def test_what_is_no_data_set(tmp_path):
         load_dataset(tmp_path)
 
 
+@pytest.mark.papers
 def test_features_stay_on_disk(tmp_path):
     """Opening and drawing from 400 MB of features needs a fraction of it in private memory."""
     shape = (4000, 10, 2560)
@@ -115,6 +118,7 @@ def test_features_stay_on_disk(tmp_path):
     assert grown < 100_000  # kilobytes
 
 
+@pytest.mark.papers
 @pytest.mark.skipif("COUNTERFOIL_DATA" not in os.environ, reason="COUNTERFOIL_DATA is not set")
 def test_flickr8k_with_its_regions():
     data = Path(os.environ["COUNTERFOIL_DATA"])

@@ -131,6 +131,7 @@ def measured(folder: Path) -> list[float]:
     return seen
 
 
+@pytest.mark.papers
 def test_running_statistics_are_one_model_s_when_it_is_measured_and_mines(tmp_path: Path) -> None:
     first, second = processes.run(measured, 2, tmp_path)
     assert len(first) == 2

@@ -41,6 +41,7 @@ def test_mining_pays_where_a_batch_rarely_holds_a_listed_caption() -> None:
     assert "rank of 234, in the lists" in large.reasons[1]
 
 
+@pytest.mark.papers
 def test_a_training_on_own_photos_mines_lists_of_these_lengths_and_says_why() -> None:
     photos = load_dataset("scenes:images=60")  # 40 for training, with 200 captions
     options = {"model": None, "way": "full", "written": None, "teachers": ()}

@@ -131,6 +131,7 @@ def test_bare_items_score_as_in_a_corpus(name, folders):
     torch.testing.assert_close(inside.detach(), bare, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.papers
 def test_two_openings_are_equal_and_digests_tell_models_apart(folders):
     digests = {load_model(folders / "regions").digest()}
     for name in READERS:
@@ -232,6 +233,7 @@ def test_what_is_no_model_or_has_nothing_to_encode(folders, tmp_path):
         load_model(folders / "regions").embed(small_corpus((0, 0)))
 
 
+@pytest.mark.papers
 def test_a_fresh_process_opens_them_in_one_line(folders, tmp_path):
     write_picture(tmp_path / "dog.png")
     places = [str(folders / name) for name in ("pixels", "clip", "vilt", "blip")]

@@ -229,6 +229,7 @@ def test_open_clip_mines_and_is_indexed(tmp_path):
     assert run("search", index, "a red circle") == 0
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("way", ["full", "frozen"])
 def test_towers_are_trained(way, tmp_path, towers, monkeypatch):
     monkeypatch.setattr("counterfoil.model.WIDTH", 16)

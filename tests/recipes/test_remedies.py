@@ -103,6 +103,7 @@ def test_every_fine_tuning_can_be_distilled(name: str, way: str, model: Path) ->
     assert any(isinstance(stage, Interpolate) for stage in both.stages) == (way == "full")
 
 
+@pytest.mark.papers
 def test_what_cannot_be_distilled_is_refused(model: Path) -> None:
     with pytest.raises(ValueError, match=r"has targets of 'targets' already.*--teacher names it"):
         recipe("ndgl", model, distill=1.0)

@@ -92,6 +92,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("link", [circle, nothing])
 @pytest.mark.parametrize("verb", WRITERS)
 def test_a_broken_link_as_output_is_left_alone(verb, link, tmp_path, capsys):
@@ -141,6 +142,7 @@ def test_the_variable_of_the_cache_is_named(tmp_path, monkeypatch):
 NO_UTF8 = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("verb", WRITERS)
 def test_a_folder_that_may_not_be_written_is_refused_first(verb, tmp_path, monkeypatch, capsys):
     """As for anybody but the administrator, who may write everywhere."""

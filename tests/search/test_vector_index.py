@@ -408,6 +408,7 @@ def test_captions_keep_every_sign(tmp_path):
     assert VectorIndex(tmp_path / "x").texts.entry(0).text == said
 
 
+@pytest.mark.papers
 def test_an_index_that_version_0_1_wrote_opens(tmp_path):
     """The files are written literally: names, keys and types on disk are a promise."""
     part = {"images": "000001-images-joined", "texts": "000000-texts"}

@@ -75,6 +75,7 @@ def test_explanation_by_leaving_words_out(app):
     assert again["words"] == answer["words"]
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("explainer, status", [("pixels", 200), ("regions", 422)])
 def test_uploads_need_an_explainer_that_reads_pixels(tmp_path, explainer, status):
     """The model of the index does not matter."""

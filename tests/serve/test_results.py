@@ -151,6 +151,7 @@ def test_top_beyond_the_reranking_depth_is_refused(ordered):
     assert f"give a whole number of 1 to {DEPTH}" in answer.json()["error"]
 
 
+@pytest.mark.papers
 def test_upload_is_not_reranked_by_a_feature_model(root, tmp_path):
     """Its captions stay in the order of the index, and the answer names no reranker."""
     explain_cases.saved(tmp_path / "regions")
@@ -189,6 +190,7 @@ def test_missing_picture_leaves_the_order_of_the_index(root, tmp_path, caplog):
     assert hits[7].path.name in caplog.text
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("name", ["clip", "regions"])
 def test_reranker_must_read_all_images(root, tmp_path, name):
     explain_cases.saved(tmp_path / "regions")
