@@ -251,10 +251,10 @@ def check_reopens(spec: Config[RetrievalModel], name: str) -> None:
     except ValueError as error:
         raise ValueError(
             f"{name} could not be opened again from a folder: {error}; build it of "
-            "counterfoil's own classes and plain values, or give the class a file in "
-            "counterfoil/models and a row in counterfoil/core/saved_names.py, as "
-            "docs/extending.md shows; weights of other modules are trained in place by "
-            "counterfoil.training.trainer.fit, and are yours to save"
+            "counterfoil's own classes and plain values, or register your class, "
+            "@counterfoil.core.registry.register.model('name'), as docs/extending.md shows; "
+            "weights of other modules are trained in place by counterfoil.training.trainer.fit, "
+            "and are yours to save"
         ) from error
 
 

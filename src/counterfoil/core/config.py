@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, final, get_args
 
+from counterfoil.core import registry
 from counterfoil.core.saved_names import is_place, place_of, saved_name
 
 P = ParamSpec("P")
@@ -206,6 +207,9 @@ def _from_plain(value: Any, allow: tuple[str, ...]) -> Any:
 
 
 def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
+    for kind in registry.SAVED:  # of installed packages, or of modules that the user imported
+        if call in registry.names(kind):
+            return cast("Callable[..., Any]", registry.find(kind, call))
     place = place_of(call)
     module, _, name = place.partition(":")
     missing = (

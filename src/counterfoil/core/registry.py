@@ -22,7 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, final, get_args
 
-Kind = Literal["loss", "training", "recipe", "loader", "reader", "features", "phrases", "verb"]
+Kind = Literal[
+    "model", "part", "loss", "training", "recipe", "loader", "reader", "features", "phrases", "verb"
+]
 Part = TypeVar("Part")
 
 _PAPERS = "counterfoil.papers"
@@ -43,6 +45,9 @@ _COMPARED_LOSSES = (
 )
 # kind -> name -> module:attribute
 SHIPPED: Mapping[Kind, Mapping[str, str]] = {
+    # classes that a saved model folder may name; ours are in `counterfoil.core.saved_names`
+    "model": {},
+    "part": {},
     "loss": {
         **{name: f"counterfoil.papers.compared.losses:{name}" for name in _COMPARED_LOSSES},
         "WordLoss": "counterfoil.papers.tags.losses:WordLoss",
@@ -102,6 +107,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "convert": "counterfoil.papers.cli.convert:app",
     },
 }
+SAVED: tuple[Kind, ...] = ("model", "part")  # kinds that a model folder may name
 _added: dict[tuple[Kind, str], object] = {}
 
 
@@ -124,6 +130,8 @@ class Register:
 
         return add
 
+    model = partialmethod(_add, "model")
+    part = partialmethod(_add, "part")
     loss = partialmethod(_add, "loss")
     training = partialmethod(_add, "training")
     recipe = partialmethod(_add, "recipe")
@@ -162,6 +170,19 @@ def find(kind: Kind, name: str) -> Any:
         )
     module, _, attribute = owners[0].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def saved_by_name(place: str) -> str | None:
+    """The name under which files hold a class of another package, by its ``module:qualname``."""
+    for kind in SAVED:
+        for name in names(kind):
+            if (kind, name) in _added:
+                part: Any = _added[kind, name]
+                if f"{part.__module__}:{part.__qualname__}" == place:
+                    return name
+            elif place in _owners(kind).get(name, ()):
+                return name
+    return None
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from counterfoil.core.registry import SHIPPED
+from counterfoil.core.registry import SHIPPED, saved_by_name
 
 PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Adapted": "counterfoil.models.frozen:FrozenWithAdapters",
@@ -199,8 +199,9 @@ _CONVERTED = {
 def saved_name(make: Callable[..., Any]) -> str:
     """Name of a class or function in files; ``module:qualname`` for those of other packages."""
     place = f"{make.__module__}:{make.__qualname__}"
-    is_loss = make.__module__.startswith(f"{LOSSES}.")
-    return _NAMES.get(place, make.__qualname__ if is_loss else place)
+    if make.__module__.startswith(f"{LOSSES}."):
+        return _NAMES.get(place, make.__qualname__)
+    return _NAMES.get(place) or saved_by_name(place) or place
 
 
 def short_name(make: Callable[..., Any]) -> str:
