@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -48,13 +49,17 @@ def main(words: Sequence[str] | None = None) -> int:
             shutil.rmtree(failed.parent)
         sides = {"old": (old, script), "new": (ROOT, ROOT / CASES)}
         running = []
-        for side, (tree, file) in sides.items():
-            print(f"{side}: {commit[:12] if side == 'old' else tree}", flush=True)
-            process = _start(tree, file, results[side], Path(scratch) / side, arguments.cases)
-            running.append(process)
-            if not arguments.together:
-                process.wait()
-        ended = [process.wait() for process in running]
+        try:
+            for side, (tree, file) in sides.items():
+                print(f"{side}: {commit[:12] if side == 'old' else tree}", flush=True)
+                process = _start(tree, file, results[side], Path(scratch) / side, arguments.cases)
+                running.append(process)
+                if not arguments.together:
+                    process.wait()
+            ended = [process.wait() for process in running]
+        finally:
+            for process in running:
+                process.kill()
         same = _compare(results["old"], results["new"], arguments.cases)
         return int(not same or any(ended))
 
@@ -107,13 +112,17 @@ def _environment(tree: Path, work: Path) -> dict[str, str]:
 
 
 def _compare_speed(old: Path, new: Path, names: Sequence[str], scratch: Path) -> int:
-    """Measure both sides in turn, twice; answer 1 if a figure is worse."""
+    """Measure both sides in turn, twice; answer 1 if a figure is worse.
+
+    On one thread, whose figures are of processor time, which other work on the machine moves least.
+    """
     figures: dict[Path, dict[str, float]] = {old: {}, new: {}}
     for _ in range(2):
         for tree, lowest in figures.items():
             table, work = scratch / "table.md", scratch / f"speed-{tree.name}"
             work.mkdir(exist_ok=True)
-            command = [sys.executable, "-m", "benchmarks", *names, "--markdown", str(table)]
+            options = ("--threads", "1", "--markdown", str(table))
+            command = [sys.executable, "-m", "benchmarks", *names, *options]
             # exit code 1 says that a target is missed, which is not asked here
             subprocess.run(command, cwd=tree, env=_environment(tree, work), check=False)
             for name, figure in read_figures(table.read_text()):
@@ -165,10 +174,14 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--together", action="store_true", help="both sides at the same time")
     parser.add_argument(
-        "--bench", nargs="*", metavar="NAME", help="compare speed (python -m benchmarks) instead"
+        "--bench",
+        nargs="*",
+        metavar="NAME",
+        help="compare speed on one thread (python -m benchmarks) instead",
     )
     return parser.parse_args(words)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes the worktree, too
     raise SystemExit(main())
