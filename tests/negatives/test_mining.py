@@ -332,11 +332,12 @@ def test_filters_guides_and_checkpoints(model, dataset, tmp_path):
 
 
 def test_repr_shows_an_example(model, dataset):
-    first, second, *counts = repr(mine_hard_negatives(model, dataset, **SIZES)).splitlines()
+    first, second, score, *counts = repr(mine_hard_negatives(model, dataset, **SIZES)).splitlines()
     assert first.startswith("HardNegatives(scenes")
     assert "6 texts of each of" in first
     assert "filters: none" in first
     assert dataset.texts[0] in second
+    assert score.strip().startswith("score: ")
     assert [line.split(":")[0].strip() for line in counts[:2]] == [
         "texts of images",
         "images of texts",
