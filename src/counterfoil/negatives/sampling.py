@@ -577,7 +577,7 @@ def check_candidates(
     """
     if offered - screened:
         raise ValueError(
-            "candidates are drawn, and the proposer screens none; set it to Screened, or leave the "
+            "candidates are drawn, and the proposer screens none; set it to TopScoringMiner, or leave the "
             "candidates out"
         )
     if missing := (needs & screened) - offered:

@@ -775,7 +775,7 @@ def _check_needs(objective: WeightedSum, lists: HardNegativeLists | None) -> Non
     if others:
         raise ValueError(
             f"the loss {names} needs {', '.join(others)}, which a Trainer does not provide; train "
-            "with a recipe that does (see `counterfoil recipe`)"
+            "with a recipe that does (`counterfoil plan` lists them)"
         )
 
 
