@@ -36,7 +36,7 @@ import counterfoil as cf
 from counterfoil.cli import main as counterfoil
 from counterfoil.negatives.filters import FilterConfig
 from counterfoil.pipelines.stages.base import recipe_to_dict
-from counterfoil.recipes.catalogue import find_recipe, recipe_names, smoke_recipe
+from counterfoil.recipes.catalogue import find_recipe, known_recipes, smoke_recipe
 
 SCENES = "scenes:images=36"
 REGIONS = "scenes:images=36,features=regions"
@@ -184,7 +184,7 @@ def plan(folder: Path) -> None:
         folder / "plan.json",
         {
             name: {stage.name: flat(recipe_to_dict(stage)) for stage in find_recipe(name).stages}
-            for name in recipe_names()
+            for name in known_recipes()
         },
     )
 

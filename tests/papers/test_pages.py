@@ -66,9 +66,9 @@ def runs() -> tuple[str, ...]:
 def command_of(words: list[str]) -> bool:
     import typer
 
-    from counterfoil.cli import app
+    from counterfoil.cli import application
 
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(application())
     while hasattr(group, "commands"):
         word = words.pop(0) if words else ""
         if word not in group.commands:

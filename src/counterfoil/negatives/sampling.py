@@ -577,8 +577,8 @@ def check_candidates(
     """
     if offered - screened:
         raise ValueError(
-            "candidates are drawn, and the proposer screens none; set it to TopScoringMiner, or leave the "
-            "candidates out"
+            "candidates are drawn, and the proposer screens none; set it to TopScoringMiner, or "
+            "leave the candidates out"
         )
     if missing := (needs & screened) - offered:
         roles = " and ".join(sorted(repr(role.value) for role in missing))

@@ -1,9 +1,9 @@
 """Reducers of a score matrix: top-k lists, ranks, scores of true pairs, the dense matrix.
 
 A top-k list must not depend on how the matrix was cut, in which order its tiles came, or how many
-processes scored them: that is what rank keys are for. Float scores alone cannot promise that: the order of equal
-scores is an implementation detail of `topk` and `sort`. So each (score, row) is packed into one
-int64, and the lists hold, compare and merge these keys only:
+processes scored them: that is what rank keys are for. Float scores alone cannot promise that: the
+order of equal scores is an implementation detail of `topk` and `sort`. So each (score, row) is
+packed into one int64, and the lists hold, compare and merge these keys only:
 
     bit   63 ............... 32 | 31 ................ 0
           score, order-preserving | 2**32 - 1 - row

@@ -60,10 +60,10 @@ def test_exported_lists_are_cut_and_named_as_asked(models, negatives, tmp_path):
 def test_the_released_depths_are_the_default():
     import typer.main
 
-    from counterfoil.cli import app
+    from counterfoil.cli import application
 
-    found = {p.name: p.default for p in typer.main.get_command(app).commands["negatives"].commands[
-        "export"].params}  # fmt: skip
+    group = typer.main.get_command(application()).commands["negatives"]
+    found = {p.name: p.default for p in group.commands["export"].params}
     assert (found["texts"], found["hard_images"]) == (2000, 400)
 
 

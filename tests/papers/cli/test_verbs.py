@@ -391,7 +391,7 @@ def test_convert_with_a_setting(printed, tmp_path):
 
 
 def test_interrupted_is_no_traceback(monkeypatch, capsys):
-    from counterfoil.papers import catalogue
+    from counterfoil.recipes import catalogue
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -409,7 +409,7 @@ def test_the_traceback_is_there_when_asked_for(monkeypatch):
 
 
 def test_our_own_bugs_are_not_swallowed(monkeypatch):
-    from counterfoil.papers import catalogue
+    from counterfoil.recipes import catalogue
 
     monkeypatch.setattr(catalogue, "print_catalogue", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from negatives.test_generated_captions import ANCHORS, processor, stored
 
 import processes
 import train_cases
@@ -15,6 +14,7 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.training.step import TrainingStep
+from papers.negatives.test_generated_captions import ANCHORS, processor, stored
 
 
 def worker(folder: str) -> dict[str, Any]:

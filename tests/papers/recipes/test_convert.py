@@ -14,13 +14,13 @@ from torch import Tensor
 
 import hub_cases
 from corpus_cases import small_corpus
-from counterfoil.cli.models import convert as convert_command
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.papers.cli.convert import convert as convert_command
 from counterfoil.papers.models import convert, gpo
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.uniter import UNITER

@@ -11,7 +11,7 @@ from counterfoil.papers.systems import DATASETS
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.pipeline import Evaluate, Recipe, Train, recipe_to_dict, stage_digests
 from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
-from test_docs import ran
+from papers.test_docs import ran
 
 NAMES = [
     f"{kind}/{host}-{dataset}"
