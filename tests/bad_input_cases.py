@@ -315,7 +315,7 @@ def recipe_file(expression: str) -> None:
     write(
         "mine.py",
         "from dataclasses import replace",
-        "from counterfoil.papers.catalogue import find_recipe",
+        "from counterfoil.recipes.catalogue import find_recipe",
         "whole = find_recipe('aoq/vsepp-scenes')",
         f"recipe = {expression}",
     )

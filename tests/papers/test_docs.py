@@ -161,7 +161,7 @@ def test_public_names_of_the_pages_exist(page):
         r"^from (counterfoil[\w.]*) import ([\w, ]+)$", text, re.MULTILINE
     ):
         for name in names.split(", "):
-            assert resolve_name(f"{module}:{name}")
+            assert resolve_name(f"{module}.{name}".partition(" as ")[0])
 
 
 def test_links_of_the_page_for_agents_lead_somewhere():

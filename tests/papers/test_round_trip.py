@@ -108,6 +108,13 @@ def same(one: HardNegativeLists, other: HardNegativeLists) -> bool:
     return all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in pairs)
 
 
+def distinct(data: ImageTextDataset) -> ImageTextDataset:
+    """The data without captions that say the same, which would be no negatives."""
+    return replace(
+        data, texts=[f"{text} {row}" if row else text for row, text in enumerate(data.texts)]
+    )
+
+
 def mined(data: ImageTextDataset) -> NegativeStore:
     lists = random_lists(data.relation, h=4, k=3)
     scores = [
@@ -132,6 +139,7 @@ def mined_lists(data: ImageTextDataset, folder: Path) -> None:
 
 
 def lists_of_the_hub(data: ImageTextDataset, folder: Path) -> None:
+    data = distinct(data)
     store = mined(data)
     _write_negatives(HardNegatives(store, data), folder, "me/lists", data.texts[2])
     found = load_negatives(folder, data).store
@@ -143,6 +151,7 @@ def lists_of_the_hub(data: ImageTextDataset, folder: Path) -> None:
 
 
 def lists_of_aoq(data: ImageTextDataset, folder: Path) -> None:
+    data = distinct(data)
     lists = mined(data).lists
     write_aoq(lists, folder, "odd", data.relation)
     found = read_aoq(folder, "odd", data.relation)
@@ -375,6 +384,7 @@ def strings(value: object) -> Iterator[str]:
 
 def exported(data: ImageTextDataset, folder: Path) -> None:
     """Every caption and id of the lists, in each format for other programs, by its own reader."""
+    data = distinct(data)
     mined(data).save(folder / "lists")
     known = set(data.texts)
     for form in FORMATS:

@@ -436,4 +436,5 @@ def test_an_index_that_version_0_1_wrote_opens(tmp_path):
     assert found(VectorIndex(tmp_path), torch.eye(4)[2:3], 1) == [[("c.jpg", 1.0)]]
     after = json.loads((tmp_path / "index.json").read_text())
     assert after["images"] == {**collection, "next": 9, "parts": [part["images"], "000002-images"]}
-    assert after.keys() == state.keys()
+    assert after.keys() == {*state, "score"}
+    assert after["score"] == ""

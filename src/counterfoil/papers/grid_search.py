@@ -616,7 +616,7 @@ def _tags_grid(kind: str, dataset: str) -> GridSearch:
         axes.append(f"{'+'.join(weights)}=5e-4,1e-3")
     return GridSearch(
         name=f"{PREFIX}{kind}-{dataset}",
-        recipe=tags.tags_recipe(f"{kind}/", "uniter", dataset),
+        recipe=find_recipe(f"{kind}/uniter-{dataset}"),
         axes=tuple(map(GridAxis.parse, axes)),
         stage=steps[-1],
         draw=0 if dataset in LARGE else DRAWN,

@@ -12,7 +12,7 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.papers.aoq.figures import image_scores
 from counterfoil.papers.tags.figures import draw_captions, in_all, score_captions
-from counterfoil.pipelines.publishing import open_scorers
+from counterfoil.pipelines.publishing import open_scorers, score_unit
 
 ASKED = ("--anchors", "5", "--seed", "4")
 FEW = (*ASKED, "--masks", "3", "--refills", "3", "--keep", "3")
@@ -57,7 +57,7 @@ def test_triples(uniters, analysed):
     dataset = load_dataset(REGIONS).split("test")
     rows = draw_captions(dataset, 5, torch.Generator().manual_seed(4))
     member = load_model(first).embed(dataset)
-    scores = image_scores([member], dataset.text_to_image[rows])
+    scores = image_scores([member], dataset.text_to_image[rows]) / score_unit([member])
     whole = found[("first", "whole set")]
     positive = scores.gather(1, rows[:, None])[:, 0]
     assert whole["positive"] == pytest.approx(positive.tolist(), abs=1e-6)

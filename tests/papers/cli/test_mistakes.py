@@ -415,7 +415,7 @@ CALLS = {
         lambda m, p: [word.text for word in cf.explain(m, p, "a dog in the snow").words],
         ["a", "dog", "in", "the", "snow"],
     ),
-    "a model's text": (lambda m, p: len(repr(m).splitlines()), 3),
+    "a model's text": (lambda m, p: len(repr(m).splitlines()), 4),
     "a loss of plain scores": (
         lambda m, p: cf.losses.HardestTripletLoss()(torch.randn(4, 4)).shape,
         (),

@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from counterfoil.cli import main
-from counterfoil.core.config import config
 from counterfoil.core.types import Pairs
 from counterfoil.data.dataset import Relation
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.readers import load_dataset
-from counterfoil.negatives.filters import FilterConfig
 from counterfoil.negatives.sampling import OfflineNegativeSampler
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.papers.compared.graph import (
@@ -22,7 +20,6 @@ from counterfoil.papers.compared.graph import (
     graph_negatives,
     parents_of,
 )
-from counterfoil.pipelines.pipeline import Mine
 
 SCENES = load_dataset("scenes:images=30").split("train")
 CAPTIONS = [
@@ -202,8 +199,3 @@ def test_bad_input():
         graph_negatives(SCENES, texts_per_image=0)
     with pytest.raises(ValueError, match="fewer than two described images"):
         graph_negatives(load_dataset("scenes:images=1").split("train"))
-    parser = config(RulePhraseParser)
-    with pytest.raises(ValueError, match="names models or filters too"):
-        Mine(name="lists", using=("online",), graph=parser)
-    with pytest.raises(ValueError, match="names models or filters too"):
-        Mine(name="lists", using=(), graph=parser, filters=FilterConfig(captions=0.5))

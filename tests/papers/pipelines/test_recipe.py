@@ -207,7 +207,7 @@ def test_plain_is_json():
 
 def test_later_fields_count_only_when_they_are_set():
     """Runs made before a stage had them are still known."""
-    stages = (train("a"), Mine(name="m", using=("a",)))
+    stages = (train("a"), Mine(name="m", using=("a",), positives="id"))
     known = stage_digests(made(*stages), "data")
     old = {"texts": 300, "images": 60, "split": "train", "name": "m", "using": ["a"]}
     assert known["m"] == digest({"kind": "mine", "data": "data", **old, "reads": [known["a"]]})

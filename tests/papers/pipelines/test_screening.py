@@ -106,7 +106,7 @@ def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> Non
 
 
 def test_stages_without_candidates_keep_their_digests() -> None:
-    plain = replace(HARD, proposer=None, candidates=CandidateConfig())
+    plain = replace(HARD, proposer=None, candidates=CandidateConfig(), positives="id")
     before = stage_digests(Recipe(name="mine", stages=(plain,)), "data")["hard"]
     assert before == "104b6718221b"  # of a stage that names none
     more = replace(plain, candidates=CandidateConfig(texts=1))

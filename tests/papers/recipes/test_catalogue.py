@@ -274,7 +274,7 @@ def test_members_of_an_ensemble_differ():
 
 @pytest.mark.parametrize("loss", aoq.LOSSES)
 def test_ablations_differ_in_their_name_alone(loss):
-    usual = aoq.ablation_variant("adapoffquin", "vsepp", "flickr30k")
+    usual = find_recipe("aoq/ablations/adapoffquin/vsepp-flickr30k")
     recipe = find_recipe(f"aoq/ablations/{loss}/vsepp-flickr30k")
     assert recipe.stage(f"test-{loss}").using == (loss,)
     found, base = recipe.stage(loss), usual.stage("adapoffquin")

@@ -174,14 +174,15 @@ def _read(source: Source, given: str) -> ImageTextDataset:
         raise ValueError(f"{given} does not exist; give {_known()}, or scenes{hub}")
     if not source.path.is_dir() and not source.path.is_file():
         raise ValueError(f"{given} is neither a file nor a folder; give {_known()}, or scenes")
-    for format in _formats(source):
-        if format.matches(source):
-            return _read_as(format, source)
-    if source.path.is_file() and is_feature_table(source.path):
+    # a table of bottom-up attention has no names of columns
+    if source.path.suffix == ".tsv" and source.path.is_file() and is_feature_table(source.path):
         raise ValueError(
             f"{given} holds features of images and no captions; name it as --features of a data "
             f"set, or convert it first: counterfoil features {given} FOLDER"
         )
+    for format in _formats(source):
+        if format.matches(source):
+            return _read_as(format, source)
     raise ValueError(_unknown(source))
 
 
