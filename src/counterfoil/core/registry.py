@@ -74,10 +74,11 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
         "*/txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
     },
-    # (path) -> FeatureTable, or None where the path is of another kind
+    # FeatureFormat
     "features": {
-        "precomp": "counterfoil.papers.readers.precomp:precomp_features",
-        "regions": "counterfoil.papers.readers.uniter:region_features",
+        "precomp": "counterfoil.papers.readers.precomp:FEATURES",
+        "img_db": "counterfoil.papers.readers.uniter:DATABASE",
+        "detections": "counterfoil.papers.readers.uniter:DETECTIONS",
     },
     # (folder) -> phrases of captions by id, see `counterfoil.data.phrases.PhraseFile`
     "phrases": {"txt_db": "counterfoil.papers.readers.uniter:read_tree_phrases"},

@@ -277,6 +277,20 @@ class FeatureTable:
     features: FeatureArray
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class FeatureFormat:
+    """A format of stored features that is registered.
+
+    Attributes:
+        matches: whether a path is of this format; cheap.
+        open: the reader.
+    """
+
+    matches: Callable[[Path], bool]
+    open: Callable[[Path], FeatureTable]
+
+
 def open_features(folder: Path) -> FeatureTable:
     """Open a feature folder, memory-mapped.
 
@@ -312,8 +326,8 @@ def open_feature_table(path: Path) -> FeatureTable:
         return FeatureTable(None, FeatureArray.of(array, where=str(path)))
     if FEATURES.exists(path):
         return open_features(path)
-    if (table := _registered_table(path)) is not None:
-        return table
+    if (format := _registered_format(path)) is not None:
+        return format.open(path)
     raise ValueError(
         f"{path} holds no image features: looked for features.json beside features.npy, for "
         "train_ims.npy and the like, for an img_db of UNITER, for a .tsv of bottom-up attention, "
@@ -323,12 +337,12 @@ def open_feature_table(path: Path) -> FeatureTable:
 
 def is_feature_table(path: Path) -> bool:
     """Return True for features in a registered format."""
-    return _registered_table(path) is not None
+    return _registered_format(path) is not None
 
 
-def _registered_table(path: Path) -> FeatureTable | None:
-    tables = (registry.find("features", name)(path) for name in registry.names("features"))
-    return next((table for table in tables if table is not None), None)
+def _registered_format(path: Path) -> FeatureFormat | None:
+    formats = (registry.find("features", name) for name in registry.names("features"))
+    return next((format for format in formats if format.matches(path)), None)
 
 
 def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:

@@ -9,6 +9,7 @@ torch is not imported here.
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -281,10 +282,14 @@ def _is_ours(folder: str, names: set[str]) -> bool:
     return False
 
 
+_NUMBERED = re.compile(r"(?<!\d)\d{5,6}$")  # no date
+
+
 def mostly(path: Path, *endings: str, listing: FolderFiles | None = None) -> list[Path]:
     """The files with an ending: the path, or those of a folder; none where pictures are more.
 
-    A folder of photos may hold a backup, and one of shards a preview.
+    A folder of photos may hold a backup, and one of shards a preview. Shards that are numbered as
+    programs do, ``train-00000.tar``, count whatever stands beside them.
 
     Args:
         path: file or folder.
@@ -295,7 +300,8 @@ def mostly(path: Path, *endings: str, listing: FolderFiles | None = None) -> lis
         return [path] if path.is_file() and path.name.lower().endswith(endings) else []
     listing = listing or list_files(path)
     found = [file for file in listing.files if file.name.lower().endswith(endings)]
-    return found if len(found) >= len(listing.picture_names) else []
+    numbered = all(_NUMBERED.search(file.stem) for file in found)
+    return found if numbered or len(found) >= len(listing.picture_names) else []
 
 
 # Names of tables: Windows writes backslashes, macOS decomposed accents, cameras ".JPG".

@@ -36,6 +36,7 @@ from counterfoil.data.dataset import (
 from counterfoil.data.features import (
     Array,
     FeatureArray,
+    FeatureFormat,
     FeatureTable,
     RowStack,
 )
@@ -220,13 +221,13 @@ def _joined(arrays: Sequence[Array]) -> Array | RowStack:
     return arrays[0] if len(arrays) == 1 else RowStack(arrays)
 
 
-def precomp_features(path: Path) -> FeatureTable | None:
-    """Features of a precomp folder; None where it is none."""
-    if not is_precomp(path):
-        return None
+def _open_features(path: Path) -> FeatureTable:
     dataset = read_precomp(path)
     assert dataset.features is not None
     return FeatureTable(dataset.image_ids, dataset.features)
+
+
+FEATURES = FeatureFormat(is_precomp, _open_features)
 
 
 FORMAT = Format(

@@ -36,7 +36,7 @@ from counterfoil.core.console import progress
 from counterfoil.core.io import check_file, parse_json, parsing, read_json
 from counterfoil.core.optional import optional_import
 from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset
-from counterfoil.data.features import Array, FeatureArray, FeatureTable
+from counterfoil.data.features import Array, FeatureArray, FeatureFormat, FeatureTable
 from counterfoil.data.readers.source import Format
 
 KEYS = "__keys__"
@@ -524,11 +524,9 @@ def _names(parts: Sequence[bytes]) -> tuple[str, ...] | None:
     return next((names for names in (TSV_FIELDS, LXMERT_FIELDS) if len(names) == len(parts)), None)
 
 
-def region_features(path: Path) -> FeatureTable | None:
-    """Regions of UNITER's ``img_db``, or of a table of bottom-up attention; None for others."""
-    if is_image_database(path):
-        return region_table(ImageDatabase(path))
-    return region_table(DetectorTable(path)) if is_detector_table(path) else None
+# regions of UNITER's ``img_db``, and of a table of bottom-up attention
+DATABASE = FeatureFormat(is_image_database, lambda path: region_table(ImageDatabase(path)))
+DETECTIONS = FeatureFormat(is_detector_table, lambda path: region_table(DetectorTable(path)))
 
 
 FORMAT = Format(
