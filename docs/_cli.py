@@ -17,9 +17,9 @@ def reference() -> str:
     """All commands as Markdown."""
     import typer
 
-    from counterfoil.cli import app
+    from counterfoil.cli import application
 
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(application())
     return "\n".join(_lines(root, "counterfoil"))
 
 
