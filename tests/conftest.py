@@ -59,6 +59,7 @@ def browser():
 # package without `counterfoil.papers`, then what that left out, which is what needs the papers.
 
 HAS_PAPERS = find_spec("counterfoil.papers") is not None
+assert not (HAS_PAPERS and os.environ.get("COUNTERFOIL_TESTS") == "library"), "not hidden"
 DONE = os.environ.get("COUNTERFOIL_TESTS_DONE")  # file of the tests that passed without papers
 THEIRS = {"vilt", "uniter", "scan", "vsrn", "hrem"}  # models by which parameters are named
 _passed = []

@@ -63,6 +63,7 @@ def test_import_layers(monkeypatch):
     assert status == EXIT_STATUS_SUCCESS
 
 
+@pytest.mark.papers
 def test_no_import_cycles():
     graph = {name: imported_modules(tree) - {name} for name, tree in MODULES.items()}
     try:
@@ -71,6 +72,7 @@ def test_no_import_cycles():
         pytest.fail(" -> ".join(error.args[1]))
 
 
+@pytest.mark.papers
 def test_public_class_names_are_unique():
     modules = defaultdict(list)
     for name, tree in MODULES.items():

@@ -50,6 +50,7 @@ def test_every_public_name_is_where_it_says():
         assert found.__module__ == f"counterfoil.{place}"
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize(
     "code",
     [
@@ -66,6 +67,7 @@ def test_what_needs_no_torch_imports_none(code):
     assert in_process(code + check).splitlines()[-1] == "[]"
 
 
+@pytest.mark.papers
 def test_models_import_without_optional_libraries():
     """transformers, datasets, timm, triton and others are imported where they are used."""
     optional = "transformers", "tokenizers", "datasets", "timm", "matplotlib", "wandb", "triton"
@@ -95,6 +97,7 @@ def defined(module_name: str) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("name", MODULES)
 def test_everything_public_says_what_it_is(name):
     assert importlib.import_module(name).__doc__, f"{name} has no docstring"
@@ -102,6 +105,7 @@ def test_everything_public_says_what_it_is(name):
     assert not silent
 
 
+@pytest.mark.papers
 def test_nothing_private_to_this_place_is_mentioned():
     words = ("/work/", "../shared", "golden/", "prototype/")
     for path in FILES:

@@ -64,6 +64,7 @@ def test_a_name_has_one_owner():
 
     assert registry.find("training", "of a test") is mine
     assert "of a test" in registry.names("training")
+    assert registry.find("training", "of a test") is mine
     with pytest.raises(ValueError, match="there is a training 'triplet' already"):
         registry.register.training("triplet")(mine)
     with pytest.raises(ValueError, match="did you mean 'triplet'"):

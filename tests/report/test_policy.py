@@ -104,6 +104,7 @@ def test_no_script_runs_but_the_pages_own(written, tmp_path):
     assert all(source.startswith(("data:", "#")) for source in page.sources)
 
 
+@pytest.mark.papers
 def test_every_page_is_made_of_the_one_with_the_policy():
     folder = Path(counterfoil.report.__file__).parent / "templates"
     pages = {path.name for path in folder.iterdir() if "{% block main %}" in path.read_text()}

@@ -15,6 +15,7 @@ import typer
 
 from counterfoil.cli.options import answer
 from counterfoil.core import registry
+from counterfoil.core.console import failure
 
 
 def _print_version(requested: bool) -> None:
@@ -63,5 +64,10 @@ def application(verb: str = "") -> typer.Typer:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line: 0 for success, 2 for wrong input, 3 if it was stopped."""
     words = sys.argv[1:] if arguments is None else arguments
-    verb = next((word for word in words if not word.startswith("-")), "")
-    return answer(application(verb if verb in registry.names("verb") else ""), arguments)
+    verb = words[0] if words and words[0] in registry.names("verb") else ""
+    try:
+        app = application(verb)
+    except ValueError as error:  # of a verb that another package adds
+        failure(f"counterfoil: {error}")
+        return 2
+    return answer(app, arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,9 +22,6 @@ from counterfoil.cli.options import (
     verb,
 )
 from counterfoil.core.console import output
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(rich_markup_mode="markdown")
 

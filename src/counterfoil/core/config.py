@@ -207,10 +207,11 @@ def _from_plain(value: Any, allow: tuple[str, ...]) -> Any:
 
 
 def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
-    for kind in registry.SAVED:  # of installed packages, or of modules that the user imported
-        if call in registry.names(kind):
-            return cast("Callable[..., Any]", registry.find(kind, call))
     place = place_of(call)
+    if not is_place(place):  # our own names come first
+        for kind in registry.SAVED:  # of installed packages, or of modules that the user imported
+            if call in registry.names(kind):
+                return cast("Callable[..., Any]", registry.find(kind, call))
     module, _, name = place.partition(":")
     missing = (
         f"{call!r} does not exist in this version of counterfoil; the file was written by another "

@@ -4,10 +4,8 @@ A part has a kind and a name. Those of this package stand in `SHIPPED`, a table 
 importing what it names, so that a command loads what it uses and no more. Other packages add
 names with a decorator, once their module is imported,
 
->>> @register.training("mine")
-... def mine(): ...
->>> find("training", "mine") is mine
-True
+    @register.training("mine")
+    def mine(model, *, teachers, lengths): ...
 
 or as entry points of the groups ``counterfoil.loss``, ``counterfoil.training``, … in their
 ``pyproject.toml``. A name has one owner.
@@ -15,11 +13,13 @@ or as entry points of the groups ``counterfoil.loss``, ``counterfoil.training``,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partialmethod
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, final, get_args
 
 Kind = Literal[
@@ -122,7 +122,11 @@ class Register:
 
     def _add(self, kind: Kind, name: str) -> Callable[[Part], Part]:
         def add(part: Part) -> Part:
-            if _added.get((kind, name), part) is not part or name in _owners(kind):
+            known = _added.get((kind, name))
+            again = known is not None and _place(known) == _place(
+                part
+            )  # a notebook's cell, run again
+            if name in _owners(kind) or (known is not None and not again):
                 raise ValueError(
                     f"there is a {kind} {name!r} already; register yours under another name"
                 )
@@ -170,20 +174,36 @@ def find(kind: Kind, name: str) -> Any:
             f"the {kind} {name!r} has two owners, {' and '.join(owners)}; uninstall one of them"
         )
     module, _, attribute = owners[0].partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return attrgetter(attribute)(import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"the {kind} {name!r} of {owners[0]} cannot be imported: {error}; mend or uninstall "
+            "the package that names it"
+        ) from error
 
 
-def saved_by_name(place: str) -> str | None:
-    """The name under which files hold a class of another package, by its ``module:qualname``."""
+def saved_by_name(make: object) -> str | None:
+    """The name under which files hold a class of another package; None where it has none."""
     for kind in SAVED:
         for name in names(kind):
             if (kind, name) in _added:
-                part: Any = _added[kind, name]
-                if f"{part.__module__}:{part.__qualname__}" == place:
+                if _place(_added[kind, name]) == _place(make):
                     return name
-            elif place in _owners(kind).get(name, ()):
+            elif any(_is_at(make, place) for place in _owners(kind).get(name, ())):
                 return name
     return None
+
+
+def _place(part: object) -> str:
+    return f"{getattr(part, '__module__', '')}:{getattr(part, '__qualname__', repr(part))}"
+
+
+def _is_at(make: object, place: str) -> bool:
+    """Return True if a class is at a place, or is imported there; nothing is imported."""
+    module, _, attribute = place.partition(":")
+    loaded = sys.modules.get(module)
+    return place == _place(make) or getattr(loaded, attribute, None) is make
 
 
 @cache
@@ -196,14 +216,10 @@ def _owners(kind: Kind) -> dict[str, tuple[str, ...]]:
         for name, place in SHIPPED[kind].items()
         if papers or not place.startswith(_PAPERS)
     }
-    for name, point in _entry_points(kind).items():
-        owners[name] = (*owners.get(name, ()), point.value)
+    for point in entry_points(group=f"counterfoil.{kind}"):
+        if point.value not in owners.get(point.name, ()):
+            owners[point.name] = (*owners.get(point.name, ()), point.value)
     return owners
-
-
-@cache
-def _entry_points(kind: Kind) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=f"counterfoil.{kind}")}
 
 
 assert set(SHIPPED) == set(get_args(Kind))

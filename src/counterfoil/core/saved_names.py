@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from counterfoil.core.registry import SHIPPED, saved_by_name
+from counterfoil.core.registry import SHIPPED, names, saved_by_name
 
 PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Adapted": "counterfoil.models.frozen:FrozenWithAdapters",
@@ -201,7 +201,7 @@ def saved_name(make: Callable[..., Any]) -> str:
     place = f"{make.__module__}:{make.__qualname__}"
     if make.__module__.startswith(f"{LOSSES}."):
         return _NAMES.get(place, make.__qualname__)
-    return _NAMES.get(place) or saved_by_name(place) or place
+    return _NAMES.get(place) or saved_by_name(make) or place
 
 
 def short_name(make: Callable[..., Any]) -> str:
@@ -211,7 +211,9 @@ def short_name(make: Callable[..., Any]) -> str:
 
 def is_place(place: str) -> bool:
     """Return True if files may name this ``module:class``: it is in the table, or a loss."""
-    return place in _NAMES or place.startswith(f"{LOSSES}:")
+    return place in _NAMES or (
+        place.startswith(f"{LOSSES}:") and place.partition(":")[2] not in names("loss")
+    )
 
 
 def place_of(name: str) -> str:

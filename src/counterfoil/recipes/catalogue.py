@@ -1,11 +1,10 @@
 """Recipes by name, and recipes from a user's own file.
 
 The names are registered, see `counterfoil.core.registry`: a recipe of one's own is a function that
-returns it,
+returns it::
 
->>> from counterfoil.core.registry import register
->>> @register.recipe("twice")
-... def twice() -> Recipe: ...
+    @register.recipe("twice")
+    def twice() -> Recipe: ...
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import runpy
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -73,12 +71,20 @@ def catalogues() -> list[Catalogue]:
     return [part for part in _registered().values() if isinstance(part, Catalogue)]
 
 
-@cache
 def known_recipes() -> Recipes:
-    """How every recipe is made, by name."""
+    """How every recipe is made, by name.
+
+    Raises:
+        ValueError: two recipes have one name.
+    """
     recipes: Recipes = {"demo": _demo}
     for name, part in _registered().items():
-        recipes |= part.recipes() if isinstance(part, Catalogue) else {name: part}
+        more = part.recipes() if isinstance(part, Catalogue) else {name: part}
+        if twice := recipes.keys() & more.keys():
+            raise ValueError(
+                f"there is a recipe {min(twice)!r} already; register yours under another name"
+            )
+        recipes |= more
     return recipes
 
 

@@ -175,7 +175,7 @@ def _read(source: Source, given: str) -> ImageTextDataset:
     if not source.path.is_dir() and not source.path.is_file():
         raise ValueError(f"{given} is neither a file nor a folder; give {_known()}, or scenes")
     # a table of bottom-up attention has no names of columns
-    if source.path.suffix == ".tsv" and source.path.is_file() and is_feature_table(source.path):
+    if ".tsv" in source.path.suffixes and source.path.is_file() and is_feature_table(source.path):
         raise ValueError(
             f"{given} holds features of images and no captions; name it as --features of a data "
             f"set, or convert it first: counterfoil features {given} FOLDER"
@@ -187,15 +187,16 @@ def _read(source: Source, given: str) -> ImageTextDataset:
 
 
 def _formats(source: Source) -> Iterator[Format]:
-    """The formats to try: registered ones of which a file is there, then those of this package.
+    """The formats to try: saved data sets and Karpathy, registered ones, and the rest.
 
     A registered reader is imported only where a file fits the pattern that it is registered under.
     """
+    yield from FORMATS[:2]  # what is known by one file of its own
     if source.path.is_dir():
         for pattern in registry.names("reader"):
             if next(source.path.glob(pattern), None) is not None:
                 yield registry.find("reader", pattern)
-    yield from FORMATS
+    yield from FORMATS[2:]
 
 
 def _read_as(format: Format, source: Source) -> ImageTextDataset:
