@@ -279,7 +279,7 @@ def never_opened() -> dict[str, tuple[Model, str]]:
     other = small.spec.replace(text=small.spec.arguments["text"].replace(word_width=5))
     function = small.spec.replace(text=config(math.sqrt))
     return {
-        "own class": (replace(small, model=own.build(), spec=own), "give the class a file in"),
+        "own class": (replace(small, model=own.build(), spec=own), "register your class"),
         "a module as an argument": (replace(small, spec=module), "use plain values or config"),
         "other sizes": (replace(small, spec=other), "builds a model whose text.embed.weight is"),
         "a function": (replace(small, spec=function), "not something this file may call"),
