@@ -50,6 +50,10 @@ PAGES = GUIDES + STUDIES
 # beginnings of commands that are not run here, and why
 ELSEWHERE = {
     "make": "the tests themselves",
+    "counterfoil data check photos.csv --image-column": "tests/data/test_annotations.py",
+    # an encoder with random weights takes all captions for alike
+    "counterfoil mine runs/vsepp/online --data flickr8k/ --features flickr8k_regions/ --output "
+    "lists-meanings/": "tests/negatives/test_filters.py",
     "pip": "installs",
     "python -m pytest": "the tests themselves",
     "python -m benchmarks": "hours; tests/benchmarks runs them small",

@@ -245,6 +245,7 @@ def read_any_text(file: Path, *, code_page: bool = False) -> str:
     Raises:
         ValueError: it is none of them.
     """
+    reason = ValueError(f"{file} holds null characters, as no text does; save it as UTF-8")
     try:
         text = read_text(file, "captions", exact=True)
         if "\0" not in text[:HEAD]:

@@ -91,7 +91,7 @@ def analysis(
                 values |= values.pop("generation").settings()
             arguments = {name: value for name, value in values.items() if value not in (None, [])}
             module, _, compute = function.rpartition(".")
-            analyses = importlib.import_module(f"counterfoil.papers.{module}")
+            analyses = importlib.import_module(f"counterfoil.{module}")
             check_page_path(page)  # before anything is computed
             distributed.init()
             getattr(analyses, compute)(**arguments).publish(page)
@@ -102,7 +102,7 @@ def analysis(
 
 
 @analysis(
-    "aoq.figures.online_rank",
+    "papers.aoq.figures.online_rank",
     "counterfoil analyse online-rank runs/mine/online --data my-photos/ --output rank.html",
 )
 def online_rank(
@@ -125,7 +125,7 @@ def online_rank(
 
 
 @analysis(
-    "aoq.figures.negative_examples",
+    "papers.aoq.figures.negative_examples",
     "counterfoil analyse negatives runs/mine/online --data my-photos/ --lists lists/ "
     "--output negatives.html",
 )
@@ -149,13 +149,13 @@ def negatives(
     """Show online and offline negatives of some anchors side by side."""
 
 
-@analysis("aoq.figures.curves", "counterfoil analyse curves runs/mine --output curves.html")
+@analysis("papers.aoq.figures.curves", "counterfoil analyse curves runs/mine --output curves.html")
 def curves(folders: Trainings, page: Page) -> None:
     """Draw learning curves of several trainings, as one per loss."""
 
 
 @analysis(
-    "aoq.figures.cross_rank",
+    "papers.aoq.figures.cross_rank",
     "counterfoil analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
     "--output cross.html",
 )
@@ -164,7 +164,7 @@ def cross_rank(models: Models, page: Page, data: DataOptions, split: Split = "te
 
 
 @analysis(
-    "ndgl.figures.margin_distributions",
+    "papers.ndgl.figures.margin_distributions",
     "counterfoil analyse margins runs/ndgl/gpo-scenes/teacher-1 runs/ndgl/gpo-scenes/student "
     "--data scenes --output margins.html",
 )
@@ -173,7 +173,7 @@ def margins(models: Models, page: Page, data: DataOptions, split: Split = "test"
 
 
 @analysis(
-    "ndgl.figures.quantiles",
+    "papers.ndgl.figures.quantiles",
     "counterfoil analyse quantiles runs/mine/online --data my-photos/ --output q.html",
 )
 def quantiles(
@@ -190,7 +190,7 @@ def quantiles(
 
 
 @analysis(
-    "ndgl.figures.maps",
+    "papers.ndgl.figures.maps",
     "counterfoil analyse map runs/mine/online --data my-photos/ --output map.html",
     name="map",
 )
@@ -211,7 +211,7 @@ def neighbourhood_map(
 
 
 @analysis(
-    "ndgl.figures.student",
+    "papers.ndgl.figures.student",
     "counterfoil analyse student runs/ndgl/gpo-scenes runs/ndgl/chan-scenes --output page.html",
 )
 def student(folders: Runs, page: Page) -> None:
@@ -219,14 +219,15 @@ def student(folders: Runs, page: Page) -> None:
 
 
 @analysis(
-    "runs.cascade_curve", "counterfoil analyse cascade runs/cascade/vsepp-scenes --output page.html"
+    "analysis.runs.cascade_curve",
+    "counterfoil analyse cascade runs/cascade/vsepp-scenes --output page.html",
 )
 def cascade(folders: Runs, page: Page) -> None:
     """Draw the recall of cascades against the pairs that are scored for a query."""
 
 
 @analysis(
-    "ndgl.figures.against",
+    "papers.ndgl.figures.against",
     "counterfoil analyse against teachers runs/ndgl/teachers/chan-scenes --output page.html",
     "counterfoil analyse against batch runs/ndgl/batches/chan-scenes --output batches.html",
 )
@@ -239,7 +240,7 @@ def against(
 
 
 @analysis(
-    "tags.figures.triples",
+    "papers.tags.figures.triples",
     "counterfoil analyse triples runs/tags-dc/uniter-scenes/tags-dc "
     "--judge runs/scenes/online --data scenes:features=regions --output triples.html",
     "counterfoil analyse triples openai/clip-vit-base-patch32 --data flickr8k/ "
@@ -273,7 +274,7 @@ def triples(
 
 
 @analysis(
-    "tags.figures.difficulty",
+    "papers.tags.figures.difficulty",
     "counterfoil analyse difficulty runs/tags/ablations/static/uniter-scenes --output hard.html",
 )
 def difficulty(folders: Trainings, page: Page) -> None:
@@ -281,7 +282,7 @@ def difficulty(folders: Trainings, page: Page) -> None:
 
 
 @analysis(
-    "tags.figures.discrimination",
+    "papers.tags.figures.discrimination",
     "counterfoil analyse discrimination runs/tags-dc/uniter-scenes/tags-dc "
     "runs/scenes/online --data scenes:features=regions --output table.html",
     "counterfoil analyse discrimination openai/clip-vit-base-patch32 --data flickr8k/ "
@@ -313,7 +314,7 @@ def discrimination(
 
 
 @analysis(
-    "aoq.true_rate.true_rate",
+    "papers.aoq.true_rate.true_rate",
     "counterfoil analyse true-rate written/ --data scenes --output true.html",
     "counterfoil analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
     "--data flickr8k/ --guide runs/mine/online --output crowd.html",
@@ -372,7 +373,7 @@ def sheet(
 
 
 @analysis(
-    "tags.dc_figures.words",
+    "papers.tags.dc_figures.words",
     "counterfoil analyse words runs/tags-dc/uniter-scenes/tags-dc "
     "--data scenes:features=regions --output words.html",
 )
@@ -392,7 +393,7 @@ def words(
 
 
 @analysis(
-    "tags.dc_figures.caption_fluency",
+    "papers.tags.dc_figures.caption_fluency",
     "counterfoil analyse fluency written/ rules/ --data scenes --output fluency.html",
     "counterfoil analyse fluency written/ --each 1 --lm gpt2 --data flickr8k/ --output f.html",
     "counterfoil analyse fluency written/ --corrector runs/tags-dc/uniter-scenes/tags-dc "
@@ -421,7 +422,7 @@ def fluency(
 
 
 @analysis(
-    "tags.dc_figures.cases",
+    "papers.tags.dc_figures.cases",
     "counterfoil analyse cases runs/tags/hard runs/tags-dc/tags-dc --written written/ "
     "--data scenes:features=regions --output cases.html",
 )
