@@ -41,7 +41,7 @@ from counterfoil.pipelines.pipeline import (
     Stage,
     Train,
 )
-from counterfoil.recipes.base import adamw_plan, adaptive_quintuplet
+from counterfoil.recipes.base import HARDEST, adamw_plan, adaptive_quintuplet
 
 NAMES = ("mobilenet", "aoq/mobilenet")
 SETS = ("scenes", "flickr8k")
@@ -49,7 +49,6 @@ PUBLIC = "google/mobilenet_v2_1.0_224"
 SIZE, CELLS = 192, 3  # pixels of a side, and cells of a side that the feature map is averaged to
 WIDTH, WORD_WIDTH = 256, 200
 TEMPERATURE = 0.07
-HARDEST = (100, 20)
 FIRST_EPOCHS, PLAIN_EPOCHS = 4, 7  # before a round on mined negatives, and without one
 
 

@@ -24,7 +24,8 @@ Terms = dict[str, WeightedLoss]
 RERANKER = "reranker"  # name of its training
 MARGIN = 0.2  # of triplets, on every model
 HARDEST = (100, 20)  # texts of an image and images of a text that are mined, on own data
-ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=0.0, alpha=0.3, beta=1.5)  # AOQ's 4.2
+ALPHA, BETA = 0.3, 1.5  # of AOQ, section 4.2
+ADAPTIVE = lazy(AdaptiveQuintuplet, online=MARGIN, offline=0.0, alpha=ALPHA, beta=BETA)
 
 
 def with_warmup(term: Loss, warmup: int, name: str = "triplet") -> Config[WeightedSum]:

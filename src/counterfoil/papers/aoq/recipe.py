@@ -38,11 +38,10 @@ from counterfoil.papers.systems import (
     warmup_steps,
 )
 from counterfoil.pipelines.pipeline import Compare, Mine, Recipe, Stage, Train
-from counterfoil.recipes.base import ADAPTIVE, MARGIN, adaptive_quintuplet, with_warmup
+from counterfoil.recipes.base import ADAPTIVE, ALPHA, BETA, MARGIN, adaptive_quintuplet, with_warmup
 from counterfoil.recipes.clip import TRIPLET, FineTunedModel
 
 TEXTS, IMAGES = 300, 60
-ALPHA, BETA = 0.3, 1.5
 OFFLINE_MARGIN = 0.0
 
 HARDEST = {  # texts of an image, images of a text
