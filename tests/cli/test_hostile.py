@@ -15,6 +15,7 @@ import pytest
 
 import recipes_cases
 from corpus_cases import write_picture
+from terminal_cases import written_to
 
 HOSTILE = "a dog\x1b[2J \x1b]0;title\x07 \x9b2J \u202e\x7f [red]"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -68,16 +69,7 @@ def test_verbs_on_a_terminal(verb, folder, models, monkeypatch):
         monkeypatch.setattr(sys, "stdout", terminal)
         monkeypatch.setattr(sys, "stderr", terminal)
         recipes_cases.run(*verbs(folder, models)[verb])
-        terminal.flush()
-        os.set_blocking(ours, False)
-        parts = []  # a terminal hands over a few kilobytes at a time
-        while True:
-            try:
-                parts.append(os.read(ours, 1 << 20))
-            except BlockingIOError:
-                break
-        shown = b"".join(parts).decode()
-    os.close(ours)
+    shown = written_to(ours)
     shown = COLOURS.sub("", shown)
     shown = re.sub(r"^[\s\S]*\x1b\[\?25h|\r?\x1b\[1A\x1b\[2K", "", shown)  # bars, which are gone
     assert not OBEYED.search(shown), ascii(shown)

@@ -19,6 +19,7 @@ from counterfoil.core.console import (
     progress,
     warn,
 )
+from terminal_cases import written_to
 
 # what a terminal obeys, and how it is printed
 OBEYED = {
@@ -102,9 +103,7 @@ def test_a_bar_on_a_terminal(monkeypatch):
         monkeypatch.setattr(sys, "stderr", terminal)
         with progress("[red]\x1b[2J\x9b2J\x07", 2) as advance:
             advance(2)
-        terminal.flush()
-        shown = os.read(ours, 65536).decode()
-    os.close(ours)
+    shown = written_to(ours)
     assert r"[red]\x1b[2J\x9b2J" in shown
     assert not {"\x07", "\x9b"} & set(shown)
     assert "\x1b[2J" not in shown
