@@ -30,15 +30,8 @@ Part = TypeVar("Part")
 _PAPERS = "counterfoil.papers"
 
 _COMPARED_LOSSES = (
-    "DCLLoss",
-    "DebiasedContrastiveLoss",
     "DistanceWeightedTripletLoss",
-    "FNELoss",
-    "HCLLoss",
     "LSEHLoss",
-    "PosteriorTripletLoss",
-    "SelHNLoss",
-    "SelectiveHardNegativeLoss",
     "SelfAdjustedCFMLoss",
     "SelfExpandingLoss",
     "SelfExploredCFMLoss",

@@ -23,8 +23,6 @@ from counterfoil.losses.tiled import tiled_info_nce
 __all__ = [
     "InfoNCELoss",
     "InfoNCEWithCandidatesLoss",
-    "NegCLIPLoss",
-    "SigLIPLoss",
     "SigmoidLoss",
 ]
 
@@ -227,5 +225,3 @@ class InfoNCEWithCandidatesLoss(Loss):
 
 
 # the names in the papers
-NegCLIPLoss = InfoNCEWithCandidatesLoss
-SigLIPLoss = SigmoidLoss

@@ -24,9 +24,7 @@ from counterfoil.losses.aoq import OFFLINE
 from counterfoil.losses.base import Loss, Reduction, positive_scores
 
 __all__ = [
-    "HNRLoss",
     "HardNegativeRectificationLoss",
-    "MRLoss",
     "MarginDistillationLoss",
 ]
 
@@ -426,5 +424,3 @@ def _sum_of_directions(parts: list[Tensor], reduction: Reduction) -> Tensor:
 
 
 # the names in the papers
-HNRLoss = HardNegativeRectificationLoss
-MRLoss = MarginDistillationLoss

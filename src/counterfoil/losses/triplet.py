@@ -25,7 +25,6 @@ __all__ = [
     "MeanTripletLoss",
     "SemiHardTripletLoss",
     "SumTripletLoss",
-    "VSEPPLoss",
 ]
 
 
@@ -216,4 +215,3 @@ class MarginRankingLoss(Loss):
 
 
 # the names in the papers
-VSEPPLoss = HardestTripletLoss

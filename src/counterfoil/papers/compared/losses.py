@@ -1,38 +1,26 @@
-"""Losses of other methods, to compare with: LSEH, CFM, DCL and HCL, DWS, FNE, SelHN and ESA."""
+"""Losses of other methods, to compare with: LSEH, CFM, DWS and ESA."""
 
 from __future__ import annotations
 
-import math
 from typing import Literal, final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from counterfoil.core.config import parse_literal
 from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
 from counterfoil.losses.base import (
     Loss,
-    PositiveScores,
     Reduction,
-    hardest_negatives,
     hinge,
     negative_scores,
     positive_scores,
     step_generator,
 )
-from counterfoil.losses.triplet import TripletLoss
 
 __all__ = [
-    "DCLLoss",
-    "DebiasedContrastiveLoss",
     "DistanceWeightedTripletLoss",
-    "FNELoss",
-    "HCLLoss",
     "LSEHLoss",
-    "PosteriorTripletLoss",
-    "SelHNLoss",
-    "SelectiveHardNegativeLoss",
     "SelfAdjustedCFMLoss",
     "SelfExpandingLoss",
     "SelfExploredCFMLoss",
@@ -188,98 +176,6 @@ class SelfExploredCFMLoss(Loss):
         return self.reduce(cost.sum(), self.grid(scores))
 
 
-EVEN = 1e-6  # closer to 0 than this, log(1 - exp(x)) of the remaining negatives is not finite
-
-
-@final
-class DebiasedContrastiveLoss(Loss):
-    """InfoNCE whose sum over N negatives is debiased (DCL), hardened (HCL), or both.
-
-    DCL (https://arxiv.org/abs/2007.00224), Eq. 8: of the negatives a share `tau_plus` is false and
-    scores like the positive, so that share is subtracted, down to the sum of N negatives of the
-    lowest score. HCL (https://arxiv.org/abs/2010.04592): before that, each negative is weighted by
-    its own exponential to the power `beta`, with weights of 1 on average. With both at 0 this is
-    `InfoNCELoss`; with a growing `beta` only the hardest negative is left, N times.
-
-    Departs from the authors' code in: images and texts are contrasted, in both directions; another
-    caption of the same image is no negative; everything stays in logarithms, so no temperature
-    overflows.
-
-    Args:
-        temperature: scores are divided by it.
-        tau_plus: how likely a negative is a true pair; 0 for no correction. The authors take 0.1
-            for ten classes; among captions far fewer are false.
-        beta: how strongly hard negatives are preferred; 0 for not at all. The authors take 0.5 to
-            2.
-        lowest: the lowest possible score, -1 for a cosine; read with `tau_plus` only.
-        reduction: see `Loss`.
-
-    Raises:
-        ValueError: a temperature that is not positive, a share outside 0 to 1, or a negative
-            `beta`.
-
-    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> losses = [DebiasedContrastiveLoss(**options) for options in ({}, {"tau_plus": 0.1})]
-    >>> losses += [DebiasedContrastiveLoss(beta=1.0)]
-    >>> [round(loss(scores).item(), 3) for loss in losses]
-    [1.888, 1.756, 2.617]
-    """
-
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.07,
-        tau_plus: float = 0.0,
-        beta: float = 0.0,
-        lowest: float = -1.0,
-        reduction: Reduction = "sum",
-    ) -> None:
-        super().__init__(reduction=reduction)
-        if not temperature > 0:
-            raise ValueError(f"a temperature of {temperature} was given; it must be positive")
-        if not 0 <= tau_plus < 1:
-            raise ValueError(
-                f"tau_plus={tau_plus} was given; it is the share of negatives that are false, "
-                "from 0 to below 1"
-            )
-        if not beta >= 0:
-            raise ValueError(f"beta={beta} was given; use 0 for equal weights, or more")
-        self.temperature, self.lowest = temperature, lowest
-        self.tau_plus, self.beta = tau_plus, beta
-
-    def forward(self, scores: Scores) -> Tensor:
-        grid = self.grid(scores)
-        true = positive_scores(grid)
-        wrong = ~(grid.positive | grid.scores.isneginf())
-        texts = self._one_way(grid.scores[true.image], wrong[true.image], true)
-        images = self._one_way(grid.scores.T[true.text], wrong.T[true.text], true)
-        return self.reduce((texts + images) / 2, grid)
-
-    def _one_way(self, scores: Tensor, wrong: Tensor, true: PositiveScores) -> Tensor:
-        """Loss of (P, C) scores against P positives; 0 for a row without negatives."""
-        # rows without negatives are dropped first: their logarithm of 0 has a NaN gradient
-        rows = wrong.any(1)
-        wrong = wrong[rows]
-        logits, positive = scores[rows] / self.temperature, true.score[rows] / self.temperature
-        hard = (logits * self.beta).masked_fill(~wrong, -torch.inf)
-        weighted = (logits * (1 + self.beta)).masked_fill(~wrong, -torch.inf)
-        count = wrong.sum(1).to(logits).log()
-        # log of N * sum(w e) / sum(w) over the positive, with w = e to the power beta
-        excess = weighted.logsumexp(1) - hard.logsumexp(1) + count - positive
-        return softplus(self._corrected(excess, count, positive)).sum()
-
-    def _corrected(self, excess: Tensor, count: Tensor, positive: Tensor) -> Tensor:
-        """(P,) logarithms of negatives over positive, without the false ones (DCL, Eq. 8)."""
-        if not self.tau_plus:
-            return excess
-        # the false share of the sum is N tau exp(positive), in logarithms relative to the sum
-        false = count + math.log(self.tau_plus) - excess
-        all_false = false > -EVEN
-        left = (-false.masked_fill(all_false, -torch.inf).exp()).log1p() + excess
-        floor = count + self.lowest / self.temperature - positive
-        return torch.where(all_false, floor, floor.maximum(left - math.log1p(-self.tau_plus)))
-
-
 @final
 class DistanceWeightedTripletLoss(Loss):
     """Hinge against one negative for each true pair, sampled by its distance from the anchor.
@@ -384,189 +280,6 @@ def draw_by_distance(chances: Tensor, uniforms: Tensor) -> Tensor:
     return ((reached >= level) & (chances > 0)).long().argmax(1)
 
 
-Choice = Literal["sampled", "expected"]
-PRIOR = 1 / 9999  # odds that a negative is a true pair
-SUSPECT = 1e-3  # posterior above which a negative may be a true pair
-
-
-@final
-class PosteriorTripletLoss(Loss):
-    """Hinge against a negative that is hard and probably not a true pair.
-
-    The false-negative elimination of FNE (Li et al., ACM Multimedia 2023,
-    https://arxiv.org/abs/2308.04380). A negative has the weight exp(-d² / 2), where d is the
-    distance of its score from the positive's. The scores of anchor pairs that rank first in both
-    directions, and of their hardest negatives, are fitted by two Gaussians; once more than `enough`
-    have been counted, a negative that is a true pair with posterior p > 0.001 has the weight
-    exp(-p / 2) instead. One that scores more than the margin below the mean positive has the
-    weight 0, and where no weight is left the hardest is taken. The weights follow the authors'
-    code; the prior odds are 1 to 9999, so that only a score far out among the negatives is
-    suspected.
-
-    Departs from the authors' code in: another caption of the same image is no negative; negatives
-    come from the batch, not from queues of a momentum encoder; the variance is taken around the
-    mean, not around earlier means, and of all steps, not of the last epoch; scores are divided by
-    `ScoreMatrix.scale`, as cosines; and "expected" has no sampling variance.
-
-    In training mode each call updates the two Gaussians first; they are buffers, saved with it.
-
-    Args:
-        margin: in units of a score.
-        choice: one negative is "sampled" by weight, as the authors do, or the "expected" hinge is
-            taken over all of them.
-        sharpness: k in the weights exp(-k d²) and exp(-k p).
-        enough: pairs that must be known before the posterior is used.
-        reduction: see `Loss`.
-
-    Raises:
-        ValueError: another choice, or a negative number.
-
-    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> round(PosteriorTripletLoss(margin=0.5, choice="expected")(scores).item(), 3)
-    2.1
-    """
-
-    learnt: Tensor
-
-    def __init__(
-        self,
-        *,
-        margin: float = 0.2,
-        choice: Choice = "sampled",
-        sharpness: float = 0.5,
-        enough: int = 200,
-        reduction: Reduction = "sum",
-    ) -> None:
-        super().__init__(reduction=reduction)
-        parse_literal(Choice, choice, "how a negative is chosen")
-        for name, number in (("sharpness", sharpness), ("enough", enough)):
-            if number < 0:
-                raise ValueError(f"{name}={number} was given; use 0 or more")
-        self.choice: Choice = choice
-        self.margin, self.sharpness, self.enough = margin, sharpness, enough
-        # rows: positives, hardest negatives; columns: count, mean, sum of squared deviations
-        self.register_buffer("learnt", torch.zeros(2, 3))
-
-    def forward(self, scores: Scores) -> Tensor:
-        """Return the scalar loss; in training mode, update the Gaussians first."""
-        grid = self.grid(scores)
-        true, wrong = positive_scores(grid), negative_scores(grid)
-        if self.training:
-            self._update(grid, true)
-        texts = self._one_way(wrong[true.image], true.score, grid, scores, "texts")
-        images = self._one_way(wrong.T[true.text], true.score, grid, scores, "images")
-        return self.reduce(texts + images, grid)
-
-    def _one_way(
-        self, wrong: Tensor, positive: Tensor, grid: ScoreMatrix, scores: Scores, purpose: str
-    ) -> Tensor:
-        """Loss of (P, C) candidates, -inf where none, against (P,) positives."""
-        positive = positive.unsqueeze(1)
-        weights = self._weights(wrong.detach(), positive.detach(), grid.scale)
-        costs = hinge(wrong, positive, self.margin)
-        if self.choice == "expected":
-            return (costs * weights / weights.sum(1, keepdim=True).clamp(min=1e-30)).sum()
-        noise = torch.empty(weights.shape).exponential_(
-            generator=step_generator(scores, f"posterior {purpose}")
-        )
-        # exponential race: the argmax of w / Exp(1) is w's row sampled with probability w / sum(w)
-        place = (weights / noise.to(weights)).argmax(1, keepdim=True)
-        return costs.gather(1, place).sum()
-
-    def _weights(self, wrong: Tensor, positive: Tensor, scale: float) -> Tensor:
-        """(P, C) weights of the negatives; 0 for true pairs."""
-        none = wrong == -torch.inf
-        far = ((wrong - positive) / scale).masked_fill(none, 0)
-        weights = (-self.sharpness * far.square()).exp()
-        count, mean, _ = self.learnt[0]
-        posterior = self._posterior(wrong.masked_fill(none, 0))
-        suspect = (posterior > SUSPECT) & (count > self.enough)
-        weights = torch.where(suspect, (-self.sharpness * posterior).exp(), weights)
-        low = (wrong <= mean - self.margin) & (count > 0)
-        weights = weights.masked_fill(none | low, 0)
-        empty = ~(weights > 0).any(1, keepdim=True)
-        return torch.where(empty & (wrong == wrong.amax(1, keepdim=True)) & ~none, 1, weights)
-
-    def _posterior(self, score: Tensor) -> Tensor:
-        """Posterior that pairs of these scores are true ones; NaN before the first update."""
-        (_, mean, _), (_, other, _) = self.learnt
-        variance, other_variance = (self.learnt[:, 2] / self.learnt[:, 0]).clamp(min=1e-8)
-        far = (score - mean).square() / variance
-        other_far = (score - other).square() / other_variance
-        odds: Tensor = (other_far - far + (other_variance / variance).log()) / 2 + math.log(PRIOR)
-        return odds.sigmoid()
-
-    @torch.no_grad()
-    def _update(self, grid: ScoreMatrix, true: PositiveScores) -> None:
-        """Update the Gaussians with the pairs that rank first in their row and in their column."""
-        hard = hardest_negatives(grid, true)
-        first = (true.score > hard.text) & (true.score > hard.image)
-        negatives = torch.cat((hard.text[first], hard.image[first]))
-        negatives = negatives[negatives > -torch.inf]
-        for row, new in zip(self.learnt, (true.score[first], negatives)):
-            if len(new):
-                row.copy_(_merged(row, new.to(row)))
-
-
-def _merged(known: Tensor, new: Tensor) -> Tensor:
-    """Merge count, mean and squared deviations with those of (N,) new values."""
-    count, mean, squares = known
-    total = count + len(new)
-    shift = new.mean() - mean
-    new_squares = (new - new.mean()).square().sum()
-    moved = mean + shift * len(new) / total
-    return torch.stack((total, moved, squares + new_squares + shift**2 * count * len(new) / total))
-
-
-@final
-class SelectiveHardNegativeLoss(TripletLoss):
-    """Hinge against the hardest negative, or mean over all where that one scores as the positive.
-
-    SelHN, the loss of RVSE++ (https://arxiv.org/abs/2303.00181): where the hardest negative and the
-    positive score alike, as they do at the beginning of training, their gradients on an encoder
-    cancel, and all negatives take its place. The choice is made for each anchor and each direction
-    alone, so no warm-up is needed. The threshold and the replacement follow the authors' code; of
-    the paper only the abstract was read.
-
-    Departs from the authors' code in: another caption of the same image is no negative (with
-    positives on the diagonal alone it is the authors' value); it is a sum over anchors and
-    directions, theirs is half the "mean".
-
-    Args:
-        margin: in units of a score.
-        epsilon: the hardest negative is replaced where its score is closer than this to the
-            positive's.
-        reduction: see `Loss`.
-
-    Raises:
-        ValueError: a negative `epsilon`.
-
-    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> [round(SelectiveHardNegativeLoss(epsilon=e)(scores).item(), 3) for e in (0.01, 0.15)]
-    [0.8, 0.45]
-    """
-
-    def __init__(
-        self,
-        *,
-        margin: float = 0.2,
-        epsilon: float = 0.01,
-        reduction: Reduction = "sum",
-    ) -> None:
-        super().__init__(margin=margin, reduction=reduction)
-        if not epsilon >= 0:
-            raise ValueError(f"epsilon={epsilon} was given; use 0 for always the hardest, or more")
-        self.epsilon = epsilon
-
-    def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
-        wrong = wrong[anchor]
-        hardest = wrong.amax(1)
-        vanishes = (hardest - positive).detach().abs() < self.epsilon
-        every = hinge(wrong, positive.unsqueeze(1), self.margin).sum(1)
-        every = every / (wrong > -torch.inf).sum(1).clamp(min=1)
-        return torch.where(vanishes, every, hinge(hardest, positive, self.margin)).sum()
-
-
 EXPANDED = "expanded"
 ExpandedReference = Literal["hardest", "all", "mean"]
 
@@ -638,9 +351,3 @@ class SelfExpandingLoss(Loss):
         if self.against == "all":
             return costs.sum()
         return (costs.sum(2) / wrong.isfinite().sum(2).clamp(min=1)).sum()
-
-
-# the names in the papers
-DCLLoss = HCLLoss = DebiasedContrastiveLoss  # tau_plus=, beta=
-FNELoss = PosteriorTripletLoss
-SelHNLoss = SelectiveHardNegativeLoss
