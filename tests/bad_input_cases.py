@@ -428,17 +428,6 @@ evaluate vectors --ties optimist => mean 'optimistic'
 search vectors dog --data $FEW => ready-made vectors
 search vectors dog.jpg --data $FEW => dog.jpg does not exist
 convert scam a b c => 'scam' | did you mean 'scan'
-sweep demo => demo varies nothing | add --over
-sweep aoq/vsepp-scenes --over online.rate => no axis of a sweep | key=value,value
-sweep aoq/vsepp-scenes --over online.rte=1,2 => did you mean 'rate'
-sweep aoq/vsepp-scenes --over online.batch=8,many => 'many' is text
-sweep aoq/vsepp-scenes --over online.batch=8,8 => 8 twice
-sweep aoq/vsepp-scenes --over *.seed=1,2 --stage test => 'test' is not
-sweep aoq/vsepp-scenes --over *.seed=1,2 --draw 3 => the grid has 2
-sweep aoq/vsepp-scenes --over *.batch=8,9 --seeds 0,one => --seeds 0,one
-sweep aoq/vsepp-scenes --data $SCENES --over online.minutes=1,2 => train the same 'adaptive'
-sweep sweeps/tags-scene => did you mean 'sweeps/tags-scenes'
-sweep sweeps/tags-scenes --over a.b=1 => need a recipe
 run mine.py => mine.py does not exist | sets `recipe`
 write rules $SCENES --output w --kind nuon => 'nuon' | did you mean 'noun'
 write rules $SCENES --output w --synonyms net => 'net' | list, wordnet
@@ -520,10 +509,6 @@ train vsepp --tune full --written w => --tune and --written are | with --model
 mine a --output b --proposals 3 => --proposals is | with --propose
 audit scenes --output a --split dev => --split is | with --model or --explainer
 audit scenes --output a --alike 0.5 => --alike is | with --negatives
-sweep --seed 1 --dry => --seed and --dry are | with a recipe
-sweep demo --over *.seed=1,2 --seed 3 => --seed is | with --draw
-sweep demo --over *.seed=1,2 --dry --data x --test-best
-    => --data and --test-best are | without --dry
 write rules scenes --output a --kind numeral --synonyms wordnet => --synonyms is | nouns
 write tags a scenes --output b --slack 0.1 => --slack is | with --guide
 explain a b c --resume --top 3 => --top and --resume are | with --data alone

@@ -21,8 +21,7 @@ from counterfoil.core import distributed
 from counterfoil.core.console import output
 from counterfoil.core.io import ensure_writable_file, read_json, write_lock, write_text
 from counterfoil.evaluation.metrics import METRICS, without_models
-from counterfoil.papers.grid_search import dependencies
-from counterfoil.pipelines.pipeline import Recipe, data_contents, stage_digests
+from counterfoil.pipelines.pipeline import Recipe, Stage, data_contents, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.training.logging import read_metrics
@@ -211,7 +210,15 @@ def _missing(
     wanted = [
         f"{split}-{row.name}" for row in rows if names[_test(row)] not in have for split in SPLITS
     ]
-    return replace(recipe, stages=dependencies(recipe, *wanted)) if wanted else None
+    return replace(recipe, stages=_dependencies(recipe, wanted)) if wanted else None
+
+
+def _dependencies(recipe: Recipe, names: Sequence[str]) -> tuple[Stage, ...]:
+    """Stages and all that they depend on, in order."""
+    wanted = list(names)
+    for name in wanted:  # grows by the inputs of each stage
+        wanted += [read for read in recipe.stage(name).reads if read not in wanted]
+    return tuple(stage for stage in recipe.stages if stage.name in wanted)
 
 
 def _is_done(folder: Path, row: Row) -> bool:

@@ -105,6 +105,20 @@ def test_recipes_of_the_page_exist():
             assert apply_overrides(find_recipe(words[2]), settings)
 
 
+def test_the_loop_over_settings(tmp_path, monkeypatch):
+    import counterfoil.cli
+
+    small = ["--data", "scenes:images=36", "--smoke", "--set", "*.batch=16"]
+    for tower in ("image", "text"):
+        small += ["--set", f"*.model.{tower}.width=16"]
+    run = counterfoil.cli.main
+    monkeypatch.setattr(counterfoil.cli, "main", lambda words: run([*words, *small]))
+    monkeypatch.chdir(tmp_path)
+    found = ran("docs/recipes.md", -2)["found"]
+    assert list(found) == [f"runs/rates/{r}-{b}" for r in ("2e-4", "5e-4") for b in (64, 128)]
+    assert all(0 <= rsum <= 600 for rsum in found.values())
+
+
 def test_recipe_of_written_negatives():
     from counterfoil.pipelines.pipeline import Recipe, stage_digests
 

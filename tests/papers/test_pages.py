@@ -16,7 +16,6 @@ import pytest
 
 import counterfoil
 from benchmarks.experiments.catalogue import tables
-from counterfoil.papers import grid_search
 from counterfoil.recipes.catalogue import known_recipes
 
 ROOT = Path(__file__).parents[2]
@@ -58,9 +57,9 @@ def names() -> dict[str, list[Any]]:
 
 @cache
 def runs() -> tuple[str, ...]:
-    """All recipes, tables of experiments and grids."""
+    """All recipes and tables of experiments."""
     evidence = [table.name for table in tables()]
-    return (*known_recipes(), *evidence, *grid_search.named_grids())
+    return (*known_recipes(), *evidence)
 
 
 def command_of(words: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Verbs about recipes and their runs: run, demo, plan, sweep and report."""
+"""Verbs about recipes and their runs: run, demo, plan and report."""
 
 from __future__ import annotations
 

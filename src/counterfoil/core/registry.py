@@ -88,7 +88,6 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "search": "counterfoil.cli.search:app",
         "serve": "counterfoil.cli.serve:app",
         **dict.fromkeys(("run", "demo", "plan", "report"), "counterfoil.cli.run:app"),
-        "sweep": "counterfoil.papers.cli.sweep:app",
         "foils": "counterfoil.cli.foils:app",
         "analyse": "counterfoil.papers.cli.analyse:app",
         "write": "counterfoil.papers.cli.write:app",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -236,7 +235,6 @@ def run_pipeline(
     *,
     resume: bool = False,
     minutes: float | None = None,
-    shared: Mapping[str, Path] | None = None,
 ) -> bool:
     """Run every stage whose result is missing.
 
@@ -246,7 +244,6 @@ def run_pipeline(
         folder: of the results.
         resume: continue a stage that was stopped; without it such a stage is refused.
         minutes: stop after this long, with a checkpoint.
-        shared: folders of stages that other runs have finished, by digest.
 
     Returns:
         Whether all stages are done; False when the time was up first.
@@ -260,7 +257,7 @@ def run_pipeline(
     dataset = source.open()
     dataset.check_captions("to train on")
     digests = stage_digests(recipe, data_contents(dataset))
-    context = RunContext(recipe, dataset, folder, digests, deadline, shared or {})
+    context = RunContext(recipe, dataset, folder, digests, deadline)
     missing = any(stage_state(context, stage) != "done" for stage in recipe.stages)
     if not distributed.all_reduce_max(int(missing)):  # a finished run may be read-only
         return _run_stages(context, resume=resume)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, final
@@ -80,7 +80,6 @@ class RunContext:
         folder: of the run.
         digests: of each stage, by name.
         deadline: on the monotonic clock, or None.
-        shared: folders of stages that other runs have finished, by digest.
     """
 
     recipe: Recipe
@@ -88,13 +87,12 @@ class RunContext:
     folder: Path
     digests: Mapping[str, str]
     deadline: float | None = None
-    shared: Mapping[str, Path] = field(default_factory=dict)
 
     def place(self, stage: str) -> Path:
         """Folder of a stage, or one from elsewhere."""
         if not is_stage_name(stage):
             return Path(stage)
-        return self.shared.get(self.digests.get(stage, ""), self.folder / stage)
+        return self.folder / stage
 
     def model_path(self, name: str) -> str:
         """Name that `load_model` opens, of a stage's model or of one from elsewhere."""

@@ -1,3 +1,3 @@
-"""Built-in recipes of the papers, of CLIP fine-tuning and of photos, and grid search."""
+"""Built-in recipes of the papers, of CLIP fine-tuning and of photos."""
 
 from __future__ import annotations

@@ -74,8 +74,6 @@ ELSEWHERE = {
     "counterfoil convert uniter": "tests/papers/models/test_uniter_names.py",
     "counterfoil plan tags/uniter-flickr30k --set hard.start": "converted weights",
     "counterfoil write tags runs/tags/uniter-flickr30k": "tests/papers/cli/test_features.py",
-    "counterfoil sweep vsepp-scenes": "tests/papers/cli/test_grid.py",
-    "counterfoil sweep sweeps/tags-dc-scenes": "tests/papers/cli/test_grid.py",
     "counterfoil analyse curves": "tests/papers/cli/test_analyse_runs.py",
     "counterfoil analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",
     "counterfoil analyse true-rate tags/": "people's answers; see `analyse true-rate --crowd`",

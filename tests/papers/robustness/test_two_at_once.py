@@ -34,7 +34,6 @@ def until_it_holds(lock: Path, process: subprocess.Popen[str]) -> None:
 
 LOCKED = {  # commands and their locks
     f"{' '.join(RUN)} x": "x/.lock",
-    "sweep vsepp-scenes --over online.rate=1e-3 --data scenes:images=60 --output x": "x/.lock",
     "features scenes:images=12 x --model clip": ".x.lock",
     "mine vectors --data scenes:images=60 --output x": ".x.lock",
 }
