@@ -642,7 +642,7 @@ copy $pixels model :: unknown_argument model :: evaluate model --data $FEW
     => model.json | 'depht' | does not fit this version
 copy $pixels model :: rm model/tokenizer.json :: evaluate model --data $FEW
     => tokenizer.json does not exist
-copy $pixels model :: rm model/lens.json :: evaluate model --data $FEW => lens.json
+copy $pixels model :: rm model/processor.json :: evaluate model --data $FEW => processor.json
 copy $pixels model :: other_words model/tokenizer.json :: evaluate model --data $FEW
     => another one than the model was saved with
 mkdir model :: evaluate model --data $FEW => was its training finished

@@ -1,8 +1,7 @@
-"""What version 0.1 printed and saved, and how today's answers are compared with it.
+"""What the verbs print and write about saved models, and how today's answers are compared with it.
 
-``tests/saved/`` holds the snapshots; `python tests/saved_cases.py json|numbers` writes one anew,
-for changes that are meant.
-The folder ``v0.1/`` was written by 0.1 and is never written again.
+``tests/saved/`` holds small models and the snapshots; `python tests/saved_cases.py json|numbers`
+writes one anew, for changes that are meant.
 """
 
 from __future__ import annotations
@@ -21,25 +20,22 @@ import numpy as np
 import torch
 
 from counterfoil.cli import main
-from counterfoil.evaluation.explain import explain
+from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
-from counterfoil.negatives.generated import GeneratedStore
-from counterfoil.negatives.store import NegativeStore
-from counterfoil.negatives.teachers import TargetStore
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
-from counterfoil.search.index import open_index
+from counterfoil.search.index import build_index
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
 
 SAVED = Path(__file__).parent / "saved"
 OUTPUTS = SAVED / "outputs.json.gz"
 NUMBERS = SAVED / "numbers.json"
-WRITTEN_BY_0_1 = SAVED / "v0.1"
-ANSWERS = WRITTEN_BY_0_1 / "answers.json"
+MODELS = SAVED / "models"
 SCENES = "scenes:images=36"
+PHOTOS = "scenes:images=18,dev=3,test=6"
 REGIONS = f"{SCENES},features=regions"
-RENAMED = {  # fields of JSON: names of 0.1, and those of today
+RENAMED = {  # fields of JSON: names of the snapshots, and those of today
     "desk": "inputs",
     "lens": "processor",
     "reader": "model_inputs",
@@ -101,71 +97,34 @@ def numbers(folder: Path) -> dict[str, Any]:
     return found
 
 
-# what the files of 0.1 answer
-
-
-def answers(folder: Path) -> dict[str, Any]:
-    """What models, indices and stores in a copy of ``v0.1/`` say; paths are relative to it."""
-    source = DataSource(str(folder / "data"), features=folder / "features")
-    test, train = source.split("test"), source.split("train")
-    found: dict[str, Any] = {}
-    for name in ("vse", "scan", "uniter"):
-        model = load_model(folder / name)
-        member = model.embed(test)
-        with torch.inference_mode():
-            scores = member.model.score_matrix(member.images, member.texts)
-            scores = member.model.loss_scores(scores)  # 0.1 ranked by probabilities
-        found[name] = {"scores": scores.tolist(), "metrics": dict(model.card.metrics)}
-    pictures = [folder / "data" / "images" / f"{number:02}.png" for number in (3, 11)]
-    vse = load_model(folder / "vse")
-    found["vse"]["bare"] = [vse.score(path, test.texts[:5]).tolist() for path in pictures]
-    for name in ("scan", "uniter"):
-        model = load_model(folder / name)
-        told = explain(model, test.image_ids[0], test.texts[:2], dataset=test)
-        found[name]["explained"] = [one.to_dict() for one in told]
-    for name in ("index", "clip-index"):
-        with open_index(folder / name) as index:
-            hits = {
-                "text": index.search("A red circle next to a square.", 5),
-                "picture": index.search_image(pictures[0], 5),
-                "id": index.search_id(test.image_ids[0], 5, find="images"),
-            }
-            found[name] = {kind: [_hit(hit) for hit in own] for kind, own in hits.items()}
-    store = NegativeStore.open(folder / "negatives", fingerprint=train.fingerprint)
-    scan = load_model(folder / "scan")
-    assert store.manifest.sources[0].same(scan.source())  # its scores are taken as they are kept
-    lists = store.lists
-    found["negatives"] = {
-        "texts": lists.texts.tolist(),
-        "images": lists.images.tolist(),
-        "text scores": lists.text_scores.tolist(),
-        "image scores": lists.image_scores.tolist(),
-    }
-    taught = TargetStore.open(folder / "taught", fingerprint=train.fingerprint)
-    for number, name in enumerate(("scan", "vse")):
-        taught.check(number, load_model(folder / name).source(), folder / "taught")
-    rows = torch.arange(4)
-    images, texts = (side.rows(rows) for side in taught.encodings[0])
-    with torch.inference_mode():
-        found["taught"] = scan.model.score_matrix(images, texts).tolist()
-    foils = GeneratedStore.open(folder / "written", fingerprint=train.fingerprint).foils()
-    found["written"] = [[one.image, one.text, one.kind, one.foil] for one in foils]
-    return json.loads(json.dumps(found))
-
-
-def _hit(hit: Any) -> list[Any]:
-    return [hit.rank, hit.score, hit.id, hit.image_id, list(hit.captions)]
+def write_photos(folder: Path) -> None:
+    """Scenes as a folder of pictures with captions."""
+    scenes = load_dataset(PHOTOS)
+    owners, splits = scenes.text_to_image.tolist(), scenes.splits
+    assert scenes.pictures is not None
+    assert splits is not None
+    (folder / "images").mkdir(parents=True)
+    with (folder / "captions.jsonl").open("w") as file:
+        for row, name in enumerate(scenes.image_ids):
+            place = f"images/{row:02}.png"
+            scenes.pictures.open(row).save(folder / place)
+            captions = [text for text, owner in zip(scenes.texts, owners) if owner == row]
+            line = {"image": place, "id": name, "split": splits[row], "captions": captions}
+            file.write(json.dumps(line) + "\n")
 
 
 # what verbs write as JSON
 
 
 def outputs(here: Path) -> dict[str, Any]:
-    """JSON of the verbs, asked of the models of 0.1 about scenes; `here` is an empty folder.
+    """JSON of the verbs, asked of saved models about scenes; `here` is an empty folder.
 
     Called in that folder, as paths of models are part of what is written.
     """
-    shutil.copytree(WRITTEN_BY_0_1, here, dirs_exist_ok=True)
+    shutil.copytree(MODELS, here, dirs_exist_ok=True)
+    write_photos(here / "data")
+    for model, name in (("vse", "index"), ("clip", "clip-index")):
+        build_index(load_model(model), load_dataset(here / "data"), here / name).close()
     found: dict[str, Any] = {}
 
     def run(name: str, *words: object, out: str | None = None) -> None:
@@ -248,8 +207,6 @@ if __name__ == "__main__":
         os.environ["COUNTERFOIL_CACHE"] = f"{folder}/cache"
         torch.set_num_threads(1)
         match sys.argv[1]:
-            case "answers":
-                write(ANSWERS, answers(WRITTEN_BY_0_1))
             case "json":
                 here = Path(folder) / "here"
                 here.mkdir()

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from counterfoil import __version__
 from counterfoil.core import distributed, registry
-from counterfoil.core.config import Config, config_from_dict, digest, from_data, lazy
+from counterfoil.core.config import Config, config_from_dict, from_data, lazy
 from counterfoil.core.config import config as make_config
 from counterfoil.core.console import progress, warn
 from counterfoil.core.io import (
@@ -48,7 +48,6 @@ from counterfoil.data.feature_cache import CachedFeatureProcessor
 from counterfoil.data.images import decode_picture, open_picture
 from counterfoil.data.processor import (
     FeatureProcessor,
-    ImageProcessor,
     PixelProcessor,
     ProcessedDataset,
     Processor,
@@ -106,12 +105,11 @@ ImageInput: TypeAlias = str | Path | Image.Image | bytes | NDArray[Any]
 
 _KIND = "counterfoil model"
 OWN_FILES = "own_files"  # of `HasFiles`
-FORMAT = 2  # of model.json; format 1, of version 0.1, named classes by their modules
-_READABLE = (1, FORMAT)
+FORMAT = 1  # of model.json
 
 
 # A model folder: ``model.safetensors`` holds the weights, ``model.json`` the call that builds the
-# model with its provenance and metrics, ``lens.json`` and the tokenizer's files the processor.
+# model with its provenance and metrics, ``processor.json`` and the tokenizer's files the processor.
 
 
 @final
@@ -164,9 +162,9 @@ def save_model(
 
 def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Model:
     """Open a model folder; nothing in it is executed but constructors of this package's modules."""
-    card, card_digest = _read_card(folder)
+    card = read_card(folder)
     weights, metadata = read_tensors(folder / WEIGHTS, "the weights of a model")
-    if metadata.get("model") != card_digest:
+    if metadata.get("model") != card.model.digest():
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
     try:
         with _BoundedBuild(weights, folder / CARD):
@@ -193,35 +191,32 @@ def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Mod
 
 
 def read_card(folder: Path) -> SavedModelCard:
-    """Read the card of a model folder."""
-    return _read_card(folder)[0]
+    """Read the card of a model folder.
 
-
-def _read_card(folder: Path) -> tuple[SavedModelCard, str]:
-    """The card, and the digest of the model's call as it was written: 0.1 had other names."""
+    Raises:
+        ValueError: it is none, of another format, or calls what a model folder may not call.
+    """
     path = folder / CARD
     content = read_json(path, "the card of a model")
     if not isinstance(content, dict) or content.get("kind") != _KIND:
         raise ValueError(f"{path} is not the card of a counterfoil model")
-    if content.get("format") not in _READABLE:
+    if content.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {content.get('format')}, and this version of counterfoil "
-            f"reads formats {' and '.join(map(str, _READABLE))}; open it with the version that "
-            "wrote it"
+            f"reads format {FORMAT}; open it with the version that wrote it"
         )
     spec = config_from_dict(content.get("model"), allow=("counterfoil",))
     _check_calls(spec, path)
     for call in _inner_calls(spec):
         _check_sources(call, path)
     _with_own_files(spec, folder)
-    card = SavedModelCard(
+    return SavedModelCard(
         model=spec,
         provenance=content.get("provenance", {}),
         metrics=content.get("metrics", {}),
         version=str(content.get("version", "")),
         tokenizer=content.get("tokenizer"),
     )
-    return card, digest(content["model"])
 
 
 def _check_calls(spec: Config[Any], where: object) -> None:
@@ -440,26 +435,9 @@ def identity_of(
     if spec is not None:
         digest.update(json.dumps(_call(spec), sort_keys=True).encode())
     if processor is not None:
-        digest.update(_image_settings(processor.image_processor).encode())
+        digest.update(repr(processor.image_processor).encode())
         digest.update((processor.tokenizer.digest if processor.tokenizer else "").encode())
     return digest.hexdigest()[:16]
-
-
-def _image_settings(processor: ImageProcessor) -> str:
-    """Settings of an image processor with the names of version 0.1.
-
-    Indices and stores hold a digest of this: a changed word would make them another model's.
-    """
-    if isinstance(processor, FeatureProcessor):
-        settings = f"width={processor.width!r}, mean={processor.mean!r}"
-        return f"FeatureEye({settings}, deviation={processor.deviation!r})"
-    if isinstance(processor, PixelProcessor):
-        names = ("size", "mean", "deviation", "crop", "divisor", "width")
-        settings = ", ".join(f"{name}={getattr(processor, name)!r}" for name in names)
-        frame = f", frame={processor.frame!r}" if processor.frame else ""
-        whole = ", whole=True" if processor.whole else ""
-        return f"PixelEye({settings}{frame}{whole})"
-    return repr(processor)
 
 
 def _call(value: Any) -> Any:

@@ -15,7 +15,6 @@ from corpus_cases import captions_by_image, features_of_all, small_corpus, write
 from counterfoil.core.types import Pairs
 from counterfoil.data.corrections import (
     CORRECTIONS_FILE,
-    CORRECTIONS_FILES,
     Correction,
     CrowdVotes,
     apply_corrections,
@@ -268,11 +267,10 @@ def test_lines_that_are_no_decision_are_refused(tmp_path, line, complaint):
         read_corrections(path)
 
 
-@pytest.mark.parametrize("name", CORRECTIONS_FILES)
-def test_decisions_beside_the_data_are_honoured(tmp_path, name):
+def test_decisions_beside_the_data_are_honoured(tmp_path):
     folder = photos(tmp_path)
     whole = load_dataset(folder)
-    write(folder / name, {"do": "drop", "caption": "1.png#0", "was": "picture 1"})
+    write(folder / CORRECTIONS_FILE, {"do": "drop", "caption": "1.png#0", "was": "picture 1"})
     for source in (folder, folder / "captions.jsonl"):
         left = load_dataset(source)
         assert captions_by_image(left)["1.png"] == ["again 1"]
@@ -314,14 +312,6 @@ def test_pictures_without_captions_are_dropped(tmp_path):
     assert left.corrections == "1 image left out"
     with pytest.raises(ValueError, match="nothing is left"):
         apply_corrections(dataset, drops)
-
-
-def test_files_of_both_names_are_refused(tmp_path):
-    folder = photos(tmp_path / "photos")
-    for name in CORRECTIONS_FILES:
-        write(folder / name, {"do": "drop", "image": "0.png", "was": "picture 0"})
-    with pytest.raises(ValueError, match=r"holds both .*; keep one of them"):
-        load_dataset(folder)
 
 
 DATA = os.environ.get("COUNTERFOIL_DATA")

@@ -27,7 +27,7 @@ from counterfoil.data.images import (
     is_picture_name,
     open_picture,
 )
-from counterfoil.data.processor import PixelProcessor, Processor
+from counterfoil.data.processor import PixelProcessor
 from counterfoil.data.readers import load_dataset
 from picture_cases import DEEP, EPS, HOSTILE, many_scans, saved
 
@@ -491,14 +491,6 @@ def test_pictures_of_all_shapes_are_padded():
     cells = seen.mask.view(3, 6, 6)
     assert cells.sum((1, 2)).tolist() == [16, 4 * 6, 6 * 4]
     assert (cells[0, :4, :4].all(), cells[1, :4, :6].all(), cells[2, :6, :4].all()) == (True,) * 3
-
-
-def test_a_lens_of_before_keeps_its_squares(tmp_path):
-    Processor(PixelProcessor(8), None).save(tmp_path)
-    plain = json.loads((tmp_path / "lens.json").read_text())
-    del plain["eye"]["divisor"]
-    (tmp_path / "lens.json").write_text(json.dumps(plain))
-    assert Processor.open(tmp_path).image_processor == PixelProcessor(8)
 
 
 def test_a_divisor_that_does_not_go_with_the_size():

@@ -64,8 +64,8 @@ def test_saved_and_opened(tmp_path, monkeypatch, plan):
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
     dataset, rows = pictured(tmp_path), torch.tensor([3, 1])
     processor = plan.fit(dataset)
-    processor.save(tmp_path / "lens")
-    back = Processor.open(tmp_path / "lens")
+    processor.save(tmp_path / "saved")
+    back = Processor.open(tmp_path / "saved")
     assert back.image_processor == processor.image_processor
     assert back.tokenizer.digest == processor.tokenizer.digest
     (images, texts), (seen, read) = (
@@ -135,25 +135,25 @@ def test_what_a_lens_cannot_see(tmp_path):
 
 
 def lens(images: object = "pixels", texts: object = False, **eye: object) -> str:
-    return json.dumps({"images": images, "eye": {"size": 8} | eye, "texts": texts})
+    return json.dumps({"images": images, "image_processor": {"size": 8} | eye, "texts": texts})
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *("{}", "[]", '{"eye": 3, "texts": false}', "{", '"x"', "[" * 9_999),
+        *("{}", "[]", '{"image_processor": 3, "texts": false}', "{", '"x"', "[" * 9_999),
         *(lens({}), lens(["pixels"]), lens("other"), lens(texts=None), lens("features")),
         *(lens(size=0), lens(size=10**9), lens(size="8"), lens(size=None), lens(unknown=1)),
         *(lens(mean=[0.5]), lens(mean=0.5), lens(deviation=[1, 1, 0]), lens(mean=[1, "a", 2])),
         *(lens(mean=[1, 2, float("nan")]), lens(crop="yes"), lens(width=4)),
-        '{"images": "features", "texts": false, "eye": {"width": 3, "mean": [1]}}',
+        '{"images": "features", "texts": false, "image_processor": {"width": 3, "mean": [1]}}',
     ],
 )
 def test_what_is_no_lens(tmp_path, content):
-    (tmp_path / "lens.json").write_text(content)
-    with pytest.raises(ValueError, match=r"lens\.json"):
+    (tmp_path / "processor.json").write_text(content)
+    with pytest.raises(ValueError, match=r"processor\.json"):
         Processor.open(tmp_path)
-    with pytest.raises(ValueError, match=r"lens\.json does not exist; a processor is needed"):
+    with pytest.raises(ValueError, match=r"processor\.json does not exist; a processor is needed"):
         Processor.open(tmp_path / "none")
 
 

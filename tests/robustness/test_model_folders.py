@@ -268,7 +268,7 @@ FILES: tuple[tuple[str, str, Any, str], ...] = (
     ("timm", "vocab.txt", fifo, "no regular file"),
     ("open_clip", "open_clip_model.safetensors", fifo, "no regular file"),
     ("adapter", "base/model.safetensors", fifo, "no regular file"),
-    ("ours", "lens.json", fifo, "no regular file"),
+    ("ours", "processor.json", fifo, "no regular file"),
     ("ours of clip", "pieces/tokenizer.json", fifo, "no regular file"),
     ("clip", "a/b/c", lambda path: path.symlink_to("/dev/zero"), "link out of the model's folder"),
     ("clip", "chat_template.jinja", lambda p: p.symlink_to("/etc/passwd"), "a link out of the mod"),

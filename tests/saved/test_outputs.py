@@ -1,4 +1,4 @@
-"""The verbs write the JSON that they wrote in version 0.1."""
+"""The verbs write the JSON that the snapshots hold."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def test_a_model_comes_back(folder: Path) -> None:
     items = saved.processor.process_texts(["a dog is there"])
     assert saved.model.encode_texts(items).tokens.shape == (1, 1, 4)
     assert sorted(path.name for path in folder.iterdir()) == [
-        "lens.json",
         "model.json",
         "model.safetensors",
+        "processor.json",
         "tokenizer.json",
     ]
 
@@ -69,7 +69,7 @@ def change(folder: Path, **values: Any) -> None:
     (folder / "model.json").write_text(json.dumps({**card, **values}))
 
 
-VSE_ = "counterfoil.models.vsepp:VSEPP"
+VSE_ = "VSE"
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:

@@ -221,8 +221,8 @@ def _verify(folder: Path) -> None:
         unproven = opened.vectors.verify()
     if unproven:
         raise ValueError(
-            f"{folder} has no checksums of {', '.join(unproven)}: counterfoil 0.1 wrote none, or "
-            "they were removed; the other parts are whole; make the index again to have them"
+            f"{folder} has no checksums of {', '.join(unproven)}: they were removed; the "
+            "other parts are whole; make the index again to have them"
         )
     output(f"{folder} is whole: all parts fit their checksums")
 

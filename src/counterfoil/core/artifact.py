@@ -33,7 +33,7 @@ from counterfoil.core.io import (
 
 CHECKSUMS = "checksums.json"  # of the arrays
 MANIFEST = "manifest.json"
-KIND = "artifact"  # key of the manifest file that names the format; absent in files of 0.1
+KIND = "artifact"  # key of the manifest file that names the format; absent where others write it
 
 Model = TypeVar("Model", bound=BaseModel)
 Checked = TypeVar("Checked")
@@ -156,7 +156,7 @@ class ArtifactFormat(Generic[Model]):
         return array
 
     def check_sums(self, folder: Path, *names: str) -> None:
-        """Compare arrays with their checksums; folders of earlier versions have none.
+        """Compare arrays with their checksums; folders of other programs have none.
 
         Raises:
             ValueError: an array is damaged.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from counterfoil.core.io import is_given, read_json, write_json
+from counterfoil.core.io import read_json, write_json
 
 BLOCK = 1 << 20  # bytes under one checksum
 SAMPLED = 16  # blocks that are compared of a large file
@@ -46,11 +46,8 @@ def write_sums(path: Path) -> None:
 
 
 def fits_sums(path: Path) -> bool:
-    """Return True if a file fits the checksums beside it; also where there are none."""
-    beside = path.with_name(path.name + SUMS)
-    if not is_given(beside):  # written by an earlier version
-        return True
+    """Return True if a file fits the checksums beside it; False where there are none."""
     try:
-        return fits(path, read_json(beside, "checksums"))
+        return fits(path, read_json(path.with_name(path.name + SUMS), "checksums"))
     except ValueError:
         return False

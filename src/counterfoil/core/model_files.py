@@ -26,7 +26,7 @@ PIXELS = 2**26  # of a picture
 SIZE = 2**24  # of a layer, a vocabulary or a text
 GROWTH = 256  # characters that the rules of a tokenizer may make of one
 PIECES = 64  # of the template around a text
-OWN = ("model.json", "lens.json", "evaluations.json")  # with lists of their own, or only data
+OWN = ("model.json", "processor.json", "evaluations.json")  # with lists of their own, or only data
 
 
 def check_model_folder(folder: Path, *, fetches: bool = False) -> None:

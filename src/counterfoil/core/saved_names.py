@@ -113,81 +113,9 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "XDim": "counterfoil.papers.models.xdim:XDim",
 }
 
-# Version 0.1 wrote "counterfoil.MODULE:CLASS". This table of its modules and their classes never
-# changes. Modules are written with slashes, so that search-and-replace does not update them.
-_WRITTEN_BY_0_1: Mapping[str, str] = {
-    "corpus/phrase_file": "Stored",
-    "corpus/phrase_rules": "Rules",
-    "corpus/phrase_spacy": "Spacy",
-    "models/adapted": "Adapted Adapters",
-    "models/bfan": "BFAN",
-    "models/blip": "BLIP",
-    "models/blocks/augment": "RegionDrop WordDrop",
-    "models/blocks/bert": "Bert",
-    "models/blocks/boxed": "BoxedRegions PieceEmbedding",
-    "models/blocks/captioner": "Captioner",
-    "models/blocks/external": "External",
-    "models/blocks/gpo": "GeneralPool",
-    "models/blocks/graph": "BatchGraph",
-    "models/blocks/grids": "Grids",
-    "models/blocks/gru": "GRU",
-    "models/blocks/joint": "JointEncoder JointLayer",
-    "models/blocks/mlp": "MLPRegions",
-    "models/blocks/parts": "PartsTower PooledParts WordsAndStates",
-    "models/blocks/patches": "Patches Residual",
-    "models/blocks/regions": "Regions",
-    "models/blocks/relation": "Relation",
-    "models/blocks/residual": "ResidualPool",
-    "models/blocks/selfattention": "Perceptron SelfAttention",
-    "models/blocks/slots": "Slots",
-    "models/blocks/timm_model": "TimmModel",
-    "models/blocks/uniter_heads": "ClassHead TiedHead UniterHeads",
-    "models/blocks/vision": "VisionModel",
-    "models/chan": "CHAN",
-    "models/clip": "DualEncoder",
-    "models/dive": "DivE",
-    "models/esa": "ESA",
-    "models/gpo": "GPO",
-    "models/hrem": "HREM",
-    "models/open_clip": "OpenClip",
-    "models/scan": "SCAN",
-    "models/uniter": "UNITER",
-    "models/vectors": "Vectors",
-    "models/vilt": "ViLT",
-    "models/vse": "VSE",
-    "models/vsrn": "VSRN",
-    "negatives/candidates": "Sieve",
-    "negatives/desk": "Desk",
-    "negatives/edited": "Edited",
-    "negatives/screened": "Screened",
-    "negatives/tailored": "Tailored",
-    "negatives/together": "Together",
-    "negatives/written": "Written",
-    "objectives/counterfactual": "SelfAdjusted SelfExplored",
-    "objectives/curriculum": "After Ramped Then",
-    "objectives/distance_weighted": "DistanceWeighted",
-    "objectives/infonce": "InfoNCE",
-    "objectives/joined": "JoinedInfoNCE",
-    "objectives/margins": "HardestRectified MarginDistribution",
-    "objectives/mean_triplet": "MeanTriplet",
-    "objectives/online_quintuplet": "OnlineQuintuplet",
-    "objectives/quintuplet": "AdaptiveQuintuplet OfflineQuintuplet OfflineTriplet",
-    "objectives/self_expanding": "SelfExpanding",
-    "objectives/semantic": "SemanticMargin",
-    "objectives/sigmoid": "Sigmoid",
-    "objectives/term": "Objective",
-    "objectives/triplet": "HardestTriplet RankedBelow SemiHard SumTriplet",
-    "objectives/words": "Words",
-}
-
 LOSSES = "counterfoil.losses"  # every loss is an attribute of this package
 _REGISTERED = SHIPPED["loss"]
 _NAMES = {place: name for name, place in (*_REGISTERED.items(), *PLACES.items())}
-_CONVERTED = {
-    f"counterfoil.{module.replace('/', '.')}:{name}": name
-    for module, names in _WRITTEN_BY_0_1.items()
-    for name in names.split()
-}
 
 
 def saved_name(make: Callable[..., Any]) -> str:
@@ -211,7 +139,6 @@ def is_place(place: str) -> bool:
 
 
 def place_of(name: str) -> str:
-    """``module:qualname`` of a name in a file of this version or of 0.1; other names unchanged."""
-    name = _CONVERTED.get(name, name)
+    """``module:qualname`` of a name in a file; other names unchanged."""
     known = PLACES.get(name) or _REGISTERED.get(name)
     return known or (f"{LOSSES}:{name}" if name.isidentifier() else name)

@@ -1,6 +1,6 @@
 """Label corrections: a JSON-lines file that every reader of a data set applies, and crowd votes.
 
-One correction per line, in ``corrections.jsonl`` (or ``decisions.jsonl``) beside the data:
+One correction per line, in ``corrections.jsonl`` beside the data:
 
     {"do": "drop", "image": "a.jpg", "was": "A cat."}
     {"do": "drop", "caption": "a.jpg#1", "was": "A dog."}
@@ -36,7 +36,6 @@ from counterfoil.data.checks import counted
 from counterfoil.data.dataset import ImageTextDataset
 
 CORRECTIONS_FILE = "corrections.jsonl"
-CORRECTIONS_FILES = (CORRECTIONS_FILE, "decisions.jsonl")  # the second is the older name
 CorrectionAction = Literal["keep", "drop", "fix", "true"]
 _KEYS = ("do", "image", "caption", "was", "text", "weight")
 _EITHER = [(True, False), (False, True)]  # an image without a caption, a caption without an image
@@ -75,13 +74,8 @@ def corrections_beside(source: str) -> Path | None:
     if not path.exists():  # "scenes" or a data set of the hub
         return None
     folder = path if path.is_dir() else path.parent
-    files = [folder / name for name in CORRECTIONS_FILES if is_given(folder / name)]
-    if len(files) > 1:
-        raise ValueError(
-            f"{folder} holds both {' and '.join(CORRECTIONS_FILES)}; keep one of them, the audit "
-            "page saves earlier corrections with the new ones"
-        )
-    return files[0] if files else None
+    file = folder / CORRECTIONS_FILE
+    return file if is_given(file) else None
 
 
 def read_corrections(path: Path) -> tuple[Correction, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -48,9 +48,7 @@ from counterfoil.data.tokenizers import (
     without_blanks,
 )
 
-# A field added later: left out of digests at its default, so that those of older runs stay valid.
-LATER = {"later": True}
-
+PROCESSOR_FILE = "processor.json"
 CLIP_LENGTH = 77  # tokens of a text
 MANY = 0.01  # share of truncated captions that is worth a warning
 _SAID: set[str] = set()  # notes on captions: one data set is read many times
@@ -157,8 +155,8 @@ class PixelProcessor(ImageProcessor):
     crop: bool = False
     divisor: int = 0
     width: int = 3
-    frame: str = field(default="", metadata=LATER)
-    whole: bool = field(default=False, repr=False, metadata=LATER)  # as keys of caches were
+    frame: str = ""
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= LARGEST_SIDE or self.width != 3:
@@ -278,16 +276,15 @@ class Processor:
             warn(note)
 
     def save(self, folder: Path) -> None:
-        """Write ``lens.json`` and the files of the tokenizer."""
-        # File name and keys are those of version 0.1.
+        """Write ``processor.json`` and the files of the tokenizer."""
         kind = "features" if isinstance(self.image_processor, FeatureProcessor) else "pixels"
         assert isinstance(self.image_processor, FeatureProcessor | PixelProcessor)
         plain = {
             "images": kind,
-            "eye": asdict(self.image_processor),
+            "image_processor": asdict(self.image_processor),
             "texts": self.tokenizer is not None,
         }
-        write_json(folder / "lens.json", plain)
+        write_json(folder / PROCESSOR_FILE, plain)
         if self.tokenizer:
             self.tokenizer.save(folder)
 
@@ -298,9 +295,13 @@ class Processor:
         Raises:
             ValueError: there is none, or it was written by another version.
         """
-        path = folder / "lens.json"
+        path = folder / PROCESSOR_FILE
         match read_json(path, "a processor"):
-            case {"images": "features" | "pixels" as kind, "eye": settings, "texts": bool(texts)}:
+            case {
+                "images": "features" | "pixels" as kind,
+                "image_processor": settings,
+                "texts": bool(texts),
+            }:
                 image_processor: ImageProcessor = validated(
                     FeatureProcessor if kind == "features" else PixelProcessor,
                     settings,
@@ -310,7 +311,8 @@ class Processor:
                 )
                 return Processor(image_processor, open_tokenizer(folder) if texts else None)
         raise ValueError(
-            f"{path} is not a processor: it needs images (features or pixels), eye and texts"
+            f"{path} is not a processor: it needs images (features or pixels), image_processor and "
+            "texts"
         )
 
 
@@ -414,10 +416,10 @@ class ProcessorConfig:
     texts: str = "words"
     min_count: int = 1
     longest: int = 60
-    divisor: int = field(default=0, metadata=LATER)
-    frame: str = field(default="", metadata=LATER)
-    siglip2: bool = field(default=False, metadata=LATER)
-    whole: bool = field(default=False, metadata=LATER)
+    divisor: int = 0
+    frame: str = ""
+    siglip2: bool = False
+    whole: bool = False
 
     def fit(self, train: ImageTextDataset) -> Processor:
         """The processor for a training data set; the vocabulary comes from its captions alone.

@@ -340,8 +340,8 @@ class WordPieceTokenizer(Tokenizer):
 
     def save(self, folder: Path) -> None:
         self._pieces.save_pretrained(folder / "pieces")
-        settings = {"kind": "pieces", "longest": self.longest}
-        write_json(folder / "tokenizer.json", settings | self._form)
+        settings = {"kind": "pieces", "longest": self.longest, "siglip2": self.siglip2}
+        write_json(folder / "tokenizer.json", settings)
 
     @property
     def digest(self) -> str:
@@ -349,13 +349,8 @@ class WordPieceTokenizer(Tokenizer):
         rules = json.loads(backend.to_str()) if backend else self._pieces.get_vocab()
         for setting in ("truncation", "padding"):  # set by every call
             rules.pop(setting, None)
-        text = f"{self.longest} {self.pad} {json.dumps({**rules, **self._form}, sort_keys=True)}"
+        text = f"{self.longest} {self.pad} {self.siglip2} {json.dumps(rules, sort_keys=True)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def _form(self) -> dict[str, bool]:
-        """Settings that are at their defaults in files of earlier versions."""
-        return {"siglip2": True} if self.siglip2 else {}
 
 
 GEMMA_BLANK = "▁"  # begins the first piece of a word behind a blank
@@ -415,7 +410,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         case {"kind": "characters"}:
             return CharacterTokenizer()
         case {"kind": "pieces"}:
-            siglip2 = content.get("siglip2", False) is True
+            siglip2 = content.get("siglip2") is True
             return WordPieceTokenizer(str(folder / "pieces"), longest=longest, siglip2=siglip2)
         case {"kind": "open_clip", "clean": str(clean), "ends": bool(ends), "pieces": bool(own)}:
             pieces = WordPieceTokenizer(str(folder / "pieces"), longest=longest) if own else None

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil.core.artifact import validated
-from counterfoil.core.checksums import checksums, fits
+from counterfoil.core.checksums import SUMS, checksums, fits
 from counterfoil.core.io import (
     check_file,
     parse_json,
@@ -619,7 +619,7 @@ def _write_part(
 
 
 def verify_part(folder: Path, name: str, *, every: bool) -> bool:
-    """Compare the files of a part with their checksums; parts of 0.1 have none.
+    """Compare the files of a part with their checksums; a part may have lost its own.
 
     Args:
         folder: of the index.
@@ -788,7 +788,8 @@ class VectorIndex:
 
 def _remove_unused(folder: Path, state: IndexState) -> None:
     """Remove files that the state does not name, as replaced and killed writes leave them."""
-    used = {state.images.finder, state.texts.finder}
+    finders = (state.images.finder, state.texts.finder)
+    used = {finder + end for finder in finders for end in ("", SUMS)}
     used |= {
         name + end for name in (*state.images.parts, *state.texts.parts) for end in _PART_FILES
     }

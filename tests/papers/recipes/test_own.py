@@ -177,8 +177,8 @@ def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     assert isinstance(model.model, ViLT)
     picture = Image.new("RGB", (40, 20), "red")
     assert model.score(picture, ["a dog", "a red circle"]).shape == (2,)
-    saved = json.loads((tmp_path / "run" / stage / "model" / "lens.json").read_text())
-    assert saved["eye"]["divisor"] == 8
+    saved = json.loads((tmp_path / "run" / stage / "model" / "processor.json").read_text())
+    assert saved["image_processor"]["divisor"] == 8
 
 
 def test_vilt_needs_pixels():

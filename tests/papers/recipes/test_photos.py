@@ -47,8 +47,8 @@ def test_photos_train_beside_a_frozen_model(name, tmp_path):
     assert all(torch.equal(value, frozen[key]) for key, value in tower.body.state_dict().items())
     assert model.score(Image.new("RGB", (40, 20), "red"), ["a dog", "a star"]).shape == (2,)
     assert main(["evaluate", str(run / last), "--data", data]) == 0
-    saved = json.loads((run / last / "model" / "lens.json").read_text())
-    assert saved["eye"]["size"] == 48
+    saved = json.loads((run / last / "model" / "processor.json").read_text())
+    assert saved["image_processor"]["size"] == 48
 
 
 def test_a_second_training_begins_with_the_first(tmp_path):
@@ -126,8 +126,9 @@ def test_patches_feed_scan_chan_and_gpo_and_are_made_once(tower, tmp_path, monke
         patches = next(p for p in model.model.modules() if isinstance(p, FrozenPatches))
         assert isinstance(patches.regions, MLPRegions if name == "gpo" else Regions)
         assert model.score(Image.new("RGB", (40, 20), "red"), ["a dog", "a star"]).shape == (2,)
-        eye = json.loads((tmp_path / name / "online" / "model" / "lens.json").read_text())["eye"]
-        assert (eye["size"], eye["mean"]) == (16, [0.4, 0.5, 0.6])
+        saved = tmp_path / name / "online" / "model" / "processor.json"
+        settings = json.loads(saved.read_text())["image_processor"]
+        assert (settings["size"], settings["mean"]) == (16, [0.4, 0.5, 0.6])
 
 
 def test_one_recipe_trains_all_three_on_the_same_patches(tower, tmp_path):

@@ -51,17 +51,18 @@ from counterfoil.evaluation.protocols import protocol_by_name
 from counterfoil.model import load_model
 from counterfoil.models.checkpoints import read_checkpoint
 from counterfoil.negatives.aoq_format import open_lists
-from counterfoil.negatives.generated import GeneratedStore
+from counterfoil.negatives.generated import ChangedSpan, GeneratedCaption, GeneratedStore
+from counterfoil.negatives.mining import mine_hard_negatives
 from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.negatives.teachers import TargetStore
+from counterfoil.negatives.teachers import TargetStore, TeacherModel, write_targets
 from counterfoil.papers.aoq.true_rate import _read_sheet
 from counterfoil.pipelines.run import stage_records
 from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.search.calibrate import Calibration
-from counterfoil.search.index import open_index
-from saved_cases import WRITTEN_BY_0_1
+from counterfoil.search.index import build_index, open_index
+from saved_cases import MODELS, PHOTOS
 
 pytestmark = pytest.mark.slow
 
@@ -148,17 +149,25 @@ class Case:
 
 
 def saved(*names: str) -> Callable[[Path], object]:
-    """What version 0.1 wrote, by the names of the folders."""
+    """Saved models, by the names of the folders."""
 
     def write(folder: Path) -> None:
         for name in names:
-            shutil.copytree(WRITTEN_BY_0_1 / name, folder / name)
+            shutil.copytree(MODELS / name, folder / name)
 
     return write
 
 
 def data(name: str = "") -> Callable[[Path], Any]:
     return lambda folder: load_dataset(folder / name)
+
+
+def photos() -> ImageTextDataset:
+    return load_dataset(PHOTOS)
+
+
+def new_index(folder: Path) -> None:
+    build_index(load_model(MODELS / "vse"), photos(), folder / "index").close()
 
 
 def index(folder: Path) -> Any:
@@ -178,10 +187,33 @@ def read_table(name: str) -> Callable[[Path], Any]:
     return read
 
 
+def new_targets(folder: Path) -> None:
+    opened = load_model(MODELS / "vse")
+    inputs = opened.processor.process(photos().split("train"))
+    write_targets(folder / "taught", [TeacherModel(opened.model, inputs, opened.source())])
+
+
 def taught(folder: Path) -> Any:
     store = TargetStore.open(folder / "taught", fingerprint=train_fingerprint())
     rows = torch.arange(4)
     return [part.rows(rows).tokens.shape for pair in store.encodings for part in pair]
+
+
+def new_captions(folder: Path) -> None:
+    train = photos().split("train")
+    foils = (
+        GeneratedCaption(
+            image=train.image_ids[owner],
+            text=name,
+            caption=text,
+            foil=f"Never{text[len(first) :]}",
+            kind="noun",
+            changed=(ChangedSpan(first, "Never", 0, 5),),
+        )
+        for name, text, owner in zip(train.text_ids, train.texts, train.text_to_image.tolist())
+        for first in text.split()[:1]
+    )
+    GeneratedStore.write(folder / "written", foils, train, writer="rules", settings={}, seed=0)
 
 
 def written(folder: Path) -> Any:
@@ -193,7 +225,7 @@ _TRAIN: list[str] = []
 
 def train_fingerprint() -> str:
     if not _TRAIN:
-        _TRAIN.append(load_dataset(WRITTEN_BY_0_1 / "data").split("train").fingerprint)
+        _TRAIN.append(photos().split("train").fingerprint)
     return _TRAIN[0]
 
 
@@ -362,9 +394,8 @@ def read_log(folder: Path) -> Any:
 
 
 def evaluation(folder: Path) -> None:
-    dataset = load_dataset(WRITTEN_BY_0_1 / "data", features=WRITTEN_BY_0_1 / "features")
-    test = dataset.split("train")
-    member = load_model(WRITTEN_BY_0_1 / "vse").embed(test)
+    test = photos().split("train")
+    member = load_model(MODELS / "vse").embed(test)
     made = RetrievalEvaluation.of([member], test, protocol_by_name("whole"))
     made.save(folder / "test", models=("vse",))
 
@@ -435,8 +466,9 @@ def exchanges(folder: Path) -> None:
 
 
 def lists(folder: Path) -> None:
-    store = NegativeStore.open(WRITTEN_BY_0_1 / "negatives", fingerprint=train_fingerprint())
-    store.save(folder / "lists")
+    train = photos().split("train")
+    mined = mine_hard_negatives(str(MODELS / "vse"), train, texts_per_image=8, images_per_text=4)
+    mined.save(folder / "lists")
 
 
 def lists_of(name: str) -> Callable[[Path], Any]:
@@ -458,9 +490,7 @@ def accuracies(folder: Path) -> None:
 
 def space(folder: Path) -> None:
     config = LatentSpaceConfig(components=2, passes=1, stem=False)
-    CaptionSpace.of(load_dataset(WRITTEN_BY_0_1 / "data").split("train"), config).save(
-        folder / "space"
-    )
+    CaptionSpace.of(photos().split("train"), config).save(folder / "space")
 
 
 def read_space(folder: Path) -> Any:
@@ -499,12 +529,9 @@ CASES = {
     "vse": Case(saved("vse"), model("vse"), sealed=True),
     "scan": Case(saved("scan"), model("scan"), sealed=True),
     "uniter": Case(saved("uniter"), model("uniter"), sealed=True),
-    "index": Case(saved("index"), index),
-    "data of 0.1": Case(saved("data"), data("data"), only=(".jsonl",)),
-    "features": Case(saved("features"), read_table("features")),
-    "negatives": Case(saved("negatives"), lists_of("negatives")),
-    "taught": Case(saved("taught"), taught, sealed=True),
-    "written": Case(saved("written"), written, sealed=True),
+    "index": Case(new_index, index),
+    "taught": Case(new_targets, taught, sealed=True),
+    "written": Case(new_captions, written, sealed=True),
     "karpathy": Case(of_format("karpathy"), data("karpathy"), rounds=3, only=(".json",)),
     "jsonl": Case(jsonl, data(), rounds=3, only=(".jsonl",)),
     "csv": Case(partial(table, ".csv"), data(), rounds=3, only=(".csv",)),

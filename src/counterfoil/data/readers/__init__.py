@@ -117,7 +117,7 @@ def load_dataset(
         restval: split of COCO's "restval" images.
         splits: splits of a precomp folder to read; all by default.
         decisions: file of label corrections, see `counterfoil.data.corrections`; by default
-            ``corrections.jsonl`` or ``decisions.jsonl`` in the data's folder, if it exists.
+            ``corrections.jsonl`` in the data's folder, if it exists.
         image_column: of a table; by default one of the usual names.
         caption_column: of a table; by default one of the usual names, or numbered ones.
 

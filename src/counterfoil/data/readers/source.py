@@ -12,7 +12,7 @@ from typing import Any, final
 
 from counterfoil.core.console import warn
 from counterfoil.core.io import check_file, parse_json, read_text
-from counterfoil.data.corrections import CORRECTIONS_FILES
+from counterfoil.data.corrections import CORRECTIONS_FILE
 from counterfoil.data.dataset import SPLIT_NAMES, ImageTextDataset, canonical_split
 from counterfoil.data.files import OTHER, PICTURE_FOLDERS, FolderFiles, LeftOut, list_files
 from counterfoil.data.images import ENDINGS
@@ -198,7 +198,7 @@ def notes_of(listing: FolderFiles, read: Iterable[Path]) -> list[LeftOut]:
     names = tuple(
         name
         for name, path in zip(listing.names, listing.files, strict=True)
-        if name not in listing.picture_names and path not in known and name not in CORRECTIONS_FILES
+        if name not in listing.picture_names and path not in known and name != CORRECTIONS_FILE
     )
     return [LeftOut(OTHER, names)] if names else []
 
