@@ -31,7 +31,7 @@ recipe = train_recipe(
     cf.load_dataset(args.data),
     model=args.student,
     way=tune,
-    written=None,  # negatives that `counterfoil write` generated
+    written=None,  # negatives that `counterfoil papers write` generated
     teachers=[args.teacher],
 )
 print("stages:", ", ".join(f"{stage.name} ({stage.kind})" for stage in recipe.stages))

@@ -54,15 +54,15 @@ def words(models: Path) -> dict[str, object]:
         "PRECOMP": f"run vsepp-flickr8k --data pre {small} --set test.protocol=whole "
         f"{setting}.min_count=1 {setting}.standardise=False",
         "MINE": f"mine {models / 'pixels'} --data {few} --output lists",
-        "CONVERT": "convert vsepp best.pth.tar vocab.json out",
+        "CONVERT": "papers convert vsepp best.pth.tar vocab.json out",
         "PAGE": f"--data {SCENES} --output page.html",
         "ASKED": f"--data {REGIONS} --anchors 2 --output p.html",
         "FOILS": "foils blind set.json --blind captions.txt",
         "EXPORT": f"export {models / 'run/lists'} --data {SCENES} --output out",
-        "IMPORT": f"negatives import . --output lists --data {SCENES}",
+        "IMPORT": f"papers import-lists . --output lists --data {SCENES}",
         "JUDGE": f"judge {models / 'run/online'} --negatives {models / 'run/lists'} "
         f"--data {SCENES} --output c.jsonl",
-        "AOQ": f"negatives export {models / 'run/lists'} --output aoq --data {SCENES}",
+        "AOQ": f"papers export-lists {models / 'run/lists'} --output aoq --data {SCENES}",
     }
 
 
@@ -427,43 +427,45 @@ plan aoq/vsepp-scenes --set test-online.depth=0 => depth=0 | at least 1
 evaluate vectors --ties optimist => mean 'optimistic'
 search vectors dog --data $FEW => ready-made vectors
 search vectors dog.jpg --data $FEW => dog.jpg does not exist
-convert scam a b c => 'scam' | did you mean 'scan'
+papers convert scam a b c => 'scam' | did you mean 'scan'
 run mine.py => mine.py does not exist | sets `recipe`
-write rules $SCENES --output w --kind nuon => 'nuon' | did you mean 'noun'
-write rules $SCENES --output w --synonyms net => 'net' | list, wordnet
-write rules $SCENES --output w --split trian => 'trian'
-write rules $SCENES --output w --frequency 999 => 999 times | lower the
-write rules $SCENES --output w --most 0 => '--most' | greater than or equal
-write tags vectors $SCENES --output w --rule lemas => 'lemas' is not a rule | did you mean 'lemmas'
-write tags vectors $SCENES --output w --phrases spicy => 'spicy' | did you mean 'spacy'
-write tags vectors $SCENES --output w --singles alone => 'alone' | always, only
-write tags vectors $SCENES --output w --temperature 0 => temperature=0.0 | above 0
-analyse true-rate w --data $SCENES --output p.html --encoder .
+papers write rules $SCENES --output w --kind nuon => 'nuon' | did you mean 'noun'
+papers write rules $SCENES --output w --synonyms net => 'net' | list, wordnet
+papers write rules $SCENES --output w --split trian => 'trian'
+papers write rules $SCENES --output w --frequency 999 => 999 times | lower the
+papers write rules $SCENES --output w --most 0 => '--most' | greater than or equal
+papers write tags vectors $SCENES --output w --rule lemas
+    => 'lemas' is not a rule | did you mean 'lemmas'
+papers write tags vectors $SCENES --output w --phrases spicy => 'spicy' | did you mean 'spacy'
+papers write tags vectors $SCENES --output w --singles alone => 'alone' | always, only
+papers write tags vectors $SCENES --output w --temperature 0 => temperature=0.0 | above 0
+papers analyse true-rate w --data $SCENES --output p.html --encoder .
     => no modules.json | sentence-transformers
 judge vectors --data $FEW --negatives x --output y => x/manifest.json does not
 judge vectors --output y => Missing option '--negatives'
 mine vectors --data $FEW --output x --filter meanings=0.7 => encoder to a folder
-write tags vectors $SCENES --output w --masks 0 => '--masks' | greater than or equal to 1
-write tags vectors $SCENES --output w --split trian => 'trian'
-write tags nowhere/at/all $SCENES --output w => nowhere/at/all
-write tags vectors $REGIONS --output w --phrases no.json => no.json
-negatives export no --output x --data $SCENES => no/manifest.json
-negatives export x --output y --texts 0 --data $SCENES => '--texts' | greater than or equal to 1
+papers write tags vectors $SCENES --output w --masks 0 => '--masks' | greater than or equal to 1
+papers write tags vectors $SCENES --output w --split trian => 'trian'
+papers write tags nowhere/at/all $SCENES --output w => nowhere/at/all
+papers write tags vectors $REGIONS --output w --phrases no.json => no.json
+papers export-lists no --output x --data $SCENES => no/manifest.json
+papers export-lists x --output y --texts 0 --data $SCENES => '--texts' | greater than or equal to 1
 diagnose no --data $SCENES => no/manifest.json
 diagnose x --samples 0 => '--samples' | greater than or equal to 1
-analyse online-rnk vectors => 'online-rnk' | 'online-rank'
-analyse curves . => Missing option '--output'
-analyse curves . --output page.pdf => page.pdf | ends in .html
-analyse curves . --output page.html => holds no metrics.jsonl
-analyse curves nowhere --output page.html => nowhere holds no metrics.jsonl
-analyse online-rank vectors --output a.html --batch 1 => '--batch' | equal to 2
-analyse negatives vectors --output a.html --anchors 0 => '--anchors' | equal to 1
-analyse cross-rank runs/a+ --output a.html --data $FEW => 'runs/a+' is no ensemble
-analyse against batches . --output page.html => 'batches' | did you mean 'batch'
-analyse student nowhere --output page.html => nowhere holds no note of a stage
-analyse against batch runs/a runs/a --output page.html => runs/a is given twice
-analyse map vectors --data $FEW --method tsn --output page.html => 'tsn' | did you mean 'tsne'
-analyse map vectors --negatives 0 --output a.html => '--negatives'
+papers analyse online-rnk vectors => 'online-rnk' | 'online-rank'
+papers analyse curves . => Missing option '--output'
+papers analyse curves . --output page.pdf => page.pdf | ends in .html
+papers analyse curves . --output page.html => holds no metrics.jsonl
+papers analyse curves nowhere --output page.html => nowhere holds no metrics.jsonl
+papers analyse online-rank vectors --output a.html --batch 1 => '--batch' | equal to 2
+papers analyse negatives vectors --output a.html --anchors 0 => '--anchors' | equal to 1
+papers analyse cross-rank runs/a+ --output a.html --data $FEW => 'runs/a+' is no ensemble
+papers analyse against batches . --output page.html => 'batches' | did you mean 'batch'
+papers analyse student nowhere --output page.html => nowhere holds no note of a stage
+papers analyse against batch runs/a runs/a --output page.html => runs/a is given twice
+papers analyse map vectors --data $FEW --method tsn --output page.html
+    => 'tsn' | did you mean 'tsne'
+papers analyse map vectors --negatives 0 --output a.html => '--negatives'
 foils vectors => Missing argument 'SET'
 foils blind nowhere.json --blind a.txt => nowhere.json does not exist
 foils blind $SCENES => --blind
@@ -480,15 +482,15 @@ explain vectors scene-0-tset-00000 dog --data $REGIONS
 explain vectors a.png dog --threshold 1.5 => '--threshold' | less than or equal to 1, not '1.5'
 explain vectors --data x --top 0 => '--top' | equal to 1
 explain vectors --data $REGIONS --split tset => mean 'test'
-analyse true-rate --data $FEW --output p.html => nothing is to be judged | --crowd
-analyse true-rate --crowd c.txt --data $SCENES --output p.html => c.txt does not exist
-analyse fluency w --data $SCENES --output p.html => w/manifest.json
-analyse sheet w --data $SCENES --output s.csv => w/manifest.json
-analyse triples vectors --anchors 0 --output p.html => '--anchors'
-analyse triples vectors --data scenes --output p.html => cannot read written captions
-analyse words vectors --data $FEW --output p.html => cannot read written captions
-analyse discrimination vectors --data $FEW --output p.html => cannot read written captions
-analyse difficulty nowhere --output p.html => holds no metrics.jsonl
+papers analyse true-rate --data $FEW --output p.html => nothing is to be judged | --crowd
+papers analyse true-rate --crowd c.txt --data $SCENES --output p.html => c.txt does not exist
+papers analyse fluency w --data $SCENES --output p.html => w/manifest.json
+papers analyse sheet w --data $SCENES --output s.csv => w/manifest.json
+papers analyse triples vectors --anchors 0 --output p.html => '--anchors'
+papers analyse triples vectors --data scenes --output p.html => cannot read written captions
+papers analyse words vectors --data $FEW --output p.html => cannot read written captions
+papers analyse discrimination vectors --data $FEW --output p.html => cannot read written captions
+papers analyse difficulty nowhere --output p.html => holds no metrics.jsonl
 export nothing/here/at/all --to hf --output out => nothing/here
 export x --to tevatron --output out => 'tevatron' | a form of models | onnx
 export x --to trec --output out => no data set is given | --data
@@ -509,8 +511,8 @@ train vsepp --tune full --written w => --tune and --written are | with --model
 mine a --output b --proposals 3 => --proposals is | with --propose
 audit scenes --output a --split dev => --split is | with --model or --explainer
 audit scenes --output a --alike 0.5 => --alike is | with --negatives
-write rules scenes --output a --kind numeral --synonyms wordnet => --synonyms is | nouns
-write tags a scenes --output b --slack 0.1 => --slack is | with --guide
+papers write rules scenes --output a --kind numeral --synonyms wordnet => --synonyms is | nouns
+papers write tags a scenes --output b --slack 0.1 => --slack is | with --guide
 explain a b c --resume --top 3 => --top and --resume are | with --data alone
 explain a b c --data $FEW --split dev => --split is | with --data alone
 explain a --corrections d => --corrections is | with --data
@@ -524,11 +526,13 @@ foils a scenes --examples 3 => --examples is | with --output
 foils a b.json --split dev => --split is | with foils of scenes
 foils a scenes --blind b.txt --corrections d => --corrections is | with --blind and data
 evaluate vectors --data $FEW --images p => has its own pictures | --images p
-analyse map a --output c.html --query d --count 2 --seed 1 => --count and --seed are | --query
-analyse triples a --output c.html --written w --masks 3 => --masks is | without --written
-analyse discrimination a --output c.html --foils w --no-rules --keep 3 => --keep is | --writer
-analyse discrimination a --output c.html --foils w --masks 3 => --masks is | --writer
-analyse true-rate a --output c.html --slack 0.1 => --slack is | with --guide
+papers analyse map a --output c.html --query d --count 2 --seed 1
+    => --count and --seed are | --query
+papers analyse triples a --output c.html --written w --masks 3 => --masks is | without --written
+papers analyse discrimination a --output c.html --foils w --no-rules --keep 3
+    => --keep is | --writer
+papers analyse discrimination a --output c.html --foils w --masks 3 => --masks is | --writer
+papers analyse true-rate a --output c.html --slack 0.1 => --slack is | with --guide
 export a --to hf --output b --split train => --split is read only with negatives
 export $pixels --to trec --data $FEW --output out --batch 8
     => --batch is read only with mined negatives
@@ -703,35 +707,32 @@ region_table trainval.tsv :: train vsepp --data trainval.tsv
 region_table trainval.tsv :: features trainval.tsv feat --images photos => is read only with --model
 authors 11 :: $CONVERT => vocab.json has 9 words | trained with 11
 authors :: mkdir out :: $CONVERT => out exists and is left alone
-authors :: convert scan best.pth.tar vocab.json out --set directoin=i2t
-    => 'directoin' | did you mean 'direction'
-authors :: $CONVERT --set text.bidirectional=true
-    => these weights do not fit | rnn.weight_ih_l0_reverse | the settings that it was trained
 authors :: pickled best.pth.tar :: $CONVERT => best.pth.tar cannot be read without running code
 authors :: keep best.pth.tar 300 :: $CONVERT => best.pth.tar cannot be read
 checkpoint_without_text :: $CONVERT => has no 'text.embed.weight'
-authors :: pickled vocab.pkl :: convert vsepp best.pth.tar vocab.pkl out
+authors :: pickled vocab.pkl :: papers convert vsepp best.pth.tar vocab.pkl out
     => vocab.pkl cannot be read as a vocabulary | only a Vocabulary
 authors :: rm best.pth.tar :: $CONVERT => best.pth.tar does not exist
 
 # write
-mkdir written :: write rules $SCENES --output written => written exists and is left alone | --output
-reading_model reader :: write tags reader $REGIONS --output x --phrases .
+mkdir written :: papers write rules $SCENES --output written
+    => written exists and is left alone | --output
+reading_model reader :: papers write tags reader $REGIONS --output x --phrases .
     => has no captions with a tree
-write tags $pixels $SCENES --output w
+papers write tags $pixels $SCENES --output w
     => the generator VSEPP does not read words | name a model that does
-mkdir w.partial :: write tags $pixels $SCENES --output w
+mkdir w.partial :: papers write tags $pixels $SCENES --output w
     => holds a writing that was stopped | --resume
-mkdir w :: write tags $pixels $SCENES --output w => exists and is left alone | --output
+mkdir w :: papers write tags $pixels $SCENES --output w => exists and is left alone | --output
 
-# negatives import and export
+# lists of the code of AOQ
 $IMPORT => should hold one pair of files i2t_NAME.npy and t2i_NAME.npy | neither
 aoq_lists $run coco f30k :: $IMPORT => those of coco, f30k | --name
 aoq_lists $run f30k :: rm t2i_f30k.npy :: $IMPORT => t2i_f30k.npy does not exist
 aoq_lists $run f30k :: $IMPORT --split dev --data scenes:images=24,dev=4,test=4
     => i2t_f30k.npy holds int32 of shape (24, 20) | (4, any)
 aoq_lists $run f30k :: mkdir lists :: $IMPORT => lists exists and is left alone | --output
-photos :: aoq_toy :: negatives import . --output x --data photos => captions 5i to 5i+4
+photos :: aoq_toy :: papers import-lists . --output x --data photos => captions 5i to 5i+4
 write aoq/i2t_scenes.npy x :: $AOQ => i2t_scenes.npy exists and is left alone | --output
 $AOQ --name a/b => 'a/b' cannot be part of a file's name | --name
 $AOQ --split dev => was mined from corpus | counterfoil mine
@@ -761,31 +762,32 @@ two_runs :: report first --data scenes:images=60
     => other data than scenes test as they are now; name the data of the run with --data
 
 # analyse
-write page.html mine :: analyse cross-rank $pixels $PAGE => page.html exists and is left alone
-write page.json mine :: analyse negatives $pixels $PAGE => page.json exists and is left alone
-analyse cross-rank $pixels $pixels $PAGE => pixels is given twice
-analyse online-rank $pixels --batch 121 --batch 7 $PAGE
+write page.html mine :: papers analyse cross-rank $pixels $PAGE
+    => page.html exists and is left alone
+write page.json mine :: papers analyse negatives $pixels $PAGE => page.json exists and is left alone
+papers analyse cross-rank $pixels $pixels $PAGE => pixels is given twice
+papers analyse online-rank $pixels --batch 121 --batch 7 $PAGE
     => batches of 7, 121 cannot be drawn from 120 captions | 2 to 120
-analyse negatives $pixels --lists nowhere $PAGE => manifest.json does not exist
-analyse negatives $pixels --lists $run/lists --split test $PAGE => run/lists | corpus
-write metrics.jsonl '{"step": 1}' :: analyse curves . --output page.html
+papers analyse negatives $pixels --lists nowhere $PAGE => manifest.json does not exist
+papers analyse negatives $pixels --lists $run/lists --split test $PAGE => run/lists | corpus
+write metrics.jsonl '{"step": 1}' :: papers analyse curves . --output page.html
     => metrics.jsonl holds no epoch
 write stage/metrics.jsonl '{"epoch": 1.0, "loss": 1.0}' :: write stage.json '{"stage": 3}' ::
-    analyse curves stage --output page.html => stage.json is no note of a stage
-analyse student $run --output page.html
+    papers analyse curves stage --output page.html => stage.json is no note of a stage
+papers analyse student $run --output page.html
     => run has measured no student beside a teacher of its own | ndgl/gpo-scenes
-analyse against batch $run --output page.html
+papers analyse against batch $run --output page.html
     => has only the batch size 16, and a curve needs at least two | ndgl/batches/
-analyse against teachers $run --output page.html
+papers analyse against teachers $run --output page.html
     => has no number of teachers, and a curve needs at least two
 write stage.json '{"kind": "evaluate", "stage": {"name": "stage"}}' ::
-    analyse student . --output page.html
+    papers analyse student . --output page.html
     => stage.json is no note of a stage | state | field required
-untested $run :: analyse student run --output page.html
+untested $run :: papers analyse student run --output page.html
     => holds no finished evaluation | name the folder of a run
-two_runs :: analyse student first second --output page.html
+two_runs :: papers analyse student first second --output page.html
     => figures of different data or protocols cannot share a page
-analyse map $pixels --query 'a blue dog' $PAGE
+papers analyse map $pixels --query 'a blue dog' $PAGE
     => 'a blue dog' is neither a caption nor an image id of scenes test | --query
 
 # foils
@@ -834,50 +836,56 @@ nan_features :: explain $regions 0.png 'a dog' --data photos --features photos/f
     => photos/features.npy | NaN or infinite
 
 # generated negatives
-stored_foil :: analyse true-rate w --data . --output p.html
-    => w was written for | only of scenes | counterfoil analyse sheet
-stored_foil 3.jpg :: analyse fluency w --data . --output p.html
+stored_foil :: papers analyse true-rate w --data . --output p.html
+    => w was written for | only of scenes | counterfoil papers analyse sheet
+stored_foil 3.jpg :: papers analyse fluency w --data . --output p.html
     => w has a foil of caption | of '3.jpg' | write again
-stored_foil :: analyse fluency w --data $SCENES --output p.html
+stored_foil :: papers analyse fluency w --data $SCENES --output p.html
     => w was written for corpus | write again
-stored_foil :: analyse sheet w w --data . --output s.csv => w is given twice
-stored_foil :: analyse sheet w --data . --count 2 --output s.csv
+stored_foil :: papers analyse sheet w w --data . --output s.csv => w is given twice
+stored_foil :: papers analyse sheet w --data . --count 2 --output s.csv
     => w has only 1 pictures left for 2 sentences | --count
 stored_foil :: write a.csv image,true 1.jpg,yes ::
-    analyse true-rate w --answers a.csv --data . --output p.html
-    => a.csv has no columns item and answer | counterfoil analyse sheet
+    papers analyse true-rate w --answers a.csv --data . --output p.html
+    => a.csv has no columns item and answer | counterfoil papers analyse sheet
 stored_foil :: write a.csv item,answer s1,maybe ::
-    analyse true-rate w --answers a.csv --data . --output p.html
+    papers analyse true-rate w --answers a.csv --data . --output p.html
     => answers 'maybe' to s1 | true, false, unsure
 stored_foil :: write a.csv item,answer s1,true ::
-    analyse true-rate w --answers a.csv --data . --output p.html
+    papers analyse true-rate w --answers a.csv --data . --output p.html
     => no answer is about w | a filled sheet
-stored_foil :: mkdir lm :: analyse fluency w --data . --lm ./lm --output p.html
+stored_foil :: mkdir lm :: papers analyse fluency w --data . --lm ./lm --output p.html
     => cannot be read as a causal language model | --lm
-stored_foil :: analyse fluency w --data . --corrector $pixels --output p.html
+stored_foil :: papers analyse fluency w --data . --corrector $pixels --output p.html
     => has no head that doubts or corrects words | --corrector
-stored_foil :: analyse fluency w w --data . --output p.html => is given twice; name each folder once
-verb write rules $SCENES --split test --output w ::
-    analyse true-rate w --data $SCENES --guide vectors --output p.html
+stored_foil :: papers analyse fluency w w --data . --output p.html
+    => is given twice; name each folder once
+verb papers write rules $SCENES --split test --output w ::
+    papers analyse true-rate w --data $SCENES --guide vectors --output p.html
     => compares ready-made vectors and cannot read written captions
-analyse difficulty $run --output p.html
+papers analyse difficulty $run --output p.html
     => no log below | tells how hard written captions are | tags/uniter-scenes
-write metrics.jsonl '{"step": 1, "written_above": 1.0}' :: analyse difficulty . --output p.html
+write metrics.jsonl '{"step": 1, "written_above": 1.0}' ::
+    papers analyse difficulty . --output p.html
     => metrics.jsonl cannot be read as the difficulty of written captions | no 'written_gap'
-analyse triples $pixels --batch 4 $ASKED => pixels writes no captions | --writer | --written
-analyse triples $pixels+$run/online --batch 4 $ASKED => writes no captions | name one model
-analyse triples $pixels --written w --writer $pixels $ASKED => --written | --writer | drop one
-analyse triples $pixels $ASKED => batches of 128 cannot be drawn from 30 captions | --batch
-verb write rules $REGIONS --output w :: analyse triples $pixels --written w --batch 4 $ASKED
+papers analyse triples $pixels --batch 4 $ASKED => pixels writes no captions | --writer | --written
+papers analyse triples $pixels+$run/online --batch 4 $ASKED => writes no captions | name one model
+papers analyse triples $pixels --written w --writer $pixels $ASKED
+    => --written | --writer | drop one
+papers analyse triples $pixels $ASKED => batches of 128 cannot be drawn from 30 captions | --batch
+verb papers write rules $REGIONS --output w ::
+    papers analyse triples $pixels --written w --batch 4 $ASKED
     => was written for split 'train' | 'test' | --split
-verb write rules $REGIONS --output w :: analyse discrimination $pixels --foils w $ASKED
+verb papers write rules $REGIONS --output w ::
+    papers analyse discrimination $pixels --foils w $ASKED
     => was written for split 'train' | 'test' | --split
-analyse discrimination $pixels --no-rules --others 0 $ASKED
+papers analyse discrimination $pixels --no-rules --others 0 $ASKED
     => there is nothing to tell apart | --foils | --writer
-analyse words $pixels $ASKED => VSEPP does not read words | tags-dc/uniter-scenes
-analyse words $pixels+$run/online $ASKED => is an ensemble | name one model
-reading_model mute rank fill :: analyse words mute $ASKED => has no heads for correct, doubt
-reading_model first :: analyse words first --temperature 0 $ASKED => temperature=0.0 | above 0
+papers analyse words $pixels $ASKED => VSEPP does not read words | tags-dc/uniter-scenes
+papers analyse words $pixels+$run/online $ASKED => is an ensemble | name one model
+reading_model mute rank fill :: papers analyse words mute $ASKED => has no heads for correct, doubt
+reading_model first :: papers analyse words first --temperature 0 $ASKED
+    => temperature=0.0 | above 0
 
 # export
 $EXPORT --to open_clip => 'open_clip' is not a form of negatives | did you mean 'open-clip'

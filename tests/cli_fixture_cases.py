@@ -36,7 +36,7 @@ def analysed(capsys, tmp_path):
     def analysed(*words: object, data: str | None = SCENES, name: str = "page"):
         out = tmp_path / f"{name}.html"
         given = ("--data", data) if data else ()
-        code = recipes_cases.run("analyse", *words, *given, "--output", out)
+        code = recipes_cases.run("papers", "analyse", *words, *given, "--output", out)
         shown = capsys.readouterr()
         assert code == 0, shown.err
         numbers = json.loads(out.with_suffix(".json").read_text())

@@ -144,7 +144,7 @@ def outputs(here: Path) -> dict[str, Any]:
 
     def analysed(name: str, *words: object) -> None:
         page = ("--out", f"{name}.html")
-        run(name, "analyse", *words, "--data", REGIONS, *page, out=f"{name}.json")
+        run(name, "papers", "analyse", *words, "--data", REGIONS, *page, out=f"{name}.json")
 
     asked("evaluate-vse", "evaluate", "vse", "--data", SCENES)
     asked("evaluate-scan", "evaluate", "scan", "--data", REGIONS, "--split", "dev")
@@ -174,7 +174,7 @@ def outputs(here: Path) -> dict[str, Any]:
     analysed("cross-rank", "cross-rank", "scan", "vse")
     analysed("margins", "margins", "scan", "vse")
     analysed("quantiles", "quantiles", "scan")
-    written = ("write", "rules", SCENES, "--split", "test", "--out", "foils", "--most", 1)
+    written = ("papers", "write", "rules", SCENES, "--split", "test", "--out", "foils", "--most", 1)
     run("write", *written, out="foils/manifest.json")
     foils = (here / "foils" / "foils.jsonl").read_text(encoding="utf-8").splitlines()
     found["write-foils"] = [json.loads(line) for line in foils]

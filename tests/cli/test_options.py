@@ -47,7 +47,7 @@ def test_a_command_has_the_data_options_in_place_of_one_parameter():
         ("diagnose l --html p --out n", "diagnose l --output p --json n"),
         ("diagnose l --page p --json n", "diagnose l --output p --json n"),
         ("evaluate m --out n", "evaluate m --json n"),
-        ("analyse curves r --out p", "analyse curves r --output p"),
+        ("papers analyse curves r --out p", "papers analyse curves r --output p"),
         ("search i q --page p --json", "search i q --output p --json"),
         ("plan demo --out p", "plan demo --out p"),
         ("explain m --data d --corrections 2", "explain m --data d --alternatives 2"),

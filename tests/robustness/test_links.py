@@ -85,7 +85,7 @@ DATA = "scenes:images=6"
 WRITERS = {
     "index": ("index", "{model}", DATA, "--output"),
     "convert": ("data", "convert", DATA, "--output"),
-    "rules": ("write", "rules", DATA, "--output"),
+    "rules": ("papers", "write", "rules", DATA, "--output"),
     "mine": ("mine", "{model}", "--data", DATA, "--output"),
     "audit": ("audit", DATA, "--output"),
     "foils": ("foils", "{model}", "scenes:images=12", "--json"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from counterfoil.cli.options import answer
 from counterfoil.core import registry
@@ -37,37 +38,42 @@ def _options(
     """Image-text retrieval models, trained on the negatives that matter."""
 
 
+class _Verbs(TyperGroup):
+    """The verbs, in the order in which they are registered."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = registry.names("verb")
+        return sorted(super().list_commands(ctx), key=order.index)
+
+
 @cache
 def application(verb: str = "") -> typer.Typer:
     """The command line with one verb, or with all if `verb` is none."""
     app = typer.Typer(
         name="counterfoil",
+        cls=_Verbs,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
     )
     app.callback()(_options)
-    names = registry.names("verb")
-    added: list[typer.Typer] = []
-    for name in [known for known in names if known.split()[0] == verb] or names:
-        part: typer.Typer = registry.find("verb", name)
-        if part in added:  # one module may have several verbs
-            continue
-        added.append(part)
-        group, _, inner = name.partition(" ")
-        parent: typer.Typer = registry.find("verb", group) if inner else app
-        parent.add_typer(part, rich_help_panel=part.info.rich_help_panel)  # typer drops its own
+    names = [verb] if verb else registry.names("verb")
+    # one module may have several verbs
+    parts: list[typer.Typer] = list(dict.fromkeys(registry.find("verb", name) for name in names))
+    for part in parts:
+        app.add_typer(part)
     return app
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line: 0 for success, 2 for wrong input, 3 if it was stopped."""
     words = sys.argv[1:] if arguments is None else arguments
-    verb = words[0] if words and words[0] in registry.names("verb") else ""
+    known = {*registry.names("verb"), *registry.SHIPPED["verb"]}
+    verb = words[0] if words and words[0] in known else ""
     try:
         app = application(verb)
-    except ValueError as error:  # of a verb that another package adds
+    except ValueError as error:  # of a verb of another package, or of one that is not installed
         failure(f"counterfoil: {error}")
         return 2
     return answer(app, arguments)

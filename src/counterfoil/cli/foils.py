@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import (
-    RESEARCH,
     Corrections,
     Features,
     Images,
@@ -47,7 +46,6 @@ MEANINGS = {
     "counterfoil foils runs/mine/best winoground/ --images winoground/images --output w.html",
     "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/ --images coco/val2017",
     "counterfoil foils blind sugarcrepe/ --blind captions.txt",
-    panel=RESEARCH,
 )
 def foils(
     context: typer.Context,

@@ -228,7 +228,7 @@ def export(
             context,
             ("data", "features", "images", "corrections", "split", "most", "batch", "epochs"),
             f"with negatives or --to {RANKINGS}, and {name} holds none that `counterfoil mine` or "
-            "`counterfoil write` made",
+            "`counterfoil papers write` made",
         )
         lines = []
         _export_model(name, to, folder, evaluation or ())

@@ -9,7 +9,6 @@ import typer
 
 from counterfoil.cli.options import (
     RECIPES,
-    RESEARCH,
     STOPPED,
     DataOptions,
     Device,
@@ -108,7 +107,6 @@ def plan(
     "counterfoil report runs/mine --data my-photos/ --output report.html",
     "counterfoil report runs/a/test-online runs/b/test-online --foils a.json --foils b.json",
     "counterfoil report runs/mine/best other-model/ --data my-photos/ --output report.html",
-    panel=RESEARCH,
 )
 def report(
     context: typer.Context,

@@ -54,7 +54,9 @@ Tune = Annotated[
 ]
 Written = Annotated[
     Path | None,
-    typer.Option(help="Generated captions of the training split, a folder of `counterfoil write`."),
+    typer.Option(
+        help="Generated captions of the training split, as `counterfoil papers write` makes."
+    ),
 ]
 Other = Annotated[
     str | None,

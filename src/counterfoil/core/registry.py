@@ -77,27 +77,26 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
     "phrases": {"txt_db": "counterfoil.papers.readers.uniter:read_tree_phrases"},
     # a Typer whose commands, or whose group if it is named, are the verb; the help has this order
     "verb": {
+        "demo": "counterfoil.cli.run:app",
         "data": "counterfoil.cli.data:app",
+        "audit": "counterfoil.cli.audit:app",
+        "evaluate": "counterfoil.cli.evaluate:app",
         "train": "counterfoil.cli.train:app",
         "mine": "counterfoil.cli.mine:app",
         "judge": "counterfoil.cli.mine:app",
-        "evaluate": "counterfoil.cli.evaluate:app",
+        "diagnose": "counterfoil.cli.negatives:diagnose_app",
+        "negatives": "counterfoil.cli.negatives:app",
+        "report": "counterfoil.cli.run:app",
         "explain": "counterfoil.cli.explain:app",
-        "audit": "counterfoil.cli.audit:app",
+        "foils": "counterfoil.cli.foils:app",
         "index": "counterfoil.cli.index:app",
         "search": "counterfoil.cli.search:app",
         "serve": "counterfoil.cli.serve:app",
-        **dict.fromkeys(("run", "demo", "plan", "report"), "counterfoil.cli.run:app"),
-        "foils": "counterfoil.cli.foils:app",
-        "analyse": "counterfoil.papers.cli.analyse:app",
-        "write": "counterfoil.papers.cli.write:app",
-        "diagnose": "counterfoil.cli.negatives:diagnose_app",
-        "negatives": "counterfoil.cli.negatives:app",
-        "negatives graph": "counterfoil.papers.cli.graph:app",
         **dict.fromkeys(
-            ("features", "encode", "export", "interpolate", "cache"), "counterfoil.cli.models:app"
+            ("export", "interpolate", "encode", "features", "cache"), "counterfoil.cli.models:app"
         ),
-        "convert": "counterfoil.papers.cli.convert:app",
+        **dict.fromkeys(("plan", "run"), "counterfoil.cli.run:app"),
+        "papers": "counterfoil.papers.cli:app",
     },
 }
 SAVED: tuple[Kind, ...] = ("model", "part")  # kinds that a model folder may name
@@ -152,11 +151,17 @@ def find(kind: Kind, name: str) -> Any:
     """The part of a kind and name; its module is imported.
 
     Raises:
-        ValueError: there is none, or two packages own the name.
+        ValueError: there is none, it belongs to the papers and these are not installed, or two
+            packages own the name.
     """
     if (kind, name) in _added:
         return _added[kind, name]
     owners = _owners(kind).get(name, ())
+    if not owners and name in SHIPPED[kind]:
+        raise ValueError(
+            f"the {kind} {name!r} belongs to {_PAPERS}, the laboratory of the papers, which is not "
+            "installed; install counterfoil as a whole to use it"
+        )
     if not owners:
         from counterfoil.core.config import unknown_name  # which imports this module
 

@@ -518,7 +518,8 @@ def check_negatives_export(store: Path, to: str, folder: Path) -> None:
     """Check the arguments of an export before the data are read."""
     if negatives_kind(store) is None:
         raise ValueError(
-            f"{store} holds no negatives; give what `counterfoil mine` or `counterfoil write` made"
+            f"{store} holds no negatives; give what `counterfoil mine` or "
+            "`counterfoil papers write` made"
         )
     parse_choice(FORMATS, to, "a form of negatives")
     ensure_absent(folder)

@@ -62,7 +62,7 @@ class ConvertedModel:
         except RuntimeError as error:
             raise ValueError(
                 f"these weights do not fit ({str(error).splitlines()[-1].strip()}); give a whole "
-                "checkpoint and the settings that it was trained with"
+                "checkpoint of this system"
             ) from error
         return model.eval()
 

@@ -126,7 +126,7 @@ class GeneratedManifest(ArtifactManifest):
 GENERATED = ArtifactFormat(
     name="written captions",
     manifest=GeneratedManifest,
-    remedy="write again with `counterfoil write`",
+    remedy="write again with `counterfoil papers write`",
     origin="was written for",
 )
 
@@ -268,7 +268,7 @@ class GeneratedCaptions(OnlineMiner):
         """Read the captions.
 
         Args:
-            folder: of generated captions, as ``counterfoil write`` makes it.
+            folder: of generated captions, as ``counterfoil papers write`` makes it.
             processor: inputs of the model in training.
             count: N, foils of each anchor; fewer where fewer are stored.
             kinds: kinds of foils to use, as in ("noun", "numeral"); () for all.

@@ -97,8 +97,8 @@ class FineTunedModel:
     Attributes:
         name: folder or name of the pair.
         way: "full", "lora" or "frozen".
-        written: folder of captions that ``counterfoil write`` made of the training split, ranked
-            below the true ones; None for none.
+        written: folder of captions that ``counterfoil papers write`` made of the training split,
+            ranked below the true ones; None for none.
         long_captions: stretch its text positions, see `counterfoil.models.layers.positions`.
     """
 

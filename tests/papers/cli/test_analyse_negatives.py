@@ -35,9 +35,12 @@ def stores(uniters, tmp_path_factory) -> Path:
     few = ("--masks", "2", "--refills", "3", "--keep", "2")
     data = (REGIONS, "--split", "test")
     assert (
-        recipes_cases.run("write", "rules", *data, "--most", "2", "--output", root / "rules") == 0
+        recipes_cases.run(
+            "papers", "write", "rules", *data, "--most", "2", "--output", root / "rules"
+        )
+        == 0
     )
-    wrote = ("write", "tags", uniters / "second", *data, *few, "--output", root / "tags")
+    wrote = ("papers", "write", "tags", uniters / "second", *data, *few, "--output", root / "tags")
     assert recipes_cases.run(*wrote) == 0
     return root
 

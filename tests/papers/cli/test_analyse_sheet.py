@@ -19,9 +19,11 @@ from recipes_cases import run
 def sheet(tmp_path, capsys) -> Path:
     """A sheet about foils of the test split by rule; its store is "written"."""
     folder = tmp_path / "written"
-    assert run("write", "rules", SCENES, "--split", "test", "--output", folder) == 0
+    assert run("papers", "write", "rules", SCENES, "--split", "test", "--output", folder) == 0
     out = tmp_path / "sheet.csv"
-    code = run("analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--output", out)
+    code = run(
+        "papers", "analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--output", out
+    )
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert "6 sentences" in shown.out
@@ -53,7 +55,10 @@ def test_a_sheet_is_blind_and_has_one_sentence_a_picture(sheet, tmp_path):
         assert set(line) == {"item", "picture", "sentence", "answer"}
         assert line["sentence"] in known
         assert line["answer"] == ""
-    assert run("analyse", "sheet", tmp_path / "written", "--data", SCENES, "--output", sheet) == 2
+    assert (
+        run("papers", "analyse", "sheet", tmp_path / "written", "--data", SCENES, "--output", sheet)
+        == 2
+    )
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
@@ -72,10 +77,13 @@ def test_sentences_of_a_sheet_are_no_formulas(sheet, tmp_path, monkeypatch):
     hostile = [json.dumps(line | {"foil": f"={line['foil']}", "changed": []}) for line in lines]
     path.write_text("\n".join(hostile) + "\n")
     (folder / "checksums.json").unlink(missing_ok=True)
-    assert run("analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--output", out) == 0
+    assert (
+        run("papers", "analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--output", out)
+        == 0
+    )
     assert all(line["sentence"].startswith("'=") for line in rows(out))
     answered = fill(out, "anna", ["true"] * 6)
-    words = ("analyse", "true-rate", folder, "--data", SCENES, "--answers", answered)
+    words = ("papers", "analyse", "true-rate", folder, "--data", SCENES, "--answers", answered)
     assert run(*words, "--output", tmp_path / "rate.html") == 0
 
 

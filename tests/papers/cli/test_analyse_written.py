@@ -37,7 +37,19 @@ def written(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rules") / "written"
     with contextlib.redirect_stdout(io.StringIO()):
         assert (
-            run("write", "rules", SCENES, "--split", "test", "--output", folder, "--seed", 3) == 0
+            run(
+                "papers",
+                "write",
+                "rules",
+                SCENES,
+                "--split",
+                "test",
+                "--output",
+                folder,
+                "--seed",
+                3,
+            )
+            == 0
         )
     return folder
 
@@ -277,8 +289,10 @@ def test_fluency_of_the_first_by_a_language_model(tmp_path, written, analysed):
 def test_fluency_knows_nothing_of_measured_pictures(tmp_path, analysed, capsys):
     """Of a training split whose pictures are all measured, nothing is left to learn from."""
     folder = tmp_path / "train"
-    assert run("write", "rules", SCENES, "--output", folder) == 0
-    code = run("analyse", "fluency", folder, "--data", SCENES, "--output", tmp_path / "p.html")
+    assert run("papers", "write", "rules", SCENES, "--output", folder) == 0
+    code = run(
+        "papers", "analyse", "fluency", folder, "--data", SCENES, "--output", tmp_path / "p.html"
+    )
     assert code == 2
     assert "must not know these" in capsys.readouterr().err
 
@@ -382,5 +396,5 @@ def test_cases_are_those_on_which_models_differ_most(models, words, written, ana
 )
 def test_cases_of_another_number_of_models(written, tmp_path, capsys, names, said):
     words = ("--data", "scenes", "--written", written, "--output", tmp_path / "p.html")
-    assert run("analyse", "cases", *names, *words) == 2
+    assert run("papers", "analyse", "cases", *names, *words) == 2
     assert said in capsys.readouterr().err

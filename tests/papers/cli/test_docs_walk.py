@@ -71,12 +71,12 @@ ELSEWHERE = {
     "counterfoil evaluate runs/tags/tags --first": "tests/papers/cli/test_verbs.py",
     "counterfoil run tags-dc/uniter-scenes": "tests/papers/pipelines/test_run.py",
     "counterfoil run tags/uniter-scenes": "tests/papers/pipelines/test_run.py",
-    "counterfoil convert uniter": "tests/papers/models/test_uniter_names.py",
+    "counterfoil papers convert uniter": "tests/papers/models/test_uniter_names.py",
     "counterfoil plan tags/uniter-flickr30k --set hard.start": "converted weights",
-    "counterfoil write tags runs/tags/uniter-flickr30k": "tests/papers/cli/test_features.py",
-    "counterfoil analyse curves": "tests/papers/cli/test_analyse_runs.py",
-    "counterfoil analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",
-    "counterfoil analyse true-rate tags/": "people's answers; see `analyse true-rate --crowd`",
+    "counterfoil papers write tags runs/tags/uniter-flickr30k": "tests/papers/cli/test_features.py",
+    "counterfoil papers analyse curves": "tests/papers/cli/test_analyse_runs.py",
+    "counterfoil papers analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",
+    "counterfoil papers analyse true-rate tags/": "people's answers; see --crowd",
 }
 # trainings of models or data of full size: only their plan is made
 PLANNED = ("tags-dc/vilt", "tags/vilt", "scenes:images=2000", "flickr8k_precomp")

@@ -128,7 +128,7 @@ def test_scene_graphs_of_a_database_are_the_phrases_of_tags(printed, tmp_path):
     write_features(tmp_path / "regions", scenes.image_ids, scenes.features)
     model = reader(tmp_path / "model")
     printed(
-        *("write", "tags", model, data, "--features", tmp_path / "regions"),
+        *("papers", "write", "tags", model, data, "--features", tmp_path / "regions"),
         *("--phrases", data, "--masks", 3, "--refills", 3, "--output", tmp_path / "written"),
     )
     train = load_dataset(data, features=tmp_path / "regions").split("train")

@@ -18,7 +18,7 @@ def test_all_verbs_are_there():
     names = {" ".join(words) for words in VERBS}
     assert names >= {
         *("plan", "run", "train", "mine", "evaluate", "search", "data check"),
-        *("features", "convert", "diagnose", "negatives import", "negatives export"),
+        *("features", "diagnose", "papers convert", "papers import-lists", "papers export-lists"),
     }
 
 
@@ -120,8 +120,8 @@ def test_what_many_verbs_take_is_told_in_one_sentence(option):
         ("export", {"--output"}),
         ("audit", {"--output"}),
         ("interpolate", {"--output"}),
-        ("write rules", {"--output"}),
-        ("write tags", {"--output"}),
+        ("papers write rules", {"--output"}),
+        ("papers write tags", {"--output"}),
     ],
 )
 def test_pages_numbers_and_new_folders_are_named_alike(line, names):

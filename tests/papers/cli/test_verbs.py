@@ -359,7 +359,7 @@ def test_convert(system, ending, options, spec, printed, tmp_path):
     authors(model, tmp_path / "best.pth.tar", argparse.Namespace(**options, lr=0.1))
     vocabulary = tmp_path / f"vocab.{ending}"
     write_vocabulary(vocabulary)
-    printed("convert", system, tmp_path / "best.pth.tar", vocabulary, tmp_path / "out")
+    printed("papers", "convert", system, tmp_path / "best.pth.tar", vocabulary, tmp_path / "out")
     opened = load_model(tmp_path / "out")
     assert opened.processor.tokenizer.words == WORDS
     dataset = small_corpus((2, 1, 3, 2))
@@ -371,20 +371,6 @@ def test_convert(system, ending, options, spec, printed, tmp_path):
     torch.testing.assert_close(found, model.score_matrix(images, texts))
     write_split(tmp_path / "pre", "test", random_array(3, 2, 4), [f"a dog {n}" for n in range(6)])
     assert "3 images, 6 texts" in printed("evaluate", tmp_path / "out", "--data", tmp_path / "pre")
-
-
-def test_convert_with_a_setting(printed, tmp_path):
-    spec = config(
-        SCAN,
-        image=lazy(Regions, features=4, width=6),
-        text=lazy(GRU, words=9, word_width=5, width=6),
-    )
-    authors(spec.build(), tmp_path / "best.pth.tar", argparse.Namespace(cross_attn="t2i"))
-    write_vocabulary(tmp_path / "v.json")
-    args = ("convert", "scan", tmp_path / "best.pth.tar", tmp_path / "v.json", tmp_path / "out")
-    printed(*args, "--set", "direction=i2t", "--set", "lambda_softmax=4")
-    found = load_model(tmp_path / "out").spec.arguments
-    assert (found["direction"], found["lambda_softmax"]) == ("i2t", 4.0)
 
 
 # what else the command line does

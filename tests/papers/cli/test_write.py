@@ -27,7 +27,7 @@ SCENES = "scenes:images=36"
 
 
 def test_what_is_written_is_what_is_said(printed, tmp_path):
-    shown = printed("write", "rules", SCENES, "--output", tmp_path / "w", "--most", 2)
+    shown = printed("papers", "write", "rules", SCENES, "--output", tmp_path / "w", "--most", 2)
     train = load_dataset(SCENES).split("train")
     store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
     foils = list(store.foils())
@@ -35,14 +35,23 @@ def test_what_is_written_is_what_is_said(printed, tmp_path):
     assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
     assert store.manifest.split == "train"
     assert store.manifest.settings["most"] == 2
-    printed("write", "rules", SCENES, "--output", tmp_path / "again", "--most", 2)
+    printed("papers", "write", "rules", SCENES, "--output", tmp_path / "again", "--most", 2)
     first, again = (tmp_path / name / "foils.jsonl" for name in ("w", "again"))
     assert first.read_bytes() == again.read_bytes()
 
 
 def test_nouns_of_any_split_are_the_training_splits(printed, tmp_path):
     printed(
-        "write", "rules", SCENES, "--output", tmp_path / "w", "--split", "test", "--kind", "noun"
+        "papers",
+        "write",
+        "rules",
+        SCENES,
+        "--output",
+        tmp_path / "w",
+        "--split",
+        "test",
+        "--kind",
+        "noun",
     )
     train = " ".join(load_dataset(SCENES).split("train").texts).lower()
     rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
@@ -52,7 +61,7 @@ def test_nouns_of_any_split_are_the_training_splits(printed, tmp_path):
 
 
 def test_few_foils_of_scenes_are_true(printed, tmp_path):
-    printed("write", "rules", "scenes:images=100", "--output", tmp_path / "w")
+    printed("papers", "write", "rules", "scenes:images=100", "--output", tmp_path / "w")
     train = load_dataset("scenes:images=100").split("train")
     seen = dict(zip(train.image_ids, graphs(train)))
     store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
@@ -72,7 +81,7 @@ FEW = ("--masks", 2, "--refills", 2, "--keep", 2)
 
 
 def tags(model, out, *more):
-    return "write", "tags", model, REGIONS, "--output", out, *FEW, *more
+    return "papers", "write", "tags", model, REGIONS, "--output", out, *FEW, *more
 
 
 def test_a_model_writes_what_is_said(printed, model, tmp_path):

@@ -181,7 +181,7 @@ def test_every_caption_has_something_to_draw():
 
 
 def test_the_command_line_writes_a_store(tmp_path, capsys):
-    command = ["negatives", "graph", "--data", "scenes:images=30", "--output", tmp_path / "lists"]
+    command = ["papers", "graph", "--data", "scenes:images=30", "--output", tmp_path / "lists"]
     assert run(*command, "--texts", 6, "--images-per-text", 4, "--seed", 3) == 0
     assert "6 texts of each of" in capsys.readouterr().out
     store = NegativeStore.open(tmp_path / "lists", fingerprint=SCENES.fingerprint)

@@ -59,7 +59,10 @@ def test_the_report_has_the_curve(folder):
 
 
 def test_the_analysis_writes_table_figure_and_numbers(folder, tmp_path, capsys):
-    assert main(["analyse", "cascade", str(folder), "--output", str(tmp_path / "page.html")]) == 0
+    assert (
+        main(["papers", "analyse", "cascade", str(folder), "--output", str(tmp_path / "page.html")])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "depth" in shown
     assert "hard on top-6 of own reaches RSum" in shown

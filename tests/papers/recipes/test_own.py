@@ -109,7 +109,7 @@ def test_lists_in_a_folder_are_trained_on_by_the_command_line(tmp_path, capsys):
     assert main(["mine", model, *data, "--output", str(tmp_path / "lists"), *short]) == 0
     cold = ("--set", "adaptive.objective.terms.quintuplet.term.steps=0")
     aoq = ("--output", str(tmp_path / "aoq"), "--name", "own")
-    assert main(["negatives", "export", str(tmp_path / "lists"), *data, *aoq]) == 0
+    assert main(["papers", "export-lists", str(tmp_path / "lists"), *data, *aoq]) == 0
     for name in ("lists", "aoq"):
         command = ["train", "vsepp", *data, "--output", str(tmp_path / f"run-{name}")]
         assert main([*command, "--negatives", str(tmp_path / name), *settings, *cold]) == 0

@@ -61,7 +61,10 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         outputs=outputs,
     )
     torch.save(authors_state(model.state_dict()), here / "uniter-base.pt")
-    assert run("convert", "uniter", here / "uniter-base.pt", here / "bert", here / "base") == 0
+    assert (
+        run("papers", "convert", "uniter", here / "uniter-base.pt", here / "bert", here / "base")
+        == 0
+    )
     return here / "base"
 
 

@@ -1,7 +1,7 @@
 """Analyses of AOQ (https://arxiv.org/abs/2003.03669): section 1 and Figures 3, 4 and 5.
 
 Each of `online_rank`, `negative_examples`, `curves` and `cross_rank` makes one figure or table: it
-takes what ``counterfoil analyse`` takes under the same names, and returns an `Analysis` to publish.
+takes what ``papers analyse`` takes under the same names, and returns an `Analysis` to publish.
 Models are given by name, joined by ``+`` for an ensemble. Settings that fit no model, data or
 folder raise a ValueError.
 """

@@ -401,7 +401,7 @@ def _by_scene(stored: StoredCaptions) -> JudgedCaptions:
         raise ValueError(
             f"{stored.name} was written for {stored.dataset.name}, and only of scenes can it be "
             "decided what is true; name judgements with --crowd, or have people fill in a sheet of "
-            "`counterfoil analyse sheet` and name it with --answers"
+            "`counterfoil papers analyse sheet` and name it with --answers"
         ) from None
     truth = []
     with progress("captions decided", len(stored.foils)) as advance:
@@ -593,7 +593,8 @@ def _read_sheet(path: Path) -> tuple[str, dict[str, bool | None]]:
     reader = csv.DictReader(io.StringIO(read_text(path, "judgements")))
     if not {"item", "answer"} <= set(reader.fieldnames or ()):
         raise ValueError(
-            f"{path} has no columns item and answer; name a sheet of `counterfoil analyse sheet`"
+            f"{path} has no columns item and answer; name a sheet of "
+            "`counterfoil papers analyse sheet`"
         )
     answers: dict[str, bool | None] = {}
     for line in reader:

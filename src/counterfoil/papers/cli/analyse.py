@@ -1,4 +1,4 @@
-"""``counterfoil analyse``: figures and tables of the papers AOQ, NDGL and TAGS."""
+"""``counterfoil papers analyse``: figures and tables of the papers AOQ, NDGL and TAGS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Annotated, Any, final
 import typer
 
 from counterfoil.cli.options import (
-    RESEARCH,
     Count,
     DataOptions,
     Models,
@@ -29,7 +28,6 @@ from counterfoil.cli.options import (
 
 app = typer.Typer(
     name="analyse",
-    rich_help_panel=RESEARCH,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Figures and tables of the papers: a table, an HTML page and JSON.",
@@ -103,7 +101,7 @@ def analysis(
 
 @analysis(
     "papers.aoq.figures.online_rank",
-    "counterfoil analyse online-rank runs/mine/online --data my-photos/ --output rank.html",
+    "counterfoil papers analyse online-rank runs/mine/online --data my-photos/ --output rank.html",
 )
 def online_rank(
     model: OneModel,
@@ -126,7 +124,7 @@ def online_rank(
 
 @analysis(
     "papers.aoq.figures.negative_examples",
-    "counterfoil analyse negatives runs/mine/online --data my-photos/ --lists lists/ "
+    "counterfoil papers analyse negatives runs/mine/online --data my-photos/ --lists lists/ "
     "--output negatives.html",
 )
 def negatives(
@@ -149,14 +147,16 @@ def negatives(
     """Show online and offline negatives of some anchors side by side."""
 
 
-@analysis("papers.aoq.figures.curves", "counterfoil analyse curves runs/mine --output curves.html")
+@analysis(
+    "papers.aoq.figures.curves", "counterfoil papers analyse curves runs/mine --output curves.html"
+)
 def curves(folders: Trainings, page: Page) -> None:
     """Draw learning curves of several trainings, as one per loss."""
 
 
 @analysis(
     "papers.aoq.figures.cross_rank",
-    "counterfoil analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
+    "counterfoil papers analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
     "--output cross.html",
 )
 def cross_rank(models: Models, page: Page, data: DataOptions, split: Split = "test") -> None:
@@ -165,8 +165,8 @@ def cross_rank(models: Models, page: Page, data: DataOptions, split: Split = "te
 
 @analysis(
     "papers.ndgl.figures.margin_distributions",
-    "counterfoil analyse margins runs/ndgl/gpo-scenes/teacher-1 runs/ndgl/gpo-scenes/student "
-    "--data scenes --output margins.html",
+    "counterfoil papers analyse margins runs/ndgl/gpo-scenes/teacher-1 "
+    "runs/ndgl/gpo-scenes/student --data scenes --output margins.html",
 )
 def margins(models: Models, page: Page, data: DataOptions, split: Split = "test") -> None:
     """Draw the margins between positives and their hardest negatives."""
@@ -174,7 +174,7 @@ def margins(models: Models, page: Page, data: DataOptions, split: Split = "test"
 
 @analysis(
     "papers.ndgl.figures.quantiles",
-    "counterfoil analyse quantiles runs/mine/online --data my-photos/ --output q.html",
+    "counterfoil papers analyse quantiles runs/mine/online --data my-photos/ --output q.html",
 )
 def quantiles(
     model: OneModel,
@@ -191,7 +191,7 @@ def quantiles(
 
 @analysis(
     "papers.ndgl.figures.maps",
-    "counterfoil analyse map runs/mine/online --data my-photos/ --output map.html",
+    "counterfoil papers analyse map runs/mine/online --data my-photos/ --output map.html",
     name="map",
 )
 def neighbourhood_map(
@@ -212,7 +212,8 @@ def neighbourhood_map(
 
 @analysis(
     "papers.ndgl.figures.student",
-    "counterfoil analyse student runs/ndgl/gpo-scenes runs/ndgl/chan-scenes --output page.html",
+    "counterfoil papers analyse student runs/ndgl/gpo-scenes runs/ndgl/chan-scenes "
+    "--output page.html",
 )
 def student(folders: Runs, page: Page) -> None:
     """Compare students with their teachers and the ensemble of teachers."""
@@ -220,7 +221,7 @@ def student(folders: Runs, page: Page) -> None:
 
 @analysis(
     "analysis.runs.cascade_curve",
-    "counterfoil analyse cascade runs/cascade/vsepp-scenes --output page.html",
+    "counterfoil papers analyse cascade runs/cascade/vsepp-scenes --output page.html",
 )
 def cascade(folders: Runs, page: Page) -> None:
     """Draw the recall of cascades against the pairs that are scored for a query."""
@@ -228,8 +229,8 @@ def cascade(folders: Runs, page: Page) -> None:
 
 @analysis(
     "papers.ndgl.figures.against",
-    "counterfoil analyse against teachers runs/ndgl/teachers/chan-scenes --output page.html",
-    "counterfoil analyse against batch runs/ndgl/batches/chan-scenes --output batches.html",
+    "counterfoil papers analyse against teachers runs/ndgl/teachers/chan-scenes --output page.html",
+    "counterfoil papers analyse against batch runs/ndgl/batches/chan-scenes --output batches.html",
 )
 def against(
     quantity: Annotated[str, typer.Argument(help="`teachers` or `batch`.")],
@@ -241,9 +242,9 @@ def against(
 
 @analysis(
     "papers.tags.figures.triples",
-    "counterfoil analyse triples runs/tags-dc/uniter-scenes/tags-dc "
+    "counterfoil papers analyse triples runs/tags-dc/uniter-scenes/tags-dc "
     "--judge runs/scenes/online --data scenes:features=regions --output triples.html",
-    "counterfoil analyse triples openai/clip-vit-base-patch32 --data flickr8k/ "
+    "counterfoil papers analyse triples openai/clip-vit-base-patch32 --data flickr8k/ "
     "--written written/ --split test --output triples.html",
 )
 def triples(
@@ -275,7 +276,8 @@ def triples(
 
 @analysis(
     "papers.tags.figures.difficulty",
-    "counterfoil analyse difficulty runs/tags/ablations/static/uniter-scenes --output hard.html",
+    "counterfoil papers analyse difficulty runs/tags/ablations/static/uniter-scenes "
+    "--output hard.html",
 )
 def difficulty(folders: Trainings, page: Page) -> None:
     """Draw the hardness of generated captions during training, static and dynamic."""
@@ -283,9 +285,9 @@ def difficulty(folders: Trainings, page: Page) -> None:
 
 @analysis(
     "papers.tags.figures.discrimination",
-    "counterfoil analyse discrimination runs/tags-dc/uniter-scenes/tags-dc "
+    "counterfoil papers analyse discrimination runs/tags-dc/uniter-scenes/tags-dc "
     "runs/scenes/online --data scenes:features=regions --output table.html",
-    "counterfoil analyse discrimination openai/clip-vit-base-patch32 --data flickr8k/ "
+    "counterfoil papers analyse discrimination openai/clip-vit-base-patch32 --data flickr8k/ "
     "--foils written/ --no-rules --output table.html",
 )
 def discrimination(
@@ -315,10 +317,10 @@ def discrimination(
 
 @analysis(
     "papers.aoq.true_rate.true_rate",
-    "counterfoil analyse true-rate written/ --data scenes --output true.html",
-    "counterfoil analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
+    "counterfoil papers analyse true-rate written/ --data scenes --output true.html",
+    "counterfoil papers analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
     "--data flickr8k/ --guide runs/mine/online --output crowd.html",
-    "counterfoil analyse true-rate written/ --answers anna.csv --answers ben.csv "
+    "counterfoil papers analyse true-rate written/ --answers anna.csv --answers ben.csv "
     "--data flickr8k/ --output people.html",
 )
 def true_rate(
@@ -334,7 +336,7 @@ def true_rate(
     ] = None,
     answers: Annotated[
         list[Path] | None,
-        typer.Option(help="Sheet of `analyse sheet`, filled in by one person; repeatable."),
+        typer.Option(help="Sheet of `papers analyse sheet`, filled in by one person; repeatable."),
     ] = None,
     guide: Annotated[
         str | None, typer.Option(help="Guide model of the filter; join with `+` for an ensemble.")
@@ -353,7 +355,8 @@ def true_rate(
 
 @app.command(
     epilog=example(
-        "counterfoil analyse sheet tags/ rules/ --data flickr8k/ --count 200 --output sheet.csv"
+        "counterfoil papers analyse sheet tags/ rules/ --data flickr8k/ --count 200 "
+        "--output sheet.csv"
     )
 )
 @data_options
@@ -374,7 +377,7 @@ def sheet(
 
 @analysis(
     "papers.tags.dc_figures.words",
-    "counterfoil analyse words runs/tags-dc/uniter-scenes/tags-dc "
+    "counterfoil papers analyse words runs/tags-dc/uniter-scenes/tags-dc "
     "--data scenes:features=regions --output words.html",
 )
 def words(
@@ -394,9 +397,10 @@ def words(
 
 @analysis(
     "papers.tags.dc_figures.caption_fluency",
-    "counterfoil analyse fluency written/ rules/ --data scenes --output fluency.html",
-    "counterfoil analyse fluency written/ --each 1 --lm gpt2 --data flickr8k/ --output f.html",
-    "counterfoil analyse fluency written/ --corrector runs/tags-dc/uniter-scenes/tags-dc "
+    "counterfoil papers analyse fluency written/ rules/ --data scenes --output fluency.html",
+    "counterfoil papers analyse fluency written/ --each 1 --lm gpt2 "
+    "--data flickr8k/ --output f.html",
+    "counterfoil papers analyse fluency written/ --corrector runs/tags-dc/uniter-scenes/tags-dc "
     "--data scenes:features=regions --output fluency.html",
 )
 def fluency(
@@ -423,7 +427,7 @@ def fluency(
 
 @analysis(
     "papers.tags.dc_figures.cases",
-    "counterfoil analyse cases runs/tags/hard runs/tags-dc/tags-dc --written written/ "
+    "counterfoil papers analyse cases runs/tags/hard runs/tags-dc/tags-dc --written written/ "
     "--data scenes:features=regions --output cases.html",
 )
 def cases(

@@ -1,4 +1,4 @@
-"""``counterfoil convert``: authors' checkpoints."""
+"""``counterfoil papers convert``: authors' checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli.options import CONVERSION, verb
+from counterfoil.cli.options import verb
 from counterfoil.core.console import output
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
 
 @verb(
     app,
-    "counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/",
-    panel=CONVERSION,
+    "counterfoil papers convert scan model_best.pth.tar vocab.json scan-f30k/",
 )
 def convert(
     model: Annotated[
@@ -41,10 +40,6 @@ def convert(
     folder: Annotated[
         Path, typer.Argument(metavar="OUTPUT", help="Folder of the model; it must not exist yet.")
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Setting of the model: key=value, as direction=i2t."),
-    ] = None,
 ) -> None:
     """Convert an authors' checkpoint to a model folder."""
     from dataclasses import replace
@@ -55,7 +50,6 @@ def convert(
     from counterfoil.hub import portable_config
     from counterfoil.model import save_model
     from counterfoil.papers.models.convert import WITH_BERT, convert_checkpoint
-    from counterfoil.pipelines.overrides import changed_settings
 
     ensure_absent(folder)
     ensure_writable_folder(folder)
@@ -63,12 +57,10 @@ def convert(
     converted = convert_checkpoint(checkpoint, model, bert=str(vocabulary) if is_bert else None)
     tokenizer = WordPieceTokenizer(str(vocabulary)) if is_bert else read_vocabulary(vocabulary)
     _check_vocabulary(converted, tokenizer, vocabulary, masks=model in WITH_BERT)
-    converted.build()  # refuses weights that do not fit before any setting is applied
+    converted.build()  # refuses weights that do not fit
     spec = converted.model
     if "mask" in spec.arguments and tokenizer.mask is not None:
         spec = spec.replace(mask=tokenizer.mask)
-    for setting in settings or ():
-        spec = changed_settings(spec, setting)
     spec = portable_config(spec)  # a folder names no other, as that of BERT
     layer = next(weight for name, weight in converted.state.items() if IMAGE_LAYER.fullmatch(name))
     save_model(

@@ -1,4 +1,4 @@
-"""``counterfoil negatives graph``: lists from a denotation graph of captions."""
+"""``counterfoil papers graph``: lists from a denotation graph of captions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer()
 
 @verb(
     app,
-    "counterfoil negatives graph --data scenes --output lists/ --texts 100",
+    "counterfoil papers graph --data scenes --output lists/ --texts 100",
 )
 def graph(
     folder: NewFolder,

@@ -1,4 +1,4 @@
-"""``counterfoil write rules`` and ``counterfoil write tags``: generated captions."""
+"""``counterfoil papers write rules`` and ``counterfoil papers write tags``: generated captions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from counterfoil.cli.options import (
-    RESEARCH,
     CaptionColumn,
     Corrections,
     DataArgument,
@@ -56,7 +55,6 @@ NO_RULE = "none"
 
 app = typer.Typer(
     name="write",
-    rich_help_panel=RESEARCH,
     no_args_is_help=True,
     help="Generate false captions (foils) and store them.",
 )
@@ -64,8 +62,9 @@ app = typer.Typer(
 
 @verb(
     app,
-    "counterfoil write rules scenes --output written/",
-    "counterfoil write rules flickr8k/ --output written/ --kind noun --kind relation --most 10",
+    "counterfoil papers write rules scenes --output written/",
+    "counterfoil papers write rules flickr8k/ --output written/ --kind noun --kind relation "
+    "--most 10",
 )
 def rules(
     context: typer.Context,
@@ -119,11 +118,11 @@ def rules(
 
 @verb(
     app,
-    "counterfoil write tags runs/tags/uniter-scenes/tags "
+    "counterfoil papers write tags runs/tags/uniter-scenes/tags "
     "scenes:images=2600,dev=100,test=500,features=regions --output written/",
-    "counterfoil write tags runs/mine/tags flickr8k/ --features regions/ --output written/ "
+    "counterfoil papers write tags runs/mine/tags flickr8k/ --features regions/ --output written/ "
     "--rule captions --rule wordnet --guide runs/chan/online --minutes 60 --resume",
-    "counterfoil write tags runs/tags/tags txt_db/ --features img_db/flickr30k/ "
+    "counterfoil papers write tags runs/tags/tags txt_db/ --features img_db/flickr30k/ "
     "--phrases txt_db/ --output written/",
 )
 def tags(

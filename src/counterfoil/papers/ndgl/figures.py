@@ -1,7 +1,7 @@
 """Analyses of NDGL (Zhou et al., AAAI 2025): Figures 1b, 1c, 3a, 3b and 4, and Table 3.
 
 Each of `margin_distributions`, `quantiles`, `maps`, `student` and `against` makes one figure or
-table: it takes what ``counterfoil analyse`` takes under the same names, and returns an `Analysis`
+table: it takes what ``papers analyse`` takes under the same names, and returns an `Analysis`
 to publish. Models are given by name, joined by ``+`` for an ensemble. Settings that fit no model,
 data or folder raise a ValueError.
 """

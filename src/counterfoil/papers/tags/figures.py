@@ -1,7 +1,7 @@
 """Analyses of TAGS (https://arxiv.org/abs/2111.03349): Figures 1a and 3, and Table 4.
 
 Each of `triples`, `difficulty` and `discrimination` makes one figure or table: it takes what
-``counterfoil analyse`` takes under the same names, and returns an `Analysis` to publish. Models are
+``papers analyse`` takes under the same names, and returns an `Analysis` to publish. Models are
 given by name, joined by ``+`` for an ensemble. Settings that fit no model, data or folder raise a
 ValueError.
 """

@@ -101,7 +101,10 @@ def test_what_is_no_attack() -> None:
 def test_on_scenes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, foils = pixel_model(tmp_path / "model"), tmp_path / "foils"
     data = "scenes:images=36"
-    assert run("write", "rules", data, "--split", "test", "--output", foils, "--most", 2) == 0
+    assert (
+        run("papers", "write", "rules", data, "--split", "test", "--output", foils, "--most", 2)
+        == 0
+    )
     plain = []
     for number, more in enumerate([(), ("--foils", foils)]):
         out = tmp_path / f"{number}.json"
@@ -126,7 +129,9 @@ def test_foils_of_another_split_are_refused(
 ) -> None:
     model, foils = pixel_model(tmp_path / "model"), tmp_path / "foils"
     data = "scenes:images=36"
-    assert run("write", "rules", data, "--split", "dev", "--output", foils, "--most", 1) == 0
+    assert (
+        run("papers", "write", "rules", data, "--split", "dev", "--output", foils, "--most", 1) == 0
+    )
     capsys.readouterr()
     assert run("evaluate", model, "--data", data, "--foils", foils) == 2
     assert "was written for corpus" in capsys.readouterr().err

@@ -1,0 +1,37 @@
+"""The verbs of the command line: their order, and those that are not installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from counterfoil import cli
+from counterfoil.cli import main
+from counterfoil.core import registry
+
+
+def test_the_help_has_everyday_verbs_first_and_the_papers_in_one_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["--help"]) == 0
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    shown = [line.split()[0] for line in lines[lines.index("") :] if line.split()]
+    verbs = [word for word in shown if word in registry.names("verb")]
+    assert verbs == registry.names("verb")
+    assert verbs[:4] == ["demo", "data", "audit", "evaluate"]
+    assert verbs[-1] in ("run", "papers")  # where the papers are installed, they are the last
+    assert not {"analyse", "write", "convert", "sweep"} & set(verbs)
+
+
+@pytest.mark.parametrize("words", [["papers"], ["papers", "analyse", "curves", "runs/a"]])
+def test_without_the_papers_their_verb_says_so(words, monkeypatch, capsys):
+    owners = registry._owners
+    monkeypatch.setattr(
+        registry,
+        "_owners",
+        lambda kind: {n: p for n, p in owners(kind).items() if (kind, n) != ("verb", "papers")},
+    )
+    cli.application.cache_clear()
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "'papers' belongs to counterfoil.papers" in told
+    assert "not installed" in told
+    cli.application.cache_clear()
