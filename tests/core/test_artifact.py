@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from counterfoil.core.artifact import KIND, MANIFEST, ArtifactFormat, ArtifactManifest
+from counterfoil.core.artifact import FILES, KIND, MANIFEST, ArtifactFormat, ArtifactManifest
 from counterfoil.core.io import write_json
 
 
@@ -28,7 +29,7 @@ def test_a_folder_comes_back_as_it_was(tmp_path):
     folder = tmp_path / "n"
     NOTES.save(folder, NOTE, {"rows.npy": ROWS})
     assert NOTES.read_manifest(folder, fingerprint="aa") == NOTE
-    rows = NOTES.array(folder, "rows.npy", shape=(3,), dtype=np.float32, content="rows")
+    rows = NOTES.open(folder).array("rows.npy", shape=(3,), dtype=np.float32, content="rows")
     assert rows.tolist() == [0, 1, 2]
     assert isinstance(rows, np.memmap)
     NOTES.save(folder, NOTE)
@@ -36,10 +37,18 @@ def test_a_folder_comes_back_as_it_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["n"]
 
 
-def test_files_without_a_kind_open(tmp_path):
+def test_folders_of_other_programs_open_without_a_kind_and_checksums(tmp_path):
+    foreign = replace(NOTES, foreign=True)
     for plain in ({"count": 3}, {"count": 3, "format": 1}):
         write_json(tmp_path / MANIFEST, {"corpus": "aa", "version": "0.1.0", **plain})
-        assert NOTES.read_manifest(tmp_path) == NOTE
+        opened = foreign.open(tmp_path)
+        assert opened.manifest == NOTE
+        opened.verify()
+        opened.check("rows.npy")
+        assert foreign.exists(tmp_path)
+        assert not NOTES.exists(tmp_path)
+        with pytest.raises(ValueError, match="holds something else, not notes"):
+            NOTES.open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +59,8 @@ def test_files_without_a_kind_open(tmp_path):
         ({"count": "x"}, "is damaged: count: .*; note it again"),
         ({"colour": "red"}, "is damaged: colour: "),
         ({KIND: "lists"}, "holds lists, not notes; name another folder"),
+        ({FILES: None}, "is damaged: the whole: .*; note it again"),
+        ({FILES: {"a": {"size": 3, "sums": "xyz"}}}, r"is damaged: a\.sums: "),
         ([1], "is damaged: the whole: "),
         (
             {"corpus": "bb"},
@@ -81,8 +92,8 @@ def test_any_other_manifest_is_refused(tmp_path, change, message):
 def test_any_other_array_is_refused(tmp_path, rows, message):
     NOTES.save(tmp_path / "n", NOTE, {"rows.npy": rows})
     with pytest.raises(ValueError, match=message):
-        NOTES.array(
-            tmp_path / "n", "rows.npy", shape=(3,), dtype=np.float32, content="rows", finite=True
+        NOTES.open(tmp_path / "n").array(
+            "rows.npy", shape=(3,), dtype=np.float32, content="rows", finite=True
         )
 
 
@@ -90,7 +101,9 @@ def test_nothing_else_is_replaced_and_nothing_is_half_written(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
     (tmp_path / "file").touch()
-    for name in ("photos", "file"):
+    (tmp_path / "page").mkdir()
+    write_json(tmp_path / "page" / MANIFEST, {"name": "my web page"})
+    for name in ("photos", "file", "page"):
         with pytest.raises(ValueError, match=f"{name} exists and holds no notes"):
             NOTES.save(tmp_path / name, NOTE)
     with pytest.raises(RuntimeError, match="no manifest"), NOTES.writing(tmp_path / "n"):

@@ -45,7 +45,6 @@ def test_features_and_boxes(dataset, tmp_path):
     torch.testing.assert_close(items.boxes[0], torch.from_numpy(grid_boxes(3)).float())
     assert sorted(p.name for p in (tmp_path / "f").iterdir()) == [
         "boxes.npy",
-        "checksums.json",
         "features.json",
         "features.npy",
     ]

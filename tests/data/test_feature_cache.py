@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from artifact_cases import resealed
 from corpus_cases import write_picture, write_pictures
+from counterfoil.core.artifact import ArtifactFormat
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data import feature_cache
 from counterfoil.data.dataset import ImageTextDataset
@@ -131,7 +133,7 @@ def test_a_part_that_was_not_finished_does_not_count(monkeypatch):
 
     model = Model()
     with monkeypatch.context() as patch:
-        patch.setattr(feature_cache, "write_json", killed)
+        patch.setattr(ArtifactFormat, "write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             model.of(scenes(), [0])
     assert torch.equal(model.of(scenes(), range(40)), wanted(scenes(), range(40)))
@@ -142,15 +144,15 @@ def test_a_large_data_set_makes_few_parts(cache, monkeypatch):
     monkeypatch.setattr(feature_cache, "MIN_PART_SIZE", 2)
     monkeypatch.setattr(feature_cache, "MAX_PARTS", 5)
     assert torch.equal(Model().of(scenes(), range(40)), wanted(scenes(), range(40)))
-    assert len(list(cache.glob("*/*.npy"))) == 5
+    assert len(list(cache.glob("*/*/*.npy"))) == 5
 
 
-@pytest.mark.parametrize("name", ["*.npy", "*[!s].json", "*.sums.json"])
+@pytest.mark.parametrize("name", ["*.npy", "*.json"])
 def test_what_is_damaged_is_looked_at_again(cache, name):
     model = Model()
     model.of(scenes(), [0])
-    (path,) = cache.glob(f"*/{name}")
-    path.write_bytes(path.read_bytes()[:100] if "sums" not in name else b"[1]")
+    (path,) = cache.glob(f"*/*/{name}")
+    path.write_bytes(path.read_bytes()[:100])
     assert torch.equal(model.of(scenes(), range(40)), wanted(scenes(), range(40)))
     assert model.count == 80
 
@@ -158,13 +160,14 @@ def test_what_is_damaged_is_looked_at_again(cache, name):
 def test_names_and_states_of_other_kinds_are_looked_at_again(cache):
     model = Model()
     model.of(scenes(), [0])
-    (path,) = cache.glob("*/*[!s].json")
+    (path,) = cache.glob("*/*/manifest.json")
     for names, states in (([{}] * 40, None), (None, np.zeros((40, 3), np.float32))):
         if names:
-            path.write_text(json.dumps(names))
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"names": names}))
         else:
-            path.with_suffix(".npy").unlink()
-            np.save(path.with_suffix(".npy"), states)
+            (path.parent / "states.npy").unlink()
+            np.save(path.parent / "states.npy", states)
+            resealed(path.parent)
         assert torch.equal(model.of(scenes(), range(40)), wanted(scenes(), range(40)))
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import export_cases
+from artifact_cases import resealed
 from counterfoil.core.types import Pairs
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers import load_dataset
@@ -36,7 +37,7 @@ def test_a_store_that_lists_true_pairs_is_not_exported(tmp_path):
     texts = np.load(store / "texts.npy")
     texts[0, 0] = 0  # the image's own
     np.save(store / "texts.npy", texts)
-    (store / "checksums.json").unlink()
+    resealed(store)
     with pytest.raises(ValueError, match="1 pairs that are true"):
         export_negatives(store, "sentence-transformers", tmp_path / "out", data, most=2)
     assert not (tmp_path / "out").exists()
@@ -373,6 +374,9 @@ def test_a_damaged_store_leaves_nothing(to, tmp_path):
     store = export_cases.written(tmp_path / "written", data)
     lines = (store / "foils.jsonl").read_text().splitlines()
     (store / "foils.jsonl").write_text("\n".join(lines[:2]) + "\n")
+    with pytest.raises(ValueError, match="checksum does not fit"):
+        export_negatives(store, to, tmp_path / "out", data, most=8)
+    resealed(store)
     with pytest.raises(ValueError, match="holds 2 captions, but its manifest promises 3"):
         export_negatives(store, to, tmp_path / "out", data, most=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["written"]

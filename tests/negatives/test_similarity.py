@@ -14,6 +14,7 @@ import torch
 
 import processes
 import train_cases as cases
+from artifact_cases import resealed
 from counterfoil.core.types import Batch
 from counterfoil.data.batching import collate
 from counterfoil.data.dataset import Positives
@@ -222,7 +223,7 @@ def test_damage_is_told(points: Any, words: str, tmp_path: Path) -> None:
     else:
         array[points] = np.nan
     np.save(tmp_path / "s" / "points.npy", array)
-    (tmp_path / "s" / "checksums.json").unlink()  # as spaces of 0.1 have none
+    resealed(tmp_path / "s")
     with pytest.raises(ValueError, match=words):
         CaptionSpace.open(tmp_path / "s", fingerprint=cases.dataset().fingerprint)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from artifact_cases import resealed
 from counterfoil.negatives.store import MINED, HardNegativeLists, NegativeStore
 from counterfoil.scoring.embedding_store import ModelSource
 from negatives_cases import ragged, random_lists
@@ -44,7 +45,7 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, scored: bool) -> None:
         assert ours is None or (torch.equal(ours, theirs) and ours.dtype == theirs.dtype)
     files = {path.name for path in (tmp_path / "lists").iterdir()}
     scores = {"text_scores.npy", "image_scores.npy"} if scored else set()
-    assert files == {"manifest.json", "checksums.json", "texts.npy", "images.npy"} | scores
+    assert files == {"manifest.json", "texts.npy", "images.npy"} | scores
 
 
 def test_a_failed_save_leaves_the_older_store(
@@ -155,6 +156,10 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+def damage_of_manifest(kind: str) -> bool:
+    return kind in ("manifest cut short", "key missing", "format 0", "another corpus")
+
+
 def test_neighbours_may_be_exchanged_by_a_rounding(tmp_path: Path) -> None:
     store = made()
     store.lists.text_scores[:, 1] = torch.nextafter(
@@ -170,7 +175,9 @@ def test_another_row_does_not_fit_the_checksums(tmp_path: Path) -> None:
     array = np.load(path)
     array[0, :2] = array[0, [1, 0]]
     np.save(path, array)
-    with pytest.raises(ValueError, match=r"texts\.npy is damaged: its checksum does not fit; mine"):
+    with pytest.raises(
+        ValueError, match=r"texts\.npy is damaged: its checksum does not fit; .*mine"
+    ):
         NegativeStore.open(tmp_path / "lists", fingerprint=CORPUS)
 
 
@@ -180,7 +187,8 @@ def test_a_bad_store_is_refused_in_one_sentence(tmp_path: Path, kind: str) -> No
     made().save(folder)
     damage, words = BAD[kind]
     damage(folder)
-    (folder / "checksums.json").unlink()  # as stores of 0.1 have none
+    if not damage_of_manifest(kind):
+        resealed(folder)
     with pytest.raises(ValueError, match=words) as caught:
         NegativeStore.open(folder, fingerprint=CORPUS)
     assert "\n" not in str(caught.value)

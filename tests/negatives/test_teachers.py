@@ -286,7 +286,7 @@ def test_a_truncated_store_is_refused(tmp_path):
     write_targets(tmp_path / "a", trained(("global",), LENS))
     path = tmp_path / "a" / "0" / "texts" / "tokens.f32"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="is truncated or damaged"):
+    with pytest.raises(ValueError, match="is damaged: its checksum does not fit"):
         TargetStore.open(tmp_path / "a", fingerprint=LENS.dataset.fingerprint)
 
 

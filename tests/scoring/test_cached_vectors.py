@@ -49,7 +49,7 @@ def encoded(clip, monkeypatch):
 
 
 def place(cache):
-    (found,) = (path.parent for path in cache.glob("*/vectors.json"))
+    (found,) = (path.parent for path in cache.glob("*/manifest.json"))
     return found
 
 
@@ -99,12 +99,12 @@ def test_nothing_is_encoded_twice_and_other_models_have_others(clip, processor, 
         model_on_vectors(clip.model, processor)
         bias.copy_(before)
     assert encoded["images"] == 2 * once["images"]
-    assert len(list(cache.glob("*/vectors.json"))) == 2
+    assert len(list(cache.glob("*/manifest.json"))) == 2
     bent = load_model(clip.name).model
     bent.body.vision_model.encoder.layers[0].mlp.activation_fn = torch.nn.Tanh()
     assert weights_digest(bent) == weights_digest(clip.model)
     model_on_vectors(bent, processor)
-    assert len(list(cache.glob("*/vectors.json"))) == 3
+    assert len(list(cache.glob("*/manifest.json"))) == 3
 
 
 def test_what_is_damaged_is_made_again(clip, processor, cache, encoded, capsys):
@@ -113,7 +113,7 @@ def test_what_is_damaged_is_made_again(clip, processor, cache, encoded, capsys):
     whole = bytearray(path.read_bytes())
     whole[-1] ^= 1
     path.write_bytes(whole)
-    embedding_store._has_digests.cache_clear()  # as in another process
+    embedding_store._is_whole.cache_clear()  # as in another process
     again = taken(model_on_vectors(clip.model, processor))
     assert "is damaged; its items are encoded again" in " ".join(capsys.readouterr().err.split())
     assert encoded["texts"] == 2 * len(processor.dataset.texts)
@@ -144,7 +144,7 @@ def test_a_kill_leaves_no_vectors_and_is_gone_on_with(clip, processor, cache, en
     monkeypatch.setattr(embedding_store, "texts_in_batches", stopping)
     with pytest.raises(KeyboardInterrupt):
         model_on_vectors(clip.model, processor)
-    assert not list(cache.glob("*/vectors.json"))
+    assert not list(cache.glob("*/manifest.json"))
     monkeypatch.setattr(embedding_store, "texts_in_batches", small)
     before = dict(encoded)
     images, texts = taken(model_on_vectors(clip.model, processor))
@@ -161,7 +161,7 @@ def test_what_was_begun_and_is_damaged_is_begun_anew(clip, processor, cache):
     name = embedding_store._cache_folder(clip.model, processor)
     begun = name.with_suffix(".partial") / "images"
     begun.mkdir(parents=True)
-    (begun / "written.json").write_text("{}")
+    (begun / "manifest.json").write_text("{}")
     images, _ = taken(model_on_vectors(clip.model, processor))
     assert len(images) == len(processor.dataset)
 

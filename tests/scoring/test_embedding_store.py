@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from artifact_cases import resealed
 from counterfoil.core.types import Embeddings
-from counterfoil.scoring.embedding_store import WRITTEN, EmbeddingStore, EmbeddingWriter
+from counterfoil.scoring.embedding_store import ENCODINGS, EmbeddingStore, EmbeddingWriter
 
 COUNT, LONGEST, WIDTH = 7, 5, 3
 
@@ -88,8 +89,7 @@ def test_writing_goes_on_where_it_was_saved(tmp_path):
     put(writer, made, [1, 5, 4])
     writer.save()
     put(writer, made, [3, 0, 6])  # lost: what is put after the last save does not count
-    for file in writer._files.values():
-        file.close()
+    writer._files.close()
     again = EmbeddingWriter(folder, "fp32")
     assert again.manifest.batches == 1
     put(again, made, [3, 0, 6], [2])
@@ -113,12 +113,12 @@ def test_truncated_files_are_refused(tmp_path, name):
     stored(tmp_path / "bags", bags())
     path = tmp_path / "bags" / name
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(ValueError, match="were written; it is truncated or damaged"):
+    with pytest.raises(ValueError, match="is damaged: its checksum does not fit"):
         EmbeddingStore(tmp_path / "bags", COUNT)
     with pytest.raises(ValueError, match="is shorter than"):
         EmbeddingWriter(tmp_path / "bags", "fp32")
     path.unlink()
-    with pytest.raises(ValueError, match="has 0 bytes"):
+    with pytest.raises(ValueError, match="does not exist, but its manifest names it"):
         EmbeddingStore(tmp_path / "bags", COUNT)
     with pytest.raises(ValueError, match="is shorter than"):
         EmbeddingWriter(tmp_path / "bags", "fp32")
@@ -132,15 +132,22 @@ def test_damaged_notes_are_refused(tmp_path):
     items = folder / "items.i64"
     whole = items.read_bytes()
     items.write_bytes(whole[16:] + whole[16:32])
+    with pytest.raises(ValueError, match="its checksum does not fit"):
+        EmbeddingStore(folder, COUNT)
+    resealed(folder)
     with pytest.raises(ValueError, match="does not hold every row once"):
         EmbeddingStore(folder, COUNT)
     items.write_bytes(whole[:8] + (9).to_bytes(8, "little") + whole[16:])
+    resealed(folder)
     with pytest.raises(ValueError, match="its lengths do not fit"):
         EmbeddingStore(folder, COUNT)
-    note = json.loads((folder / WRITTEN).read_text())
-    (folder / WRITTEN).write_text(json.dumps({**note, "items": -1}))
+    items.write_bytes(whole[:-16])
+    note = json.loads((resealed(folder) / ENCODINGS.file).read_text())
+    with pytest.raises(ValueError, match="has 96 bytes, but its manifest promises 112"):
+        EmbeddingStore(folder, COUNT)
+    (folder / ENCODINGS.file).write_text(json.dumps({**note, "items": -1}))
     with pytest.raises(ValueError, match="is damaged: items: input should be greater"):
         EmbeddingStore(folder, COUNT)
-    (folder / WRITTEN).unlink()
-    with pytest.raises(ValueError, match="does not exist; a note of stored encodings"):
+    (folder / ENCODINGS.file).unlink()
+    with pytest.raises(ValueError, match="does not exist; the manifest of encodings"):
         EmbeddingStore(folder, COUNT)

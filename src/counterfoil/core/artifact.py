@@ -1,17 +1,28 @@
-"""Artifacts: folders with a JSON manifest and numpy arrays, written whole or not at all.
+"""Artifacts: folders with a JSON manifest and files, written whole or not at all.
 
-An `ArtifactFormat` is declared once for each kind of folder. It writes the folder atomically,
-refuses to replace anything that is no such folder, and checks on opening that the manifest can be
-read, is of this kind, of a known version and for these data, and that every array has the dtype
-and shape that the manifest promises. Every error is one sentence that ends in a remedy.
+An `ArtifactFormat` is declared once for each kind of folder. The manifest says what the folder is,
+of which version, what it was made from, and the size and checksums of its files. There are three
+ways to write one, each of which a kill leaves as it was before or as it is after:
+
+- whole (`ArtifactFormat.save`, `ArtifactFormat.writing`): a new folder takes the name of the old;
+- by another generation of files (`Artifact.changed`): new files are written beside the old ones,
+  and the manifest that names them is swapped by one rename. Readers see one or the other;
+- by appending (`GrowingArtifact`): the manifest says how much of each file counts.
+
+It is opened in one place, `ArtifactFormat.open`, which checks that the manifest can be read, is of
+this kind, of a known version and for these data; files are compared with their checksums when they
+are used. Every error is one sentence that ends in a remedy.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -21,19 +32,19 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from counterfoil.core.checksums import checksums, fits
+from counterfoil.core.checksums import FileSums
 from counterfoil.core.io import (
     atomic_folder,
-    is_given,
+    commit,
     read_array,
     read_json,
+    room_for,
     write_array,
     write_json,
 )
 
-CHECKSUMS = "checksums.json"  # of the arrays
 MANIFEST = "manifest.json"
-KIND = "artifact"  # key of the manifest file that names the format; absent where others write it
+KIND, FILES = "artifact", "files"  # keys of the manifest file beside the fields of its class
 
 Model = TypeVar("Model", bound=BaseModel)
 Checked = TypeVar("Checked")
@@ -58,10 +69,19 @@ class ArtifactFormat(Generic[Model]):
     origin: str = ""  # how it depends on its data, as in "was mined from"; "" where it does not
     latest: int = 1  # newest version of the layout that can be read
     file: str = MANIFEST  # name of the manifest file
+    foreign: bool = False  # other programs write such folders, without a kind and checksums
+    generations: re.Pattern[str] | None = None  # names of the files of `Artifact.changed`
 
     def exists(self, folder: Path) -> bool:
-        """Return True if the folder has a manifest."""
-        return (folder / self.file).is_file()
+        """Return True if the folder has a manifest of this kind."""
+        path = folder / self.file
+        if self.foreign or not path.is_file():
+            return path.is_file()
+        try:
+            plain = read_json(path, "a manifest")
+        except ValueError:
+            return False
+        return isinstance(plain, dict) and plain.get(KIND) == self.name
 
     def check_replaceable(self, folder: Path) -> None:
         """Refuse to write where a file, or a folder with other contents, is."""
@@ -82,11 +102,9 @@ class ArtifactFormat(Generic[Model]):
             if not self.exists(temporary):
                 raise RuntimeError(f"no manifest was written for {folder}")
 
-    def write_manifest(self, folder: Path, manifest: Model) -> None:
-        """Write checksums of the arrays, and the manifest, which makes the folder complete."""
-        if sums := {path.name: [*checksums(path)] for path in sorted(folder.glob("*.npy"))}:
-            write_json(folder / CHECKSUMS, sums)
-        write_json(folder / self.file, {KIND: self.name, **manifest.model_dump(mode="json")})
+    def write_manifest(self, folder: Path, manifest: Model, files: Iterable[str] = ()) -> None:
+        """Write the manifest, which makes the folder complete, with the checksums of its files."""
+        self._commit(folder, manifest, {name: FileSums.of(folder / name) for name in files})
 
     def save(
         self, folder: Path, manifest: Model, arrays: Mapping[str, npt.NDArray[Any]] | None = None
@@ -100,34 +118,89 @@ class ArtifactFormat(Generic[Model]):
         with self.writing(folder) as temporary:
             for name, array in (arrays or {}).items():
                 write_array(temporary / name, array)
-            self.write_manifest(temporary, manifest)
+            self.write_manifest(temporary, manifest, arrays or ())
 
-    def read_manifest(self, folder: Path, *, fingerprint: str | None = None) -> Model:
-        """The checked manifest of a folder, made from the data of the fingerprint if one is given.
+    def finish(self, partial: Path, folder: Path) -> None:
+        """Let a folder of finished work take the name; an older one of this kind is replaced.
 
         Raises:
-            ValueError: there is none, it is damaged, of another kind, of other data, or of a newer
-                version.
+            ValueError: something else is there.
+        """
+        self.check_replaceable(folder)
+        # no second name for the old one: killed here, the work beside it is whole and goes on
+        shutil.rmtree(folder, ignore_errors=True)
+        commit(partial, folder)
+
+    def open(self, folder: Path, *, fingerprint: str | None = None) -> Artifact[Model]:
+        """Open a folder, made from the data of the fingerprint if one is given.
+
+        Raises:
+            ValueError: there is no manifest, or it is damaged, of another kind, of other data, or
+                of a newer version.
         """
         path = folder / self.file
-        plain = read_json(path, f"the manifest of {self.name}")
+        plain, files = read_json(path, f"the manifest of {self.name}"), None
         if isinstance(plain, dict):
-            kind, version = plain.pop(KIND, self.name), plain.get("format")
-            if kind != self.name:
-                raise ValueError(f"{folder} holds {kind}, not {self.name}; name another folder")
+            kind, version = plain.pop(KIND, None), plain.get("format")
+            if kind != self.name and not (self.foreign and kind is None):
+                holds = kind if isinstance(kind, str) else "something else"
+                raise ValueError(f"{folder} holds {holds}, not {self.name}; name another folder")
             if isinstance(version, int) and version > self.latest:
                 raise ValueError(
                     f"{folder} has format {version} and this version of counterfoil reads up to "
                     f"{self.latest}; upgrade counterfoil or {self.remedy}"
                 )
+            if kind is not None:
+                files = validated(_Files, plain.pop(FILES, None), path, self.remedy)
         manifest = validated(self.manifest, plain, path, self.remedy)
         if fingerprint is not None:
             self._check_data(folder, manifest, fingerprint)
-        return manifest
+        return Artifact(self, folder, manifest, files)
+
+    def read_manifest(self, folder: Path, *, fingerprint: str | None = None) -> Model:
+        """The checked manifest of a folder, see `open`."""
+        return self.open(folder, fingerprint=fingerprint).manifest
+
+    def _commit(self, folder: Path, manifest: Model, files: Mapping[str, FileSums]) -> None:
+        """Write the manifest: one rename, after which what it says counts."""
+        sums = {name: files[name].model_dump() for name in sorted(files)}
+        plain = {KIND: self.name, FILES: sums, **manifest.model_dump(mode="json")}
+        write_json(folder / self.file, plain)
+
+    def _check_data(self, folder: Path, manifest: Model, fingerprint: str) -> None:
+        made_from = getattr(manifest, "corpus")  # noqa: B009  (only some manifests have it)
+        if made_from == fingerprint:
+            return
+        split = getattr(manifest, "split", None)
+        part = "" if split is None else f" (split {split!r})"
+        raise ValueError(
+            f"{folder} {self.origin} corpus {made_from}{part}, but this one is {fingerprint}; name "
+            f"the data it {self.origin}, with the same corrections, or {self.remedy}"
+        )
+
+
+_Files = dict[str, FileSums]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Artifact(Generic[Model]):
+    """An opened folder: its checked manifest, and its files.
+
+    Attributes:
+        kind: of the folder.
+        folder: the folder.
+        manifest: the manifest.
+        files: size and checksums of every file, by name; None where another program wrote it.
+    """
+
+    kind: ArtifactFormat[Model]
+    folder: Path
+    manifest: Model
+    files: Mapping[str, FileSums] | None
 
     def array(
         self,
-        folder: Path,
         name: str,
         *,
         shape: tuple[int, ...],
@@ -143,43 +216,133 @@ class ArtifactFormat(Generic[Model]):
         Raises:
             ValueError: it is missing, damaged, or other than promised.
         """
-        path = folder / name
+        path, remedy = self.folder / name, self.kind.remedy
         array = read_array(path, content)
         if array.dtype != dtype or array.shape != shape:
             raise ValueError(
                 f"{path} holds {array.dtype} of shape {array.shape}, but its manifest promises "
-                f"{np.dtype(dtype)} of shape {shape}; {self.remedy}"
+                f"{np.dtype(dtype)} of shape {shape}; {remedy}"
             )
-        self.check_sums(folder, name)
+        self.check(name)
         if finite and not bool(np.isfinite(array).all()):
-            raise ValueError(f"{path} holds NaN or infinite numbers; {self.remedy}")
+            raise ValueError(f"{path} holds NaN or infinite numbers; {remedy}")
         return array
 
-    def check_sums(self, folder: Path, *names: str) -> None:
-        """Compare arrays with their checksums; folders of other programs have none.
+    def check(self, *names: str, every: bool = False) -> None:
+        """Compare files with their checksums; those of other programs have none.
+
+        Args:
+            names: of the files.
+            every: read whole files; else 16 blocks of a large one, spread evenly with both ends.
 
         Raises:
-            ValueError: an array is damaged.
+            ValueError: a file is missing or damaged; it is named.
         """
-        if not is_given(folder / CHECKSUMS):
+        if self.files is None:
             return
-        sums = read_json(folder / CHECKSUMS, "checksums")
         for name in names:
-            if not isinstance(sums, dict) or not fits(folder / name, sums.get(name)):
+            path, sums = self.folder / name, self.files.get(name)
+            if not path.is_file():
                 raise ValueError(
-                    f"{folder / name} is damaged: its checksum does not fit; {self.remedy}"
+                    f"{path} does not exist, but its manifest names it; restore this file, or "
+                    f"{self.kind.remedy}"
+                )
+            if sums is None or not sums.fit(path, every=every):
+                raise ValueError(
+                    f"{path} is damaged: its checksum does not fit; restore this file, or "
+                    f"{self.kind.remedy}"
                 )
 
-    def _check_data(self, folder: Path, manifest: Model, fingerprint: str) -> None:
-        made_from = getattr(manifest, "corpus")  # noqa: B009  (only some manifests have it)
-        if made_from == fingerprint:
-            return
-        split = getattr(manifest, "split", None)
-        part = "" if split is None else f" (split {split!r})"
-        raise ValueError(
-            f"{folder} {self.origin} corpus {made_from}{part}, but this one is {fingerprint}; name "
-            f"the data it {self.origin}, with the same corrections, or {self.remedy}"
-        )
+    def verify(self) -> None:
+        """Read every file whole and compare it with its checksums; see `check`."""
+        self.check(*(self.files or ()), every=True)
+
+    def changed(self, manifest: Model, files: Iterable[str]) -> Artifact[Model]:
+        """Commit another generation, by one rename of the manifest.
+
+        Args:
+            manifest: of the folder from now on.
+            files: that count from now on. New ones lie beside the old ones already, under names of
+                `ArtifactFormat.generations` that no file had before.
+        """
+        known = self.files or {}
+        sums = {name: known.get(name) or FileSums.of(self.folder / name) for name in files}
+        self.kind._commit(self.folder, manifest, sums)
+        return Artifact(self.kind, self.folder, manifest, sums)
+
+    def remove_unused(self) -> None:
+        """Remove files of other generations, as replaced and killed changes leave them.
+
+        Files whose names are not of `ArtifactFormat.generations` are left alone.
+        """
+        assert self.kind.generations is not None
+        for path in self.folder.iterdir():
+            own = self.kind.generations.fullmatch(path.name)
+            if own and path.name not in (self.files or ()) and path.is_file():
+                path.unlink()
+
+
+@final
+class GrowingArtifact(Generic[Model]):
+    """A folder whose files are appended to; a kill costs what was appended since the last commit.
+
+    Args:
+        kind: of the folder.
+        folder: is made if needed; one that exists is continued after its last commit.
+        manifest: of a new folder.
+        names: of the files.
+
+    Raises:
+        ValueError: the folder is damaged or of another kind.
+    """
+
+    def __init__(
+        self, kind: ArtifactFormat[Model], folder: Path, manifest: Model, names: Iterable[str]
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.kind, self.folder = kind, folder
+        self._sums = dict.fromkeys(names, FileSums())
+        self.manifest = manifest
+        if (folder / kind.file).exists():
+            known = kind.open(folder)
+            self.manifest = known.manifest
+            self._continue(known.files or {})
+        self._files = {name: (folder / name).open("ab") for name in self._sums}
+        for name, sums in self._sums.items():
+            self._files[name].truncate(sums.size)  # what a killed process wrote after the commit
+
+    def _continue(self, known: Mapping[str, FileSums]) -> None:
+        note = self.folder / self.kind.file
+        if known.keys() != self._sums.keys():
+            raise ValueError(
+                f"{note} names other files than are written here; delete {self.folder}"
+            )
+        for name, sums in known.items():
+            path = self.folder / name
+            if (path.stat().st_size if path.is_file() else 0) < sums.size:
+                raise ValueError(f"{path} is shorter than {note} says; delete {self.folder}")
+        self._sums = dict(known)
+
+    def append(self, name: str, data: bytes) -> None:
+        """Append to a file."""
+        with room_for(self.folder):
+            self._files[name].write(data)
+        self._sums[name] = self._sums[name].extended(data)
+
+    def commit(self, manifest: Model) -> None:
+        """Let everything count that has been appended so far."""
+        with room_for(self.folder):
+            for file in self._files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        self.kind._commit(self.folder, manifest, self._sums)
+        self.manifest = manifest
+
+    def close(self) -> None:
+        """Close the files; what was not committed does not count."""
+        for file in self._files.values():
+            with suppress(OSError):  # on a full disk it cannot write its buffer, but it closes
+                file.close()
 
 
 @cache

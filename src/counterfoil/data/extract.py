@@ -405,6 +405,7 @@ def _in_shards(
                 model=settings.get("model", ""),
                 settings=settings,
             ),
+            [path.name for path in work.glob("*.npy")],
         )
         commit(work, out)
         shutil.rmtree(out / "shards")

@@ -3,9 +3,9 @@
 For models whose image tower is frozen while other parts are trained; if both towers are frozen,
 `counterfoil.scoring.embedding_store` stores the vectors of both.
 
-Each model has a folder in the cache with parts that are complete or absent: ``NAME.npy`` (n, L, F)
-float16, or float32 if values exceed its range, and ``NAME.json``, the names of these images. A part
-serves every data set that contains the images, and a run that resumes after a kill.
+Each model has a folder in the cache with parts that are complete or absent, an artifact each:
+``states.npy`` (n, L, F) float16, or float32 if values exceed its range, and the names of these
+images. A part serves every data set that contains the images, and a run that resumes after a kill.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from counterfoil import __version__
 from counterfoil.core import distributed
-from counterfoil.core.checksums import SUMS, fits_sums, write_sums
-from counterfoil.core.io import cache_folder, read_array, read_json, write_array, write_json
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.io import cache_folder, read_array, write_array, write_lock
 from counterfoil.core.resumable import work_through
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.dataset import ImageTextDataset
@@ -41,6 +42,25 @@ BATCH = 32
 MIN_PART_SIZE, MAX_PARTS = 256, 256  # images of a part; parts of one run
 # stored states, the stored row of each image, and what tells that it has changed
 _States = tuple[RowStack, Array, Array]
+
+
+STATES_FILE = "states.npy"
+
+
+@final
+class StatesManifest(ArtifactManifest):
+    """What a part holds.
+
+    Attributes:
+        names: (n,) digests of the images.
+    """
+
+    names: list[str]
+
+
+STATES = ArtifactFormat(
+    name="outputs of an image tower", manifest=StatesManifest, remedy="they are computed again"
+)
 
 
 @final
@@ -124,25 +144,31 @@ def _half_if_finite(states: Tensor) -> Array:
 
 def _parts(folder: Path) -> Iterator[tuple[list[str], Array]]:
     """Names and states of every part; damaged ones are skipped and computed again."""
-    for path in sorted(folder.glob("*.json")):
-        if path.name.endswith(SUMS):
-            continue
-        try:
-            names = read_json(path, "names of pictures")
-            states = read_array(path.with_suffix(".npy"), "states of an image tower")
-        except ValueError:
-            continue
-        whole = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        fit = whole and len(names) == len(states) and fits_sums(path.with_suffix(".npy"))
-        if fit and states.ndim == 3 and states.dtype.kind == "f":
-            yield names, states
+    for path in sorted(folder.glob(f"*/{STATES.file}")):
+        if (part := _part(path.parent)) is not None:
+            yield part
+
+
+def _part(folder: Path) -> tuple[list[str], Array] | None:
+    try:
+        stored = STATES.open(folder)
+        states = read_array(folder / STATES_FILE, STATES.name)
+        stored.check(STATES_FILE)
+    except ValueError:
+        return None
+    names = stored.manifest.names
+    fit = len(names) == len(states) and states.ndim == 3 and states.dtype.kind == "f"
+    return (names, states) if fit else None
 
 
 def _write(folder: Path, names: Sequence[str], states: Array) -> None:
-    name = _name("".join(names))
-    write_array(folder / f"{name}.npy", states)
-    write_sums(folder / f"{name}.npy")
-    write_json(folder / f"{name}.json", list(names))  # written last: it makes the part complete
+    part = folder / _name("".join(names))
+    with write_lock(part.with_name(f"{part.name}.lock"), part, wait=True):
+        if _part(part) is None:  # another run may have written it meanwhile
+            with STATES.writing(part) as temporary:
+                write_array(temporary / STATES_FILE, states)
+                manifest = StatesManifest(names=list(names), version=__version__)
+                STATES.write_manifest(temporary, manifest, [STATES_FILE])
 
 
 def _name(text: str) -> str:

@@ -265,6 +265,7 @@ FEATURES = ArtifactFormat(
     manifest=FeaturesManifest,
     remedy='write the features again; the file needs {"ids": [...]} with one string for each row',
     file="features.json",
+    foreign=True,
 )
 
 
@@ -297,7 +298,8 @@ def open_features(folder: Path) -> FeatureTable:
     Raises:
         ValueError: a file is missing or damaged, or the numbers of ids and rows differ.
     """
-    ids = FEATURES.read_manifest(folder).ids
+    stored = FEATURES.open(folder)
+    ids = stored.manifest.ids
     values = read_array(folder / "features.npy", "image features")
     if len(values) != len(ids):
         raise ValueError(
@@ -309,7 +311,7 @@ def open_features(folder: Path) -> FeatureTable:
         for name, mapped in _PARTS.items()
         if is_given(folder / f"{name}.npy")
     }
-    FEATURES.check_sums(folder, "features.npy", *(f"{name}.npy" for name in parts))
+    stored.check("features.npy", *(f"{name}.npy" for name in parts))
     return FeatureTable(ids, FeatureArray.of(values, where=str(folder / "features.npy"), **parts))
 
 

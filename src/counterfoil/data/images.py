@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, final
 
@@ -21,15 +21,17 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from counterfoil.core.checksums import fits_sums, write_sums
+from counterfoil import __version__
 from counterfoil.core.config import parse_literal
 from counterfoil.core.console import progress, warn
-from counterfoil.core.io import atomic_write, cache_folder, new_array, read_array
+from counterfoil.core.io import cache_folder, new_array, read_array, write_lock
 from counterfoil.core.optional import optional_import
 from counterfoil.core.rgb import rgb
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 
 PHONE_ENDINGS = (".heic", ".heif", ".avif")  # read with the extra "phone", AVIF also by new Pillow
 ENDINGS = (
@@ -535,29 +537,53 @@ def cached_pixels(
     return stored if rows is None else stored[np.asarray(rows)]
 
 
+PIXELS_FILE = "pixels.npy"  # (N, 3, H, W) uint8
+
+
+@cache
+def _packing() -> ArtifactFormat[ArtifactManifest]:
+    # the server's decode processes need no pydantic
+    from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+
+    return ArtifactFormat(
+        name="packed pictures", manifest=ArtifactManifest, remedy="its pictures are decoded again"
+    )
+
+
 @lru_cache(maxsize=8)
 def _packed(pictures: Pictures, transform: ImageTransform) -> tuple[Array, Array]:
     """Memory map of the pixels of all images, and `fingerprint_hashes` of these images."""
     from counterfoil.core import distributed
 
     prints = fingerprint_hashes(pictures)
-    path, shape = pixel_cache_path(pictures, transform.key), (len(pictures), *transform.shape)
-    if distributed.rank() == 0 and not _holds_pixels(path, shape):
-        if path.exists():
-            warn(f"{path} is damaged; its pictures are decoded again")
-        with (
-            atomic_write(path) as temporary,
-            progress("pictures decoded", len(pictures)) as advance,
-        ):
-            out = new_array(temporary, shape, np.uint8)
-            for row in range(len(pictures)):
-                out[row] = transform(pictures.open(row))
-                advance(1)
-            out.flush()
-            del out
-        write_sums(path)
+    folder = image_cache_folder(pictures, transform.key)
+    shape = len(pictures), *transform.shape
+    if distributed.rank() == 0 and not _holds_pixels(folder, shape):
+        lock = write_lock(folder.with_name(f"{folder.name}.lock"), folder, wait=True)
+        with lock:
+            if not _holds_pixels(folder, shape):  # another process may have decoded them meanwhile
+                _decode_all(pictures, transform, folder, shape)
     distributed.barrier()
-    return read_array(path, "packed pictures"), prints
+    return read_array(folder / PIXELS_FILE, _packing().name), prints
+
+
+def _decode_all(
+    pictures: Pictures, transform: ImageTransform, folder: Path, shape: tuple[int, ...]
+) -> None:
+    if folder.exists():
+        warn(f"{folder} is damaged; its pictures are decoded again")
+    packing = _packing()
+    with (
+        packing.writing(folder) as temporary,
+        progress("pictures decoded", len(pictures)) as advance,
+    ):
+        out = new_array(temporary / PIXELS_FILE, shape, np.uint8)
+        for row in range(len(pictures)):
+            out[row] = transform(pictures.open(row))
+            advance(1)
+        out.flush()
+        del out
+        packing.write_manifest(temporary, packing.manifest(version=__version__), [PIXELS_FILE])
 
 
 def fingerprint_hashes(pictures: Pictures) -> Array:
@@ -579,17 +605,18 @@ def changed(pictures: Pictures, rows: Iterable[int], prints: Array) -> bool:
     return other is not None
 
 
-def _holds_pixels(path: Path, shape: tuple[int, ...]) -> bool:
+def _holds_pixels(folder: Path, shape: tuple[int, ...]) -> bool:
     try:
-        stored = read_array(path, "packed pictures")
+        stored = _packing().open(folder)
+        stored.array(PIXELS_FILE, shape=shape, dtype=np.uint8, content=stored.kind.name)
     except ValueError:
         return False
-    return stored.shape == shape and stored.dtype == np.uint8 and fits_sums(path)
+    return True
 
 
-def pixel_cache_path(pictures: Pictures, key: str, kind: str = "pixels") -> Path:
-    """Cache file of data computed from images; its name depends on the images and on `key`."""
+def image_cache_folder(pictures: Pictures, key: str, kind: str = "pixels") -> Path:
+    """Cache folder of data computed from images; its name depends on the images and on `key`."""
     digest = hashlib.sha256(key.encode())
     for row in range(len(pictures)):
         digest.update(pictures.fingerprint(row).encode(errors="surrogatepass"))
-    return cache_folder() / kind / f"{digest.hexdigest()[:24]}.npy"
+    return cache_folder() / kind / digest.hexdigest()[:24]

@@ -173,7 +173,7 @@ class GeneratedStore:
                 counts=counts,
                 version=__version__,
             )
-            GENERATED.write_manifest(temporary, manifest)
+            GENERATED.write_manifest(temporary, manifest, [ROWS])
         return cls(folder, manifest)
 
     @classmethod
@@ -183,7 +183,9 @@ class GeneratedStore:
         Raises:
             ValueError: no such folder, damaged, for another data set or of a newer version.
         """
-        return cls(folder, GENERATED.read_manifest(folder, fingerprint=fingerprint))
+        stored = GENERATED.open(folder, fingerprint=fingerprint)
+        stored.check(ROWS)
+        return cls(folder, stored.manifest)
 
     def __len__(self) -> int:
         return sum(self.manifest.counts.values())

@@ -294,12 +294,12 @@ class CaptionSpace:
         Raises:
             ValueError: no points, damaged, of another data set or of a newer version.
         """
-        manifest = SPACE.read_manifest(folder, fingerprint=fingerprint)
-        shape = (manifest.text_count, manifest.width)
-        points = SPACE.array(
-            folder, POINTS, shape=shape, dtype=np.float32, content=SPACE.name, finite=True
+        stored = SPACE.open(folder, fingerprint=fingerprint)
+        shape = (stored.manifest.text_count, stored.manifest.width)
+        points = stored.array(
+            POINTS, shape=shape, dtype=np.float32, content=SPACE.name, finite=True
         )
-        return cls(manifest, points)
+        return cls(stored.manifest, points)
 
     def take(self, rows: Tensor) -> Tensor:
         """Return the (N, K) points of these text rows."""

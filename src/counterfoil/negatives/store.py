@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from counterfoil import __version__
-from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.artifact import Artifact, ArtifactFormat, ArtifactManifest
 from counterfoil.core.console import warn
 from counterfoil.data.contents import ContentDigests
 from counterfoil.data.dataset import ImageTextDataset, Relation
@@ -420,36 +420,39 @@ class NegativeStore:
         Raises:
             ValueError: no store, damaged, of another data set or of a newer version.
         """
-        manifest = m = MINED.read_manifest(folder, fingerprint=fingerprint)
-        texts = _rows(folder, "texts.npy", (m.image_count, m.texts_per_image), m.text_count)
-        images = _rows(folder, "images.npy", (m.text_count, m.images_per_text), m.image_count)
+        stored = MINED.open(folder, fingerprint=fingerprint)
+        m = stored.manifest
+        texts = _rows(stored, "texts.npy", (m.image_count, m.texts_per_image), m.text_count)
+        images = _rows(stored, "images.npy", (m.text_count, m.images_per_text), m.image_count)
         lists = HardNegativeLists(texts, images)
         if m.scored:
-            text_scores = _scores(folder, "text_scores.npy", texts)
-            image_scores = _scores(folder, "image_scores.npy", images)
+            text_scores = _scores(stored, "text_scores.npy", texts)
+            image_scores = _scores(stored, "image_scores.npy", images)
             lists = HardNegativeLists(texts, images, text_scores, image_scores)
         try:
             lists.check_order()
             lists = lists if relation is None else lists.checked(relation)
         except ValueError as error:
             raise ValueError(f"{folder}: {error}") from None
-        return cls(manifest, lists)
+        return cls(m, lists)
 
 
-def _rows(folder: Path, name: str, shape: tuple[int, int], limit: int) -> Tensor:
-    array = MINED.array(folder, name, shape=shape, dtype=np.int32, content="a list of mined rows")
-    rows = torch.from_numpy(np.array(array))
+def _rows(
+    stored: Artifact[NegativeManifest], name: str, shape: tuple[int, int], limit: int
+) -> Tensor:
+    array = stored.array(name, shape=shape, dtype=np.int32, content="a list of mined rows")
+    rows, path = torch.from_numpy(np.array(array)), stored.folder / name
     if rows.numel() and not -1 <= int(rows.min()) <= int(rows.max()) < limit:
         raise ValueError(
-            f"{folder / name} holds rows {int(rows.min())} to {int(rows.max())}, but rows go from "
+            f"{path} holds rows {int(rows.min())} to {int(rows.max())}, but rows go from "
             f"0 to {limit - 1}, and -1 for none; {MINED.remedy}"
         )
     if bool(((rows[:, :-1] < 0) & (rows[:, 1:] >= 0)).any()):
-        raise ValueError(f"{folder / name} has lists with a hole: a row after -1; {MINED.remedy}")
+        raise ValueError(f"{path} has lists with a hole: a row after -1; {MINED.remedy}")
     return rows
 
 
-def _scores(folder: Path, name: str, rows: Tensor) -> Tensor:
+def _scores(stored: Artifact[NegativeManifest], name: str, rows: Tensor) -> Tensor:
     shape = tuple(rows.shape)
-    array = MINED.array(folder, name, shape=shape, dtype=np.float16, content="scores of mined rows")
+    array = stored.array(name, shape=shape, dtype=np.float16, content="scores of mined rows")
     return torch.from_numpy(np.array(array))

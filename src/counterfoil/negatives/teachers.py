@@ -8,7 +8,6 @@ from stored bags of vectors, or by encoding the batch with the frozen models. Al
 from __future__ import annotations
 
 import math
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -283,7 +282,8 @@ def write_targets(
         stop: polled after every batch; once it returns True on any process, all of them stop.
 
     Raises:
-        ValueError: the partial folder is of other teachers or data.
+        ValueError: the partial folder is of other teachers or data, or something else than stored
+            teachers has the name.
         WorkStopped: `stop` returned True.
     """
     dataset = teachers[0].processor.dataset
@@ -298,6 +298,7 @@ def write_targets(
     )
     if TARGETS.exists(folder) and (existing := TARGETS.read_manifest(folder)).same(manifest):
         return existing
+    TARGETS.check_replaceable(folder)
     partial = partial_folder(folder)
     manifest = _begin(partial, manifest)
     if form == "stored":
@@ -305,8 +306,7 @@ def write_targets(
             _store(teacher, partial / f"{number}", precision, stop)
     distributed.barrier()
     if distributed.rank() == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        TARGETS.finish(partial, folder)
     distributed.barrier()
     return manifest
 

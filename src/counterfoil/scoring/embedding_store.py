@@ -2,20 +2,18 @@
 
 A folder with raw little-endian files that only grow: ``items.i64`` (N, 2) row and length of every
 item in the order of writing, ``tokens.f32`` or ``tokens.f16`` (all tokens, D), ``mask.u8``, and
-``gram.f32`` where a model's score needs Gram matrices. No padding is stored. ``written.json`` holds
-the committed sizes: bytes beyond them, as a killed process may leave, are ignored.
+``gram.f32`` where a model's score needs Gram matrices. No padding is stored.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import math
 import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,17 +25,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from counterfoil import __version__
 from counterfoil.core import distributed
-from counterfoil.core.artifact import validated
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest, GrowingArtifact
 from counterfoil.core.console import warn
 from counterfoil.core.io import (
-    commit,
     new_array,
     read_array,
-    read_json,
-    room_for,
     write_array,
-    write_json,
     write_lock,
 )
 from counterfoil.core.resumable import (
@@ -50,40 +45,44 @@ from counterfoil.core.resumable import (
 from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
 from counterfoil.data.features import FeatureArray
-from counterfoil.data.images import pixel_cache_path
+from counterfoil.data.images import image_cache_folder
 from counterfoil.data.processor import FeatureProcessor, ProcessedDataset, Processor
 from counterfoil.models.base import PretrainedPart, RetrievalModel
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.encode import LoadRows, images_in_batches, texts_in_batches
 
 StoredPrecision = Literal["fp32", "fp16"]  # of embeddings on disk
-WRITTEN = "written.json"
 _DTYPES: Mapping[StoredPrecision, str] = {"fp32": "<f4", "fp16": "<f2"}
 _TOKENS_FILE: Mapping[StoredPrecision, str] = {"fp32": "tokens.f32", "fp16": "tokens.f16"}
 _SAVE_EVERY = 30.0  # seconds
 
 
 @final
-class EmbeddingManifest(BaseModel):
-    """Committed sizes of a folder's files."""
+class EmbeddingManifest(ArtifactManifest):
+    """Sizes of what is stored.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    Attributes:
+        batches: batches that were appended.
+        items: items of these, N.
+        tokens: vectors of all items.
+        gram: entries of all Gram matrices.
+        width: of a vector, D; 0 before the first batch.
+        precision: of the vectors.
+    """
+
     batches: int = Field(default=0, ge=0)
     items: int = Field(default=0, ge=0)
-    tokens: int = Field(default=0, ge=0)  # of all items
-    gram: int = Field(default=0, ge=0)  # entries of all Gram matrices
-    width: int = Field(default=0, ge=0)  # D; 0 before the first batch
-    precision: StoredPrecision  # of the tokens
+    tokens: int = Field(default=0, ge=0)
+    gram: int = Field(default=0, ge=0)
+    width: int = Field(default=0, ge=0)
+    precision: StoredPrecision
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of every file."""
-        token_bytes = np.dtype(_DTYPES[self.precision]).itemsize
-        return {
-            "items.i64": 16 * self.items,
-            _TOKENS_FILE[self.precision]: token_bytes * self.tokens * self.width,
-            "mask.u8": self.tokens,
-            "gram.f32": 4 * self.gram,
-        }
+
+ENCODINGS = ArtifactFormat(
+    name="encodings",
+    manifest=EmbeddingManifest,
+    remedy="make it again",
+)
 
 
 @final
@@ -91,42 +90,33 @@ class EmbeddingWriter:
     """Appends batches of embeddings to a folder; continues after the last saved batch."""
 
     def __init__(self, folder: Path, precision: StoredPrecision) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        if (folder / WRITTEN).is_file():
-            self.manifest = read_embedding_manifest(folder)
-        else:
-            self.manifest = EmbeddingManifest(precision=precision)
+        self.manifest = EmbeddingManifest(precision=precision, version=__version__)
+        if (folder / ENCODINGS.file).is_file():
+            self.manifest = ENCODINGS.read_manifest(folder)
         if self.manifest.precision != precision:
             raise ValueError(
                 f"{folder} was begun in {self.manifest.precision}, not {precision}; delete it"
             )
-        sizes = {folder / name: size for name, size in self.manifest.sizes().items()}
-        for path, size in sizes.items():
-            if (path.stat().st_size if path.exists() else 0) < size:
-                raise ValueError(f"{path} is shorter than {folder / WRITTEN} says; delete {folder}")
-        self._files = {path.name: path.open("ab") for path in sizes}
-        for path, size in sizes.items():
-            self._files[path.name].truncate(size)
+        self._tokens = _TOKENS_FILE[precision]
+        names = ("items.i64", self._tokens, "mask.u8", "gram.f32")
+        self._files = GrowingArtifact(ENCODINGS, folder, self.manifest, names)
         self._saved = time.monotonic()
 
     def put(self, rows: Tensor, part: Embeddings) -> None:
         """Append (n,) data set rows and their n embeddings."""
-        part = part.to("cpu")
+        part, append = part.to("cpu"), self._files.append
         places = torch.arange(1, part.mask.shape[1] + 1)
         lengths = (part.mask * places).amax(1)
         stored = places <= lengths.unsqueeze(1)
-        dtype = _DTYPES[self.manifest.precision]
-        self._append("items.i64", torch.stack([rows, lengths], 1).numpy().astype("<i8"))
-        self._append(
-            _TOKENS_FILE[self.manifest.precision],
-            part.tokens[stored].float().numpy().astype(dtype),
-        )
-        self._append("mask.u8", part.mask[stored].numpy().astype(np.uint8))
+        items = torch.stack([rows, lengths], 1).numpy().astype("<i8")
+        tokens = part.tokens[stored].float().numpy().astype(_DTYPES[self.manifest.precision])
+        append("items.i64", items.tobytes())
+        append(self._tokens, tokens.tobytes())
+        append("mask.u8", part.mask[stored].numpy().astype(np.uint8).tobytes())
         squares = 0
         if part.gram is not None:
             square = stored.unsqueeze(2) & stored.unsqueeze(1)
-            self._append("gram.f32", part.gram[square].float().numpy().astype("<f4"))
+            append("gram.f32", part.gram[square].float().numpy().astype("<f4").tobytes())
             squares = int(square.sum())
         self.manifest = self.manifest.model_copy(
             update={
@@ -142,11 +132,7 @@ class EmbeddingWriter:
 
     def save(self) -> None:
         """Commit all batches so far."""
-        with room_for(self.folder):
-            for file in self._files.values():
-                file.flush()
-                os.fsync(file.fileno())
-        write_json(self.folder / WRITTEN, self.manifest.model_dump())
+        self._files.commit(self.manifest)
         self._saved = time.monotonic()
 
     def close(self) -> None:
@@ -154,13 +140,7 @@ class EmbeddingWriter:
         try:
             self.save()
         finally:
-            for file in self._files.values():
-                with suppress(OSError):  # on a full disk it cannot write its buffer, but it closes
-                    file.close()
-
-    def _append(self, name: str, values: npt.NDArray[Any]) -> None:
-        with room_for(self.folder):
-            self._files[name].write(values.tobytes())
+            self._files.close()
 
 
 @final
@@ -168,19 +148,14 @@ class EmbeddingStore:
     """Embeddings of `count` items that an `EmbeddingWriter` wrote, mapped into memory."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.folder, self.manifest = folder, read_embedding_manifest(folder)
+        stored = ENCODINGS.open(folder)
+        self.folder, self.manifest = folder, stored.manifest
         if self.manifest.items != count:
             raise ValueError(
                 f"{folder} holds {self.manifest.items:,} encodings, but {count:,} are needed; "
                 "it was not finished, or is of other data: make it again"
             )
-        for name, size in self.manifest.sizes().items():
-            actual = (folder / name).stat().st_size if (folder / name).is_file() else 0
-            if actual != size:
-                raise ValueError(
-                    f"{folder / name} has {actual:,} bytes, but {size:,} were written; it is "
-                    "truncated or damaged: make it again"
-                )
+        stored.check(*(stored.files or ()))
         w = self.manifest
         items = self._mapped("items.i64", "<i8", (w.items, 2))
         rows, lengths = torch.from_numpy(np.array(items)).unbind(1)
@@ -234,7 +209,13 @@ class EmbeddingStore:
     def _mapped(self, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         if 0 in shape:
             return np.zeros(shape, dtype)
-        return np.memmap(self.folder / name, dtype, "r", shape=shape)
+        path = self.folder / name
+        size, promised = path.stat().st_size, math.prod(shape) * np.dtype(dtype).itemsize
+        if size != promised:
+            raise ValueError(
+                f"{path} has {size:,} bytes, but its manifest promises {promised:,}; make it again"
+            )
+        return np.memmap(path, dtype, "r", shape=shape)
 
 
 def encode_into(
@@ -288,13 +269,6 @@ def _open_writer(folder: Path, precision: StoredPrecision) -> EmbeddingWriter:
     except ValueError:
         shutil.rmtree(folder)
         return EmbeddingWriter(folder, precision)
-
-
-def read_embedding_manifest(folder: Path) -> EmbeddingManifest:
-    """Read ``written.json``; a `ValueError` if it is missing or damaged."""
-    path = folder / WRITTEN
-    content = read_json(path, "a note of stored encodings")
-    return validated(EmbeddingManifest, content, path, "make it again")
 
 
 def _starts(rows: Tensor, sizes: Tensor) -> Tensor:
@@ -389,11 +363,22 @@ class ModelSource(BaseModel):
 # image tower is frozen, `counterfoil.data.feature_cache` stores its outputs instead.
 #
 # A cache folder holds ``images.npy`` (I, D) and ``texts.npy`` (T, D) float32, read through memory
-# maps, and ``vectors.json``, the digests that both are checked against when opened. Batches are
-# written as they are made, so a run that was killed resumes.
+# maps, and read whole once to be compared with their checksums. Batches are written as they are
+# made, so a run that was killed resumes.
 
 
-NOTE = "vectors.json"
+@final
+class VectorsManifest(ArtifactManifest):
+    """What vectors of a data set depend on.
+
+    Attributes:
+        facts: model and data, JSON-ready; empty in the cache, where the folder's name tells them.
+    """
+
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+VECTORS = ArtifactFormat(name="vectors", manifest=VectorsManifest, remedy="encode the data again")
 KINDS = ("images", "texts")
 _ROWS = 1 << 14  # written at once
 
@@ -414,7 +399,7 @@ def model_on_vectors(model: RetrievalModel, processor: ProcessedDataset) -> Proc
         processor.images(torch.zeros(1, dtype=torch.long))  # raises the error that names the reason
     folder = _cache_folder(model, processor)
     if not _is_cached(folder):
-        _encode_to_cache(folder, model, processor)
+        _encode_to_cache(folder, model, processor, {})
     images, texts = (FeatureArray.of(read_array(_path(folder, kind), kind)) for kind in KINDS)
     with_vectors = replace(dataset, features=images, text_features=texts)
     return ProcessedDataset(Processor(FeatureProcessor(images.width), None), with_vectors)
@@ -448,26 +433,25 @@ def _cache_folder(model: RetrievalModel, processor: ProcessedDataset) -> Path:
     assert tokenizer is not None
     texts = hashlib.sha256("\x00".join(dataset.texts).encode()).hexdigest()
     key = f"{model_digest(model)} {processor.processor.image_processor} {tokenizer.digest} {texts}"
-    return pixel_cache_path(dataset.pictures, key, "vectors").with_suffix("")
+    return image_cache_folder(dataset.pictures, key, "vectors")
 
 
 def _is_cached(folder: Path) -> bool:
     """Return True if the vectors exist undamaged, for every process."""
-    exists = (folder / NOTE).is_file()
-    valid = exists and _has_digests(folder)
+    exists = (folder / VECTORS.file).is_file()
+    valid = exists and _is_whole(folder)
     if exists and not valid:
         warn(f"{folder} is damaged; its items are encoded again")
     return not distributed.all_reduce_max(int(not valid))
 
 
 @lru_cache(maxsize=64)
-def _has_digests(folder: Path) -> bool:
-    """Return True if the files have the digests that were recorded."""
+def _is_whole(folder: Path) -> bool:
     try:
-        digests = read_json(folder / NOTE, "a note of vectors")
-        return bool(digests == {kind: _digest(_path(folder, kind)) for kind in KINDS})
-    except (OSError, ValueError):
+        VECTORS.open(folder).verify()
+    except ValueError:
         return False
+    return True
 
 
 def write_vectors(
@@ -484,21 +468,25 @@ def write_vectors(
         facts: JSON-ready, what the vectors depend on.
 
     Raises:
-        ValueError: the model makes several vectors per item, or the folder was begun with others.
+        ValueError: the model makes several vectors per item, the folder was begun with others, or
+            holds something else.
     """
-    if (folder / FACTS).is_file():
-        check_facts(folder, read_json(folder / FACTS, "facts of vectors"), dict(facts))
+    VECTORS.check_replaceable(folder)
+    if VECTORS.exists(folder):
+        check_facts(folder, VECTORS.read_manifest(folder).facts, dict(facts))
     if not _is_cached(folder):
         begin_facts(partial_folder(folder), facts)
-        _encode_to_cache(folder, model, processor)
+        _encode_to_cache(folder, model, processor, facts)
 
 
-def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDataset) -> None:
+def _encode_to_cache(
+    folder: Path, model: RetrievalModel, processor: ProcessedDataset, facts: Mapping[str, Any]
+) -> None:
     dataset, partial = processor.dataset, partial_folder(folder)
     # one run at a time writes to a cache folder
     lock = write_lock(folder.with_name(f"{folder.name}.lock"), folder, wait=True)
     with distributed.on_rank_0(lock):
-        _has_digests.cache_clear()
+        _is_whole.cache_clear()
         if _is_cached(folder):  # by another run meanwhile
             return
         for kind, encode, process, count in (
@@ -508,9 +496,9 @@ def _encode_to_cache(folder: Path, model: RetrievalModel, processor: ProcessedDa
             if count:  # pictures alone have no captions
                 encode_into(partial / kind, encode, model, process, count, check=_check_one_vector)
         if distributed.rank() == 0:
-            _finish(folder, partial, (len(dataset), len(dataset.texts)))
+            _finish(folder, partial, (len(dataset), len(dataset.texts)), facts)
         distributed.barrier()
-        _has_digests.cache_clear()
+        _is_whole.cache_clear()
 
 
 def _check_one_vector(part: Embeddings) -> None:
@@ -521,8 +509,8 @@ def _check_one_vector(part: Embeddings) -> None:
         )
 
 
-def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
-    """Write the vectors in row order with their digests, and rename the partial folder."""
+def _finish(folder: Path, partial: Path, counts: tuple[int, int], facts: Mapping[str, Any]) -> None:
+    """Write the vectors in row order, and rename the partial folder."""
     width = 0
     for kind, count in zip(KINDS, counts):
         if not count:
@@ -536,15 +524,13 @@ def _finish(folder: Path, partial: Path, counts: tuple[int, int]) -> None:
         out.flush()
         del out, store
         shutil.rmtree(partial / kind)
-    write_json(partial / NOTE, {kind: _digest(_path(partial, kind)) for kind in KINDS})
-    shutil.rmtree(folder, ignore_errors=True)
-    commit(partial, folder)
+    (partial / FACTS).unlink(missing_ok=True)
+    manifest = VectorsManifest(facts=dict(facts), version=__version__)
+    VECTORS.write_manifest(partial, manifest, [f"{kind}.npy" for kind in KINDS])
+    if not facts:  # the cache is ours, whatever is damaged there
+        shutil.rmtree(folder, ignore_errors=True)
+    VECTORS.finish(partial, folder)
 
 
 def _path(folder: Path, kind: str) -> Path:
     return folder / f"{kind}.npy"
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

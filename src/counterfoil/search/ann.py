@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.checksums import fits_sums, write_sums
-from counterfoil.core.io import atomic_write
+from counterfoil.core.artifact import validated
+from counterfoil.core.checksums import FileSums
+from counterfoil.core.io import atomic_write, read_json, write_json
 from counterfoil.core.optional import optional_import
 
 if TYPE_CHECKING:
@@ -182,14 +183,16 @@ class FaissBackend:
     def _write(self, tag: str) -> str:
         with atomic_write(self._folder / f"{tag}.faiss") as temporary:
             self._faiss.write_index(self._index, str(temporary))
-        write_sums(self._folder / f"{tag}.faiss")
+        sums = FileSums.of(self._folder / f"{tag}.faiss").model_dump()
+        write_json(self._folder / f"{tag}.faiss.sums.json", sums)
         return f"{tag}.faiss"
 
     def _read(self, path: Path) -> Any:
         if not path.is_file():
             raise ValueError(f"{path} does not exist; make the index again")
         try:
-            if fits_sums(path):
+            plain = read_json(path.with_name(f"{path.name}.sums.json"), "checksums")
+            if validated(FileSums, plain, path, "make the index again").fit(path):
                 return self._faiss.read_index(str(path))
         except RuntimeError:
             pass

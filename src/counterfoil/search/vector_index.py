@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil.core.artifact import validated
-from counterfoil.core.checksums import SUMS, checksums, fits
+from counterfoil.core.checksums import FileSums
 from counterfoil.core.io import (
     check_file,
     parse_json,
@@ -614,7 +614,7 @@ def _write_part(
     filled = ({key: value for key, value in asdict(entry).items() if value} for entry in entries)
     # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
     write_text(folder / f"{name}.jsonl", "".join(json.dumps(entry) + "\n" for entry in filled))
-    sums = {end: [*checksums(folder / f"{name}{end}")] for end in files}
+    sums = {end: FileSums.of(folder / f"{name}{end}").model_dump() for end in files}
     write_json(folder / f"{name}{_SUMS}", sums)
 
 
@@ -639,13 +639,13 @@ def verify_part(folder: Path, name: str, *, every: bool) -> bool:
     for end in (*_DATA_FILES, *bags):
         path = folder / f"{name}{end}"
         sums = written.get(end) if isinstance(written, dict) else None
-        if not isinstance(sums, list):
+        if not isinstance(sums, dict):
             raise ValueError(f"{folder / name}{_SUMS} holds no checksums of {path.name}; {AGAIN}")
         if not path.is_file():
             if every:
                 raise ValueError(f"{path} is missing; restore this file, or {AGAIN}")
             continue  # another process may have replaced the part; its reader says so
-        if not fits(path, sums, every=every):
+        if not validated(FileSums, sums, path, AGAIN).fit(path, every=every):
             raise ValueError(
                 f"{path} is damaged: its checksum does not fit; restore this file, or {AGAIN}"
             )
@@ -788,8 +788,8 @@ class VectorIndex:
 
 def _remove_unused(folder: Path, state: IndexState) -> None:
     """Remove files that the state does not name, as replaced and killed writes leave them."""
-    finders = (state.images.finder, state.texts.finder)
-    used = {finder + end for finder in finders for end in ("", SUMS)}
+    used = {state.images.finder, state.texts.finder}
+    used |= {f"{finder}.sums.json" for finder in used}
     used |= {
         name + end for name in (*state.images.parts, *state.texts.parts) for end in _PART_FILES
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis_cases import SCENES
+from artifact_cases import resealed
 from counterfoil.data.readers import load_dataset
 from counterfoil.negatives.generated import GeneratedStore
 from counterfoil.papers.aoq.true_rate import sheet_cell
@@ -76,7 +77,7 @@ def test_sentences_of_a_sheet_are_no_formulas(sheet, tmp_path, monkeypatch):
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     hostile = [json.dumps(line | {"foil": f"={line['foil']}", "changed": []}) for line in lines]
     path.write_text("\n".join(hostile) + "\n")
-    (folder / "checksums.json").unlink(missing_ok=True)
+    resealed(folder)
     assert (
         run("papers", "analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--output", out)
         == 0

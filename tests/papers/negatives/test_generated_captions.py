@@ -13,6 +13,7 @@ import torch
 
 import tailored_cases
 import train_cases
+from artifact_cases import resealed
 from counterfoil.core.types import Batch, Embeddings, Role
 from counterfoil.data.batching import collate
 from counterfoil.data.dataset import ImageTextDataset, Positives
@@ -137,7 +138,9 @@ def test_stores_that_are_refused(tmp_path: Path) -> None:
         GeneratedStore.open(tmp_path, fingerprint="0000")
     lines = (folder / ROWS).read_text().splitlines()
     (folder / ROWS).write_text("\n".join(lines[:-1]) + "\n")
-    store = GeneratedStore.open(folder, fingerprint=dataset().fingerprint)
+    with pytest.raises(ValueError, match="is damaged: its checksum does not fit"):
+        GeneratedStore.open(folder, fingerprint=dataset().fingerprint)
+    store = GeneratedStore.open(resealed(folder), fingerprint=dataset().fingerprint)
     with pytest.raises(ValueError, match="its manifest promises"):
         list(store.foils())
     (folder / ROWS).write_text(json.dumps({**json.loads(lines[0]), "foil": 3}))
