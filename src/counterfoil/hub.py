@@ -56,7 +56,7 @@ from counterfoil.negatives.store import (
 )
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.run import DataSource
-from counterfoil.report.page import TableBlock
+from counterfoil.report.page import TableBlock, template
 from counterfoil.report.tables import terminal_table
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.interpolation import (
@@ -217,7 +217,6 @@ def _evaluation(content: Any, path: Path) -> Evaluation:
 
 
 _DIRECTIONS = {"i2t": "image to text", "t2i": "text to image"}
-_COLUMNS = ("data", "split", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "rsum")
 _PROVENANCE = {
     "recipe": "recipe",
     "stage": "stage",
@@ -231,14 +230,6 @@ _PROVENANCE = {
     "converted_from": "authors' checkpoint",
     "pretrained": "pretrained model, not trained further",
 }
-LIMITS = """\
-- A score ranks captions and images; it is no probability, and scores of two models are not
-  comparable.
-- The results hold for the data and the protocol that they name, and for similar captions.
-- The model has learnt the biases of its training data. It is not made for decisions about people.
-- Like most models of its kind it may miss who does what to whom, how many there are, and what is
-  negated: `counterfoil foils` measures that.
-"""
 
 
 def model_card(
@@ -246,32 +237,25 @@ def model_card(
 ) -> str:
     """The text of ``README.md``, with the YAML head that the hub reads."""
     kind = card.model.make.__qualname__
-    title, base = name.rstrip("/").rpartition("/")[2], _base_model(card)
-    began = f" It began from `{base}`, whose licence holds for it, too." if base else ""
-    parts = (
-        _yaml_head(kind, base, measured, title),
-        f"# {title}\n\n{kind}: scores how well captions describe images. Saved with "
-        f"counterfoil {card.version}.\n",
-        _usage(processor, name),
-        _results(card, measured),
-        *_training(card),
-        _origin(card, base),
-        f"## Limits\n\n{LIMITS}",
-        "## Licence\n\nNone is stated: state one here before sharing the model, and as `license:` "
-        f"in the head of this file.{began} The training data may set terms of their own.\n",
+    images, base = processor.image_processor, _base_model(card)
+    facts = [
+        (words, card.provenance[key])
+        for key, words in _PROVENANCE.items()
+        if key in card.provenance
+    ]
+    return template("model_card.md.j2").render(
+        title=name.rstrip("/").rpartition("/")[2],
+        name=repr(name),
+        kind=kind,
+        base=base,
+        card=card,
+        features=images.width if isinstance(images, FeatureProcessor) else 0,
+        results=list(map(_hub_result, measured)),
+        measured=[{**each, "numbers": _numbers(each)} for each in measured],
+        training=_training(card),
+        origin=[*facts, *([("began from", base)] if base else [])],
+        call=json.dumps(_without_configs(card.model.to_dict()), indent=2, ensure_ascii=False),
     )
-    return "\n".join(parts)
-
-
-def _yaml_head(kind: str, base: str | None, measured: Sequence[Evaluation], title: str) -> str:
-    """YAML, with values as JSON, which is YAML too."""
-    lines = ["library_name: counterfoil", f"tags: {json.dumps(['image-text-retrieval', kind])}"]
-    if base:
-        lines.append(f"base_model: {json.dumps(base)}")
-    if measured:
-        index = [{"name": title, "results": list(map(_hub_result, measured))}]
-        lines.append(f"model-index: {json.dumps(index)}")
-    return "\n".join(["---", *lines, "---", ""])
 
 
 def _hub_result(evaluation: Evaluation) -> dict[str, Any]:
@@ -286,76 +270,21 @@ def _hub_result(evaluation: Evaluation) -> dict[str, Any]:
     return {"task": task, "dataset": data, "metrics": metrics}
 
 
-def _usage(processor: Processor, name: str) -> str:
-    if isinstance(processor.image_processor, FeatureProcessor):
-        imports = "from counterfoil import Model\n"
-        calls = (
-            "model.encode(['a dog in the snow'])  # images: features "
-            f"{processor.image_processor.width} wide, as from `counterfoil features`"
-        )
-    else:
-        imports = "from pathlib import Path\n\nfrom counterfoil import Model\n"
-        calls = (
-            "model.encode(['a dog in the snow'])  # also paths, or PIL images\n"
-            "model.score(Path('photo.jpg'), ['a dog in the snow', 'a cat in the snow'])"
-        )
-    opened = f"model = Model.from_pretrained({name!r})"
-    return f"## Use\n\n```python\n{imports}\n{opened}\n{calls}\n```\n"
+def _numbers(evaluation: Evaluation) -> list[str]:
+    """Recalls in both directions and their sum."""
+    cells = [f"{evaluation[side][f'r{k}']:.1f}" for side in _DIRECTIONS for k in (1, 5, 10)]
+    return [*cells, f"{evaluation['rsum']:.1f}"]
 
 
-def _results(card: SavedModelCard, measured: Sequence[Evaluation]) -> str:
-    parts = []
-    for evaluation in measured:
-        cells = [f"{evaluation[side][f'r{k}']:.1f}" for side in _DIRECTIONS for k in (1, 5, 10)]
-        setting = evaluation["setting"]
-        row = [setting["dataset"], setting["split"], *cells, f"{evaluation['rsum']:.1f}"]
-        parts += [_table(_COLUMNS, [row], right=7), f"Protocol: {evaluation['protocol']}."]
-    if card.metrics:
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(card.metrics.items()))
-        parts.append(f"On dev, when the best epoch was chosen: {figures}.")
-    return "\n\n".join(["## Results", *(parts or ["None were measured."])]) + "\n"
-
-
-def _origin(card: SavedModelCard, base: str | None) -> str:
-    facts = [
-        f"- {words}: {card.provenance[key]}"
-        for key, words in _PROVENANCE.items()
-        if key in card.provenance
-    ]
-    if base:
-        facts.append(f"- began from: {base}")
-    call = json.dumps(_without_configs(card.model.to_dict()), indent=2, ensure_ascii=False)
-    head = "\n".join(["## Where it comes from", "", *(facts or ["Nothing was recorded."]), ""])
-    return f"{head}\nThe call that builds it:\n\n```json\n{call}\n```\n"
-
-
-def _training(card: SavedModelCard) -> list[str]:
-    """Data, losses, negatives, settings and versions of the training; [] where none are known."""
+def _training(card: SavedModelCard) -> dict[str, Any]:
+    """Data, losses, negatives, settings and versions of the training; {} where none are known."""
     record = card.provenance.get("training")
     if not isinstance(record, dict):
-        return []
-    splits = [
-        (name, f"{split['images']:,}", f"{split['captions']:,}")
-        for name, split in sorted(record["splits"].items(), reverse=True)  # train first
-    ]
-    parts = ["## Training", _table(("split", "images", "captions"), splits, right=2)]
-    if corrections := record.get("corrections"):
-        parts.append(f"Corrections of the data: {corrections}.")
+        return {}
     papers = dict.fromkeys(paper for loss in record["losses"] for paper in loss["papers"])
-    if record["losses"]:
-        losses = [
-            (
-                loss["name"],
-                loss["loss"],
-                f"{loss['weight']:g}",
-                ", ".join(f"{key} {value}" for key, value in loss["settings"].items()),
-                ", ".join(f"[{_arxiv(paper)}]({paper})" for paper in loss["papers"]),
-            )
-            for loss in record["losses"]
-        ]
-        parts += ["### Losses", _table(("term", "loss", "weight", "settings", "papers"), losses)]
+    negatives: dict[str, str] = {}
     if mined := record.get("negatives"):
-        facts = {
+        negatives = {
             "mined with": "; ".join(f"`{model}`" for model in mined["models"]),
             "texts of an image, at most": f"{mined['texts_per_image']:,}",
             "images of a text, at most": f"{mined['images_per_text']:,}",
@@ -363,44 +292,38 @@ def _training(card: SavedModelCard) -> list[str]:
             "drawn by": f"`{mined['sampling']}`" if "sampling" in mined else "",
             "fingerprint of their data": f"`{mined['fingerprint']}`",
         }
-        rows = [row for row in facts.items() if row[1]]
-        parts += ["### Hard negatives", _table(("", ""), rows)]
     usual = {field.name: field.default for field in fields(TrainConfig)}
     settings = record["settings"]
-    other = {k: v for k, v in settings.items() if v not in (usual.get(k), repr(usual.get(k)))}
-    hidden = "\n".join(f"- {key}: `{value}`" for key, value in settings.items())
-    versions = "\n".join(f"- {name}: {number}" for name, number in record["versions"].items())
-    parts += [
-        "### Hyperparameters",
-        f"{record['steps']:,} optimiser steps. Settings that are not the default:",
-        "\n".join(f"- {key}: `{value}`" for key, value in other.items()) or "- none",
-        f"<details><summary>All settings</summary>\n\n{hidden}\n\n</details>",
-        "### Versions",
-        versions,
-        *(["## Citation", _bibtex(list(papers))] if papers else []),
-    ]
-    return ["\n\n".join(parts) + "\n"]
+    return {
+        "splits": [
+            (name, f"{split['images']:,}", f"{split['captions']:,}")
+            for name, split in sorted(record["splits"].items(), reverse=True)  # train first
+        ],
+        "corrections": record.get("corrections"),
+        "losses": [
+            (
+                loss["name"],
+                loss["loss"],
+                f"{loss['weight']:g}",
+                ", ".join(f"{key} {value}" for key, value in loss["settings"].items()),
+                ", ".join(f"[arXiv:{_number(paper)}]({paper})" for paper in loss["papers"]),
+            )
+            for loss in record["losses"]
+        ],
+        "negatives": [row for row in negatives.items() if row[1]],
+        "steps": f"{record['steps']:,}",
+        "settings": settings,
+        "changed": {
+            k: v for k, v in settings.items() if v not in (usual.get(k), repr(usual.get(k)))
+        },
+        "versions": record["versions"],
+        "papers": {_number(paper): paper for paper in papers},
+    }
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: int = 0) -> str:
-    """A Markdown table, whose last columns are aligned to the right."""
-    ruler = ["---"] * (len(head) - right) + ["---:"] * right
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ruler, *rows))
-
-
-def _arxiv(paper: str) -> str:
-    return f"arXiv:{paper.rpartition('/')[2]}"
-
-
-def _bibtex(papers: Sequence[str]) -> str:
-    """Entries of arXiv papers; authors and titles are behind their addresses."""
-    entries = [
-        f"@misc{{{number},\n  eprint = {{{number}}},\n  archivePrefix = {{arXiv}},\n"
-        f"  url = {{{paper}}}\n}}"
-        for paper in papers
-        for number in [paper.rpartition("/")[2]]
-    ]
-    return "```bibtex\n" + "\n".join(entries) + "\n```"
+def _number(paper: str) -> str:
+    """The number on arXiv of a paper's address."""
+    return paper.rpartition("/")[2]
 
 
 def _base_model(card: SavedModelCard) -> str | None:
@@ -645,17 +568,12 @@ def _negatives_card(
         "precision": manifest.precision,
         "counterfoil": manifest.version,
     }
-    rows = [(key, value) for key, value in facts.items() if value]
-    return (
-        f"---\ntags: {json.dumps(['hard-negatives', 'image-text-retrieval', 'counterfoil'])}\n"
-        f"configs: {json.dumps(configs)}\n---\n\n# {name.rpartition('/')[2]}\n\n"
-        f"Hard negatives of {dataset.name}, as ids and scores.\n\n{_table(('', ''), rows)}\n\n"
-        "```python\nfrom counterfoil import load_dataset\n"
-        "from counterfoil.hub import load_negatives\n\n"
-        f"data = load_dataset('path/to/{dataset.name}').split({manifest.split!r})"
-        f"{'  # with the same corrections.jsonl' if dataset.corrections else ''}\n"
-        f"negatives = load_negatives({name!r}, data)\n```\n\n"
-        f"Or `datasets.load_dataset({name!r}, 'image-to-text')`.\n"
+    return template("negatives_card.md.j2").render(
+        name=name,
+        dataset=dataset,
+        split=manifest.split,
+        configs=configs,
+        facts=[fact for fact in facts.items() if fact[1]],
     )
 
 

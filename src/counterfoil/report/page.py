@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -167,17 +168,18 @@ def write_page(page: Page, path: Path) -> None:
 
 @cache
 def template(name: str) -> Template:
-    """Load a page template with autoescape and strict variables."""
+    """Load a template with strict variables; all but Markdown is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("counterfoil.report"),
-        autoescape=True,
+        autoescape=not name.endswith(".md.j2"),
+        keep_trailing_newline=name.endswith(".md.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["script_source"] = _script_source
+    environment.filters |= {"script_source": _script_source, "json": json.dumps, "repr": repr}
     return environment.get_template(name)
 
 
