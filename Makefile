@@ -4,6 +4,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 MINIMUM := .venv-minimum/.installed
 
+# many processes read the same hundreds of modules, so their bytecode is kept
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all test-minimum test-devices test-kernels lint bench docs clean
 
 $(STAMP): pyproject.toml constraints.txt

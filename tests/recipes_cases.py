@@ -25,8 +25,10 @@ from counterfoil.pipelines.stages import compare
 CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]
 SMALL = ("--set", "*.model.image.width=16", "--set", "*.model.text.width=16", "--set", "*.batch=16")
+FEW_CHANNELS = ("--set", "*.model.image.channels=4")  # of the convolutions over pixels
 SMALL_LISTS = ("--set", "lists.texts=20", "--set", "lists.images=5")
 SMALL_DRAW = ("--set", "adaptive.draw.texts=20", "--set", "adaptive.draw.images=5")
+SMALL_AOQ = (*SMALL, *FEW_CHANNELS, *SMALL_LISTS, *SMALL_DRAW)
 FILES = ("online", "lists", "adaptive", "test-online", "test-adaptive", "report")
 
 
@@ -37,9 +39,8 @@ def run(*words: object) -> int:
 
 def aoq(folder: Path, data: str = "scenes:images=36", *more: object, host: str = "vsepp") -> int:
     """The smoke run of both rounds, small."""
-    small = (*SMALL, *SMALL_LISTS, *SMALL_DRAW)
     recipe = f"aoq/{host}-scenes"
-    return run("run", recipe, "--data", data, "--folder", folder, "--smoke", *small, *more)
+    return run("run", recipe, "--data", data, "--folder", folder, "--smoke", *SMALL_AOQ, *more)
 
 
 def pixel_model(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import permutations
 
 from hypothesis import strategies as st
@@ -20,8 +21,6 @@ from counterfoil.data.scenes.world import (
     lay_out,
 )
 
-SOME = [lay_out(3, "train", number) for number in range(600)]
-CAPTIONS = [describe(one) for one in SOME]
 HAND_MADE = Scene(
     "by hand",
     (
@@ -31,6 +30,17 @@ HAND_MADE = Scene(
         Thing("heart", "black", "small", "plain", 700, 800, 100),
     ),
 )
+
+
+@cache
+def all_scenes() -> list[Scene]:
+    return [lay_out(3, "train", number) for number in range(600)]
+
+
+@cache
+def all_captions() -> list[tuple[str, ...]]:
+    """Of each scene, the vaguest first."""
+    return [describe(one) for one in all_scenes()]
 
 
 def few(values, count):
@@ -62,7 +72,7 @@ def forms(draw, most=4):
 @st.composite
 def small_worlds(draw):
     """Scenes where things often look alike."""
-    one = draw(st.sampled_from(SOME))
+    one = draw(st.sampled_from(all_scenes()))
     things = []
     for thing in one.things:
         look = [draw(st.sampled_from(kind[:2])) for kind in (SHAPES, COLOURS, SIZES, PATTERNS)]

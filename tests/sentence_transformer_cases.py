@@ -1,4 +1,8 @@
-"""Tiny random models of sentence-transformers, saved as folders: dense, multi-vector, a judge."""
+"""Tiny random models of sentence-transformers, saved as folders: dense, multi-vector, a judge.
+
+The library is imported where it is used: that takes seconds, and every process of a run of the
+tests imports this module.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sentence_transformers as st
 import tokenizers
 import torch
 import transformers
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.cross_encoder.modules import LogitScore
-from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-from sentence_transformers.sentence_transformer.modules import Pooling
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<image>", "yes", "no")
 SIDE, PATCH, WIDTH = 16, 8, 16
@@ -96,24 +95,32 @@ def saved(model: Any, folder: Path) -> Path:
 
 def dense(folder: Path, words: Sequence[str], kind: str = "clip", *, dtype: Any = None) -> Path:
     """A CLIP with a projection behind it, or a model of vision and language with pooling."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
     base = Transformer(str(backbone(folder / "base", words, kind, dtype=dtype)))
     torch.manual_seed(1)
     if kind == "clip":
         modules: list[Any] = [base, Dense(WIDTH, 8), Normalize()]
     else:
         modules = [base, Pooling(WIDTH, "lasttoken"), Normalize()]
-    return saved(st.SentenceTransformer(modules=modules, device="cpu"), folder / "dense")
+    return saved(SentenceTransformer(modules=modules, device="cpu"), folder / "dense")
 
 
 def multi(folder: Path, words: Sequence[str], *, mean: bool = False) -> Path:
     """A model of vision and language whose tokens are projected: as ColPali and PyLate's."""
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
     base = Transformer(str(backbone(folder / "base", words, "llava")))
     torch.manual_seed(1)
     project = Dense(
         WIDTH, 8, bias=False, activation_function=None, module_input_name="token_embeddings"
     )
     normal = Normalize(module_input_name="token_embeddings")
-    model = st.MultiVectorEncoder(
+    model = MultiVectorEncoder(
         modules=[base, project, normal, MultiVectorMask(skiplist_words=["."])],
         device="cpu",
         similarity_fn_name="meanmaxsim" if mean else "maxsim",
@@ -123,10 +130,14 @@ def multi(folder: Path, words: Sequence[str], *, mean: bool = False) -> Path:
 
 def judge(folder: Path, words: Sequence[str]) -> Path:
     """A generative model of vision and language that answers yes or no."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
     base = Transformer(
         str(backbone(folder / "base", words, "llava")), transformer_task="any-to-any"
     )
-    model = st.CrossEncoder(modules=[base, LogitScore(5, 6)], device="cpu")
+    model = CrossEncoder(modules=[base, LogitScore(5, 6)], device="cpu")
     return saved(model, folder / "judge")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+@cache
+def modules() -> dict[str, ast.Module]:
+    files = PACKAGE.rglob("*.py")
+    return {module_name(path): ast.parse(path.read_text("utf-8")) for path in files}
 
 
 def import_time_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -50,8 +54,8 @@ def imported_modules(tree: ast.Module) -> set[str]:
                 names |= {alias.name for alias in aliases}
             case ast.ImportFrom(module=str(module), names=aliases):
                 children = {f"{module}.{alias.name}" for alias in aliases}
-                names |= (children & MODULES.keys()) or {module}
-    return names & MODULES.keys()
+                names |= (children & modules().keys()) or {module}
+    return names & modules().keys()
 
 
 @pytest.mark.papers
@@ -65,7 +69,7 @@ def test_import_layers(monkeypatch):
 
 @pytest.mark.papers
 def test_no_import_cycles():
-    graph = {name: imported_modules(tree) - {name} for name, tree in MODULES.items()}
+    graph = {name: imported_modules(tree) - {name} for name, tree in modules().items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -74,9 +78,9 @@ def test_no_import_cycles():
 
 @pytest.mark.papers
 def test_public_class_names_are_unique():
-    modules = defaultdict(list)
-    for name, tree in MODULES.items():
+    found = defaultdict(list)
+    for name, tree in modules().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                modules[node.name].append(name)
-    assert {name: where for name, where in modules.items() if len(where) > 1} == {}
+                found[node.name].append(name)
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}

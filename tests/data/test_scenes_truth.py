@@ -11,7 +11,7 @@ from counterfoil.data.scenes.grammar import articles
 from counterfoil.data.scenes.truth import describe, foils, holds, is_true, truths
 from counterfoil.data.scenes.world import lay_out, relates
 from counterfoil.data.tokenizers import split_words
-from scenes_cases import CAPTIONS, HAND_MADE, SOME, canonical, forms, small_worlds
+from scenes_cases import HAND_MADE, all_captions, all_scenes, canonical, forms, small_worlds
 
 
 def brute_force(form, scene):
@@ -55,7 +55,7 @@ def test_the_canonical_form_claims_the_same(form, scene):
 
 
 def test_every_caption_is_true_of_its_scene():
-    for one, captions in zip(SOME, CAPTIONS):
+    for one, captions in zip(all_scenes(), all_captions()):
         assert len(set(captions)) == 5
         for caption in captions:
             assert is_true(caption, one) is True, (str(one), caption)
@@ -73,11 +73,11 @@ def test_captions_run_from_ambiguous_to_almost_unique():
 
 
 def test_truths_are_is_true_of_every_pair():
-    captions = [caption for five in CAPTIONS[:40] for caption in five] + ["A dog."]
-    table = truths(SOME[:40], captions)
+    captions = [caption for five in all_captions()[:40] for caption in five] + ["A dog."]
+    table = truths(all_scenes()[:40], captions)
     assert table.shape == (40, 201)
     assert (table[:, -1] == -1).all()
-    for row, one in enumerate(SOME[:40]):
+    for row, one in enumerate(all_scenes()[:40]):
         for column, caption in enumerate(captions[:-1]):
             assert bool(table[row, column]) is is_true(caption, one)
 
@@ -134,7 +134,7 @@ def test_claims_about_a_scene_made_by_hand(caption, wanted):
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(range(600)), st.integers(0, 4), st.integers(0, 10**6))
 def test_foils_are_false_and_one_detail_away(number, level, seed):
-    caption, one = CAPTIONS[number][level], SOME[number]
+    caption, one = all_captions()[number][level], all_scenes()[number]
     false_captions = foils(caption, one, torch.Generator().manual_seed(seed))
     assert false_captions
     assert len({foil.caption for foil in false_captions}) == len(false_captions)
@@ -157,7 +157,7 @@ def test_foils_are_false_and_one_detail_away(number, level, seed):
 def test_a_true_caption_turns_false_in_every_kind_of_detail():
     kinds = {
         foil.kind
-        for one, captions in zip(SOME[100:125], CAPTIONS[100:])
+        for one, captions in zip(all_scenes()[100:125], all_captions()[100:])
         for caption in captions
         for foil in foils(caption, one, torch.Generator().manual_seed(0))
     }
@@ -175,7 +175,7 @@ def test_foils_change_no_more_than_they_must():
 
 def test_foils_depend_on_the_generator_alone():
     def made(seed):
-        return foils(CAPTIONS[0][4], SOME[0], torch.Generator().manual_seed(seed))
+        return foils(all_captions()[0][4], all_scenes()[0], torch.Generator().manual_seed(seed))
 
     assert made(1) == made(1)
     assert made(1) != made(2)
@@ -184,7 +184,7 @@ def test_foils_depend_on_the_generator_alone():
 
 def test_foils_need_a_caption_of_the_grammar():
     with pytest.raises(ValueError, match=r"'A dog\.' is outside the grammar"):
-        foils("A dog.", SOME[0], torch.Generator())
+        foils("A dog.", all_scenes()[0], torch.Generator())
 
 
 def test_two_relations_of_one_pair_never_contradict_each_other():

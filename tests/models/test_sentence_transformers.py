@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-import sentence_transformers as st
 import torch
 from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image
@@ -52,6 +51,8 @@ def pictures():
 
 def library_scores(name, folder):
     """The scores that the library gives all pictures with all texts."""
+    import sentence_transformers as st
+
     if name == "judge":
         model = st.CrossEncoder(str(folder), device="cpu")
         chances = model.predict([(text, picture) for picture in pictures() for text in TEXTS])
@@ -129,12 +130,14 @@ def test_batches_of_few_tokens_change_nothing(name, folders):
 
 
 def test_tokens_that_the_library_leaves_out_have_no_vector(folders):
+    from sentence_transformers import MultiVectorEncoder
+
     model = load_model(folders["multi"])
     bags = model.encode(["a red circle", "a red circle ."])
     kept = bags.mask.sum(1).tolist()
     # only documents lose their stops; the template adds two tokens
     assert kept == [5, 6]
-    library = st.MultiVectorEncoder(str(folders["multi"]), device="cpu")
+    library = MultiVectorEncoder(str(folders["multi"]), device="cpu")
     for bag, mask, text in zip(bags.tokens, bags.mask, ["a red circle", "a red circle ."]):
         torch.testing.assert_close(bag[mask], library.encode_query(text), rtol=1e-4, atol=1e-5)
 

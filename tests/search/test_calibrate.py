@@ -132,7 +132,7 @@ def test_command_line(index, capsys):
 
 
 def test_exchanges_of_an_index_doubt_words(index, tmp_path, capsys):
-    data = "scenes:images=200"
+    data = "scenes:images=120"
     assert recipes_cases.run("index", "--output", index, "--calibrate", data, "--words") == 0
     assert "a word is doubted where another gains more than" in capsys.readouterr().out
     picture = next((index / "pictures").glob("*.png"))

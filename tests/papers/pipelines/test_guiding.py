@@ -35,7 +35,12 @@ from counterfoil.training.logging import read_metrics
 
 DATA = "scenes:images=36"
 SOURCE = DataSource(DATA)
-SMALL = ["*.model.image.width=16", "*.model.text.width=16", "*.batch=16"]
+SMALL = [
+    "*.model.image.width=16",
+    "*.model.image.channels=4",
+    "*.model.text.width=16",
+    "*.batch=16",
+]
 GUIDED = weighted_sum(
     triplet=lazy(HardestTripletLoss),
     margins=(100.0, lazy(MarginDistillationLoss)),

@@ -74,10 +74,14 @@ def test_killed_as_a_command(whole, tmp_path):
 
 
 def command(folder: Path) -> subprocess.Popen:
-    small = (*recipes_cases.SMALL, *recipes_cases.SMALL_LISTS, *recipes_cases.SMALL_DRAW)
     words = ("run", "aoq/vsepp-scenes", "--data", DATA, "--folder", folder, "--smoke", "--resume")
     return subprocess.Popen(
-        [sys.executable, "-m", "counterfoil.cli", *map(str, (*words, *small, *DROPOUT))],
+        [
+            sys.executable,
+            "-m",
+            "counterfoil.cli",
+            *map(str, (*words, *recipes_cases.SMALL_AOQ, *DROPOUT)),
+        ],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -14,11 +14,11 @@ import processes
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import stage_digests
 from counterfoil.recipes.catalogue import find_recipe
-from recipes_cases import SMALL, SMALL_LISTS, results, run
+from recipes_cases import FEW_CHANNELS, SMALL, SMALL_LISTS, results, run
 
 DATA = "scenes:images=36"
 SETTINGS = (
-    *(*SMALL, *SMALL_LISTS),
+    *(*SMALL, *FEW_CHANNELS, *SMALL_LISTS),
     *("--set", "*.model.text.dropout=0.2", "--set", "*.epochs=1", "--set", "adaptive.epochs=2"),
     *(
         "--set",

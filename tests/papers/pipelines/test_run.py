@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -15,7 +16,7 @@ from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes.catalogue import SMOKE_STEPS, find_recipe, smoke_recipe
-from recipes_cases import SMALL, aoq, numbers, run, snapshot
+from recipes_cases import FEW_CHANNELS, SMALL, aoq, numbers, run, snapshot
 
 DATA = "scenes:images=36"
 
@@ -134,9 +135,11 @@ def test_every_recipe_of_scenes(name, tmp_path):
     mines = "aoq" in name or "mining" in name
     small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
     small = [*UNITER, *VILT] if "vilt" in name else small
+    channels = [("*.model.image.tower." if "dive" in name else "*.model.image.") + "channels=4"]
     reads = "uniter" in name or name.startswith(("cascade", *tags.OTHER_VARIANTS))
     small += UNITER if reads else []
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
+    small += [] if reads or {"vilt", "mobilenet"} & set(re.split("[/-]", name)) else channels
     small += [more for host, more in MORE.items() if host in name]
     if "mobilenet" in name:
         public = hub_cases.mobilenet(tmp_path / "public")
@@ -175,7 +178,7 @@ def test_a_missing_stage_is_made_again(copy, whole):
 
 
 def test_a_longer_recipe_builds_on_a_shorter_one(tmp_path, capsys):
-    both = ("--data", DATA, "--folder", tmp_path / "run", "--smoke", *SMALL)
+    both = ("--data", DATA, "--folder", tmp_path / "run", "--smoke", *SMALL, *FEW_CHANNELS)
     assert run("run", "vsepp-scenes", *both) == 0
     capsys.readouterr()
     assert aoq(tmp_path / "run") == 0
@@ -250,7 +253,9 @@ def jump_after(monkeypatch, *, steps: int) -> None:
 
 
 def test_no_time_at_all(tmp_path, capsys, monkeypatch):
-    recipe = smoke_recipe(apply_overrides(find_recipe("vsepp-scenes"), SMALL[1::2]))
+    recipe = smoke_recipe(
+        apply_overrides(find_recipe("vsepp-scenes"), [*SMALL[1::2], *FEW_CHANNELS[1::2]])
+    )
     assert not run_pipeline(recipe, DataSource(DATA), tmp_path / "run", minutes=0.0)
     assert "online: stopped, the time is up; add --resume" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -281,7 +286,13 @@ def test_leftovers_of_a_kill_are_swept_up(copy):
 
 
 def test_start_from_another_stage(tmp_path):
-    small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5", "adaptive.start=online"]
+    small = [
+        *SMALL[1::2],
+        *FEW_CHANNELS[1::2],
+        "*.draw.texts=10",
+        "*.draw.images=5",
+        "adaptive.start=online",
+    ]
     recipe = smoke_recipe(apply_overrides(find_recipe("aoq/vsepp-scenes"), small))
     assert run_pipeline(recipe, DataSource("scenes:images=30"), tmp_path / "run")
     words = [
@@ -292,7 +303,9 @@ def test_start_from_another_stage(tmp_path):
 
 
 def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
-    recipe = smoke_recipe(apply_overrides(find_recipe("vsepp-scenes"), SMALL[1::2]))
+    recipe = smoke_recipe(
+        apply_overrides(find_recipe("vsepp-scenes"), [*SMALL[1::2], *FEW_CHANNELS[1::2]])
+    )
     assert run_pipeline(recipe, DataSource("scenes:images=30,dev=0"), tmp_path / "run")
     assert "has no dev split" in capsys.readouterr().err
 
