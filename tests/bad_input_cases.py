@@ -934,9 +934,9 @@ indexed $clip :: search my-index 'a dog' --rerank $clip --depth 5
 search $clip 'a dog' --json => --json is read only with an index
 indexed $clip :: cut my-index/000000-images.npy 9 :: search my-index 'a dog'
     => 000000-images.npy is damaged | its checksum does not fit
-indexed $clip :: edit my-index/index.json '{"format": 99}' :: search my-index 'a dog'
-    => index.json | has format 99
-indexed $clip :: edit my-index/index.json '{"model": "$models/gone"}' :: search my-index 'a dog'
+indexed $clip :: edit my-index/manifest.json '{"format": 99}' :: search my-index 'a dog'
+    => my-index | has format 99
+indexed $clip :: edit my-index/manifest.json '{"model": "$models/gone"}' :: search my-index 'a dog'
     => the model of | cannot be opened | --model
 """
 

@@ -135,7 +135,6 @@ def test_closed_folders(tmp_path, monkeypatch):
     "name, content",
     [
         ("manifest.json", '{"artifact": "mined negatives"}'),
-        ("index.json", '{"identity": "x"}'),
         ("model.json", '{"provenance": {}}'),
         ("features.json", '{"artifact": "features"}'),
     ],

@@ -148,7 +148,7 @@ def test_captions_beside_pictures_of_archives(tmp_path):
         {"IMG_0.jpg.supplemental-metadata.json": '{"title": "IMG_0.jpg", "description": ""}'},
         {"album/metadata.json": '{"title": "Summer"}', "print-subscriptions.json": "{}"},
         {"0.xmp": "<x/>", "0.aae": "x", "0.thm": "x", "0.mov": "x", "Thumbs.db": "x"},
-        {"my-index/index.json": '{"identity": "x"}', "my-index/images.npy": "x"},
+        {"my-index/manifest.json": '{"artifact": "x"}', "my-index/images.npy": "x"},
         {"lists/manifest.json": '{"artifact": "mined negatives"}', "lists/x.npy": "x"},
         {"backup.tar": "x"},
         {"backup.tar.gz": "x"},

@@ -40,7 +40,7 @@ def run(name: str, model: Path, folder: Path) -> int:
     """The command in a folder; nothing where it has been done."""
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
-    done = {"index": "out/index.json", "evaluate": "out.json"}.get(name, "out")
+    done = {"index": "out/manifest.json", "evaluate": "out.json"}.get(name, "out")
     return 0 if Path(done).exists() else main(COMMANDS[name].replace("MODEL", str(model)).split())
 
 

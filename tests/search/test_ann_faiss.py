@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from artifact_cases import resealed
+from counterfoil.core.artifact import Artifact
 from counterfoil.data.readers import load_dataset
 from counterfoil.search import ann
 from counterfoil.search.vector_index import VectorIndex
@@ -85,7 +87,7 @@ def test_a_write_that_fails_is_as_if_it_never_was(stored, tmp_path, monkeypatch,
     index.change(images=images(names(2000), stored[:2000]))
     before = found(index, stored[:20], 5)
     with monkeypatch.context() as patch:
-        patch.setattr("counterfoil.search.vector_index.write_state", None)
+        patch.setattr(Artifact, "changed", None)
         with pytest.raises(TypeError):
             index.change(images=images(names(500, 2000), stored[2000:2500]))
     assert found(index, stored[:20], 5) == before
@@ -179,10 +181,13 @@ def test_damage_and_loss_are_sentences(stored, tmp_path):
     index.change(images=images(names(200), stored[:200]))
     path = tmp_path / "x" / index.state.images.finder
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="is damaged; make the index again"):
+    with pytest.raises(ValueError, match="is damaged: its checksum does not fit; restore"):
+        VectorIndex(tmp_path / "x")
+    resealed(tmp_path / "x")
+    with pytest.raises(ValueError, match="faiss is damaged; make the index again"):
         VectorIndex(tmp_path / "x")
     path.unlink()
-    with pytest.raises(ValueError, match="does not exist; make the index again"):
+    with pytest.raises(ValueError, match="does not exist, but its manifest"):
         VectorIndex(tmp_path / "x")
 
 

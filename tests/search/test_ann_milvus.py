@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from counterfoil.core.artifact import Artifact
 from counterfoil.search import ann
 from counterfoil.search.vector_index import VectorIndex
 from index_cases import clustered, empty, found, images, names, recall, texts
@@ -67,20 +68,18 @@ class Killed(Exception):
 
 def test_killed_before_it_counts(index, monkeypatch, tmp_path):
     """What had been sent is known to Milvus and not to the index; the next write replaces it."""
-    from counterfoil.search import vector_index
-
     stored = clustered(900, 32)
     index.change(images=images(names(500), stored[:500]))
     before = found(index, stored[500:510], 5)
-    real = vector_index.write_state
+    real = Artifact.changed
 
     def killed(*words):
         raise Killed
 
-    monkeypatch.setattr(vector_index, "write_state", killed)
+    monkeypatch.setattr(Artifact, "changed", killed)
     with pytest.raises(Killed):
         index.change(images=images(names(400, 500), stored[500:]))
-    monkeypatch.setattr(vector_index, "write_state", real)
+    monkeypatch.setattr(Artifact, "changed", real)
     assert found(index, stored[500:510], 5) == before
     again = VectorIndex(tmp_path / "x")
     assert found(again, stored[500:510], 5) == before
@@ -103,10 +102,10 @@ def test_killed_after_it_counts(index, monkeypatch, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from counterfoil.search import vector_index as module
+from counterfoil.core.artifact import Artifact
 from index_cases import clustered, empty, images
 
-stored, real = clustered(900, 32), module.write_state
+stored, real = clustered(900, 32), Artifact.changed
 names = [f"i{n}" for n in range(900)]
 index = empty(Path(sys.argv[1]), 32, backend="milvus")
 index.change(images=images(names[:500], stored[:500]))
@@ -116,7 +115,7 @@ def killed(*words):
         real(*words)
     os.kill(os.getpid(), signal.SIGKILL)
 
-module.write_state = killed
+Artifact.changed = killed
 index.change(images=images(names[500:], stored[500:]), remove_images=range(100))
 """
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import recipes_cases
+from artifact_cases import resealed
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.model import Model, load_model
@@ -282,8 +283,7 @@ def test_damaged_columns_are_refused(model, dataset, columns, tmp_path):
     del entry["columns"]
     damaged = json.dumps(entry)[:-1] + f', "columns": {columns}}}'
     file.write_text("\n".join([damaged, *rest]) + "\n")
-    for sums in (tmp_path / "x").glob("*.sums.json"):
-        sums.unlink()
+    resealed(tmp_path / "x")
     with (
         open_index(tmp_path / "x", model=model) as index,
         pytest.raises(ValueError, match="cannot be read as entries of an index"),

@@ -131,7 +131,7 @@ def test_requests_under_way_keep_the_old_index(root, monkeypatch):
 def test_an_index_that_cannot_be_opened_leaves_the_old_one(root, fault, caplog):
     app = served(root, AT_ONCE)
     before = found(app)
-    state = root / "index" / "index.json"
+    state = root / "index" / "manifest.json"
     whole = state.read_text()
     if fault == "damaged":
         state.write_text(whole[:50])

@@ -75,13 +75,7 @@ class ArtifactFormat(Generic[Model]):
     def exists(self, folder: Path) -> bool:
         """Return True if the folder has a manifest of this kind."""
         path = folder / self.file
-        if self.foreign or not path.is_file():
-            return path.is_file()
-        try:
-            plain = read_json(path, "a manifest")
-        except ValueError:
-            return False
-        return isinstance(plain, dict) and plain.get(KIND) == self.name
+        return path.is_file() if self.foreign else kind_of(path) == self.name
 
     def check_replaceable(self, folder: Path) -> None:
         """Refuse to write where a file, or a folder with other contents, is."""
@@ -182,6 +176,18 @@ class ArtifactFormat(Generic[Model]):
 _Files = dict[str, FileSums]
 
 
+def kind_of(manifest: Path) -> str | None:
+    """The kind that a manifest names; "" for a damaged one, None for none or another program's."""
+    if not manifest.is_file():
+        return None
+    try:
+        plain = read_json(manifest, "a manifest")
+    except ValueError:
+        return ""
+    kind = plain.get(KIND) if isinstance(plain, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifact(Generic[Model]):
@@ -257,13 +263,20 @@ class Artifact(Generic[Model]):
         """Read every file whole and compare it with its checksums; see `check`."""
         self.check(*(self.files or ()), every=True)
 
+    def staged(self, names: Iterable[str]) -> Artifact[Model]:
+        """The folder with new files beside its own, to be read before they count.
+
+        Their names are of `ArtifactFormat.generations`, and no file had them before.
+        """
+        new = {name: FileSums.of(self.folder / name) for name in names}
+        return Artifact(self.kind, self.folder, self.manifest, {**(self.files or {}), **new})
+
     def changed(self, manifest: Model, files: Iterable[str]) -> Artifact[Model]:
         """Commit another generation, by one rename of the manifest.
 
         Args:
             manifest: of the folder from now on.
-            files: that count from now on. New ones lie beside the old ones already, under names of
-                `ArtifactFormat.generations` that no file had before.
+            files: that count from now on, staged or not.
         """
         known = self.files or {}
         sums = {name: known.get(name) or FileSums.of(self.folder / name) for name in files}

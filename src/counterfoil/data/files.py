@@ -42,7 +42,6 @@ PICTURE_FOLDERS = (
 _OURS = (
     ("manifest.json", b'"artifact"'),
     ("features.json", b'"artifact"'),
-    ("index.json", b'"identity"'),
     ("model.json", b'"provenance"'),
     ("audit.json", b'"provenance"'),
 )

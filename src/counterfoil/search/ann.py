@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.artifact import validated
-from counterfoil.core.checksums import FileSums
-from counterfoil.core.io import atomic_write, read_json, write_json
+from counterfoil.core.io import atomic_write
 from counterfoil.core.optional import optional_import
 
 if TYPE_CHECKING:
-    from counterfoil.search.vector_index import Collection
+    from counterfoil.search.vector_index import Collection, StoredIndex
 
 
 BackendName: TypeAlias = Literal["exact", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
@@ -56,7 +54,14 @@ class AnnBackend(Protocol):
 
     A backend may propose numbers that were deleted or never committed: the collection skips them.
     So a killed write may leave the backend ahead of the index or behind it.
+
+    Attributes:
+        files: names of its files in the folder of the index that count, and that the manifest of
+            the index names with their checksums.
     """
+
+    @property
+    def files(self) -> tuple[str, ...]: ...
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
         """Numbers of about the k nearest vectors of each of (Q, D) float32 queries.
@@ -87,21 +92,18 @@ class AnnBackend(Protocol):
         ...
 
 
-def open_ann_backend(
-    backend: BackendName, folder: Path, address: str, side: str, width: int, name: str
-) -> AnnBackend | None:
+def open_ann_backend(stored: StoredIndex, side: str, name: str) -> AnnBackend | None:
     """Open the ANN backend of one collection; None for the exact backend.
 
-    `address` is that of a Milvus server, "" for a file in the folder; `name` is what the last
-    `AnnBackend.update` returned, "" for a new one.
+    `name` is what the last `AnnBackend.update` returned, "" for a new one.
     """
-    match backend:
+    match stored.manifest.backend:
         case "faiss-hnsw":
-            return FaissBackend(folder, "hnsw", name)
+            return FaissBackend(stored, "hnsw", name)
         case "faiss-ivf-pq":
-            return FaissBackend(folder, "ivf-pq", name)
+            return FaissBackend(stored, "ivf-pq", name)
         case "milvus":
-            return MilvusBackend(folder, address, side, width, name)
+            return MilvusBackend(stored, side, name)
         case "exact":
             return None
 
@@ -113,11 +115,16 @@ class FaissBackend:
     Every update writes a new file, so that a killed write leaves the committed one untouched.
     """
 
-    def __init__(self, folder: Path, kind: FaissKind, name: str) -> None:
+    def __init__(self, stored: StoredIndex, kind: FaissKind, name: str) -> None:
         self._faiss = _import("faiss", "FAISS")
         self._faiss.omp_set_num_threads(torch.get_num_threads())
-        self._folder, self._kind, self._name = folder, kind, name
-        self._index: Any = self._read(folder / name) if name else None
+        self._folder, self._kind, self._name = stored.folder, kind, name
+        self._index: Any = self._read(stored) if name else None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The one file, where there is one."""
+        return (self._name,) if self._name else ()
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
         """Propose candidates; none without a file."""
@@ -183,20 +190,15 @@ class FaissBackend:
     def _write(self, tag: str) -> str:
         with atomic_write(self._folder / f"{tag}.faiss") as temporary:
             self._faiss.write_index(self._index, str(temporary))
-        sums = FileSums.of(self._folder / f"{tag}.faiss").model_dump()
-        write_json(self._folder / f"{tag}.faiss.sums.json", sums)
         return f"{tag}.faiss"
 
-    def _read(self, path: Path) -> Any:
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist; make the index again")
+    def _read(self, stored: StoredIndex) -> Any:
+        stored.check(self._name)
+        path = self._folder / self._name
         try:
-            plain = read_json(path.with_name(f"{path.name}.sums.json"), "checksums")
-            if validated(FileSums, plain, path, "make the index again").fit(path):
-                return self._faiss.read_index(str(path))
+            return self._faiss.read_index(str(path))
         except RuntimeError:
-            pass
-        raise ValueError(f"{path} is damaged; make the index again")
+            raise ValueError(f"{path} is damaged; make the index again") from None
 
 
 def _code_bytes(width: int) -> int:
@@ -218,9 +220,12 @@ def _import(module: str, library: str) -> Any:
 class MilvusBackend:
     """A Milvus collection with an HNSW index, on a server or in a file of the index folder."""
 
-    def __init__(self, folder: Path, address: str, side: str, width: int, name: str) -> None:
-        self._address = address or str(folder.resolve() / MILVUS_FILE)
-        self._local, self._side, self._width, self._name = not address, side, width, name
+    files: tuple[str, ...] = ()  # its own file has no checksums: it grows in place
+
+    def __init__(self, stored: StoredIndex, side: str, name: str) -> None:
+        address, self._width = stored.manifest.address, stored.manifest.width
+        self._address = address or str(stored.folder.resolve() / MILVUS_FILE)
+        self._local, self._side, self._name = not address, side, name
         self._client = self._connect()
         if name and not self._load(name):
             self.close()

@@ -1,11 +1,10 @@
 """Images and texts as vectors, in a folder with atomic commits.
 
 Each of the two *collections* is a list of *parts*, each written once: ``NAME.npy`` (N, D) vectors,
-``NAME.numbers.npy`` (N,) their numbers, ascending, ``NAME.jsonl`` an entry a line, and
-``NAME.sums.json`` checksums of these. A vector keeps its number for good; deletion only lists the
-number as dead. ``index.json`` names the parts
-that count and is replaced as the last step of every write: a killed write leaves the index as it
-was, plus files that the next write removes.
+``NAME.numbers.npy`` (N,) their numbers, ascending, and ``NAME.jsonl`` an entry a line. A vector
+keeps its number for good; deletion only lists the number as dead. The manifest names the parts that
+count, with their checksums, and is replaced as the last step of every write: a killed write leaves
+the index as it was, plus files that the next write removes.
 """
 
 from __future__ import annotations
@@ -30,15 +29,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from counterfoil.core.artifact import validated
-from counterfoil.core.checksums import FileSums
+from counterfoil import __version__
+from counterfoil.core.artifact import Artifact, ArtifactFormat, ArtifactManifest, kind_of
 from counterfoil.core.io import (
     check_file,
     parse_json,
     read_array,
-    read_json,
     write_array,
-    write_json,
     write_lock,
     write_text,
 )
@@ -57,17 +54,13 @@ from counterfoil.search.ann import AnnBackend, BackendName, NumberedVectors, ope
 from counterfoil.search.filters import Column, columns_of
 
 AGAIN = "make the index again"
-STATE_FILE = "index.json"
-FORMAT = 2
 _LOCK_FILE = ".lock"
 _DATA_FILES = (".npy", ".numbers.npy", ".jsonl")
 _BAG_FILES = (".tokens.npy", ".lengths.npy")  # of multi-vector models
-_SUMS = ".sums.json"
-_PART_FILES = (*_DATA_FILES, *_BAG_FILES, _SUMS)
 # the names of files that a change writes, and of their temporary ones: nothing else is removed
 _OWN_FILE = re.compile(
-    r"\d{6,}-(images|texts)(-joined)?\.((numbers\.|tokens\.|lengths\.)?npy|jsonl|sums\.json|faiss|faiss\.sums\.json)|"
-    r"\.(index\.json|\d{6,}-(images|texts)).*\.part"
+    r"\d{6,}-(images|texts)(-joined)?\.((numbers\.|tokens\.|lengths\.)?npy|jsonl|faiss)|"
+    r"\.(manifest\.json|\d{6,}-(images|texts)).*\.part"
 )
 
 # Every matrix product has the shape (_QUERIES, D) x (D, _ROWS), padded with zeros: BLAS picks its
@@ -140,8 +133,8 @@ class CollectionState(BaseModel):
 
 
 @final
-class IndexState(BaseModel):
-    """The committed state of an index, as ``index.json`` holds it.
+class IndexState(ArtifactManifest):
+    """The committed state of an index, its manifest.
 
     Attributes:
         identity: digest of the model that made the vectors.
@@ -154,8 +147,7 @@ class IndexState(BaseModel):
         score: what a score is, see `RetrievalModel.score_name`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: int = FORMAT
+    version: str = __version__
     identity: str
     model: str
     width: int = Field(ge=1)
@@ -169,31 +161,32 @@ class IndexState(BaseModel):
     texts: CollectionState = CollectionState()
 
 
+INDEX = ArtifactFormat(name="an index", manifest=IndexState, remedy=AGAIN, generations=_OWN_FILE)
+StoredIndex: TypeAlias = Artifact[IndexState]
+
+
 def is_index(folder: Path) -> bool:
-    """Return True if a folder holds an index."""
-    return (folder / STATE_FILE).is_file()
+    """Return True if a folder holds an index, and be its manifest damaged."""
+    return kind_of(folder / INDEX.file) in (INDEX.name, "")
+
+
+def open_state(folder: Path) -> StoredIndex:
+    """Open the committed state; a `ValueError` if there is none, or no valid one."""
+    if not (folder / INDEX.file).is_file():
+        raise ValueError(
+            f"{folder} is no index: {INDEX.file} is not there; make one with `counterfoil index`"
+        )
+    return INDEX.open(folder)
 
 
 def read_state(folder: Path) -> IndexState:
-    """Read the committed state; a `ValueError` if there is none, or no valid one."""
-    if not is_index(folder):
-        raise ValueError(
-            f"{folder} is no index: {STATE_FILE} is not there; make one with `counterfoil index`"
-        )
-    content = read_json(folder / STATE_FILE, "the state of an index")
-    version = content.get("format") if isinstance(content, dict) else None
-    if version != FORMAT:
-        raise ValueError(
-            f"{folder / STATE_FILE} has format {version}, and this version of counterfoil reads "
-            f"format {FORMAT}; make the index again"
-        )
-    return validated(IndexState, content, folder / STATE_FILE, "make the index again")
+    """Read the committed state, see `open_state`."""
+    return open_state(folder).manifest
 
 
-def write_state(folder: Path, state: IndexState) -> None:
-    """Commit a state."""
-    unused = set() if state.tokens else {"tokens"}  # which earlier versions do not know
-    write_json(folder / STATE_FILE, state.model_dump(mode="json", exclude=unused))
+def part_files(name: str, *, bags: bool) -> list[str]:
+    """Names of the files of a part; `bags` for a multi-vector model."""
+    return [name + end for end in (*_DATA_FILES, *(_BAG_FILES if bags else ()))]
 
 
 @final
@@ -203,9 +196,10 @@ class CollectionPart:
     With `tokens`, the width of a multi-vector model, also all vectors of each item.
     """
 
-    def __init__(self, folder: Path, name: str, width: int, tokens: int = 0) -> None:
+    def __init__(self, stored: StoredIndex, name: str, width: int, tokens: int = 0) -> None:
+        folder = stored.folder
         self.name, self._entries_file = name, folder / f"{name}.jsonl"
-        verify_part(folder, name, every=False)
+        stored.check(*part_files(name, bags=tokens > 0))
         vectors = read_array(folder / f"{name}.npy", "a part of an index")
         self.numbers = read_array(
             folder / f"{name}.numbers.npy", "a part of an index", mapped=False
@@ -325,22 +319,22 @@ class Collection:
 
     def __init__(
         self,
-        folder: Path,
+        stored: StoredIndex,
         state: CollectionState,
-        width: int,
         backend: AnnBackend | None = None,
-        *,
-        tokens: int = 0,
     ) -> None:
-        self.folder, self.state, self.width, self.backend = folder, state, width, backend
-        self.tokens = tokens  # width of the vectors of `bags`; 0 for none
-        self.parts = [CollectionPart(folder, name, width, tokens) for name in state.parts]
+        self.folder, self.state, self.backend = stored.folder, state, backend
+        self.width = width = stored.manifest.width
+        self.tokens = tokens = stored.manifest.tokens  # width of the vectors of `bags`; 0: none
+        self.parts = [CollectionPart(stored, name, width, tokens) for name in state.parts]
         self._starts = np.cumsum([0, *(len(part) for part in self.parts)])
         self._first_rows: list[int] = self._starts.tolist()  # of the parts, and the number of rows
         numbers = np.concatenate([np.empty(0, np.int64), *(part.numbers for part in self.parts)])
         self.numbers = torch.from_numpy(numbers)
         if bool((self.numbers.diff() <= 0).any()):
-            raise ValueError(f"the parts of {folder} do not fit together; make the index again")
+            raise ValueError(
+                f"the parts of {self.folder} do not fit together; make the index again"
+            )
         self.alive = ~torch.isin(self.numbers, torch.tensor(state.dead, dtype=torch.long))
         self._count = int(self.alive.sum())
 
@@ -517,53 +511,55 @@ class Collection:
         return best_columns(torch.cat([top, keys], 1), top.shape[1]).contiguous()
 
     def stage(
-        self, new: NewVectors | None, rows: Sequence[int], *, name: str, half: bool
-    ) -> tuple[CollectionState, Tensor]:
+        self, stored: StoredIndex, new: NewVectors | None, rows: Sequence[int], *, name: str
+    ) -> tuple[StoredIndex, CollectionState, Tensor]:
         """Write the files of a change, under an unused name, beside the committed ones.
 
         Args:
+            stored: the index, with what was staged before.
             new: vectors to add.
             rows: to delete.
             name: of the new files.
-            half: store float16.
 
         Returns:
-            The state after the commit, and the (n,) long numbers that it deletes.
+            The index with the new files, the state after the commit, and the (n,) long numbers
+            that it deletes.
         """
-        state = self.state
+        state, half = self.state, stored.manifest.half
         added: NumberedVectors | None = None
         removed = self.numbers[torch.tensor(list(rows), dtype=torch.long)]
         if new is not None and len(new.entries):
             vectors = _checked_vectors(new, self.width, half=half)
             added = torch.arange(state.next, state.next + len(vectors)), vectors
-            _write_part(self.folder, name, *added, new.entries, half=half, bags=new.bags)
+            stored = _stage_part(stored, name, *added, new.entries, half=half, bags=new.bags)
             update = {"parts": (*state.parts, name), "next": state.next + len(vectors)}
             state = state.model_copy(update=update)
         elif not len(removed):
-            return state, removed
+            return stored, state, removed
         dead = tuple(sorted({*state.dead, *removed.tolist()}))
-        state = state.model_copy(update={"dead": dead})
-        merged = Collection(self.folder, state, self.width, tokens=self.tokens)
-        state = merged._compacted(name, half=half)
+        stored, state = Collection(stored, state.model_copy(update={"dead": dead}))._compacted(
+            stored, name, half=half
+        )
         if self.backend is not None:
-            after = Collection(self.folder, state, self.width, tokens=self.tokens)
-            finder = self.backend.update(after, added, name)
+            finder = self.backend.update(Collection(stored, state), added, name)
             state = state.model_copy(update={"finder": finder})
-        return state, removed
+        return stored, state, removed
 
-    def _compacted(self, name: str, *, half: bool) -> CollectionState:
+    def _compacted(
+        self, stored: StoredIndex, name: str, *, half: bool
+    ) -> tuple[StoredIndex, CollectionState]:
         """The state with all live vectors in one part, if parts or dead rows are too many."""
         state, live = self.state, len(self)
         dead = len(self.numbers) - live
         if len(state.parts) <= _MAX_PARTS and dead < max(_MIN_DEAD + 1, live):
-            return state
+            return stored, state
         if not live:
-            return state.model_copy(update={"parts": (), "dead": ()})
+            return stored, state.model_copy(update={"parts": (), "dead": ()})
         entries = [self.entry(row) for row in self.live_rows.tolist()]
         name = f"{name}-joined"
         bags = self.bags(self.live_rows) if self.tokens else None
-        _write_part(self.folder, name, *self.live_vectors(), entries, half=half, bags=bags)
-        return state.model_copy(update={"parts": (name,), "dead": ()})
+        stored = _stage_part(stored, name, *self.live_vectors(), entries, half=half, bags=bags)
+        return stored, state.model_copy(update={"parts": (name,), "dead": ()})
 
 
 def _checked_vectors(new: NewVectors, width: int, *, half: bool) -> Tensor:
@@ -588,8 +584,8 @@ def _checked_vectors(new: NewVectors, width: int, *, half: bool) -> Tensor:
     return vectors
 
 
-def _write_part(
-    folder: Path,
+def _stage_part(
+    stored: StoredIndex,
     name: str,
     numbers: Tensor,
     vectors: Tensor,
@@ -597,12 +593,11 @@ def _write_part(
     *,
     half: bool,
     bags: Embeddings | None = None,
-) -> None:
-    """Write the files that `CollectionPart` reads."""
+) -> StoredIndex:
+    """Write the files that `CollectionPart` reads; the index with them."""
     assert len(numbers) == len(vectors) == len(entries) > 0
-    files: tuple[str, ...] = _DATA_FILES
+    folder = stored.folder
     if bags is not None:
-        files = (*_DATA_FILES, *_BAG_FILES)
         tokens = bags.tokens[bags.mask].float().cpu().numpy()
         write_array(
             folder / f"{name}.tokens.npy", tokens.astype(np.float16 if half else np.float32)
@@ -614,48 +609,14 @@ def _write_part(
     filled = ({key: value for key, value in asdict(entry).items() if value} for entry in entries)
     # ASCII JSON: an unescaped U+2028 within a caption would break the line for `splitlines`
     write_text(folder / f"{name}.jsonl", "".join(json.dumps(entry) + "\n" for entry in filled))
-    sums = {end: FileSums.of(folder / f"{name}{end}").model_dump() for end in files}
-    write_json(folder / f"{name}{_SUMS}", sums)
-
-
-def verify_part(folder: Path, name: str, *, every: bool) -> bool:
-    """Compare the files of a part with their checksums; a part may have lost its own.
-
-    Args:
-        folder: of the index.
-        name: of the part.
-        every: read whole files; else 16 blocks of a large one, spread evenly with both ends.
-
-    Returns:
-        Whether the part has checksums.
-
-    Raises:
-        ValueError: a file is damaged, or missing where every one is read; it is named.
-    """
-    if not (folder / f"{name}{_SUMS}").is_file():
-        return False
-    written = read_json(folder / f"{name}{_SUMS}", "checksums of an index")
-    bags = [end for end in _BAG_FILES if isinstance(written, dict) and end in written]
-    for end in (*_DATA_FILES, *bags):
-        path = folder / f"{name}{end}"
-        sums = written.get(end) if isinstance(written, dict) else None
-        if not isinstance(sums, dict):
-            raise ValueError(f"{folder / name}{_SUMS} holds no checksums of {path.name}; {AGAIN}")
-        if not path.is_file():
-            if every:
-                raise ValueError(f"{path} is missing; restore this file, or {AGAIN}")
-            continue  # another process may have replaced the part; its reader says so
-        if not validated(FileSums, sums, path, AGAIN).fit(path, every=every):
-            raise ValueError(
-                f"{path} is damaged: its checksum does not fit; restore this file, or {AGAIN}"
-            )
-    return True
+    return stored.staged(part_files(name, bags=bags is not None))
 
 
 @final
 class VectorIndex:
     """Images and texts as vectors, in a folder."""
 
+    _stored: StoredIndex
     state: IndexState
     images: Collection
     texts: Collection
@@ -671,7 +632,7 @@ class VectorIndex:
     def create(cls, folder: Path, state: IndexState) -> Self:
         """Create an empty index in a new or empty folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_state(folder, state)
+        INDEX.write_manifest(folder, state)
         return cls(folder)
 
     def collection(self, side: Side) -> Collection:
@@ -699,14 +660,13 @@ class VectorIndex:
             finally:
                 self._writing = False
 
-    def verify(self) -> list[str]:
-        """Read every part whole and compare it with its checksums; see `verify_part`.
+    def verify(self) -> None:
+        """Read every file whole and compare it with its checksum.
 
-        Returns:
-            Names of the parts without checksums, which prove nothing.
+        Raises:
+            ValueError: a file is missing or damaged; it is named.
         """
-        parts = [*self.images.parts, *self.texts.parts]
-        return [part.name for part in parts if not verify_part(self.folder, part.name, every=True)]
+        self._stored.verify()
 
     def change(
         self,
@@ -721,21 +681,22 @@ class VectorIndex:
         The ids of new vectors are new, or deleted in the same commit.
         """
         with self.writing():
-            before = self.state
-            _remove_unused(self.folder, before)
+            before = stored = self._stored
+            before.remove_unused()
             changes = {
                 "images": (self.images, images, remove_images),
                 "texts": (self.texts, texts, remove_texts),
             }
-            update: dict[str, Any] = {"writes": before.writes + 1}
+            update: dict[str, Any] = {"writes": before.manifest.writes + 1}
             deleted = []
             try:
                 for side, (collection, new, rows) in changes.items():
-                    name = f"{before.writes:06d}-{side}"
-                    update[side], dead = collection.stage(new, rows, name=name, half=before.half)
+                    name = f"{before.manifest.writes:06d}-{side}"
+                    stored, update[side], dead = collection.stage(stored, new, rows, name=name)
                     if collection.backend is not None and len(dead):
                         deleted.append((collection.backend, dead))
-                write_state(self.folder, before.model_copy(update=update))
+                state = before.manifest.model_copy(update=update)
+                stored.changed(state, self._files(state))
                 for backend, dead in deleted:
                     backend.delete(dead)
             except BaseException:
@@ -743,7 +704,14 @@ class VectorIndex:
                 raise
             finally:
                 self._load()
-            _remove_unused(self.folder, self.state)
+            self._stored.remove_unused()
+
+    def _files(self, state: IndexState) -> list[str]:
+        """Names of all files that count in a state, which the backends are at already."""
+        parts = (*state.images.parts, *state.texts.parts)
+        files = [file for name in parts for file in part_files(name, bags=state.tokens > 0)]
+        backends = (backend for backend in self._backends.values() if backend is not None)
+        return [*files, *(file for backend in backends for file in backend.files)]
 
     def close(self) -> None:
         """Release files and connections."""
@@ -764,35 +732,21 @@ class VectorIndex:
     def _load(self) -> None:
         """Load the committed state; again if another process removed its files meanwhile."""
         while True:
-            state = read_state(self.folder)
+            stored = open_state(self.folder)
             try:
-                images = self._open("image", state, state.images)
-                texts = self._open("text", state, state.texts)
+                images = self._open("image", stored, stored.manifest.images)
+                texts = self._open("text", stored, stored.manifest.texts)
             except ValueError:
                 self.close()
-                if read_state(self.folder) == state:
+                if read_state(self.folder) == stored.manifest:
                     raise
             else:
-                self.state, self.images, self.texts = state, images, texts
+                self._stored, self.state = stored, stored.manifest
+                self.images, self.texts = images, texts
                 self._image_of_text = None
                 return
 
-    def _open(self, side: Side, state: IndexState, own: CollectionState) -> Collection:
+    def _open(self, side: Side, stored: StoredIndex, own: CollectionState) -> Collection:
         if side not in self._backends:  # opened once: updates keep it current
-            self._backends[side] = open_ann_backend(
-                state.backend, self.folder, state.address, side, state.width, own.finder
-            )
-        backend = self._backends[side]
-        return Collection(self.folder, own, state.width, backend, tokens=state.tokens)
-
-
-def _remove_unused(folder: Path, state: IndexState) -> None:
-    """Remove files that the state does not name, as replaced and killed writes leave them."""
-    used = {state.images.finder, state.texts.finder}
-    used |= {f"{finder}.sums.json" for finder in used}
-    used |= {
-        name + end for name in (*state.images.parts, *state.texts.parts) for end in _PART_FILES
-    }
-    for path in folder.iterdir():
-        if _OWN_FILE.fullmatch(path.name) and path.name not in used and path.is_file():
-            path.unlink()
+            self._backends[side] = open_ann_backend(stored, side, own.finder)
+        return Collection(stored, own, self._backends[side])

@@ -27,7 +27,7 @@ from counterfoil.search.hubness import HUBNESS
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.query import encode_query, parse_query
 from counterfoil.search.rerank import Reranker, RerankItems
-from counterfoil.search.vector_index import STATE_FILE, Collection, read_state
+from counterfoil.search.vector_index import INDEX, Collection, read_state
 from counterfoil.serve.decoding import thumbnail
 from counterfoil.serve.schemas import MOST_CHOICES, ColumnInfo, SearchResult
 
@@ -368,7 +368,7 @@ def _column_infos(images: Collection) -> tuple[ColumnInfo, ...]:
 def index_stamp(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
     """What changes when an index, its calibration, its hubness or its exchanges are written."""
     stamps: list[tuple[int, int, int] | None] = []
-    for name in (STATE_FILE, CALIBRATION, HUBNESS, EXCHANGES):
+    for name in (INDEX.file, CALIBRATION, HUBNESS, EXCHANGES):
         try:
             found = (folder / name).stat()
             stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))

@@ -83,7 +83,7 @@ def test_ready_made_vectors_are_compared_as_the_name_says(
     negatives = cf.mine_hard_negatives(model, data, texts_per_image=3, images_per_text=3)
     assert [source.score for source in negatives.store.manifest.sources] == [score]
     build_index(model, data, tmp_path / "index").close()
-    assert read_json(tmp_path / "index" / "index.json", "an index")["score"] == score
+    assert read_json(tmp_path / "index" / "manifest.json", "an index")["score"] == score
     capsys.readouterr()
     assert run("search", tmp_path / "index", data.text_ids[0], "--json") == 0
     assert json.loads(capsys.readouterr().out)["score"] == score
