@@ -342,8 +342,8 @@ def verbs(sizes: Sizes) -> Iterator[Row]:
         run, model, index = (f"{folder}/{name}" for name in ("run", "run/adaptive", "index"))
         half = ["--set", "online.precision=bf16", "--set", "adaptive.precision=bf16"]
         for words in (
-            ["run", "aoq/vsepp-scenes", "--smoke", *data, "--output", run],
-            ["run", "aoq/vsepp-scenes", "--smoke", *data, "--output", f"{run}-half", *half],
+            ["run", "aoq", "--smoke", *data, "--output", run],
+            ["run", "aoq", "--smoke", *data, "--output", f"{run}-half", *half],
             ["evaluate", model, *data],
             ["mine", model, *data, "--output", f"{folder}/lists", "--precision", "bf16"],
             ["index", model, data[1], "--output", index],

@@ -20,7 +20,26 @@ def reference() -> str:
     from counterfoil.cli import application
 
     root = typer.main.get_command(application())
-    return "\n".join(_lines(root, "counterfoil"))
+    return "\n".join((*_lines(root, "counterfoil"), *_recipes()))
+
+
+def _recipes() -> Iterator[str]:
+    """The options of ``counterfoil run`` and ``plan`` that each recipe has."""
+    from counterfoil.core import registry
+    from counterfoil.recipes.catalogue import recipe_arguments, recipe_function
+
+    yield "\n## Recipes\n"
+    for name in registry.names("recipe"):
+        make = recipe_function(name)
+        yield f"\n### counterfoil run {name}\n"
+        yield f"{_first_paragraph(make.__doc__)}\n"
+        if arguments := recipe_arguments(make):
+            yield "| | | default |\n|---|---|---|"
+        for argument in arguments:
+            values = f" One of {', '.join(f'`{one}`' for one in argument.values)}."
+            about = argument.about + (values if argument.values else "")
+            default = "" if argument.default is False else f"`{argument.default}`"
+            yield f"| `{argument.option}` | {about} | {default} |"
 
 
 def _lines(command: Any, name: str) -> Iterator[str]:

@@ -50,8 +50,8 @@ def words(models: Path) -> dict[str, object]:
         "SMALL": small,
         "ONLINE": small.replace("*", "online"),
         "TRAIN": f"train vsepp --data photos {small}",
-        "RUN": f"run aoq/vsepp-scenes --data {SCENES} --output run --smoke {small} {lists}",
-        "PRECOMP": f"run vsepp-flickr8k --data pre {small} --set test.protocol=whole "
+        "RUN": f"run aoq --data {SCENES} --output run --smoke {small} {lists}",
+        "PRECOMP": f"run online --like flickr8k --data pre {small} --set test.protocol=whole "
         f"{setting}.min_count=1 {setting}.standardise=False",
         "MINE": f"mine {models / 'pixels'} --data {few} --output lists",
         "CONVERT": "papers convert vsepp best.pth.tar vocab.json out",
@@ -316,7 +316,7 @@ def recipe_file(expression: str) -> None:
         "mine.py",
         "from dataclasses import replace",
         "from counterfoil.recipes.catalogue import find_recipe",
-        "whole = find_recipe('aoq/vsepp-scenes')",
+        "whole = find_recipe('aoq')",
         f"recipe = {expression}",
     )
 
@@ -358,13 +358,13 @@ STEPS: dict[str, Callable[..., None]] = {
 TABLE = """
 # the command line alone
 runn demo => No such command 'runn' | Did you mean 'run'
-run aoq/vsepp-scenes --outputt x => --outputt | --output | counterfoil run --help
+run aoq --outputt x => --outputt | --output | counterfoil run --help
 run => Missing argument 'recipe' | counterfoil run --help
 features a b => no image features | features --model MODEL
 features a b --batch 3 => --batch is read only with --model
 features a b --model c --regions 3 --grid 2 => only without --regions
-run aoq/vsepp-scenes --minutes soon => '--minutes' | valid number
-run aoq/vsepp-scenes --minutes -1 => '--minutes' | greater than
+run aoq --minutes soon => '--minutes' | valid number
+run aoq --minutes -1 => '--minutes' | greater than
 mine vectors --output x --texts 0 => '--texts' | greater than or equal to 1
 features a b --model c --batch 0 => '--batch' | greater than or equal to 1
 serve nowhere => nowhere is no index | counterfoil index
@@ -376,24 +376,24 @@ plan vsepp => 'vsepp' is not a recipe | `counterfoil train vsepp --data DATA --p
 plan aoq/mobilenet => `counterfoil train aoq/mobilenet --data DATA --plan`
 plan contrastive => `counterfoil train contrastive --model MODEL --data DATA --plan`
 train scan-t2l --data $FEW => 'scan-t2l' | did you mean 'scan-t2i'
-plan aoq/vsepp-scenes --set onlin.seed=1 => 'onlin' | did you mean 'online'
-plan aoq/vsepp-scenes --set online.epoks=1 => 'epoks' | did you mean 'epochs'
-plan aoq/vsepp-scenes --set online.model.image.widht=1 => did you mean 'width'
-plan aoq/vsepp-scenes --set *.sead=1 => 'sead' | did you mean 'seed'
-plan aoq/vsepp-scenes --set epochs => 'epochs' is no setting | stage.key=value
-plan aoq/vsepp-scenes --set online.epochs=many => 'many' is text | whole number
-plan aoq/vsepp-scenes --set online.epochs=1.5 => 1.5 is a number | a whole number
-plan aoq/vsepp-scenes --set online.seed.x=1 => 'x' is not a key
-run aoq/vsepp-scenes --set online.batch=-1 => batch=-1 | may not be below 0
-run aoq/vsepp-scenes --set online.batch=0 => SwitchAfter | HardestTripletLoss
+plan aoq --set onlin.seed=1 => 'onlin' | did you mean 'online'
+plan aoq --set online.epoks=1 => 'epoks' | did you mean 'epochs'
+plan aoq --set online.model.image.widht=1 => did you mean 'width'
+plan aoq --set *.sead=1 => 'sead' | did you mean 'seed'
+plan aoq --set epochs => 'epochs' is no setting | stage.key=value
+plan aoq --set online.epochs=many => 'many' is text | whole number
+plan aoq --set online.epochs=1.5 => 1.5 is a number | a whole number
+plan aoq --set online.seed.x=1 => 'x' is not a key
+run aoq --set online.batch=-1 => batch=-1 | may not be below 0
+run aoq --set online.batch=0 => SwitchAfter | HardestTripletLoss
 train vsepp --data $FEW --batch-size few => 'few' | all
 train vsepp --data $FEW --batch-size 0 => '0' | all
-run aoq/vsepp-scenes --set online.processor.images=pixles => mean 'pixels'
-plan aoq/vsepp-scenes --set *.protocol=coco-1 => mean 'coco-1k'
-plan aoq/vsepp-scenes --set online.epochs=none => None is none | whole number
-plan aoq/vsepp-scenes --set online.model=3 => set one of | image_pool
-run aoq/vsepp-scenes --set online.rate=0.0 => rate=0.0 | above 0
-run aoq/vsepp-scenes --set online.precision=fp61 => 'fp61' is not a value of 'precision'
+run aoq --set online.processor.images=pixles => mean 'pixels'
+plan aoq --set *.protocol=coco-1 => mean 'coco-1k'
+plan aoq --set online.epochs=none => None is none | whole number
+plan aoq --set online.model=3 => set one of | image_pool
+run aoq --set online.rate=0.0 => rate=0.0 | above 0
+run aoq --set online.precision=fp61 => 'fp61' is not a value of 'precision'
 report => Missing argument 'runs
 report nowhere => nowhere holds no note of a stage | folder of a run
 audit scenes => Missing option '--output'
@@ -423,7 +423,7 @@ evaluate vectors --depth 20 => --depth | name a model with --first
 evaluate vectors --full => --full | name a model with --first
 evaluate vectors --first vectors --depth 0 => '--depth' | greater than or equal to 1
 evaluate vectors --first vectors --cxc x => leave out --eccv
-plan aoq/vsepp-scenes --set test-online.depth=0 => depth=0 | at least 1
+plan aoq --set test-online.depth=0 => depth=0 | at least 1
 evaluate vectors --ties optimist => mean 'optimistic'
 search vectors dog --data $FEW => ready-made vectors
 search vectors dog.jpg --data $FEW => dog.jpg does not exist
@@ -577,9 +577,9 @@ photo_without_split :: $TRAIN => images[1].split
 split_in_a_list :: $TRAIN => images[1].split | string
 dev_without_captions :: $TRAIN => (dev) holds no captions
 photos_of train 0.png 0.png :: $TRAIN => '0.png' | twice
-photos :: run vsepp-flickr8k --data photos $SMALL --set test.protocol=whole
+photos :: run online --like flickr8k --data photos $SMALL --set test.protocol=whole
     => has no image features | counterfoil features
-photos :: run vsepp-flickr8k --data photos => this split has 3 | 1,000
+photos :: run online --like flickr8k --data photos => this split has 3 | 1,000
 photos_of test 0.png 1.png 2.png :: $TRAIN => 'train' is not a split
 photos_of train 0.png 1.png 2.png :: $TRAIN => holds no wrong pair: 3 images and 3 captions
 mkdir photos :: $TRAIN => is no data set
@@ -674,13 +674,13 @@ $MINE --filter captions => 'captions' is no setting | write key=value
 $MINE --filter captions=1.5 => captions=1.5
 $MINE --filter guided=0.0 => guided=0.0 needs a guide model, and none was named
 $MINE --guide $pixels => a guide model was named, but no filter asks it
-write file x :: run aoq/vsepp-scenes --data $SCENES --output file --smoke
+write file x :: run aoq --data $SCENES --output file --smoke
     => file is a file | name a folder with --
 copy $run run :: $RUN --set online.seed=4
     => run/online was made with other settings: online.plan.seed is 0 there and 4 here | choose
 copy $run run :: $RUN --data scenes:images=37
     => run/online was made from other data: fingerprint is | choose another --
-write run/online/thesis.tex x :: run aoq/vsepp-scenes --data $SCENES --output run
+write run/online/thesis.tex x :: run aoq --data $SCENES --output run
     => run/online was made by something else
 unfinished $run running :: $RUN => run/adaptive holds a run that was stopped | --resume
 copy $run run :: write run/online.json { :: $RUN
@@ -775,9 +775,9 @@ write metrics.jsonl '{"step": 1}' :: papers analyse curves . --output page.html
 write stage/metrics.jsonl '{"epoch": 1.0, "loss": 1.0}' :: write stage.json '{"stage": 3}' ::
     papers analyse curves stage --output page.html => stage.json is no note of a stage
 papers analyse student $run --output page.html
-    => run has measured no student beside a teacher of its own | ndgl/gpo-scenes
+    => run has measured no student beside a teacher of its own | recipe ndgl
 papers analyse against batch $run --output page.html
-    => has only the batch size 16, and a curve needs at least two | ndgl/batches/
+    => has only the batch size 16, and a curve needs at least two | ndgl --compare batches
 papers analyse against teachers $run --output page.html
     => has no number of teachers, and a curve needs at least two
 write stage.json '{"kind": "evaluate", "stage": {"name": "stage"}}' ::
@@ -864,7 +864,7 @@ verb papers write rules $SCENES --split test --output w ::
     papers analyse true-rate w --data $SCENES --guide vectors --output p.html
     => compares ready-made vectors and cannot read written captions
 papers analyse difficulty $run --output p.html
-    => no log below | tells how hard written captions are | tags/uniter-scenes
+    => no log below | tells how hard written captions are | recipe tags
 write metrics.jsonl '{"step": 1, "written_above": 1.0}' ::
     papers analyse difficulty . --output p.html
     => metrics.jsonl cannot be read as the difficulty of written captions | no 'written_gap'
@@ -881,7 +881,7 @@ verb papers write rules $REGIONS --output w ::
     => was written for split 'train' | 'test' | --split
 papers analyse discrimination $pixels --no-rules --others 0 $ASKED
     => there is nothing to tell apart | --foils | --writer
-papers analyse words $pixels $ASKED => VSEPP does not read words | tags-dc/uniter-scenes
+papers analyse words $pixels $ASKED => VSEPP does not read words | recipe tags-dc
 papers analyse words $pixels+$run/online $ASKED => is an ensemble | name one model
 reading_model mute rank fill :: papers analyse words mute $ASKED => has no heads for correct, doubt
 reading_model first :: papers analyse words first --temperature 0 $ASKED

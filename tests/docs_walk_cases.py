@@ -41,17 +41,17 @@ MADE = {
 }
 # and what only one page needs
 RUNS = {
-    "ndgl/gpo-scenes": 60,
-    "ndgl/vsrn-scenes": 60,
-    "ndgl/teachers/chan-scenes": 60,
-    "ndgl/batches/chan-scenes": 60,
-    "cascade/vsepp-scenes": 150,
-    "tags/ablations/static/uniter-scenes": 60,
+    "ndgl": 60,
+    "ndgl --model vsrn": 60,
+    "ndgl --model chan --compare teachers": 60,
+    "ndgl --model chan --compare batches": 60,
+    "cascade": 150,
+    "tags --way static": 60,
 }
 BEFORE = {
     "docs/analyses.md": [
-        f"run {name} --data scenes:images={images},features=regions --smoke --output runs/{name}"
-        for name, images in RUNS.items()
+        f"run {recipe} --data scenes:images={images},features=regions --smoke"
+        for recipe, images in RUNS.items()
     ]
 }
 

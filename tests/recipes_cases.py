@@ -20,7 +20,9 @@ from counterfoil.model import save_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.stages import compare
+from counterfoil.recipes.catalogue import find_recipe, recipe_arguments, recipe_function
 
 CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]
@@ -37,10 +39,21 @@ def run(*words: object) -> int:
     return main([str(word) for word in words])
 
 
+def recipe_of(line: str) -> Recipe:
+    """The recipe of what follows ``counterfoil run``, as in "aoq --model scan-t2i"."""
+    name, *words = line.split()
+    flags = {a.option for a in recipe_arguments(recipe_function(name)) if a.kind is bool}
+    given: dict[str, object] = {}
+    while words:
+        option = words.pop(0)
+        given[option.removeprefix("--")] = True if option in flags else words.pop(0)
+    return find_recipe(name, **given)
+
+
 def aoq(folder: Path, data: str = "scenes:images=36", *more: object, host: str = "vsepp") -> int:
     """The smoke run of both rounds, small."""
-    recipe = f"aoq/{host}-scenes"
-    return run("run", recipe, "--data", data, "--folder", folder, "--smoke", *SMALL_AOQ, *more)
+    recipe = ("aoq", "--model", host, "--data", data)
+    return run("run", *recipe, "--folder", folder, "--smoke", *SMALL_AOQ, *more)
 
 
 def pixel_model(folder: Path) -> Path:

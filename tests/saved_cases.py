@@ -24,9 +24,9 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
+from counterfoil.recipes.catalogue import smoke_recipe
 from counterfoil.search.index import build_index
-from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
+from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS, recipe_of
 
 SAVED = Path(__file__).parent / "saved"
 OUTPUTS = SAVED / "outputs.json.gz"
@@ -81,15 +81,15 @@ def numbers(folder: Path) -> dict[str, Any]:
     """What short trainings of recipes measure on scenes, by recipe and stage."""
     uniter = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
     made = {
-        "aoq/vsepp-scenes": (SCENES, [*SMALL[1::2], *SMALL_LISTS[1::2], *SMALL_DRAW[1::2]]),
-        "scan-t2i-scenes": (SCENES, SMALL[1::2]),
-        "ndgl/gpo-scenes": (SCENES, SMALL[1::2]),
-        "tags-dc/uniter-scenes": (REGIONS, uniter),
+        "aoq": (SCENES, [*SMALL[1::2], *SMALL_LISTS[1::2], *SMALL_DRAW[1::2]]),
+        "online --model scan-t2i": (SCENES, SMALL[1::2]),
+        "ndgl": (SCENES, SMALL[1::2]),
+        "tags-dc": (REGIONS, uniter),
     }
     found: dict[str, Any] = {}
     for name, (data, settings) in made.items():
-        place = folder / name.replace("/", "-")
-        recipe = smoke_recipe(apply_overrides(find_recipe(name), settings))
+        place = folder / name.replace(" ", "-")
+        recipe = smoke_recipe(apply_overrides(recipe_of(name), settings))
         assert run_pipeline(recipe, DataSource(data), place)
         found[name] = {
             path.parent.name: read(path) for path in sorted(place.rglob("evaluation.json"))

@@ -26,7 +26,8 @@ NAME = "tags-foils"
 OWN = "own loss"
 RULES, WRITTEN = "rules", tags.FOILS  # stages that write foils
 TITLES = {RULES: "rule foils", WRITTEN: "TAGS foils"}
-MODELS = {name: tags.OTHER_MODELS[name] for name in ("scan", "gpo")}
+NAMES = {"scan": "scan-t2i", "gpo": "gpo"}  # of the models, by their keys in the ledger
+MODELS = {key: tags.OTHER_MODELS[name] for key, name in NAMES.items()}
 MARGINS = (0.0, 0.05, MARGIN)
 WEIGHTS = (0.1, 10.0)  # beside 1
 SEEDS = tuple(range(2, 10))  # confirm; 0 and 1 explored
@@ -166,9 +167,7 @@ def _writer(size: FoilsSize) -> tuple[Stage, ...]:
 def _own(model: str, seed: int, size: FoilsSize) -> Train:
     """A model's own loss, on regions."""
     profile = replace(REGIONS, width=size.width)
-    setting = ModelSetting(
-        name=tags.OTHER_NAMES[model], dataset="scenes", seed=seed, profile=profile
-    )
+    setting = ModelSetting(name=NAMES[model], dataset="scenes", seed=seed, profile=profile)
     stage = replace(setting.setup(), processor=REGIONS.processor).stage(f"own-{seed}")
     plan = replace(
         stage.plan,

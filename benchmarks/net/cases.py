@@ -37,7 +37,7 @@ from counterfoil.cli import main as counterfoil
 from counterfoil.core import registry
 from counterfoil.negatives.filters import FilterConfig
 from counterfoil.pipelines.stages.base import recipe_to_dict
-from counterfoil.recipes.catalogue import find_recipe, known_recipes, smoke_recipe
+from counterfoil.recipes.catalogue import all_recipes, find_recipe, smoke_recipe
 
 SCENES = "scenes:images=36"
 REGIONS = "scenes:images=36,features=regions"
@@ -103,22 +103,22 @@ def trainer(folder: Path) -> None:
 
 
 RECIPES = {
-    "aoq-vsepp": ("aoq/vsepp-scenes", SCENES, SMALL_AOQ),
-    "aoq-scan": ("aoq/scan-t2i-flickr8k", REGIONS, (*SMALL_AOQ, WHOLE)),
-    "aoq-ablations": ("aoq/ablations/vsepp-flickr8k", REGIONS, (*SMALL_ABLATIONS, WHOLE)),
-    "remining": ("aoq/vsepp-scenes", SCENES, SMALL_AGAIN),
-    "ndgl-gpo": ("ndgl/gpo-flickr8k", REGIONS, (*SMALL, WHOLE)),
-    "ndgl-mining": ("ndgl/mining/gpo-flickr8k", REGIONS, (*SMALL, WHOLE)),
-    "queue": ("queue/vsepp-scenes", SCENES, SMALL),
-    "batches": ("batches/vsepp-scenes", SCENES, SMALL_LISTS),
-    "graph": ("graph/vsepp-scenes", SCENES, SMALL),
-    "negclip": ("negclip/vsepp-scenes", SCENES, SMALL_LISTS),
-    "vse-c": ("vse-c/vsepp-scenes", SCENES, SMALL),
-    "tags-uniter": ("tags-dc/uniter-scenes", REGIONS, SMALL_UNITER),
-    "tags-vilt": ("tags-dc/vilt-scenes", SCENES, (*SMALL_UNITER, "*.model.patch=32")),
-    "uniter": ("uniter-scenes", REGIONS, SMALL_UNITER),
-    "tags-hosts": ("tags/hosts/vsepp-scenes", REGIONS, (*SMALL, *UNITER)),
-    "cascade": ("cascade/vsepp-scenes", REGIONS, (*SMALL, *UNITER)),
+    "aoq-vsepp": ("aoq", SCENES, SMALL_AOQ),
+    "aoq-scan": ("aoq model=scan-t2i like=flickr8k", REGIONS, (*SMALL_AOQ, WHOLE)),
+    "aoq-ablations": ("aoq like=flickr8k loss=all", REGIONS, (*SMALL_ABLATIONS, WHOLE)),
+    "remining": ("aoq", SCENES, SMALL_AGAIN),
+    "ndgl-gpo": ("ndgl like=flickr8k", REGIONS, (*SMALL, WHOLE)),
+    "ndgl-mining": ("ndgl like=flickr8k compare=mining", REGIONS, (*SMALL, WHOLE)),
+    "queue": ("queue", SCENES, SMALL),
+    "batches": ("batches", SCENES, SMALL_LISTS),
+    "graph": ("graph", SCENES, SMALL),
+    "negclip": ("negclip", SCENES, SMALL_LISTS),
+    "vse-c": ("vse-c", SCENES, SMALL),
+    "tags-uniter": ("tags-dc", REGIONS, SMALL_UNITER),
+    "tags-vilt": ("tags-dc model=vilt", SCENES, (*SMALL_UNITER, "*.model.patch=32")),
+    "uniter": ("online model=uniter", REGIONS, SMALL_UNITER),
+    "tags-hosts": ("tags-foils", REGIONS, (*SMALL, *UNITER)),
+    "cascade": ("cascade", REGIONS, (*SMALL, *UNITER)),
 }
 
 
@@ -184,8 +184,11 @@ def plan(folder: Path) -> None:
     write(
         folder / "plan.json",
         {
-            name: {stage.name: flat(recipe_to_dict(stage)) for stage in find_recipe(name).stages}
-            for name in known_recipes()
+            # by the names that recipes had before they had arguments, which their runs still have
+            made.name.replace("hosts/scan-t2i", "hosts/scan"): {
+                stage.name: flat(recipe_to_dict(stage)) for stage in made.stages
+            }
+            for made in all_recipes()
         },
     )
 
@@ -284,7 +287,7 @@ CASES: dict[str, Case] = {
 @cache
 def vsepp() -> str:
     """A VSE++ of pixels, trained for a few steps."""
-    made = recipe_run("vsepp", "vsepp-scenes", SCENES, SMALL)
+    made = recipe_run("vsepp", "online", SCENES, SMALL)
     shutil.copytree(made / "online", "models/vsepp")
     return "models/vsepp"
 
@@ -389,7 +392,8 @@ def case_of(folder: Path) -> str:
 def recipe_run(run: str, name: str, data: str, settings: tuple[str, ...]) -> Path:
     """Run a recipe but for its report, whose figures take longer than the trainings."""
     folder = Path("runs", run)
-    whole = find_recipe(name)
+    function, *arguments = name.split()
+    whole = find_recipe(function, **dict(argument.split("=") for argument in arguments))
     stages = tuple(stage for stage in whole.stages if stage.kind != "compare")
     few = smoke_recipe(replace(whole, stages=stages))
     cf.run(few, output=folder, data=data, settings=settings)

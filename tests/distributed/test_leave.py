@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(torch.cuda.is_available(), reason="of groups without GPUs"),
 ]
-RUN = ("run", "vsepp-scenes", "--data", "scenes:images=400", "--output")
+RUN = ("run", "online", "--data", "scenes:images=400", "--output")
 
 
 def processes(*command: object) -> list[subprocess.Popen[str]]:

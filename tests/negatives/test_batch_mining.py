@@ -292,7 +292,7 @@ def test_a_recipe_composes_its_batches(tmp_path: Path, capsys: pytest.CaptureFix
     """By the recipe, and by a setting of any recipe that has lists; other splits are refused."""
     data = ("--data", "scenes:images=36")
     small = (*SMALL, *SMALL_LISTS, "--smoke")
-    assert run("run", "batches/vsepp-scenes", *data, "--folder", tmp_path / "a", *small) == 0
+    assert run("run", "batches", *data, "--folder", tmp_path / "a", *small) == 0
     first, second = (
         [
             line["loss"]
@@ -302,7 +302,7 @@ def test_a_recipe_composes_its_batches(tmp_path: Path, capsys: pytest.CaptureFix
         for name in ("longer", "mined")
     )
     assert first != second
-    asked = ("run", "aoq/vsepp-scenes", *data, *small, *SMALL_DRAW)
+    asked = ("run", "aoq", *data, *small, *SMALL_DRAW)
     mined = ("--set", "adaptive.mined_batches=lists", "--set", "adaptive.batch_mining.size=4")
     assert run(*asked, "--folder", tmp_path / "b", *mined) == 0
     capsys.readouterr()

@@ -16,12 +16,13 @@ import pytest
 
 import counterfoil
 from benchmarks.experiments.catalogue import tables
-from counterfoil.recipes.catalogue import known_recipes
+from counterfoil.core import registry
+from counterfoil.recipes.catalogue import recipe_arguments, recipe_function
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
 PLACES = ("", "src/counterfoil/", "docs/")
-PLACEHOLDERS = re.compile(r"(MODEL|HOST|DATA|LOSS|LARGE|COMPARISON|METHOD|…|\.\.\.)")
+PLACEHOLDERS = re.compile(r"(…|\.\.\.)")
 FILE = re.compile(r"[\w./-]+\.(py|md|json)")
 RECIPE = re.compile(r"[\w{},/.…-]+")
 CALL = re.compile(r"([A-Z]\w+)(?:\((.*)\))?")
@@ -57,9 +58,20 @@ def names() -> dict[str, list[Any]]:
 
 @cache
 def runs() -> tuple[str, ...]:
-    """All recipes and tables of experiments."""
-    evidence = [table.name for table in tables()]
-    return (*known_recipes(), *evidence)
+    """All tables of experiments."""
+    return tuple(table.name for table in tables())
+
+
+def recipe_exists(name: str, words: list[str]) -> bool:
+    """Whether a recipe has these options with these values; a value may be left open."""
+    known = {argument.option: argument for argument in recipe_arguments(recipe_function(name))}
+    while words:
+        argument = known.get(words.pop(0))
+        if argument is None:
+            return False
+        if argument.kind is not bool and words and words.pop(0) not in argument.values:
+            return False
+    return True
 
 
 def command_of(words: list[str]) -> bool:
@@ -80,6 +92,8 @@ def exists(span: str) -> bool:
     """Whether a span names nothing that there is not."""
     if span.startswith("counterfoil "):
         return command_of(span.split()[1:])
+    if (words := span.split())[0] in registry.names("recipe"):
+        return recipe_exists(words[0], words[1:])
     if FILE.fullmatch(span):
         return any((ROOT / place / span).exists() for place in PLACES)
     if RECIPE.fullmatch(span) and ("/" in span or ("-" in span and PLACEHOLDERS.search(span))):
@@ -111,8 +125,9 @@ def test_everything_that_a_page_names_exists(page):
     [
         "counterfoil sweeps x",
         "tests/papers/test_nothing.py",
-        "aoq/nothing/MODEL-DATA",
-        "ndgl/{gpo,nothing}-flickr30k",
+        "aoq/vsepp-flickr30k",
+        "aoq --loss nothing",
+        "ndgl --lists",
         "evidence/nothing",
         "NoSuchLoss",
         "OfflineTriplet(nothing=1)",

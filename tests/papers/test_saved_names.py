@@ -18,7 +18,7 @@ import counterfoil
 from counterfoil import losses
 from counterfoil.core.config import Config, config, config_from_dict
 from counterfoil.core.saved_names import PLACES, place_of, saved_name, short_name
-from counterfoil.recipes.catalogue import find_recipe, known_recipes
+from counterfoil.recipes.catalogue import all_recipes
 
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
@@ -66,8 +66,8 @@ def calls(value: Any) -> Iterator[Config[Any]]:
 
 def test_every_call_of_every_recipe_has_a_name_and_opens():
     seen: set[str] = set()
-    for name in known_recipes():
-        for call in calls(find_recipe(name).stages):
+    for recipe in all_recipes():
+        for call in calls(recipe.stages):
             text = json.dumps(call.to_dict(), sort_keys=True)
             if text not in seen:
                 seen.add(text)

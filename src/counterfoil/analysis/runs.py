@@ -446,7 +446,7 @@ def cascade_curve(folders: Sequence[Path]) -> Analysis:
     if not measured:
         raise ValueError(
             f"{', '.join(map(str, folders))} holds no evaluation on shortlists that are shorter "
-            "than the split; name runs of recipes such as cascade/vsepp-scenes"
+            "than the split; name runs of the recipe cascade"
         )
     name, last = next(reversed(curves.items()))
     deepest = last.curve[-1]

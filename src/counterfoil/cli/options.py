@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, final, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from counterfoil.core.console import console, failure, info
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.data.phrases import PhraseParser
     from counterfoil.negatives.store import NegativeStore
+    from counterfoil.pipelines.pipeline import Recipe
     from counterfoil.pipelines.run import DataSource
+    from counterfoil.recipes.catalogue import RecipeArgument
     from counterfoil.report.page import TableBlock
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -235,7 +238,11 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def verb(
-    app: typer.Typer, *examples: str, name: str | None = None, panel: str | None = None
+    app: typer.Typer,
+    *examples: str,
+    name: str | None = None,
+    panel: str | None = None,
+    cls: type[TyperCommand] | None = None,
 ) -> Callable[[Command], Command]:
     """Add a function to an application, as `data_options` describes it.
 
@@ -244,13 +251,105 @@ def verb(
         examples: command lines to try, the last lines of the verb's help.
         name: of the verb; default the function's.
         panel: of the help.
+        cls: class of the command, such as `RecipeCommand`.
     """
 
     def add(command: Command) -> Command:
-        app.command(name, rich_help_panel=panel, epilog=example(*examples))(data_options(command))
+        added = app.command(name, cls=cls, rich_help_panel=panel, epilog=example(*examples))
+        added(data_options(command))
         return command
 
     return add
+
+
+@final
+class RecipeCommand(TyperCommand):
+    """A verb about a recipe: the arguments of the recipe that is named are options too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Find the recipe first, as its options are not known before."""
+        name = self._recipe(args)
+        if name is not None:
+            from counterfoil.recipes.catalogue import recipe_arguments, recipe_function
+
+            own = {option for parameter in self.params for option in parameter.opts}
+            arguments = recipe_arguments(recipe_function(name))
+            for argument in arguments:
+                if argument.option in own:
+                    raise ValueError(
+                        f"the recipe {name} has an argument {argument.name!r}, and "
+                        f"{ctx.command_path} an option {argument.option}; rename the argument"
+                    )
+            ctx.meta[RECIPE_OPTIONS] = _recipe_options(name, arguments)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The verb's parameters, and the recipe's."""
+        return [*super().get_params(ctx), *ctx.meta.get(RECIPE_OPTIONS, ())]
+
+    def _recipe(self, args: Sequence[str]) -> str | None:
+        """The first word that is no option and no option's value, unless it names no recipe."""
+        flags = {"--help"}
+        for parameter in self.params:
+            if getattr(parameter, "is_flag", False):
+                flags |= {*parameter.opts, *parameter.secondary_opts}
+        words = iter(args)
+        for word in words:
+            if not word.startswith("-"):
+                return None if word.endswith(".py") or word.startswith("sweeps/") else word
+            if word not in flags and "=" not in word:
+                next(words, None)
+        return None
+
+
+RECIPE_OPTIONS, RECIPE_ARGUMENTS = "counterfoil.options", "counterfoil.arguments"
+
+
+def _recipe_options(recipe: str, arguments: Sequence[RecipeArgument]) -> list[Any]:
+    """An option for each argument of a recipe; `find_recipe` checks the values."""
+
+    def options(**_: object) -> None: ...
+
+    parameters = []
+    for argument in arguments:
+        told = [argument.about]
+        if argument.values:
+            told.append(f"One of {', '.join(map(str, argument.values))}.")
+        if not argument.required and argument.kind is not bool:
+            told.append(f"Default {argument.default}.")
+        option = typer.Option(
+            argument.option,
+            help=" ".join(filter(None, told)),
+            expose_value=False,
+            callback=_keep_argument,
+            rich_help_panel=f"Options of the recipe {recipe}",
+        )
+        kind = bool if argument.kind is bool else str
+        annotation = Annotated[Optional[kind], option]  # type: ignore[valid-type]  # noqa: UP045
+        parameters.append(
+            inspect.Parameter(
+                argument.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+            )
+        )
+    options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(options)
+    names = {argument.name for argument in arguments}
+    return [made for made in typer.main.get_command(app).params if made.name in names]
+
+
+def _keep_argument(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> None:
+    """Keep a recipe's argument apart from what the verb's function takes."""
+    if value is not None:
+        context.meta.setdefault(RECIPE_ARGUMENTS, {})[parameter.name] = value
+
+
+def named_recipe(context: typer.Context, name: str) -> Recipe:
+    """The recipe that a verb of the class `RecipeCommand` names, with its options."""
+    from counterfoil.recipes.catalogue import find_recipe
+
+    return find_recipe(name, **context.meta.get(RECIPE_ARGUMENTS, {}))
 
 
 def phrase_parser(phrases: str) -> Config[PhraseParser]:

@@ -13,10 +13,12 @@ from counterfoil.cli.options import (
     DataOptions,
     Device,
     Minutes,
+    RecipeCommand,
     Resume,
     RunFolder,
     Settings,
     Smoke,
+    named_recipe,
     refuse_without,
     verb,
 )
@@ -28,12 +30,16 @@ app = typer.Typer(rich_markup_mode="markdown")
 @verb(
     app,
     "counterfoil run demo",
-    "counterfoil run aoq/vsepp-flickr8k --data flickr8k/ --features regions/ "
+    "counterfoil run aoq --model vsepp --like flickr8k --data flickr8k/ --features regions/ "
     "--set online.epochs=5 --resume",
     panel=RECIPES,
+    cls=RecipeCommand,
 )
 def run(
-    recipe: Annotated[str, typer.Argument(help="Name or `.py` file; `counterfoil plan` lists.")],
+    context: typer.Context,
+    recipe: Annotated[
+        str, typer.Argument(help="Name, before its options, or `.py` file; `plan` lists them.")
+    ],
     data: DataOptions,
     folder: RunFolder = None,
     settings: Settings = None,
@@ -47,7 +53,7 @@ def run(
     from counterfoil.pipelines.run import run_pipeline
     from counterfoil.recipes import catalogue
 
-    pipeline = apply_overrides(catalogue.find_recipe(recipe), settings or ())
+    pipeline = apply_overrides(named_recipe(context, recipe), settings or ())
     if smoke:
         pipeline = catalogue.smoke_recipe(pipeline)
     source = data.source(pipeline.data)
@@ -80,26 +86,29 @@ def demo(folder: RunFolder = None, resume: Resume = False) -> None:
 @verb(
     app,
     "counterfoil plan demo",
-    "counterfoil plan aoq/scan-t2i-flickr8k",
+    "counterfoil plan aoq --model scan-t2i --like flickr30k",
     panel=RECIPES,
+    cls=RecipeCommand,
 )
 def plan(
     context: typer.Context,
     recipe: Annotated[
-        str | None, typer.Argument(help="Name or `.py` file; without one, list all recipes.")
+        str | None,
+        typer.Argument(help="Name or `.py` file; without one, list all and their options."),
     ] = None,
     settings: Settings = None,
 ) -> None:
-    """Show the stages of a recipe; without one, list the recipes."""
+    """Show the stages of a recipe, or with `--help` its options; without one, list the recipes."""
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.plan import print_plan
-    from counterfoil.recipes import catalogue
 
     refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
+        from counterfoil.recipes import catalogue
+
         catalogue.print_catalogue()
     else:
-        print_plan(apply_overrides(catalogue.find_recipe(recipe), settings or ()))
+        print_plan(apply_overrides(named_recipe(context, recipe), settings or ()))
 
 
 @verb(

@@ -23,7 +23,17 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar, final, get_args
 
 Kind = Literal[
-    "model", "part", "loss", "training", "recipe", "loader", "reader", "features", "phrases", "verb"
+    "model",
+    "part",
+    "loss",
+    "training",
+    "scratch",
+    "recipe",
+    "loader",
+    "reader",
+    "features",
+    "phrases",
+    "verb",
 ]
 Part = TypeVar("Part")
 
@@ -53,8 +63,26 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "ndgl": "counterfoil.papers.ndgl.recipe:fine_tuning_stages",
         "negclip": "counterfoil.papers.compared.negclip:fine_tuning_stages",
     },
-    # () -> recipes by name, see `counterfoil.recipes.catalogue`
-    "recipe": {"papers": "counterfoil.papers.catalogue:CATALOGUE"},
+    # `counterfoil.recipes.catalogue.ScratchModels`, of several models each
+    "scratch": {"papers": "counterfoil.papers.photos:SCRATCH"},
+    # functions with keyword arguments that return a Recipe, see `counterfoil.recipes.catalogue`
+    "recipe": {
+        "demo": "counterfoil.recipes.demo:demo_recipe",
+        "online": "counterfoil.papers.online:online",
+        "aoq": "counterfoil.papers.aoq.recipe:aoq",
+        "ndgl": "counterfoil.papers.ndgl.recipe:ndgl",
+        "tags": "counterfoil.papers.tags.recipe:tags",
+        "tags-dc": "counterfoil.papers.tags.recipe:tags_dc",
+        "tags-foils": "counterfoil.papers.tags.recipe:tags_foils",
+        "vse-c": "counterfoil.papers.compared.vsec:vse_c",
+        "negclip": "counterfoil.papers.compared.negclip:negclip",
+        "graph": "counterfoil.papers.aoq.recipe:graph",
+        "batches": "counterfoil.papers.aoq.recipe:batches",
+        "queue": "counterfoil.papers.ndgl.systems:queue",
+        "cascade": "counterfoil.papers.tags.recipe:cascade",
+        "patches": "counterfoil.papers.photos:patches",
+        "photos": "counterfoil.papers.photos:photos",
+    },
     # (name, mask=...) -> ConvertedModel, of a Hugging Face model by the type of its configuration
     "loader": {
         "blip": "counterfoil.models.blip:blip_from_pretrained",
@@ -130,6 +158,7 @@ class Register:
     part = partialmethod(_add, "part")
     loss = partialmethod(_add, "loss")
     training = partialmethod(_add, "training")
+    scratch = partialmethod(_add, "scratch")
     recipe = partialmethod(_add, "recipe")
     loader = partialmethod(_add, "loader")
     reader = partialmethod(_add, "reader")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy, unknown_name
 from counterfoil.data.processor import ProcessorConfig
@@ -30,7 +31,7 @@ from counterfoil.papers import systems as models
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl import systems as ndgl_models
-from counterfoil.papers.systems import LARGE, PROFILES, dataset_recipe, evaluation_stages
+from counterfoil.papers.systems import PROFILES, as_published, dataset_recipe, evaluation_stages
 from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.pipeline import (
     Evaluate,
@@ -44,7 +45,6 @@ from counterfoil.pipelines.pipeline import (
 from counterfoil.recipes.base import HARDEST, adamw_plan, adaptive_quintuplet
 
 NAMES = ("mobilenet", "aoq/mobilenet")
-SETS = ("scenes", "flickr8k")
 PUBLIC = "google/mobilenet_v2_1.0_224"
 SIZE, CELLS = 192, 3  # pixels of a side, and cells of a side that the feature map is averaged to
 WIDTH, WORD_WIDTH = 256, 200
@@ -106,6 +106,17 @@ def photo_recipe(name: str, dataset: str | None, *, lengths: tuple[int, int] = H
     )
 
 
+@as_published
+def photos(*, like: Literal["scenes", "flickr8k"] = "scenes", mined: bool = False) -> Recipe:
+    """A frozen MobileNetV2 and a BiGRU, trained with InfoNCE.
+
+    Args:
+        like: data set whose protocol it has.
+        mined: train on with AdapOffQuin on mined lists, and keep the better one on dev.
+    """
+    return photo_recipe("aoq/mobilenet" if mined else "mobilenet", like)
+
+
 def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: float) -> Train:
     return Train(
         name=name,
@@ -121,8 +132,6 @@ def _training(name: str, objective: Config[WeightedSum], *, epochs: int, rate: f
 
 TOWER = "google/siglip2-base-patch16-224"
 TOWER_FORMAT = PictureFormat(224, HALF, HALF, crop=False, frame="squash bilinear")
-PATCH_NAME = "patches"  # of the recipe
-PATCH_SETS = ("flickr8k", *LARGE)
 PATCH_MODELS = ("scan-t2i", "chan", "gpo")
 
 
@@ -143,15 +152,23 @@ def with_patches(recipe: Recipe, tower: str, form: PictureFormat | None = None) 
     return replace(changed, about=f"patches of {tower}, frozen; {recipe.about}")
 
 
-def patches_recipe(dataset: str, tower: str = TOWER) -> Recipe:
-    """SCAN, CHAN and GPO on the patches of one frozen tower, which encodes each picture once."""
+@as_published
+def patches(
+    *, like: Literal["flickr8k", "flickr30k", "coco"] = "flickr8k", tower: str = TOWER
+) -> Recipe:
+    """SCAN, CHAN and GPO on the patches of one frozen tower, which encodes each picture once.
+
+    Args:
+        like: data set whose numbers, widths and protocol they have.
+        tower: folder or name of a Hugging Face vision model.
+    """
     stages: list[Stage] = []
     for name in PATCH_MODELS:
-        training = ndgl_models.ModelSetting(name=name, dataset=dataset).setup().stage(name)
-        stages += [training, *evaluation_stages(name, name, dataset)]
+        training = ndgl_models.ModelSetting(name=name, dataset=like).setup().stage(name)
+        stages += [training, *evaluation_stages(name, name, like)]
     recipe = dataset_recipe(
-        f"{PATCH_NAME}-{dataset}",
-        dataset,
+        f"patches-{like}",
+        like,
         stages,
         "SCAN t-i, CHAN and GPO",
         results=(f"test-{name}" for name in PATCH_MODELS),
@@ -222,7 +239,7 @@ def own_data_recipe(
     if name in models.SINGLES:
         return models.own_recipe(name, pixels=pixels)
     if name.startswith(PREFIX):
-        recipe = ndgl.ndgl_recipe(name.removeprefix(PREFIX), like, saved=tuple(teachers))
+        recipe = ndgl.taught_recipe(name.removeprefix(PREFIX), like, saved=tuple(teachers))
     else:
         recipe = ndgl_models.modern_recipe(name, like)
     recipe = recipe.with_changed(Evaluate, lambda test: replace(test, protocol="whole"))
@@ -238,3 +255,20 @@ def known_models(like: str) -> list[str]:
     names = [name for name in modern if like in presets[name].datasets]
     for_photos = (*tags.OWN_RECIPES, *NAMES) if like == "scenes" else ()
     return [*models.SINGLES, *names, *(PREFIX + name for name in known), *for_photos]
+
+
+@final
+class ScratchModels:
+    """Models of the papers that are trained from scratch on one's own data."""
+
+    own_data_recipe = staticmethod(own_data_recipe)
+
+    @staticmethod
+    def names() -> list[str]:
+        """Names of the models."""
+        return list(
+            dict.fromkeys(name for like in ("scenes", "flickr8k") for name in known_models(like))
+        )
+
+
+SCRATCH = ScratchModels()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from functools import wraps
+from typing import Any, Literal, final, get_args
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import ImageForm, ProcessorConfig
@@ -22,6 +23,7 @@ from counterfoil.papers.models.sgraf import SGRAF, Module
 from counterfoil.papers.models.vsrn import VSRN, Captioner
 from counterfoil.pipelines.pipeline import (
     Evaluate,
+    Mine,
     ProtocolName,
     Recipe,
     Stage,
@@ -189,7 +191,8 @@ def _image(images: ImageForm, width: int) -> ImageTower:
 # Data sets
 
 
-DATASETS = ("scenes", "flickr8k", "flickr30k", "coco")
+DataSet = Literal["scenes", "flickr8k", "flickr30k", "coco"]
+DATASETS: tuple[str, ...] = get_args(DataSet)
 LARGE = ("flickr30k", "coco")  # those of the papers
 
 
@@ -429,6 +432,31 @@ def dataset_recipe(
         selection=selection,
         data=data or PROFILES[dataset].data,
     )
+
+
+def as_published(make: Callable[..., Recipe]) -> Callable[..., Recipe]:
+    """A recipe with the papers' negatives: captions that say the same are wrong, too."""
+
+    def by_id(stage: Train | Mine) -> Train | Mine:
+        return replace(stage, positives="id") if stage.positives == "text" else stage
+
+    @wraps(make)
+    def made(**arguments: Any) -> Recipe:
+        return make(**arguments).with_changed(Train, by_id).with_changed(Mine, by_id)
+
+    return made
+
+
+def check_numbers(model: str, like: str, datasets: tuple[str, ...]) -> None:
+    """Refuse a data set for which a model has no numbers.
+
+    Raises:
+        ValueError: it is not among `datasets`.
+    """
+    if like not in datasets:
+        raise ValueError(
+            f"{model} has no numbers for {like}; it is trained like {' or '.join(datasets)}"
+        )
 
 
 def online_recipe(name: str, dataset: str) -> Recipe:

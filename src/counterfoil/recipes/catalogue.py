@@ -1,45 +1,232 @@
-"""Recipes by name, and recipes from a user's own file.
+"""Recipes: functions with arguments, by name, and recipes from a user's own file.
 
-The names are registered, see `counterfoil.core.registry`: a recipe of one's own is a function that
-returns it::
+The names are registered, see `counterfoil.core.registry`; a recipe of one's own is a function with
+keyword arguments of type str, int, float, bool or `Literal`, told of in its docstring::
 
     @register.recipe("twice")
-    def twice() -> Recipe: ...
+    def twice(*, model: Literal["small", "large"] = "small") -> Recipe: ...
+
+``counterfoil run twice --model large`` then runs it, as does ``cf.run("twice", model="large")``.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
+import itertools
+import re
 import runpy
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Protocol,
+    TypeVar,
+    cast,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from rich.table import Column, Table
 
 from counterfoil.core import registry
 from counterfoil.core.config import Config, unknown_name
-from counterfoil.core.console import console
+from counterfoil.core.console import console, output
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.pipelines.pipeline import Recipe, Stage, Train
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
 
-Recipes = dict[str, Callable[[], Recipe]]  # how each recipe is made, by name
+
+# Arguments of recipes
 
 
-@runtime_checkable
-class Catalogue(Protocol):
-    """Many recipes that are registered under one name, and models to train on one's own data."""
+@final
+@dataclass(frozen=True)
+class OneOf:
+    """Annotation of an argument that has one of these values, which are not spelt in its type."""
 
-    def recipes(self) -> Recipes:
-        """How each recipe is made, by name."""
+    values: tuple[str, ...]
 
-    def models(self) -> list[str]:
-        """Models that can be trained from scratch on one's own data."""
+
+@final
+@dataclass(frozen=True)
+class RecipeArgument:
+    """An argument of a recipe.
+
+    Attributes:
+        name: as in Python.
+        kind: str, int, float or bool.
+        values: the values it may have; empty for any of its kind.
+        default: where it is not given; `inspect.Parameter.empty` if it has to be.
+        about: a sentence of the docstring.
+    """
+
+    name: str
+    kind: type
+    values: tuple[Any, ...]
+    default: Any
+    about: str
+
+    @property
+    def option(self) -> str:
+        """Its option on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is inspect.Parameter.empty
+
+    def read(self, recipe: str, value: object) -> Any:
+        """The value, also from its text on a command line.
+
+        Raises:
+            ValueError: it is not of the argument's kind, or not among its values.
+        """
+        if isinstance(value, str) and self.kind in (int, float):
+            with suppress(ValueError):  # refused below
+                value = self.kind(value)
+        if self.values:
+            if value not in self.values:
+                noun = f"a value of {self.name!r} of {recipe}"
+                raise ValueError(unknown_name(str(value), [*map(str, self.values)], noun))
+        elif type(value) is not self.kind:
+            words = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+            raise ValueError(f"{self.name!r} of {recipe} is {value!r}; give {words[self.kind]}")
+        return value
+
+
+def recipe_arguments(make: Callable[..., Recipe]) -> tuple[RecipeArgument, ...]:
+    """The arguments of a recipe's function, from its signature and its docstring.
+
+    Raises:
+        TypeError: one has a type that no text on a command line stands for.
+    """
+    hints = get_type_hints(make, include_extras=True)
+    told = _told(inspect.getdoc(make) or "")
+    found = []
+    for parameter in inspect.signature(make).parameters.values():
+        hint: Any = hints.get(parameter.name, str)
+        values: tuple[Any, ...] = ()
+        if get_origin(hint) is Annotated:
+            hint, *notes = get_args(hint)
+            values = next((note.values for note in notes if isinstance(note, OneOf)), ())
+        if get_origin(hint) is Literal:
+            values = get_args(hint)
+            hint = type(values[0])
+        if hint not in (str, int, float, bool):
+            raise TypeError(
+                f"argument {parameter.name!r} of the recipe {make.__qualname__} is of type {hint}; "
+                "str, int, float, bool and Literal can be given on a command line"
+            )
+        about = told.get(parameter.name, "")
+        found.append(RecipeArgument(parameter.name, hint, values, parameter.default, about))
+    return tuple(found)
+
+
+def _told(docstring: str) -> dict[str, str]:
+    """What the section "Args" of a docstring says of each argument."""
+    _, _, section = docstring.partition("\nArgs:\n")
+    section = re.split(r"\n\S", section)[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+# Recipes by name
+
+
+def recipe_function(name: str) -> Callable[..., Recipe]:
+    """The function of a recipe.
+
+    Raises:
+        ValueError: there is none; the message has the nearest name.
+    """
+    known = registry.names("recipe")
+    if name not in known:
+        pretrained = " --model MODEL" if name in registry.names("training") else ""
+        if pretrained or name in _scratch_names():
+            raise ValueError(
+                f"{name!r} is not a recipe but a training, whose stages depend on the data; "
+                f"`counterfoil train {name}{pretrained} --data DATA --plan` shows them"
+            )
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(
+            f"{name!r} is not a recipe; {hint}`counterfoil plan` lists them, and a file ends in .py"
+        )
+    make: Callable[..., Recipe] = registry.find("recipe", name)
+    return make
+
+
+def find_recipe(name: str, **arguments: Any) -> Recipe:
+    """The recipe of this name with these arguments, or the one that a file calls ``recipe``.
+
+    Raises:
+        ValueError: there is none, or an argument is unknown, missing or has a value that it may not
+            have.
+    """
+    if name.endswith(".py"):
+        if arguments:
+            raise ValueError(f"a recipe in a file takes no arguments; leave {min(arguments)!r} out")
+        return _from_file(Path(name))
+    make = recipe_function(name)
+    known = {argument.name: argument for argument in recipe_arguments(make)}
+    for given in arguments:
+        if given not in known:
+            raise ValueError(unknown_name(given, [*known], f"an argument of {name}"))
+    for argument in known.values():
+        if argument.required and argument.name not in arguments:
+            raise ValueError(f"{name} needs {argument.name}: {argument.about or 'give it'}")
+    return make(**{key: known[key].read(name, value) for key, value in arguments.items()})
+
+
+def all_recipes(**fixed: Any) -> Iterator[Recipe]:
+    """Every recipe with every combination of the values that its arguments list.
+
+    Only those that have all of the `fixed` arguments, with these values.
+    """
+    for name in registry.names("recipe"):
+        known = recipe_arguments(recipe_function(name))
+        if not fixed.keys() <= {argument.name for argument in known}:
+            continue
+        varied = [a for a in known if a.name not in fixed and (a.values or a.kind is bool)]
+        for values in itertools.product(*(a.values or (False, True) for a in varied)):
+            arguments = {argument.name: value for argument, value in zip(varied, values)}
+            try:
+                recipe = find_recipe(name, **fixed, **arguments)
+            except ValueError:  # not every model has numbers for every data set
+                continue
+            yield recipe
+
+
+def print_catalogue() -> None:
+    """Print all recipes with their options."""
+    table = Table(Column("recipe", no_wrap=True), "options", "about")
+    for name in registry.names("recipe"):
+        make = recipe_function(name)
+        options = " ".join(argument.option for argument in recipe_arguments(make))
+        table.add_row(name, options, (inspect.getdoc(make) or "").split("\n", maxsplit=1)[0])
+    console().print(table)
+    output("`counterfoil plan RECIPE --help` tells the values of its options")
+
+
+# Models that are trained from scratch on one's own data
+
+
+class ScratchModels(Protocol):
+    """Models to train from scratch on one's own data, registered as the kind "scratch"."""
+
+    def names(self) -> list[str]:
+        """Names of the models."""
 
     def own_data_recipe(
         self,
@@ -52,91 +239,28 @@ class Catalogue(Protocol):
     ) -> Recipe:
         """Train such a model and evaluate it."""
 
-    def describe(self) -> None:
-        """Print the recipes."""
-
-
-def _demo() -> Recipe:
-    from counterfoil.recipes.demo import demo_recipe
-
-    return demo_recipe()
-
-
-def _registered() -> dict[str, Any]:
-    return {name: registry.find("recipe", name) for name in registry.names("recipe")}
-
-
-def catalogues() -> list[Catalogue]:
-    """The registered catalogues."""
-    return [part for part in _registered().values() if isinstance(part, Catalogue)]
-
-
-def known_recipes() -> Recipes:
-    """How every recipe is made, by name.
-
-    Raises:
-        ValueError: two recipes have one name.
-    """
-    recipes: Recipes = {"demo": _demo}
-    for name, part in _registered().items():
-        more = part.recipes() if isinstance(part, Catalogue) else {name: part}
-        if twice := recipes.keys() & more.keys():
-            raise ValueError(
-                f"there is a recipe {min(twice)!r} already; register yours under another name"
-            )
-        recipes |= more
-    return recipes
-
-
-def find_recipe(name: str) -> Recipe:
-    """The recipe of this name, or the one that a Python file calls ``recipe``.
-
-    Raises:
-        ValueError: there is none; the message has the nearest name.
-    """
-    if name.endswith(".py"):
-        return _from_file(Path(name))
-    if name == "demo":
-        return _demo()
-    known = known_recipes()
-    if name not in known:
-        pretrained = " --model MODEL" if name in registry.names("training") else ""
-        if pretrained or any(name in catalogue.models() for catalogue in catalogues()):
-            raise ValueError(
-                f"{name!r} is not a recipe but a training, whose stages depend on the data; "
-                f"`counterfoil train {name}{pretrained} --data DATA --plan` shows them"
-            )
-        near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
-            f"{name!r} is not a recipe; {hint}`counterfoil plan` lists them, and a file ends in .py"
-        )
-    return known[name]()
-
 
 def own_data_recipe(name: str, **options: Any) -> Recipe:
-    """Train a model of a catalogue from scratch on one's own data, see `Catalogue`.
+    """Train a model from scratch on one's own data, see `ScratchModels`.
 
     Raises:
-        ValueError: no catalogue has the model, or an option does not fit it.
+        ValueError: there is no such model, or an option does not fit it.
     """
-    for catalogue in catalogues():
-        if name in catalogue.models():
-            return catalogue.own_data_recipe(name, **options)
-    known = [model for catalogue in catalogues() for model in catalogue.models()]
-    raise ValueError(unknown_name(name, known, "a model to train"))
+    for models in _scratch():
+        if name in models.names():
+            return models.own_data_recipe(name, **options)
+    raise ValueError(unknown_name(name, _scratch_names(), "a model to train"))
 
 
-def print_catalogue() -> None:
-    """Print all recipes."""
-    single = {"demo": _demo}
-    single |= {n: part for n, part in _registered().items() if not isinstance(part, Catalogue)}
-    table = Table(Column("recipe", no_wrap=True), "", "about")
-    for name, make in single.items():
-        table.add_row(name, "", make().about)
-    console().print(table)
-    for catalogue in catalogues():
-        catalogue.describe()
+def _scratch() -> list[ScratchModels]:
+    return [registry.find("scratch", name) for name in registry.names("scratch")]
+
+
+def _scratch_names() -> list[str]:
+    return [name for models in _scratch() for name in models.names()]
+
+
+# Small runs, and files
 
 
 def smoke_recipe(recipe: Recipe) -> Recipe:

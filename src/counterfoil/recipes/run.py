@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from counterfoil.evaluation.evaluate import EvaluationResult
 from counterfoil.pipelines.overrides import apply_overrides
@@ -60,8 +60,11 @@ def run(
     resume: bool = True,
     smoke: bool = False,
     minutes: float | None = None,
+    **arguments: Any,
 ) -> PipelineRun:
     """Run every stage of a recipe whose result is not there yet, as ``counterfoil run`` does.
+
+    For example ``run("aoq", model="scan-t2i", like="flickr30k", data="f30k_precomp/")``.
 
     Args:
         recipe: a name that ``counterfoil plan`` lists, a Python file, or a `Recipe`.
@@ -75,12 +78,20 @@ def run(
         resume: continue a stage that was stopped.
         smoke: at most 20 training steps per stage.
         minutes: stop with a checkpoint after this long.
+        arguments: of a recipe that is named, as ``counterfoil plan NAME --help`` tells them.
 
     Raises:
-        ValueError: an unknown recipe or setting, data that do not fit, or a folder that holds
-            results of other settings or data.
+        ValueError: an unknown recipe, argument or setting, data that do not fit, or a folder that
+            holds results of other settings or data.
     """
-    chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if isinstance(recipe, str):
+        chosen = find_recipe(recipe, **arguments)
+    elif arguments:
+        raise ValueError(
+            f"{recipe.name} is a recipe already; leave {', '.join(arguments)} out, or name a recipe"
+        )
+    else:
+        chosen = recipe
     chosen = apply_overrides(chosen, settings)
     if smoke:
         chosen = smoke_recipe(chosen)

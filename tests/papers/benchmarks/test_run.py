@@ -9,11 +9,10 @@ from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.catalogue import find, tables
 from benchmarks.experiments.ledger import read, run
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Row, Table
-from counterfoil.papers.aoq.recipe import aoq_recipe
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource
-from counterfoil.recipes.catalogue import smoke_recipe
+from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 
 SMALL = (
     "*.model.image.width=16", "*.model.text.width=16", "*.batch=16", "lists.texts=20",
@@ -25,9 +24,7 @@ def _table(seeds: int = 2) -> Table:
     def experiments(budget: Budget) -> tuple[Experiment, ...]:
         found = []
         for seed in range(seeds):
-            small = apply_overrides(
-                smoke_recipe(aoq_recipe("vsepp", "scenes")), [*SMALL, f"*.seed={seed}"]
-            )
+            small = apply_overrides(smoke_recipe(find_recipe("aoq")), [*SMALL, f"*.seed={seed}"])
             small = replace(small, stages=small.stages[:-1])
             builder = ExperimentBuilder("VSE++", seed)
             builder.add(*(stage for stage in small.stages if not isinstance(stage, Evaluate)))

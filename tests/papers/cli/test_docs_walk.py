@@ -69,10 +69,9 @@ ELSEWHERE = {
     "counterfoil serve my-index/ --explainer": "tests/serve/test_app.py",
     "counterfoil serve flickr8k-index/ --rerank": "tests/serve/test_service.py",
     "counterfoil evaluate runs/tags/tags --first": "tests/papers/cli/test_verbs.py",
-    "counterfoil run tags-dc/uniter-scenes": "tests/papers/pipelines/test_run.py",
-    "counterfoil run tags/uniter-scenes": "tests/papers/pipelines/test_run.py",
+    "counterfoil run tags": "tests/papers/pipelines/test_run.py",
     "counterfoil papers convert uniter": "tests/papers/models/test_uniter_names.py",
-    "counterfoil plan tags/uniter-flickr30k --set hard.start": "converted weights",
+    "counterfoil plan tags --like flickr30k --set hard.start": "converted weights",
     "counterfoil papers write tags runs/tags/uniter-flickr30k": "tests/papers/cli/test_features.py",
     "counterfoil papers analyse curves": "tests/papers/cli/test_analyse_runs.py",
     "counterfoil papers analyse true-rate --crowd": "tests/papers/cli/test_analyse_sheet.py",
@@ -98,7 +97,7 @@ def recipe_file(page: str) -> str | None:
 
 def elsewhere(line: str) -> bool:
     """True for the commands of `ELSEWHERE` and for recipes of whole published data sets."""
-    whole = re.match(r"counterfoil run \S+-(flickr8k|flickr30k|coco)\b", line)
+    whole = re.match(r"counterfoil run (patches|.* --like (flickr8k|flickr30k|coco)\b)", line)
     return whole is not None or any(line.startswith(begin) for begin in ELSEWHERE)
 
 

@@ -315,7 +315,7 @@ COMMANDS = {
     "train vsepp": (2, "no data set is given; add --data"),
     f"search $pixels dog {SCENES} --output found.html": (2, "found.html exists and is left alone"),
     f"train vsepp {SCENES} --negatives $run/lists --plan": (0, "select ← online, adaptive"),
-    "plan aoq/vsepp-scenes --set adaptive.negatives=$run/lists": (0, "negatives: $run/lists"),
+    "plan aoq --set adaptive.negatives=$run/lists": (0, "negatives: $run/lists"),
     f"evaluate $run {SCENES}": (
         2,
         "run is a folder of several models; name one of them: $run/adaptive, $run/online",
@@ -328,7 +328,7 @@ COMMANDS = {
     "plan aoq/mobilenet": (2, "`counterfoil train aoq/mobilenet --data DATA --plan` shows them"),
     "plan contrastive": (2, "`counterfoil train contrastive --model MODEL --data DATA --plan`"),
     "run $run": (2, "run' is not a recipe; `counterfoil plan` lists them, and a file ends in .py"),
-    f"run aoq/vsepp-scenes {SCENES} --output $run --smoke": (
+    f"run aoq {SCENES} --output $run --smoke": (
         2,
         "run/online was made with other settings: online.model.image.width is 16 there and",
     ),
@@ -336,8 +336,8 @@ COMMANDS = {
         0,
         "epochs=3",
     ),
-    "plan aoq/vsepp-scenes --set tuned.lr=1": (2, "'tuned' is not a stage of aoq/vsepp-scenes"),
-    "plan aoq/vsepp-scenes --set online.lr=1": (2, "did you mean 'rate'?"),
+    "plan aoq --set tuned.lr=1": (2, "'tuned' is not a stage of aoq/vsepp-scenes"),
+    "plan aoq --set online.lr=1": (2, "did you mean 'rate'?"),
     f"evaluate {TYPO} {SCENES}": (2, UNKNOWN_MODEL),
     f"search {TYPO} dog {SCENES}": (2, UNKNOWN_MODEL),
     f"train aoq --model {TYPO} {SCENES}": (2, UNKNOWN_MODEL),

@@ -32,7 +32,7 @@ def vectors(tmp_path):
 
 
 def begin(*settings: str, change=None):
-    recipe = apply_overrides(find_recipe("vsepp-scenes"), [*SMALL[1::2], *settings])
+    recipe = apply_overrides(find_recipe("online"), [*SMALL[1::2], *settings])
     stage = recipe.stages[0]
     stage = change(stage) if change else stage
     dataset = DataSource("scenes:images=30").open()
@@ -53,7 +53,7 @@ def test_words_begin_with_their_vectors_and_the_others_at_random(vectors):
 
 
 def test_a_run_without_word_vectors_keeps_its_digest(vectors):
-    recipe = find_recipe("vsepp-scenes")
+    recipe = find_recipe("online")
     given = apply_overrides(recipe, [f"online.word_vectors={vectors}"])
     assert stage_digests(given, "d")["online"] != stage_digests(recipe, "d")["online"]
     same = replace(recipe.stages[0], word_vectors=None)
@@ -76,7 +76,7 @@ def test_vectors_of_another_width_are_refused(vectors):
     ],
 )
 def test_word_vectors_that_nothing_would_read(vectors, changes, sentence):
-    stage = replace(find_recipe("vsepp-scenes").stages[0], word_vectors=str(vectors))
+    stage = replace(find_recipe("online").stages[0], word_vectors=str(vectors))
     if "processor" in changes:
         changes = {"processor": replace(stage.processor, texts=changes["processor"])}
     with pytest.raises(ValueError, match=sentence):
@@ -84,7 +84,7 @@ def test_word_vectors_that_nothing_would_read(vectors, changes, sentence):
 
 
 def test_a_missing_file_is_refused_before_anything_is_done(tmp_path, capsys):
-    words = ("vsepp-scenes", "--data", "scenes:images=30", "--set", "online.word_vectors=gone.txt")
+    words = ("online", "--data", "scenes:images=30", "--set", "online.word_vectors=gone.txt")
     assert run("run", *words, "--folder", tmp_path / "run") == 2
     assert "gone.txt is no file" in " ".join(capsys.readouterr().err.split())
 
@@ -107,7 +107,7 @@ def uniter(*outputs: str) -> Config:
 def test_a_model_begins_from_one_with_other_heads(tmp_path):
     before = uniter("match", "fill").build()
     save_model(tmp_path / "before", spec=uniter("match", "fill"), model=before, processor=LENS)
-    recipe = find_recipe("vsepp-scenes")
+    recipe = find_recipe("online")
     stage = replace(recipe.stages[0], start="before", model=uniter("rank", "doubt"))
     context = RunContext(recipe, DataSource("scenes:images=30").open(), tmp_path, {})
     after = build_for_training(context, stage).model

@@ -50,7 +50,7 @@ GUIDED = weighted_sum(
 
 def recipe(host: str = "vsepp", *settings: str, form: str = "stored", **more) -> Recipe:
     """Two teachers and a student."""
-    one = find_recipe(f"{host}-scenes").stages[0]
+    one = find_recipe("online", model=host).stages[0]
     assert isinstance(one, Train)
     stages = (
         replace(one, name="teacher-0"),

@@ -74,7 +74,7 @@ def test_killed_as_a_command(whole, tmp_path):
 
 
 def command(folder: Path) -> subprocess.Popen:
-    words = ("run", "aoq/vsepp-scenes", "--data", DATA, "--folder", folder, "--smoke", "--resume")
+    words = ("run", "aoq", "--data", DATA, "--folder", folder, "--smoke", "--resume")
     return subprocess.Popen(
         [
             sys.executable,

@@ -21,7 +21,7 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.recipes.catalogue import find_recipe
 
-WHOLE = find_recipe("aoq/vsepp-scenes")
+WHOLE = find_recipe("aoq")
 ONLINE = WHOLE.stages[0]
 assert isinstance(ONLINE, Train)
 
@@ -183,7 +183,7 @@ def test_a_folder_of_written_captions_counts_by_its_content(tmp_path):
 
 def test_digests_are_stable_and_distinct():
     found = stage_digests(WHOLE, "d")
-    assert found == stage_digests(find_recipe("aoq/vsepp-scenes"), "d")
+    assert found == stage_digests(find_recipe("aoq"), "d")
     assert len(set(found.values())) == len(NAMES)
     assert all(len(name) == 12 for name in found.values())
 
@@ -228,7 +228,7 @@ def test_guides_are_read_too():
 
 def test_digests_do_not_change_by_accident():
     known = {"online": "2d1c0dd06bcd", "lists": "8e1e4ff1903c", "adaptive": "3dd5ac4cc43f"}
-    found = stage_digests(find_recipe("aoq/vsepp-flickr8k"), "data")
+    found = stage_digests(find_recipe("aoq", like="flickr8k"), "data")
     assert {name: found[name] for name in known} == known
 
 

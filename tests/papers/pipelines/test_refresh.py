@@ -31,7 +31,7 @@ SETTINGS = (
 
 
 def again(folder: Path, *more: object) -> int:
-    words = ("run", "aoq/vsepp-scenes", "--data", DATA, "--folder", folder, *SETTINGS)
+    words = ("run", "aoq", "--data", DATA, "--folder", folder, *SETTINGS)
     return run(*words, *more)
 
 
@@ -76,7 +76,7 @@ def test_two_processes(tmp_path):
 
 
 def test_it_is_another_training_but_not_where_it_is_off():
-    recipe = find_recipe("aoq/vsepp-scenes")
+    recipe = find_recipe("aoq")
     usual = stage_digests(recipe, "d")
     off, on = (apply_overrides(recipe, [f"adaptive.refresh.every={n}"]) for n in (0, 2))
     assert stage_digests(off, "d") == usual

@@ -10,12 +10,9 @@ import torch
 import hub_cases
 import recipes_cases
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.papers import catalogue
-from counterfoil.papers.ndgl import recipe as ndgl
-from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes.catalogue import SMOKE_STEPS, find_recipe, smoke_recipe
+from counterfoil.recipes.catalogue import SMOKE_STEPS, all_recipes, find_recipe, smoke_recipe
 from recipes_cases import FEW_CHANNELS, SMALL, aoq, numbers, run, snapshot
 
 DATA = "scenes:images=36"
@@ -101,7 +98,7 @@ DIVE = ("*.model.image.tower.width=16", "*.model.text.gru.width=16", "*.batch=4"
 
 # Every model and kind of stage once. Other recipes are parts of these, run in a test of their own,
 # or differ in the model alone.
-QUICK = (
+QUICK = (  # by the names of their runs
     "bfan-scenes",
     "aoq/vsrn-single-scenes",
     "aoq/scan-t2i-scenes-vsrn-lists",
@@ -113,30 +110,32 @@ QUICK = (
     "tags/ablations/wm/uniter-scenes",
     "tags/ablations/static-tuned/uniter-scenes",
     "tags-dc/released/uniter-scenes",
-    "tags/hosts/scan-scenes",
+    "tags/hosts/scan-t2i-scenes",
     "tags/with-aoq/vsepp-scenes",
     "tags/with-ndgl/vsepp-scenes",
 )
 
 
+# Those that differ from another one in a loss or the model alone.
+ALIKE = re.compile(r"aoq/ablations/.+/|vse-c/.+/|ndgl/(parts|readings|teachers|batches)/(?!gpo-s)")
+
+
 def of_scenes():
-    names = [recipe.name for recipe in catalogue.all_recipes() if "scenes" in recipe.name]
-    names += [f"ndgl/{kind}/gpo-scenes" for kind in ndgl.VARIANTS]
-    names += ["ndgl/mining/vsrn-scenes", *(f"{kind}uniter-scenes" for kind in tags.VARIANTS)]
-    for kind, (_, hosts) in tags.OTHER_VARIANTS.items():
-        names += [f"{kind}/{host}-scenes" for host in hosts]
-    assert set(QUICK) <= set(names)
-    for name in names:
-        yield pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+    found = {made.name: made for made in all_recipes(like="scenes") if not ALIKE.match(made.name)}
+    assert set(QUICK) <= set(found)
+    for name, made in found.items():
+        marks = [] if name in QUICK else [pytest.mark.slow]
+        yield pytest.param(made, marks=marks, id=name)
 
 
-@pytest.mark.parametrize("name", list(of_scenes()))
-def test_every_recipe_of_scenes(name, tmp_path):
+@pytest.mark.parametrize("whole_recipe", list(of_scenes()))
+def test_every_recipe_of_scenes(whole_recipe, tmp_path):
+    name = whole_recipe.name
     mines = "aoq" in name or "mining" in name
     small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
     small = [*UNITER, *VILT] if "vilt" in name else small
     channels = [("*.model.image.tower." if "dive" in name else "*.model.image.") + "channels=4"]
-    reads = "uniter" in name or name.startswith(("cascade", *tags.OTHER_VARIANTS))
+    reads = "uniter" in name or name.startswith(("cascade", "tags/hosts", "tags/with-"))
     small += UNITER if reads else []
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
     small += [] if reads or {"vilt", "mobilenet"} & set(re.split("[/-]", name)) else channels
@@ -144,7 +143,7 @@ def test_every_recipe_of_scenes(name, tmp_path):
     if "mobilenet" in name:
         public = hub_cases.mobilenet(tmp_path / "public")
         small += [f"*.model.image.name={public}", "*.processor.size=48"]
-    recipe = smoke_recipe(apply_overrides(find_recipe(name), small))
+    recipe = smoke_recipe(apply_overrides(whole_recipe, small))
     data = "scenes:images=30,features=regions" if reads else "scenes:images=30"
     assert run_pipeline(recipe, DataSource(data), tmp_path / "run")
     for stage in recipe.stages:
@@ -179,7 +178,7 @@ def test_a_missing_stage_is_made_again(copy, whole):
 
 def test_a_longer_recipe_builds_on_a_shorter_one(tmp_path, capsys):
     both = ("--data", DATA, "--folder", tmp_path / "run", "--smoke", *SMALL, *FEW_CHANNELS)
-    assert run("run", "vsepp-scenes", *both) == 0
+    assert run("run", "online", *both) == 0
     capsys.readouterr()
     assert aoq(tmp_path / "run") == 0
     assert "online: kept" in capsys.readouterr().err
@@ -254,7 +253,7 @@ def jump_after(monkeypatch, *, steps: int) -> None:
 
 def test_no_time_at_all(tmp_path, capsys, monkeypatch):
     recipe = smoke_recipe(
-        apply_overrides(find_recipe("vsepp-scenes"), [*SMALL[1::2], *FEW_CHANNELS[1::2]])
+        apply_overrides(find_recipe("online"), [*SMALL[1::2], *FEW_CHANNELS[1::2]])
     )
     assert not run_pipeline(recipe, DataSource(DATA), tmp_path / "run", minutes=0.0)
     assert "online: stopped, the time is up; add --resume" in capsys.readouterr().err
@@ -293,7 +292,7 @@ def test_start_from_another_stage(tmp_path):
         "*.draw.images=5",
         "adaptive.start=online",
     ]
-    recipe = smoke_recipe(apply_overrides(find_recipe("aoq/vsepp-scenes"), small))
+    recipe = smoke_recipe(apply_overrides(find_recipe("aoq"), small))
     assert run_pipeline(recipe, DataSource("scenes:images=30"), tmp_path / "run")
     words = [
         json.loads((tmp_path / "run" / s / "model" / "tokenizer.json").read_text())["words"]
@@ -304,14 +303,14 @@ def test_start_from_another_stage(tmp_path):
 
 def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
     recipe = smoke_recipe(
-        apply_overrides(find_recipe("vsepp-scenes"), [*SMALL[1::2], *FEW_CHANNELS[1::2]])
+        apply_overrides(find_recipe("online"), [*SMALL[1::2], *FEW_CHANNELS[1::2]])
     )
     assert run_pipeline(recipe, DataSource("scenes:images=30,dev=0"), tmp_path / "run")
     assert "has no dev split" in capsys.readouterr().err
 
 
 def test_lists_shorter_than_the_draws_are_refused_before_anything_is_done(tmp_path, capsys):
-    words = ("aoq/ablations/h1000/vsepp-scenes", "--data", "scenes:images=36", "--smoke")
+    words = ("aoq", "--loss", "h1000", "--data", "scenes:images=36", "--smoke")
     assert run("run", *words, "--folder", tmp_path / "run") == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "'h1000' draws from the 1,000 hardest texts of an image" in told

@@ -25,7 +25,7 @@ DATA = "scenes:images=400,dev=60,test=40,features=regions"
 def recipe(epochs: dict[str, float]) -> Recipe:
     """Trainings of these many epochs on regions, selections and the report."""
     base = apply_overrides(
-        find_recipe("vsepp-flickr8k"),
+        find_recipe("online", like="flickr8k"),
         ["*.model.image.width=32", "*.model.text.width=32", "*.rate=0.003", "*.batch=32"],
     ).stages[0]
     assert isinstance(base, Train)

@@ -16,7 +16,7 @@ from counterfoil.recipes.catalogue import find_recipe
 from counterfoil.training.logging import read_metrics
 
 DATA = "scenes:images=72,dev=12"
-ONLINE = find_recipe("aoq/vsepp-scenes").stages[0]
+ONLINE = find_recipe("aoq").stages[0]
 assert isinstance(ONLINE, Train)
 
 
@@ -26,7 +26,7 @@ def stage(many: int) -> Train:
 
 @pytest.fixture
 def context(tmp_path):
-    return RunContext(find_recipe("aoq/vsepp-scenes"), DataSource(DATA).open(), tmp_path, {})
+    return RunContext(find_recipe("aoq"), DataSource(DATA).open(), tmp_path, {})
 
 
 def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys):

@@ -8,7 +8,7 @@ from counterfoil.papers.systems import scan_config
 from counterfoil.pipelines.overrides import apply_overrides, changed_settings
 from counterfoil.recipes.catalogue import find_recipe
 
-WHOLE = find_recipe("aoq/vsepp-scenes")
+WHOLE = find_recipe("aoq")
 
 
 def value(path: str, *settings: str):
@@ -150,7 +150,7 @@ def test_a_written_call():
 
 
 def test_each_of_several_proposers_is_named() -> None:
-    recipe = find_recipe("tags-dc/uniter-scenes")
+    recipe = find_recipe("tags-dc")
     cooler = apply_overrides(
         recipe, ["*.proposer.tagsgenerator.temperature=1", "tags.proposer.topscoringminer.keep=5"]
     )

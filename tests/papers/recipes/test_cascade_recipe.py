@@ -31,7 +31,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    recipe = smoke_recipe(find_recipe("cascade/vsepp-scenes"))
+    recipe = smoke_recipe(find_recipe("cascade"))
     stages = tuple(
         replace(stage, start=None) if isinstance(stage, Train) else stage  # without pre-training
         for stage in recipe.stages
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("dataset", ["flickr30k", "coco"])
 def test_uniter_re_ranks_the_first_hundred(dataset):
-    recipe = find_recipe(f"cascade/gpo-{dataset}")
+    recipe = find_recipe("cascade", model="gpo", like=dataset)
     tests = [stage for stage in recipe.stages if isinstance(stage, Evaluate)]
     for stage in tests:
         last = (("hard",), ("own",), 100) if "cascade" in stage.name else (("own",), (), 50)

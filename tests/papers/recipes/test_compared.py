@@ -34,7 +34,7 @@ BERT = ("xdim-bert", "user-bert")
 
 
 def training(name: str, dataset: str, stage: str = "online") -> Train:
-    found = find_recipe(f"{name}-{dataset}").stage(stage)
+    found = find_recipe("online", model=name, like=dataset).stage(stage)
     assert isinstance(found, Train)
     return found
 
@@ -97,7 +97,7 @@ def test_models():
 
 @pytest.mark.parametrize(("name", "parts"), [("sgraf", ("sgr", "saf")), ("naaf", (0, 1))])
 def test_published_results_are_ensembles_of_two(name, parts):
-    recipe = find_recipe(f"{name}-coco")
+    recipe = find_recipe("online", model=name, like="coco")
     trained = [stage for stage in recipe.stages if isinstance(stage, Train)]
     if name == "sgraf":
         assert [training(f"sgraf-{part}", "coco").model for part in parts] == [
@@ -116,14 +116,17 @@ SMALL = ("*.plan.steps=2", "*.plan.batch=8", "*.model.text.width=16")
 @pytest.mark.parametrize(
     ("name", "sees"),
     [
-        *((one, "regions") for one in ("naaf", "sgraf", "xdim", "user", "queue/gpo")),
-        *((one, "pixels") for one in ("user", "queue/vsepp", "graph/vsepp")),
+        *((f"online {one}", "regions") for one in ("naaf", "sgraf", "xdim", "user")),
+        ("queue gpo", "regions"),
+        *((one, "pixels") for one in ("online user", "queue vsepp", "graph vsepp")),
     ],
 )
 def test_short_runs(name, sees, tmp_path):
     data = "scenes:images=24" + (",features=regions" if sees == "regions" else "")
-    recipe = smoke_recipe(find_recipe(f"{name}-{'scenes' if sees == 'pixels' else 'flickr8k'}"))
-    tower = "image.tower" if (name, sees) == ("user", "regions") else "image"
+    function, model = name.split()
+    like = "scenes" if sees == "pixels" else "flickr8k"
+    recipe = smoke_recipe(find_recipe(function, model=model, like=like))
+    tower = "image.tower" if (model, sees) == ("user", "regions") else "image"
     recipe = apply_overrides(
         recipe,
         (*SMALL, f"*.model.{tower}.width=16", "*.processor.min_count=1", "*.protocol=whole"),

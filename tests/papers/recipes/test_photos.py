@@ -20,6 +20,7 @@ from counterfoil.papers import photos
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import find_recipe
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
 SMALL += ("*.processor.size=48", "*.batch=16", "*.epochs=1", "*.steps=3")
@@ -132,12 +133,12 @@ def test_patches_feed_scan_chan_and_gpo_and_are_made_once(tower, tmp_path, monke
 
 
 def test_one_recipe_trains_all_three_on_the_same_patches(tower, tmp_path):
-    recipe = photos.patches_recipe("flickr8k", tower)
+    recipe = find_recipe("patches", tower=tower)
     stages = [stage for stage in recipe.stages if isinstance(stage, Train)]
     assert [stage.name for stage in stages] == list(photos.PATCH_MODELS)
     assert {stage.processor.images for stage in stages} == {"pixels"}
     assert {stage.model.arguments["image"].arguments["name"] for stage in stages} == {tower}
-    default = photos.patches_recipe("flickr8k")
+    default = find_recipe("patches")
     assert {
         (s.processor.size, s.processor.frame) for s in default.stages if isinstance(s, Train)
     } == {(224, "squash bilinear")}

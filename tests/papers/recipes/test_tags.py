@@ -15,7 +15,6 @@ from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.pretraining.pretrain import REGION_TASKS
 from counterfoil.papers.pretraining.stage import Pretrain
 from counterfoil.papers.systems import DATASETS, LARGE
-from counterfoil.papers.tags import recipe as tags
 from counterfoil.papers.tags.generation import TagsGenerator
 from counterfoil.papers.tags.recipe import CAPTIONS, PAPER, RELEASED, tags_train_config
 from counterfoil.pipelines.overrides import apply_overrides
@@ -26,8 +25,8 @@ from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 TINY = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
 
 
-def training(recipe: str, stage: str) -> Train:
-    found = find_recipe(recipe).stage(stage)
+def training(stage: str, recipe: str, **arguments: Any) -> Train:
+    found = find_recipe(recipe, **arguments).stage(stage)
     assert isinstance(found, Train)
     return found
 
@@ -50,8 +49,7 @@ def weights(stage: Train) -> dict[str, float]:
     [("flickr30k", 0.1, 1e-3, 1e-3), ("coco", 0.05, 1e-4, 5e-4)],
 )
 def test_the_paper_is_table_5(dataset: str, masked: float, written: float, words: float) -> None:
-    name = f"tags-dc/uniter-{dataset}"
-    first, second = training(name, "tags"), training(name, "tags-dc")
+    first, second = (training(stage, "tags-dc", like=dataset) for stage in ("tags", "tags-dc"))
     assert weights(first) == {"texts": 1, "images": 1, "masked": masked, "written": written}
     assert weights(second) == weights(first) | {"doubt": words, "correct": words}
     assert (first.plan.steps, second.plan.steps) == (5000, 1500)
@@ -68,8 +66,10 @@ def test_the_paper_is_table_5(dataset: str, masked: float, written: float, words
 
 
 def test_the_released_code_has_its_own_numbers() -> None:
-    name = "tags-dc/released/uniter-flickr30k"
-    first, second = training(name, "tags-released"), training(name, "tags-dc-released")
+    first, second = (
+        training(stage, "tags-dc", like="flickr30k", released=True)
+        for stage in ("tags-released", "tags-dc-released")
+    )
     assert (weights(first)["masked"], weights(first)["written"]) == (0.05, 5e-4)
     assert (weights(second)["doubt"], weights(second)["correct"]) == (5e-4, 5e-4)
     assert second.plan.batch * second.plan.accumulate == 256
@@ -82,19 +82,23 @@ def test_the_released_code_has_its_own_numbers() -> None:
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_ablations_differ_in_one_thing(dataset: str) -> None:
-    usual = training(f"tags/uniter-{dataset}", "tags")
+    usual = training("tags", "tags", like=dataset)
     for way, changed in (("wm", {"singles": "only"}), ("static", {"filler": FromData("filler")})):
-        name = f"tags/ablations/{way}/uniter-{dataset}"
-        assert training(name, "tags") == usual
-        assert writer(training(name, way)) == writer(usual) | changed
-        assert training(name, way).plan == usual.plan
-    assert training(f"tags/ablations/static/uniter-{dataset}", "static").filler == "pretrained"
+        assert training("tags", "tags", like=dataset, way=way) == usual
+        other = training(way, "tags", like=dataset, way=way)
+        assert writer(other) == writer(usual) | changed
+        assert other.plan == usual.plan
+    static = training("static", "tags", like=dataset, way="static")
+    assert static.filler == "pretrained"
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_all_begin_with_the_same_pre_training(dataset: str) -> None:
-    names = ["", "tags/", "tags-dc/", *tags.VARIANTS]
-    found = [stage_digests(find_recipe(f"{name}uniter-{dataset}"), "d") for name in names]
+    recipes = [find_recipe("online", model="uniter", like=dataset)]
+    ways = ("tags", "wm", "static", "static-tuned")
+    recipes += [find_recipe("tags", like=dataset, way=way) for way in ways]
+    recipes += [find_recipe("tags-dc", like=dataset, released=one) for one in (False, True)]
+    found = [stage_digests(recipe, "d") for recipe in recipes]
     for stage in ("pretrained", "hard", "tags"):
         assert len({one[stage] for one in found if stage in one}) == 1
 
@@ -119,7 +123,7 @@ def test_heads_of_the_second_step_start_from_the_pre_trained(
     model: str, data: str, settings: tuple[str, ...], tmp_path: Path
 ) -> None:
     still = [*TINY, *settings, "tags.rate=1e-12", "tags-dc.rate=1e-12"]
-    recipe = smoke_recipe(apply_overrides(find_recipe(f"tags-dc/{model}-scenes"), still))
+    recipe = smoke_recipe(apply_overrides(find_recipe("tags-dc", model=model), still))
     recipe = apply_overrides(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
     assert run_pipeline(recipe, DataSource(data), tmp_path)
     before, after = (
@@ -133,7 +137,7 @@ def test_heads_of_the_second_step_start_from_the_pre_trained(
 
 def test_large_sets_read_wordpieces_with_uniter_base() -> None:
     for dataset in DATASETS:
-        stage = training(f"uniter-{dataset}", "hard")
+        stage = training("hard", "online", model="uniter", like=dataset)
         large = dataset in LARGE
         assert (stage.processor.texts == "bert-base-cased") == large
         assert (stage.model.arguments["layers"] == 12) == large
@@ -158,9 +162,11 @@ def test_the_large_setting(
     words: float,
     batch: int,
 ) -> None:
-    begins, ends = ("tags-dc/released/", "-released") if released else ("tags-dc/", "")
-    large = find_recipe(f"{begins}uniter-large-{dataset}")
-    base = find_recipe(f"{begins}uniter-{dataset}")
+    ends = "-released" if released else ""
+    large, base = (
+        find_recipe("tags-dc", model=model, like=dataset, released=released)
+        for model in ("uniter-large", "uniter")
+    )
     assert [stage.name for stage in large.stages] == [stage.name for stage in base.stages]
     for stage in large.stages:
         if isinstance(stage, Train | Pretrain):
@@ -184,16 +190,17 @@ def test_the_large_setting(
 
 
 def test_hard_negatives_of_the_large_model() -> None:
-    stage = training("tags/uniter-large-flickr30k", "hard")
+    stage = training("hard", "tags", model="uniter-large", like="flickr30k")
     assert stage.proposer is not None
     assert stage.proposer.arguments["keep"] == 23
-    assert training("uniter-large-coco", "hard").model == stage.model
-    assert find_recipe("tags/uniter-large-coco").about.startswith("UNITER-large;")
+    other = training("hard", "online", model="uniter-large", like="coco")
+    assert other.model == stage.model
+    assert find_recipe("tags", model="uniter-large", like="coco").about.startswith("UNITER-large;")
 
 
 def test_recipes_of_vilt_differ_in_model_processor_and_tasks() -> None:
-    for kind in ("", "tags/", "tags-dc/"):
-        uniter, vilt = (find_recipe(f"{kind}{host}-scenes") for host in ("uniter", "vilt"))
+    for name in ("online", "tags", "tags-dc"):
+        uniter, vilt = (find_recipe(name, model=model) for model in ("uniter", "vilt"))
         assert "features" not in vilt.data
         for one, other in zip(uniter.stages, vilt.stages, strict=True):
             if isinstance(one, Train | Pretrain):
@@ -206,5 +213,5 @@ def test_recipes_of_vilt_differ_in_model_processor_and_tasks() -> None:
                 assert not other.tasks.used(REGION_TASKS)
                 other = replace(other, tasks=one.tasks)
             assert one == other
-    with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):
-        find_recipe("tags/vilt-coco")
+    with pytest.raises(ValueError, match="vilt has no numbers for coco; it is trained like scenes"):
+        find_recipe("tags", model="vilt", like="coco")

@@ -8,31 +8,30 @@ from counterfoil.core.config import config_from_dict, from_data
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.negatives.generated import GeneratedCaptions
 from counterfoil.papers.systems import DATASETS
-from counterfoil.papers.tags import recipe as tags
 from counterfoil.pipelines.pipeline import Evaluate, Recipe, Train, recipe_to_dict, stage_digests
 from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from papers.test_docs import ran
 
-NAMES = [
-    f"{kind}/{host}-{dataset}"
-    for kind, (_, hosts) in tags.OTHER_VARIANTS.items()
-    for host in hosts
+PAIRS = [(model, method) for model in ("vsepp", "gpo") for method in ("own", "aoq", "ndgl")]
+RECIPES = [
+    find_recipe("tags-foils", model=model, method=method, like=dataset)
+    for model, method in [*PAIRS, ("scan-t2i", "own")]
     for dataset in DATASETS
 ]
+each = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 
 
-def pair(name: str) -> tuple[Train, Train]:
+def pair(recipe: Recipe) -> tuple[Train, Train]:
     """The training without written captions, and the one with them."""
-    recipe = find_recipe(name)
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     alone = recipe.stage(taught.name.removesuffix("-written"))
     assert isinstance(alone, Train)
     return alone, taught
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_only_the_foils_differ(name: str) -> None:
-    alone, taught = pair(name)
+@each
+def test_only_the_foils_differ(recipe: Recipe) -> None:
+    alone, taught = pair(recipe)
     changed = {"name", "objective", "proposer", "written"}
     before, after = (
         {key: value for key, value in recipe_to_dict(stage).items() if key not in changed}
@@ -48,9 +47,9 @@ def test_only_the_foils_differ(name: str) -> None:
     assert taught.objective.build().needs > alone.objective.build().needs
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_foils_begin_after_the_warm_up_and_both_trainings_are_compared(name: str) -> None:
-    recipe, (alone, taught) = find_recipe(name), pair(name)
+@each
+def test_foils_begin_after_the_warm_up_and_both_trainings_are_compared(recipe: Recipe) -> None:
+    alone, taught = pair(recipe)
     terms = taught.objective.arguments["terms"]
     _, written = terms["written"]
     warm = [term.arguments["steps"] for _, term in terms.values() if term.make is SwitchAfter]
@@ -60,28 +59,23 @@ def test_foils_begin_after_the_warm_up_and_both_trainings_are_compared(name: str
     used = [s.using for s in recipe.stages if isinstance(s, Evaluate)]
     assert {(alone.name,), (taught.name,)} == set(used)
     assert recipe.stages[-1].kind == "compare"
-    assert recipe.name == name
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_generator_is_that_of_tags(dataset: str) -> None:
-    own = stage_digests(find_recipe(f"tags/uniter-{dataset}"), "d")
-    for name in (name for name in NAMES if name.endswith(dataset)):
-        found = stage_digests(find_recipe(name), "d")
+    own = stage_digests(find_recipe("tags", like=dataset), "d")
+    first = stage_digests(find_recipe("tags-foils", like=dataset), "d")
+    for recipe in (recipe for recipe in RECIPES if recipe.name.endswith(dataset)):
+        found = stage_digests(recipe, "d")
         assert found["pretrained"] == own["pretrained"]
         assert found["tags"] == own["tags"]
-        first = stage_digests(find_recipe(f"tags/hosts/vsepp-{dataset}"), "d")
         assert found["written"] == first["written"]
 
 
 def test_models_are_those_of_their_own_recipes() -> None:
-    for host, own, stage in (
-        ("vsepp", "vsepp-scenes", "online"),
-        ("scan", "scan-t2i-scenes", "online"),
-        ("gpo", "gpo-scenes", "online"),
-    ):
-        alone, _ = pair(f"tags/hosts/{host}-scenes")
-        there = find_recipe(own).stage(stage)
+    for model in ("vsepp", "scan-t2i", "gpo"):
+        alone, _ = pair(find_recipe("tags-foils", model=model))
+        there = find_recipe("online", model=model).stage("online")
         assert isinstance(there, Train)
         assert (alone.model, alone.objective, alone.plan) == (
             there.model,
@@ -91,7 +85,7 @@ def test_models_are_those_of_their_own_recipes() -> None:
 
 
 def test_smoke_reaches_the_foils() -> None:
-    recipe = smoke_recipe(find_recipe("tags/hosts/gpo-scenes"))
+    recipe = smoke_recipe(find_recipe("tags-foils", model="gpo"))
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     written = taught.objective.arguments["terms"]["written"][1]
     assert written.arguments["steps"] < taught.plan.steps

@@ -17,7 +17,7 @@ from counterfoil.pipelines.pipeline import Recipe, Train, stage_digests
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.pipelines.state import RunContext
-from counterfoil.recipes.catalogue import find_recipe, known_recipes
+from counterfoil.recipes.catalogue import all_recipes, find_recipe
 from recipes_cases import pixel_model, run
 from uniter_cases import authors_state
 
@@ -68,8 +68,8 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here / "base"
 
 
-def recipe(name: str, *settings: str) -> Recipe:
-    found = apply_overrides(find_recipe(name), [*settings, *SMALL, *GENERATOR])
+def recipe(way: str, *settings: str) -> Recipe:
+    found = apply_overrides(find_recipe("tags", way=way), [*settings, *SMALL, *GENERATOR])
     offers = [s.name for s in found.stages if isinstance(s, Train) and s.candidates.provides]
     less = [f"{one}.candidates.{key}=6" for one in offers for key in ("texts", "images")]
     return apply_overrides(found, less)
@@ -86,7 +86,7 @@ def names(found: Recipe) -> list[str]:
 
 
 def test_the_walk_trains_from_the_converted_weights(converted: Path, tmp_path: Path) -> None:
-    walk = recipe("tags/uniter-scenes", f"hard.start={converted}", f"tags.start={converted}")
+    walk = recipe("tags", f"hard.start={converted}", f"tags.start={converted}")
     assert names(walk)[:2] == ["hard", "tags"]  # nothing reads a pre-training
     stage = training(walk, "tags")
     context = RunContext(walk, DataSource(DATA).open(), tmp_path, {})
@@ -107,7 +107,7 @@ def test_the_walk_trains_from_the_converted_weights(converted: Path, tmp_path: P
 
 def test_a_filler_by_folder_generates(converted: Path, tmp_path: Path) -> None:
     settings = [f"{name}.start={converted}" for name in ("tags", "static")]
-    static = recipe("tags/ablations/static/uniter-scenes", *settings, f"static.filler={converted}")
+    static = recipe("static", *settings, f"static.filler={converted}")
     assert "pretrained" not in names(static)
     one = replace(static, stages=tuple(s for s in static.stages if s.name == "static"))
     assert run_pipeline(one, DataSource(DATA), tmp_path)
@@ -131,16 +131,15 @@ def test_other_weights_are_another_stage_and_another_folder_is_not(
     weights[-1] ^= 1
     (other / "model.safetensors").write_bytes(weights)
     for key in ("tags.start", "static.filler"):
-        name = "tags/ablations/static/uniter-scenes"
         one, same, changed = (
-            stage_digests(recipe(name, f"{key}={folder}"), "d")[key.partition(".")[0]]
+            stage_digests(recipe("static", f"{key}={folder}"), "d")[key.partition(".")[0]]
             for folder in (converted, copy, other)
         )
         assert one == same != changed
 
 
 def test_the_plan_names_the_folder(converted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("plan", "tags/uniter-flickr30k", "--set", "tags.start=./uniter-base") == 0
+    assert run("plan", "tags", "--like", "flickr30k", "--set", "tags.start=./uniter-base") == 0
     printed = capsys.readouterr().out
     assert "start: ./uniter-base" in printed
     assert "start: pretrained" in printed  # of "hard"
@@ -153,19 +152,18 @@ def test_an_unknown_name_is_refused_with_both_possibilities() -> None:
     )
     for key in ("start", "filler"):
         with pytest.raises(ValueError, match=wanted):
-            recipe("tags/uniter-scenes", f"tags.{key}=uniter")
+            recipe("tags", f"tags.{key}=uniter")
 
 
 @pytest.mark.parametrize("key", ["tags.start", "static.filler"])
 def test_a_model_that_does_not_fit_is_refused_before_anything_is_done(
     key: str, converted: Path, tmp_path: Path
 ) -> None:
-    name = "tags/ablations/static/uniter-scenes"
-    gone = recipe(name, f"{key}=./gone")
+    gone = recipe("static", f"{key}=./gone")
     with pytest.raises(ValueError, match=r"'./gone', which is neither a stage of tags.* nor a mod"):
         run_pipeline(gone, DataSource(DATA), tmp_path / "run")
     pixel_model(tmp_path / "vsepp")
-    another = recipe(name, f"{key}={tmp_path / 'vsepp'}")
+    another = recipe("static", f"{key}={tmp_path / 'vsepp'}")
     wanted = r"which is another model|does not read words"
     with pytest.raises(ValueError, match=wanted):
         run_pipeline(another, DataSource(DATA), tmp_path / "run")
@@ -173,22 +171,21 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_done(
 
 
 def test_the_tuned_static_writer_learns_words_and_ranks_nothing_generated(tmp_path: Path) -> None:
-    found = find_recipe("tags/ablations/static-tuned/uniter-flickr30k")
+    found = find_recipe("tags", like="flickr30k", way="static-tuned")
     static, writer, tags = (training(found, name) for name in ("static", "writer", "tags"))
     assert (static.filler, static.start, writer.start) == ("writer", "pretrained", "pretrained")
     assert (static.objective, static.plan) == (tags.objective, tags.plan)
     terms = tags.objective.arguments["terms"]
     assert writer.objective.arguments["terms"] == {k: terms[k] for k in terms if k != "written"}
-    small = recipe("tags/ablations/static-tuned/uniter-scenes", "*.epochs=1")
+    small = recipe("static-tuned", "*.epochs=1")
     small = replace(small, stages=tuple(s for s in small.stages if s.kind in ("train", "pretrain")))
     assert run_pipeline(small, DataSource(DATA), tmp_path)
     assert (tmp_path / "static" / "model" / "model.json").is_file()
 
 
 def test_coco_is_measured_on_a_sample_of_dev_while_training() -> None:
-    for name in known_recipes():
-        if not (name.endswith("uniter-coco") or name.endswith("uniter-flickr30k")):
-            continue
-        for stage in find_recipe(name).stages:
-            if isinstance(stage, Train):
-                assert stage.plan.dev_images == (1000 if name.endswith("coco") else 0), name
+    for dataset, sample in (("coco", 1000), ("flickr30k", 0)):
+        for found in all_recipes(model="uniter", like=dataset):
+            for stage in found.stages:
+                if isinstance(stage, Train):
+                    assert stage.plan.dev_images == sample, found.name

@@ -16,7 +16,7 @@ from recipes_cases import SMALL, run
 
 @pytest.mark.parametrize(("dataset", "epoch"), [("flickr30k", 1132), ("coco", 4425)])
 def test_numbers_of_the_authors(dataset: str, epoch: int) -> None:
-    written, training = find_recipe(f"vse-c/vsepp-{dataset}").stages[:2]
+    written, training = find_recipe("vse-c", like=dataset).stages[:2]
     assert isinstance(written, RewriteByRule)
     assert isinstance(training, Train)
     assert written.plan.kinds == ("noun", "numeral", "relation")
@@ -38,7 +38,7 @@ def test_numbers_of_the_authors(dataset: str, epoch: int) -> None:
 
 @pytest.mark.parametrize("kind", ["noun", "numeral", "relation"])
 def test_one_kind_alone(kind: str) -> None:
-    recipe = find_recipe(f"vse-c/{kind}/vsepp-coco")
+    recipe = find_recipe("vse-c", like="coco", kinds=kind)
     assert recipe.name == f"vse-c/{kind}/vsepp-coco"
     assert isinstance(recipe.stages[0], RewriteByRule)
     assert recipe.stages[0].plan.kinds == (kind,)
@@ -47,7 +47,7 @@ def test_one_kind_alone(kind: str) -> None:
 def test_on_scenes(tmp_path: Path) -> None:
     words = ("--data", "scenes:images=36", "--folder", tmp_path / "run", "--smoke", *SMALL)
     words = (*words, "--set", "written.most=2")
-    assert run("run", "vse-c/vsepp-scenes", *words) == 0
+    assert run("run", "vse-c", *words) == 0
     lines = (tmp_path / "run/online/metrics.jsonl").read_text().splitlines()
     losses = [line["loss_written"] for line in map(json.loads, lines) if "loss_written" in line]
     assert losses[0] == 0, "silent at first"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="limits of files are tho
 @pytest.mark.parametrize(
     "words",
     [
-        ("run", "vsepp-scenes", "--smoke", "--data", "scenes:images=60"),
+        ("run", "online", "--smoke", "--data", "scenes:images=60"),
         ("mine", "MODEL", "--data", "scenes:images=200", "--split", "all", "--texts", "500"),
     ],
     ids=["run", "mine"],
@@ -61,7 +61,7 @@ def test_a_command_on_a_full_disk_says_so_and_goes_on_with_room(name, tmp_path):
     model, data = recipes_cases.pixel_model(tmp_path / "model"), "scenes:images=200"
     out: Path = tmp_path / "out"
     words = {
-        "run": ("run", "vsepp-scenes", "--smoke", "--data", data, "--output", out),
+        "run": ("run", "online", "--smoke", "--data", data, "--output", out),
         "features": (
             *("features", data, out, "--model", recipes_cases.clip_like(tmp_path / "clip")),
         ),

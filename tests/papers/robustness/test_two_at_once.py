@@ -16,7 +16,7 @@ from counterfoil.cli import main
 from counterfoil.core.io import atomic_folder, write_lock
 
 RUN = (
-    *("run", "aoq/vsepp-scenes", "--smoke", "--data", "scenes:images=60"),
+    *("run", "aoq", "--smoke", "--data", "scenes:images=60"),
     *("--set", "*.plan.epochs=2", "--output"),
 )
 
@@ -58,7 +58,7 @@ def test_of_two_commands_the_second_hears_who_holds_the_folder(
 
 def test_a_finished_run_needs_no_lock(tmp_path, capsys):
     folder = tmp_path / "run"
-    words = ("run", "vsepp-scenes", "--smoke", "--data", "scenes:images=60", "--output", folder)
+    words = ("run", "online", "--smoke", "--data", "scenes:images=60", "--output", folder)
     assert main([*map(str, words)]) == 0
     files = sorted(folder.rglob("*"))
     with write_lock(tmp_path / "other" / ".lock", folder), write_lock(folder / ".lock", folder):

@@ -2,14 +2,14 @@
 
 Section 4.2: h = 300 texts and 60 images, alpha 0.3, beta 1.5, online margin 0.2, offline margin 0;
 the second round starts from scratch. Rates and epochs are in `counterfoil.papers.systems`. The
-paper mines with VSRN for every model; here each model mines for itself, and `aoq_with_vsrn_lists`
-is the paper's way.
+paper mines with VSRN for every model; here each model mines for itself, and ``lists="vsrn"`` is the
+paper's way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Annotated, Any, Literal, final
 
 from counterfoil.core.config import Config, config, lazy
 from counterfoil.data.phrases import RulePhraseParser
@@ -23,10 +23,13 @@ from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.papers.compared.graph_stage import GraphLists
 from counterfoil.papers.systems import (
+    NAMES,
     PAPERS,
     PROFILES,
     WARMUP,
+    DataSet,
     EnsembleMember,
+    as_published,
     dataset_recipe,
     ensemble_members,
     evaluation_stages,
@@ -39,6 +42,7 @@ from counterfoil.papers.systems import (
 )
 from counterfoil.pipelines.pipeline import Compare, Mine, Recipe, Stage, Train
 from counterfoil.recipes.base import ADAPTIVE, ALPHA, BETA, MARGIN, adaptive_quintuplet, with_warmup
+from counterfoil.recipes.catalogue import OneOf
 from counterfoil.recipes.clip import TRIPLET, FineTunedModel
 
 TEXTS, IMAGES = 300, 60
@@ -93,7 +97,7 @@ def second_stage(
     )
 
 
-def aoq_recipe(name: str, dataset: str) -> Recipe:
+def _both_rounds(name: str, dataset: str) -> Recipe:
     """Both rounds of every model, and a report that compares them."""
     trained: list[Stage] = []
     for member in ensemble_members(name):
@@ -108,8 +112,12 @@ def aoq_recipe(name: str, dataset: str) -> Recipe:
     )
 
 
-def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
-    """Round two on the lists of one VSRN, without round one: the paper's SCAN and BFAN."""
+def _with_vsrn_lists(name: str, dataset: str) -> Recipe:
+    """Round two on the lists of one VSRN, without round one."""
+    if not name.startswith(("scan", "bfan")):
+        raise ValueError(
+            f"lists are mined by VSRN for SCAN and BFAN, as in the paper; {name} mines its own"
+        )
     first, lists = self_mined(EnsembleMember("vsrn-single"), dataset)
     trained: list[Stage] = [replace(first, name="teacher"), replace(lists, using=("teacher",))]
     for member in ensemble_members(name):
@@ -126,35 +134,46 @@ def aoq_with_vsrn_lists(name: str, dataset: str) -> Recipe:
     )
 
 
-def graph_recipe(name: str, dataset: str) -> Recipe:
-    """Round two of a single model on lists from a denotation graph, which no model mines."""
-    loss = adaptive_quintuplet(offline_warmup(name, dataset))
+@as_published
+def graph(*, model: Literal["vsepp", "scan-t2i"] = "vsepp", like: DataSet = "scenes") -> Recipe:
+    """AdapOffQuin on lists from a denotation graph of the captions, which no model mines.
+
+    Args:
+        model: trained online first, to compare with.
+        like: data set whose numbers, widths and protocol it has.
+    """
+    loss = adaptive_quintuplet(offline_warmup(model, like))
     stages: list[Stage] = [
-        online_stage(name, dataset),
+        online_stage(model, like),
         GraphLists(name="lists", texts=TEXTS, images=IMAGES, parser=config(RulePhraseParser)),
-        second_stage(EnsembleMember(name), dataset, loss, kind="graph"),
+        second_stage(EnsembleMember(model), like, loss, kind="graph"),
     ]
     return _compared(
-        f"graph/{name}-{dataset}",
-        (name, dataset),
+        f"graph/{model}-{like}",
+        (model, like),
         stages,
         ("online", "graph"),
         "online triplet, AdapOffQuin on a denotation graph of the captions",
     )
 
 
-def mined_batches_recipe(name: str, dataset: str) -> Recipe:
-    """A single model trained on with its own loss, on random batches and on those of its lists.
+@as_published
+def batches(*, model: Literal["vsepp", "scan-t2i"] = "vsepp", like: DataSet = "scenes") -> Recipe:
+    """Train on with the model's own loss, on random batches and on batches of its mined lists.
 
     Batches are those of B3 (https://arxiv.org/abs/2505.11293), see
     `counterfoil.negatives.batch_mining`. Both continue from round one: from scratch, the hardest
     negative of such batches makes VSE++ collapse.
+
+    Args:
+        model: trained online first, and mined with.
+        like: data set whose numbers, widths and protocol it has.
     """
-    online, lists = self_mined(EnsembleMember(name), dataset)
+    online, lists = self_mined(EnsembleMember(model), like)
     longer = replace(online, name="longer", objective=hardest_triplet(0), start=online.name)
     return _compared(
-        f"batches/{name}-{dataset}",
-        (name, dataset),
+        f"batches/{model}-{like}",
+        (model, like),
         [online, lists, longer, replace(longer, name="mined", mined_batches=lists.name)],
         ("online", "longer", "mined"),
         "online triplet, then on random batches or on batches of mutual mined negatives",
@@ -234,10 +253,9 @@ VARIANTS = {
     "h1000": AblationVariant("Eq. 5, h = 1000", texts=1000),
     "released-code": AblationVariant("Eq. 5 as the authors' code has it", released=True),
 }
-LOSSES = tuple(VARIANTS)
 
 
-def ablation_variant(loss: str, name: str, dataset: str) -> Recipe:
+def _with_one_loss(loss: str, name: str, dataset: str) -> Recipe:
     """Round one, its lists, and round two with one loss; compared with round one."""
     return _ablations(
         f"aoq/ablations/{loss}/{name}-{dataset}",
@@ -247,7 +265,7 @@ def ablation_variant(loss: str, name: str, dataset: str) -> Recipe:
     )
 
 
-def ablation_recipe(name: str, dataset: str) -> Recipe:
+def _with_every_loss(name: str, dataset: str) -> Recipe:
     """Round one, its lists, and round two with every loss; compared with the full method.
 
     Table 3 has the differences in parentheses; here they are in the report.
@@ -255,7 +273,7 @@ def ablation_recipe(name: str, dataset: str) -> Recipe:
     recipe = _ablations(
         f"aoq/ablations/{name}-{dataset}",
         (name, dataset),
-        ("online", *LOSSES),
+        ("online", *VARIANTS),
         "all of AOQ's Tables 1 and 3",
     )
     *stages, report = recipe.stages
@@ -298,6 +316,36 @@ def _ablation_stage(loss: str, member: EnsembleMember, dataset: str) -> Train:
         if PAPERS[model] == "vsrn":
             stage = replace(stage, model=stage.model.replace(bn_passes="separate"))
     return stage
+
+
+@as_published
+def aoq(
+    *,
+    model: Annotated[str, OneOf(NAMES)] = "vsepp",
+    like: DataSet = "scenes",
+    loss: Annotated[str, OneOf(("adaptive", "all", *VARIANTS))] = "adaptive",
+    lists: Literal["own", "vsrn"] = "own",
+) -> Recipe:
+    """AOQ: train online, mine the whole training set, train again from scratch on the lists.
+
+    Args:
+        model: a single model, or an ensemble of two that average their scores.
+        like: data set whose numbers, widths and protocol it has.
+        loss: of the second round: adaptive is AdapOffQuin, every other name one row of AOQ's Tables
+            1 and 3, and all compares all of these rows.
+        lists: whose they are: each model's own, or those of one VSRN for SCAN and BFAN, without a
+            first round, as in the paper.
+
+    Raises:
+        ValueError: lists of a VSRN for another model or with another loss.
+    """
+    if lists == "vsrn":
+        if loss != "adaptive":
+            raise ValueError(f"with lists of a VSRN the loss is adaptive, not {loss}")
+        return _with_vsrn_lists(model, like)
+    if loss == "adaptive":
+        return _both_rounds(model, like)
+    return _with_every_loss(model, like) if loss == "all" else _with_one_loss(loss, model, like)
 
 
 def fine_tuning_stages(

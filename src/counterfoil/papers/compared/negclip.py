@@ -18,13 +18,20 @@ from dataclasses import replace
 from counterfoil.core.config import lazy
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss
-from counterfoil.papers.systems import dataset_recipe, evaluation_stages, online_stage
+from counterfoil.papers.systems import (
+    DataSet,
+    as_published,
+    dataset_recipe,
+    evaluation_stages,
+    online_stage,
+)
 from counterfoil.papers.tags.stage import RewriteByRule
 from counterfoil.pipelines.pipeline import Mine, Recipe, Stage, Train
 from counterfoil.recipes import clip
 from counterfoil.recipes.base import generated_captions
 from counterfoil.recipes.clip import FineTunedModel, contrastive_terms
 
+MODEL = "vsepp"
 NEIGHBOURS = 3  # images of a caption
 TEXTS = 100  # of an image, for the hardness in the report alone
 TEMPERATURE = 0.07  # of models that are trained from scratch
@@ -42,17 +49,22 @@ def with_neighbours(stage: Train) -> Train:
     return replace(stage, neighbours="lists", written=REWRITE.name, proposer=generated)
 
 
-def negclip_recipe(name: str, dataset: str) -> Recipe:
-    """Both rounds from scratch, on a dual encoder: contrastive, then with neighbours and foils."""
+@as_published
+def negclip(*, like: DataSet = "scenes") -> Recipe:
+    """NegCLIP from scratch, with VSE++: InfoNCE, then with neighbours and foils in the batches.
+
+    Args:
+        like: data set whose numbers, widths and protocol it has.
+    """
     nce: Loss = lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean")
-    first = replace(online_stage(name, dataset), objective=weighted_sum(nce=nce))
+    first = replace(online_stage(MODEL, like), objective=weighted_sum(nce=nce))
     joined = weighted_sum(**contrastive_terms(TEMPERATURE, candidates=True))
     second = replace(first, name="joined", objective=joined, start="online")
-    tests = [e for kind in ("online", "joined") for e in evaluation_stages(kind, name, dataset)]
+    tests = [e for kind in ("online", "joined") for e in evaluation_stages(kind, MODEL, like)]
     lists = neighbour_lists(using=("online",))
     return dataset_recipe(
-        f"negclip/{name}-{dataset}",
-        dataset,
+        f"negclip/{MODEL}-{like}",
+        like,
         (first, lists, REWRITE, with_neighbours(second), *tests),
         "single model; InfoNCE, mining, foils by rule, both in the batches of InfoNCE",
         results=("test-online", "test-joined"),

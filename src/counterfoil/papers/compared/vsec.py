@@ -17,6 +17,7 @@ see `counterfoil.papers.compared.rules.RuleGenerator`.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from counterfoil.core.config import lazy
 from counterfoil.data.caption_edits import RULE_KINDS
@@ -25,7 +26,9 @@ from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.papers.ndgl.systems import EPOCH
 from counterfoil.papers.systems import (
     LARGE,
+    DataSet,
     adam_plan,
+    as_published,
     dataset_recipe,
     evaluation_stages,
     online_stage,
@@ -34,33 +37,46 @@ from counterfoil.papers.systems import (
 from counterfoil.papers.tags.stage import RewriteByRule, RuleConfig
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.recipes.base import MARGIN, generated_captions
+from counterfoil.recipes.catalogue import OneOf
 
+MODEL = "vsepp"
 PLAN = adam_plan(1e-3, 15, 30)
 FOILS = 5  # of a caption, drawn at each visit
 STORED = 20  # of a caption and kind
 WORD_WIDTH = 400
 
 
-def vsec_recipe(name: str, dataset: str, *, kinds: tuple[str, ...] = RULE_KINDS) -> Recipe:
-    """Change captions by rule, train with the hardest of them, and evaluate."""
-    written = RewriteByRule(name="written", plan=RuleConfig(kinds=kinds, most=STORED))
-    base = online_stage(name, dataset)
-    if dataset in LARGE:
+@as_published
+def vse_c(
+    *,
+    like: DataSet = "scenes",
+    kinds: Annotated[str, OneOf(("all", *RULE_KINDS))] = "all",
+) -> Recipe:
+    """VSE-C: change captions by rule, and train VSE++ with the hardest of them.
+
+    Args:
+        like: data set whose numbers, widths and protocol it has.
+        kinds: of changed captions.
+    """
+    chosen = RULE_KINDS if kinds == "all" else (kinds,)
+    written = RewriteByRule(name="written", plan=RuleConfig(kinds=chosen, most=STORED))
+    base = online_stage(MODEL, like)
+    if like in LARGE:
         text = base.model.arguments["text"].replace(word_width=WORD_WIDTH)
         base = replace(base, model=base.model.replace(text=text), plan=PLAN)
     # our warm-ups on small data are an epoch or more
-    begin = EPOCH.get(dataset) or warmup_steps(name, dataset)
+    begin = EPOCH.get(like) or warmup_steps(MODEL, like)
     below = lazy(MarginRankingLoss, role="written", margin=MARGIN)
     training = replace(
         base.with_terms(written=(1.0, lazy(StartAt, term=below, steps=begin))),
         written=written.name,
         proposer=generated_captions(FOILS, shared=True, hardest=True),
     )
-    part = f"{kinds[0]}/" if len(kinds) == 1 else ""
+    part = "" if kinds == "all" else f"{kinds}/"
     return dataset_recipe(
-        f"vse-c/{part}{name}-{dataset}",
-        dataset,
-        (written, training, *evaluation_stages("online", name, dataset, "test")),
-        f"single model; online hardest triplet, and the hardest of {' and '.join(kinds)} foils of "
+        f"vse-c/{part}{MODEL}-{like}",
+        like,
+        (written, training, *evaluation_stages("online", MODEL, like, "test")),
+        f"single model; online hardest triplet, and the hardest of {' and '.join(chosen)} foils of "
         "the batch",
     )

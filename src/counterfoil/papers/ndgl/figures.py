@@ -626,8 +626,8 @@ def student(folders: Sequence[Path]) -> Analysis:
     for run in dict.fromkeys(evaluation.run for evaluation in evaluations):
         if not any(student_evaluation.run == run for *_, student_evaluation in students):
             raise ValueError(
-                f"{run} has measured no student beside a teacher of its own; name runs of recipes "
-                "such as ndgl/gpo-scenes"
+                f"{run} has measured no student beside a teacher of its own; name runs of the "
+                "recipe ndgl"
             )
     points, rows, words, numbers, every = [], [], [], [], []
     for name, teachers, ensemble, own in students:
@@ -735,9 +735,9 @@ def _evaluation_numbers(evaluation: FinishedEvaluation) -> dict[str, Any]:
 
 # -- Table 3 and Figure 4: results against the number of teachers or the batch size ---------------
 
-_QUANTITIES = {  # title, label of the axis, name in an error, recipes that vary it
-    "teachers": ("The number of teachers", "models", "number of teachers", "ndgl/teachers/…"),
-    "batch": ("The size of a batch", "batch size", "batch size", "ndgl/batches/…"),
+_QUANTITIES = {  # title, label of the axis, name in an error, comparison that varies it
+    "teachers": ("The number of teachers", "models", "number of teachers", "teachers"),
+    "batch": ("The size of a batch", "batch size", "batch size", "batches"),
 }
 _NUMBERED = re.compile(r"(-of)?-\d+$")
 
@@ -751,7 +751,7 @@ def against(quantity: str, folders: Sequence[Path]) -> Analysis:
     """
     if quantity not in _QUANTITIES:
         raise ValueError(unknown_name(quantity, list(_QUANTITIES), "a number to draw against"))
-    title, label, name, recipe = _QUANTITIES[quantity]
+    title, label, name, compared = _QUANTITIES[quantity]
     evaluations = finished_evaluations(folders)
     place = _by_teachers if quantity == "teachers" else _by_batch
     points = [
@@ -763,7 +763,7 @@ def against(quantity: str, folders: Sequence[Path]) -> Analysis:
         values = f"only the {name} {points[0][1]}" if points else f"no {name}"
         raise ValueError(
             f"what {', '.join(map(str, folders))} measured has {values}, and a curve needs at "
-            f"least two; name runs of recipes such as {recipe}"
+            f"least two; name runs of `ndgl --compare {compared}`"
         )
     words = []
     for series in dict.fromkeys(series for series, *_ in points):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from counterfoil.core.config import config, lazy
 from counterfoil.losses.aoq import AdaptiveQuintuplet
@@ -19,7 +19,13 @@ from counterfoil.papers.aoq.recipe import HARDEST
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
-from counterfoil.papers.systems import PROFILES, dataset_recipe
+from counterfoil.papers.systems import (
+    PROFILES,
+    DataSet,
+    as_published,
+    check_numbers,
+    dataset_recipe,
+)
 from counterfoil.pipelines.pipeline import (
     CaptionSpaceStage,
     ComputeTargets,
@@ -30,6 +36,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
 )
 from counterfoil.recipes.base import Terms, TrainingSetup, WeightedLoss
+from counterfoil.recipes.catalogue import OneOf
 from counterfoil.recipes.clip import TEACHER, TRIPLET, FineTunedModel
 
 K = 2
@@ -95,7 +102,7 @@ def usual_results(tests: Sequence[Evaluate]) -> tuple[str, ...]:
     return tuple(test.name for test in tests if not test.name.endswith("-5k"))
 
 
-def ndgl_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Recipe:
+def taught_recipe(name: str, dataset: str, *, saved: tuple[str, ...] = ()) -> Recipe:
     """K teachers, their scores of the training split, the student; all evaluated (Fig. 3a)."""
     student = student_stage("student", ModelSetting(name=name, dataset=dataset).setup())
     if saved:
@@ -145,7 +152,7 @@ MOST_TEACHERS = 5  # Table 3
 EDIT_MARGIN, UNKNOWN_WORD = 0.1, 3  # CFM's second margin; the id of <unk>
 
 
-def parts_recipe(name: str, dataset: str) -> Recipe:
+def _parts(name: str, dataset: str) -> Recipe:
     """Table 4: MR, HNR, and SR, on similarities, in place of MR."""
     setup = ModelSetting(name=name, dataset=dataset).setup()
     own_mr, own_hnr = mr(setup.reduction), hnr(setup.reduction)
@@ -159,7 +166,7 @@ def parts_recipe(name: str, dataset: str) -> Recipe:
     return _compared("parts", (name, dataset), [setup.stage("own"), *guided], "its parts (Table 4)")
 
 
-def readings_recipe(name: str, dataset: str) -> Recipe:
+def _readings(name: str, dataset: str) -> Recipe:
     """Possible readings of Eq. 4, without HNR."""
     setup = ModelSetting(name=name, dataset=dataset).setup()
     own, sharp = setup.reduction, MR_WEIGHT / 100
@@ -182,7 +189,7 @@ def readings_recipe(name: str, dataset: str) -> Recipe:
     )
 
 
-def teachers_recipe(name: str, dataset: str) -> Recipe:
+def _teachers(name: str, dataset: str) -> Recipe:
     """Table 3: one to five teachers."""
     teachers = teacher_stages(name, dataset, MOST_TEACHERS)
     names = tuple(teacher.name for teacher in teachers)
@@ -200,7 +207,7 @@ def teachers_recipe(name: str, dataset: str) -> Recipe:
     return _recipe("teachers/", (name, dataset), [*stages, *tests], about, results)
 
 
-def batches_recipe(name: str, dataset: str) -> Recipe:
+def _batches(name: str, dataset: str) -> Recipe:
     """Fig. 4: batches of 32 to 512, of the model's own loss and of NDGL with the same teachers."""
     trainings: list[Train] = []
     for size in BATCHES:
@@ -209,7 +216,7 @@ def batches_recipe(name: str, dataset: str) -> Recipe:
     return _compared("batches", (name, dataset), trainings, "batches of 32 to 512 (Fig. 4)")
 
 
-def mining_recipe(name: str, dataset: str) -> Recipe:
+def _mining(name: str, dataset: str) -> Recipe:
     """Table 5, and in addition to the paper mined negatives among those that teachers score.
 
     LSEH has a margin of its own. CFM adds two unweighted hinges on items whose regions are edited,
@@ -273,13 +280,40 @@ def _compared(
 
 _COMPARED = ("gpo", "gpo-bert", "chan", "chan-bert")
 
-VARIANTS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] = {
-    "parts": (parts_recipe, _COMPARED),
-    "readings": (readings_recipe, _COMPARED),
-    "teachers": (teachers_recipe, _COMPARED),
-    "batches": (batches_recipe, _COMPARED),
-    "mining": (mining_recipe, (*_COMPARED, "vsrn")),
+COMPARISONS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] = {
+    "parts": (_parts, _COMPARED),
+    "readings": (_readings, _COMPARED),
+    "teachers": (_teachers, _COMPARED),
+    "batches": (_batches, _COMPARED),
+    "mining": (_mining, (*_COMPARED, "vsrn")),
 }
+
+
+@as_published
+def ndgl(
+    *,
+    model: Annotated[str, OneOf(tuple(MODELS))] = "gpo",
+    like: DataSet = "scenes",
+    compare: Annotated[str, OneOf(("none", *COMPARISONS))] = "none",
+) -> Recipe:
+    """NDGL: two teachers, their scores of the training split, and their student.
+
+    Args:
+        model: of teachers and student.
+        like: data set whose numbers, widths and protocol it has.
+        compare: a comparison of the paper instead: parts (Table 4), readings of Eq. 4, teachers
+            (Table 3), batches (Fig. 4), or mining, ways to use negatives (Table 5).
+
+    Raises:
+        ValueError: the model has no numbers for the data set, or is not in the comparison.
+    """
+    check_numbers(model, like, MODELS[model].datasets)
+    if compare == "none":
+        return taught_recipe(model, like)
+    make, compared = COMPARISONS[compare]
+    if model not in compared:
+        raise ValueError(f"{compare} compares {', '.join(compared)}, not {model}")
+    return make(model, like)
 
 
 def fine_tuning_stages(

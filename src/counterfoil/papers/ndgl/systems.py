@@ -10,7 +10,7 @@ in `counterfoil.papers.systems`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.core.types import INFERENCE
@@ -34,7 +34,15 @@ from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.models.hrem import HREM, BatchGraph
 from counterfoil.papers.models.user import EnhancedRegions
 from counterfoil.papers.models.xdim import XDim
-from counterfoil.papers.systems import DATASETS, LARGE, PROFILES, DatasetProfile
+from counterfoil.papers.systems import (
+    DATASETS,
+    LARGE,
+    PROFILES,
+    DataSet,
+    DatasetProfile,
+    as_published,
+    check_numbers,
+)
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.recipes.base import MARGIN, Terms, TrainingSetup
 from counterfoil.training.config import (
@@ -525,15 +533,27 @@ def modern_recipe(name: str, dataset: str) -> Recipe:
     return models.dataset_recipe(f"{name}-{dataset}", dataset, stages, about)
 
 
-def queue_recipe(name: str, dataset: str) -> Recipe:
-    """The model's own loss, and the same with USER's queue as a further source of negatives."""
-    setup = ModelSetting(name=name, dataset=dataset).setup()
+@as_published
+def queue(
+    *, model: Literal["vsepp", "gpo", "gpo-bert"] = "vsepp", like: DataSet = "scenes"
+) -> Recipe:
+    """The model's own loss, alone and with USER's momentum queue as a further source of negatives.
+
+    Args:
+        model: trained twice.
+        like: data set whose numbers, widths and protocol it has.
+
+    Raises:
+        ValueError: the model has no numbers for the data set.
+    """
+    check_numbers(model, like, PRESETS[model].datasets if model in PRESETS else DATASETS)
+    setup = ModelSetting(name=model, dataset=like).setup()
     more: Terms = {"queue": (1.0, lazy(MomentumQueueLoss, reduction=setup.reduction))}
-    queued = replace(setup, proposer=momentum_queue(dataset)).stage("queue", more)
-    tests = [t for k in ("online", "queue") for t in models.evaluation_stages(k, name, dataset)]
+    queued = replace(setup, proposer=momentum_queue(like)).stage("queue", more)
+    tests = [t for k in ("online", "queue") for t in models.evaluation_stages(k, model, like)]
     return models.dataset_recipe(
-        f"queue/{name}-{dataset}",
-        dataset,
+        f"queue/{model}-{like}",
+        like,
         (setup.stage("online"), queued, *tests),
         "single model; its own loss, and USER's momentum queue beside it",
         results=("test-online", "test-queue"),

@@ -287,9 +287,7 @@ def _check_same_tokens(model: Model, author: Model) -> None:
         isinstance(matcher, WordHeadModel)
         and matcher.word_heads & {WordHead.DOUBT, WordHead.CORRECT}
     ):
-        instead = (
-            "name a model with heads for words, such as one trained with tags-dc/uniter-scenes"
-        )
+        instead = "name a model with heads for words, such as one trained by the recipe tags-dc"
         check_heads(matcher, {WordHead.DOUBT, WordHead.CORRECT}, f"{model.name}, a", instead)
     ours, theirs = (reader.processor.tokenizer for reader in (model, author) if reader.processor)
     assert ours is not None

@@ -486,7 +486,7 @@ def difficulty(folders: Sequence[Path]) -> Analysis:
     if not courses:
         raise ValueError(
             f"no log below {', '.join(map(str, folders))} tells how hard written captions are; "
-            "name trainings on negatives that are written, as by tags/uniter-scenes"
+            "name trainings on negatives that are written, as by the recipe tags"
         )
     notes = [training_note(place) for place in courses]
     data, seeds = describe_notes(notes)

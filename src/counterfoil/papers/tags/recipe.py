@@ -13,7 +13,6 @@ step 1's best epoch on dev, not from its step 2,000; both directions of a pair a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
@@ -36,7 +35,15 @@ from counterfoil.papers.ndgl.recipe import evaluations_of
 from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
 from counterfoil.papers.pretraining.pretrain import PretrainTasks
 from counterfoil.papers.pretraining.stage import ADAMW, Pretrain, pretrain_config
-from counterfoil.papers.systems import DATASETS, LARGE, PROFILES, dataset_recipe
+from counterfoil.papers.systems import (
+    DATASETS,
+    LARGE,
+    PROFILES,
+    DataSet,
+    as_published,
+    check_numbers,
+    dataset_recipe,
+)
 from counterfoil.papers.tags.generation import TagsGenerator, Task
 from counterfoil.papers.tags.inputs import CandidateFilter, GeneratorInputs
 from counterfoil.papers.tags.losses import WordLoss
@@ -479,18 +486,58 @@ RECIPES: dict[str, tuple[str, tuple[TagsTraining, ...]]] = {  # begin of the nam
         ),
     ),
 }
-KINDS = ("", "tags/", "tags-dc/")  # for every model
-VARIANTS = (  # for UNITER
-    "tags/ablations/wm/",
-    "tags/ablations/static/",
-    "tags/ablations/static-tuned/",
-    "tags-dc/released/",
-)
-LARGE_KINDS = (*KINDS, "tags-dc/released/")  # for UNITER-large
+Model = Literal["uniter", "vilt", "uniter-large"]
+
+
+@as_published
+def tags(
+    *,
+    model: Model = "uniter",
+    like: DataSet = "scenes",
+    way: Literal["tags", "wm", "static", "static-tuned"] = "tags",
+) -> Recipe:
+    """TAGS: pre-training, then hard negatives, and beside them captions that the model generates.
+
+    Args:
+        model: generates its own negatives.
+        like: data set whose numbers, widths and protocol it has.
+        way: to generate, and a row of Table 2 that is compared with TAGS: wm hides single words,
+            static is a frozen writer, static-tuned a fine-tuned and frozen one; of uniter.
+
+    Raises:
+        ValueError: the model has no numbers for the data set, or is not in the comparison.
+    """
+    if way == "tags":
+        return tags_recipe("tags/", model, like)
+    if model != "uniter":
+        raise ValueError(f"Table 2 compares ways to generate for uniter, not for {model}")
+    return tags_recipe(f"tags/ablations/{way}/", model, like)
+
+
+@as_published
+def tags_dc(*, model: Model = "uniter", like: DataSet = "scenes", released: bool = False) -> Recipe:
+    """TAGS-DC: both steps of TAGS; the second doubts and corrects words, too.
+
+    Args:
+        model: generates its own negatives.
+        like: data set whose numbers, widths and protocol it has.
+        released: with the numbers and rules of the authors' code; of uniter and uniter-large.
+
+    Raises:
+        ValueError: the model has no numbers for the data set, or no released ones.
+    """
+    if released and model == "vilt":
+        raise ValueError("the authors released no numbers for vilt; leave released out")
+    return tags_recipe("tags-dc/released/" if released else "tags-dc/", model, like)
 
 
 def tags_recipe(kind: str, name: str, dataset: str) -> Recipe:
-    """Pre-training, the trainings of a kind, a test of each, and a report if there are several."""
+    """Pre-training, the trainings of a kind, a test of each, and a report if there are several.
+
+    Raises:
+        ValueError: the model has no numbers for the data set.
+    """
+    check_numbers(name, dataset, TAGS_MODELS[name].datasets)
     about, rows = RECIPES[kind]
     trainings = [
         tags_stage(row.step, dataset, row.way, name=row.name, start=row.start, model=name)
@@ -546,8 +593,7 @@ def tags_own_recipe(name: str) -> Recipe:
 # trains the generator alone; weights and numbers are ours.
 
 
-OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}  # titles
-OTHER_NAMES = {"vsepp": "vsepp", "gpo": "gpo", "scan": "scan-t2i"}  # as `ModelSetting` has them
+OTHER_MODELS = {"vsepp": "VSE++", "gpo": "GPO", "scan-t2i": "SCAN t-i"}  # titles
 
 FOILS, OWN = "written", "own"  # names of stages
 STORED = 10  # foils of a caption, at most
@@ -589,16 +635,40 @@ def with_generated(
 
 
 def _setting(name: str, dataset: str) -> ModelSetting:
-    return ModelSetting(name=OTHER_NAMES[name], dataset=dataset)
+    return ModelSetting(name=name, dataset=dataset)
 
 
-def foils_with_own_loss(name: str, dataset: str) -> Recipe:
+@as_published
+def tags_foils(
+    *,
+    model: Literal["vsepp", "gpo", "scan-t2i"] = "vsepp",
+    like: DataSet = "scenes",
+    method: Literal["own", "aoq", "ndgl"] = "own",
+) -> Recipe:
+    """Another model with and without captions that TAGS has generated: TAGS for any model.
+
+    Args:
+        model: which cannot generate.
+        like: data set whose numbers, widths and protocol it has.
+        method: it is trained with its own loss, with AOQ, or with NDGL.
+
+    Raises:
+        ValueError: AOQ or NDGL with SCAN.
+    """
+    if method == "own":
+        return _foils_with_own_loss(model, like)
+    if model == "scan-t2i":
+        raise ValueError(f"foils beside {method} are for vsepp and gpo, not for {model}")
+    return (_foils_with_aoq if method == "aoq" else _foils_with_ndgl)(model, like)
+
+
+def _foils_with_own_loss(name: str, dataset: str) -> Recipe:
     """A model's own loss, alone and beside the hinge of generated captions."""
     training = _setting(name, dataset).setup().stage(OWN)
     return _other_recipe("hosts", name, dataset, (), training, "foils of TAGS")
 
 
-def foils_with_aoq(name: str, dataset: str) -> Recipe:
+def _foils_with_aoq(name: str, dataset: str) -> Recipe:
     """AdapOffQuin on mined lists, alone and beside the hinge of generated captions."""
     training = _setting(name, dataset).setup().stage(OWN)
     texts, images = aoq.HARDEST[dataset]
@@ -607,16 +677,16 @@ def foils_with_aoq(name: str, dataset: str) -> Recipe:
         adaptive = ndgl.adaptive_setup(_setting(name, dataset)).stage("adaptive")
         adaptive = replace(adaptive, negatives=ndgl.LISTS)
     else:
-        member = models.EnsembleMember(OTHER_NAMES[name])
+        member = models.EnsembleMember(name)
         loss = adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
         adaptive = aoq.second_stage(member, dataset, loss)
     about = "AdapOffQuin and foils of TAGS"
     return _other_recipe("with-aoq", name, dataset, (training, lists), adaptive, about)
 
 
-def foils_with_ndgl(name: str, dataset: str) -> Recipe:
+def _foils_with_ndgl(name: str, dataset: str) -> Recipe:
     """NDGL's student, alone and beside the hinge of generated captions."""
-    teachers = ndgl.teacher_stages(OTHER_NAMES[name], dataset)
+    teachers = ndgl.teacher_stages(name, dataset)
     targets = ComputeTargets(name=ndgl.TARGETS, using=tuple(teacher.name for teacher in teachers))
     student = ndgl.student_stage("student", _setting(name, dataset).setup())
     return _other_recipe(
@@ -624,24 +694,22 @@ def foils_with_ndgl(name: str, dataset: str) -> Recipe:
     )
 
 
-OTHER_VARIANTS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] = {
-    "tags/hosts": (foils_with_own_loss, tuple(OTHER_MODELS)),
-    "tags/with-aoq": (foils_with_aoq, ("vsepp", "gpo")),
-    "tags/with-ndgl": (foils_with_ndgl, ("vsepp", "gpo")),
-}
-
-
 RERANKED = 100  # counterparts of a query
 
 
-def cascade_recipe(name: str, dataset: str) -> Recipe:
+@as_published
+def cascade(*, model: Literal["vsepp", "gpo"] = "vsepp", like: DataSet = "scenes") -> Recipe:
     """A bi-encoder retrieves and UNITER re-ranks: LightningDOT with re-ranking.
 
     Sun et al., NAACL 2021. Their own bi-encoder, a UNITER and a BERT pre-trained on more pictures,
     is not here; another one retrieves.
+
+    Args:
+        model: retrieves.
+        like: data set whose numbers, widths and protocol they have.
     """
-    own, hard = _setting(name, dataset).setup().stage(OWN), tags_stage(0, dataset)
-    alone = evaluations_of([OWN], dataset)
+    own, hard = _setting(model, like).setup().stage(OWN), tags_stage(0, like)
+    alone = evaluations_of([OWN], like)
     tests = [
         replace(
             stage,
@@ -653,12 +721,12 @@ def cascade_recipe(name: str, dataset: str) -> Recipe:
         for stage in alone
     ]
     return dataset_recipe(
-        f"cascade/{name}-{dataset}",
-        dataset,
-        (own, *pretraining_stages(dataset), hard, *alone, *tests),
-        f"{OTHER_MODELS[name]}; retrieves, and UNITER re-ranks the first {RERANKED}",
+        f"cascade/{model}-{like}",
+        like,
+        (own, *pretraining_stages(like), hard, *alone, *tests),
+        f"{OTHER_MODELS[model]}; retrieves, and UNITER re-ranks the first {RERANKED}",
         results=ndgl.usual_results([*alone, *tests]),
-        data=tags_data(dataset),
+        data=tags_data(like),
     )
 
 
