@@ -14,7 +14,6 @@ from counterfoil.core.io import write_json
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.protocols import WHOLE
-from counterfoil.model import save_model
 from counterfoil.papers import systems as models
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.pipelines.pipeline import (
@@ -26,6 +25,7 @@ from counterfoil.pipelines.pipeline import (
     recipe_to_dict,
 )
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.saved import save_model
 from evaluation_cases import member, scores, slow_ranks
 from tailored_cases import ALL
 

@@ -16,7 +16,7 @@ from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordSlot
 from counterfoil.data.processor import FeatureProcessor, ProcessedDataset, Processor
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer, WordTokenizer
-from counterfoil.model import save_model
+from counterfoil.saved import save_model
 
 if TYPE_CHECKING:
     from counterfoil.papers.models.uniter import UNITER

@@ -18,7 +18,7 @@ import transformers
 import recipes_cases
 import sentence_transformer_cases as st_cases
 import vision_cases
-from counterfoil.hub import save_shared
+from counterfoil.card import save_shared
 from counterfoil.model import load_model
 
 WORDS = ["a", "red", "dog", "in", "the", "snow", "."]

@@ -16,13 +16,13 @@ from counterfoil.cli import main
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import FeatureProcessor, PixelProcessor, Processor
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
-from counterfoil.model import save_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.pipelines.stages import compare
 from counterfoil.recipes.catalogue import find_recipe, recipe_arguments, recipe_function
+from counterfoil.saved import save_model
 
 CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]

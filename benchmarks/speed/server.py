@@ -31,9 +31,10 @@ from counterfoil.core.config import config, lazy
 from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
-from counterfoil.model import load_model, save_model
+from counterfoil.model import load_model
 from counterfoil.models.layers.towers import GRU, PatchTower
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.saved import save_model
 from counterfoil.search.index import build_index
 from counterfoil.search.vector_index import IndexEntry, IndexState, NewVectors, VectorIndex
 

@@ -6,11 +6,9 @@ import difflib
 import hashlib
 import inspect
 import json
-import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -20,26 +18,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
-from counterfoil import __version__
-from counterfoil.core import distributed, registry
-from counterfoil.core.config import Config, config_from_dict, from_data, lazy
+from counterfoil.card import push_shared, save_shared
+from counterfoil.core import distributed
+from counterfoil.core.config import Config
 from counterfoil.core.config import config as make_config
 from counterfoil.core.console import progress, warn
 from counterfoil.core.io import (
-    atomic_folder,
     ensure_writable_folder,
-    parse_json,
-    read_json,
     write_array,
     write_json,
 )
-from counterfoil.core.model_files import check_model_folder, check_settings
+from counterfoil.core.model_files import check_model_folder
 from counterfoil.core.optional import first_line
 from counterfoil.core.saved_names import short_name
-from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.contents import ContentDigests
 from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_corrections
@@ -51,36 +44,19 @@ from counterfoil.data.processor import (
     PixelProcessor,
     ProcessedDataset,
     Processor,
-    ProcessorConfig,
 )
-from counterfoil.data.tokenizers import WordPieceTokenizer
-from counterfoil.models import open_clip
-from counterfoil.models.base import FrozenTower, HasFiles, RetrievalModel, SingleVectorModel
-from counterfoil.models.checkpoints import ConvertedModel
-from counterfoil.models.clip import DualEncoder, is_siglip2, max_text_length, vector_width
+from counterfoil.loading import (
+    HUB_NAME,
+    OPEN_CLIP_CONFIG,
+    is_pretrained_folder,
+    load_pretrained,
+    prefix_of,
+)
+from counterfoil.models.base import ENCODER, FrozenTower, RetrievalModel, SingleVectorModel, Weights
 from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.models.layers.positions import stretched_length
-from counterfoil.models.layers.pretrained import (
-    PREFIX,
-    BertTextTower,
-    TimmTower,
-    config_of,
-    picture_format,
-    timm_format,
-)
-from counterfoil.models.open_clip import OpenClipModel
-from counterfoil.models.sentence_transformers import (
-    ENCODER,
-    MODULES,
-    DenseEmbedder,
-    SentenceTransformersModel,
-    Weights,
-    encoder_folder,
-    library_kind,
-    picture_side,
-)
-from counterfoil.models.vsepp import VSEPP
+from counterfoil.models.library_folders import encoder_folder
+from counterfoil.saved import CARD, OWN_FILES, SavedModelCard, open_saved
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import (
     ModelSource,
@@ -96,293 +72,16 @@ from counterfoil.scoring.encode import (
     is_inner_product,
 )
 
-WEIGHTS, CARD = "model.safetensors", "model.json"
 VECTORS = "vectors"
 _TRIAL = 8  # images and texts whose scores say how a model compares
 MODEL = "model"
 # an image: a path, a PIL image, the bytes of a file, or a (H, W, 3) uint8 array
 ImageInput: TypeAlias = str | Path | Image.Image | bytes | NDArray[Any]
 
-_KIND = "counterfoil model"
-OWN_FILES = "own_files"  # of `HasFiles`
-FORMAT = 1  # of model.json
-
-
-# A model folder: ``model.safetensors`` holds the weights, ``model.json`` the call that builds the
-# model with its provenance and metrics, ``processor.json`` and the tokenizer's files the processor.
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedModelCard:
-    """Content of ``model.json``: how the model is built, its provenance and metrics.
-
-    Attributes:
-        model: the call that builds the model.
-        provenance: JSON-ready facts: the recipe, the data, the seed, the machine.
-        metrics: figures by name.
-        version: of counterfoil when it was saved.
-        tokenizer: digest of the tokenizer; None if there is none, or it was not recorded.
-    """
-
-    model: Config[RetrievalModel]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    version: str = ""
-    tokenizer: str | None = None
-
-
-def save_model(
-    folder: Path,
-    *,
-    spec: Config[RetrievalModel],
-    model: RetrievalModel,
-    processor: Processor,
-    provenance: Mapping[str, Any] | None = None,
-    metrics: Mapping[str, float] | None = None,
-) -> None:
-    """Write a model folder atomically; an existing one is replaced."""
-    card = {
-        "kind": _KIND,
-        "format": FORMAT,
-        "version": __version__,
-        "model": spec.to_dict(),
-        "provenance": dict(provenance or {}),
-        "metrics": dict(metrics or {}),
-        "tokenizer": processor.tokenizer.digest if processor.tokenizer else None,
-    }
-    with atomic_folder(folder) as temporary:
-        write_tensors(temporary / WEIGHTS, model.state_dict(), {"model": spec.digest()})
-        write_json(temporary / CARD, card)
-        processor.save(temporary)
-        for part in model.modules():
-            if isinstance(part, HasFiles):
-                part.write_files(temporary / part.own_files)
-
-
-def load_saved_model(folder: Path, *, device: torch.device | str = "cpu") -> Model:
-    """Open a model folder; nothing in it is executed but constructors of this package's modules."""
-    card = read_card(folder)
-    weights, metadata = read_tensors(folder / WEIGHTS, "the weights of a model")
-    if metadata.get("model") != card.model.digest():
-        raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
-    try:
-        with _BoundedBuild(weights, folder / CARD):
-            model: RetrievalModel = _with_own_files(card.model, folder).build()
-    except ValueError:
-        raise
-    except Exception as error:  # constructors raise anything at wrong arguments
-        raise ValueError(
-            f"{folder / CARD} does not fit this version of counterfoil: {first_line(error)}"
-        ) from error
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        first = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{folder / WEIGHTS} does not fit the model of {folder / CARD} in this version of "
-            f"counterfoil (saved with {card.version}): {first}"
-        ) from error
-    processor = Processor.open(folder)
-    tokenizer = processor.tokenizer.digest if processor.tokenizer else None
-    if card.tokenizer not in (None, tokenizer):
-        raise ValueError(f"the tokenizer in {folder} is another one than the model was saved with")
-    return Model(model.to(device).eval(), processor, str(folder), card.model, card)
-
-
-def read_card(folder: Path) -> SavedModelCard:
-    """Read the card of a model folder.
-
-    Raises:
-        ValueError: it is none, of another format, or calls what a model folder may not call.
-    """
-    path = folder / CARD
-    content = read_json(path, "the card of a model")
-    if not isinstance(content, dict) or content.get("kind") != _KIND:
-        raise ValueError(f"{path} is not the card of a counterfoil model")
-    if content.get("format") != FORMAT:
-        raise ValueError(
-            f"{path} has format {content.get('format')}, and this version of counterfoil "
-            f"reads format {FORMAT}; open it with the version that wrote it"
-        )
-    spec = config_from_dict(content.get("model"), allow=("counterfoil",))
-    _check_calls(spec, path)
-    for call in _inner_calls(spec):
-        _check_sources(call, path)
-    _with_own_files(spec, folder)
-    return SavedModelCard(
-        model=spec,
-        provenance=content.get("provenance", {}),
-        metrics=content.get("metrics", {}),
-        version=str(content.get("version", "")),
-        tokenizer=content.get("tokenizer"),
-    )
-
-
-def _check_calls(spec: Config[Any], where: object) -> None:
-    """Refuse calls of anything but modules: a model folder may be untrusted."""
-    for call in _inner_calls(spec):
-        parent = RetrievalModel if call is spec else nn.Module
-        if isinstance(call.make, type) and issubclass(call.make, parent):
-            continue
-        name = getattr(call.make, "__qualname__", call.make)
-        if call is spec:
-            raise ValueError(f"{where} describes {name}, which is no retrieval model")
-        raise ValueError(f"{where} calls {name}, which is no part of a model; the file is refused")
-
-
-def check_reopens(spec: Config[RetrievalModel], name: str) -> None:
-    """Refuse a model whose folder could not be opened again: call it before a training.
-
-    Args:
-        spec: the call that builds the model; placeholders may be left.
-        name: of the model, for the error.
-
-    Raises:
-        ValueError: the call has a class that files may not name, or an argument that no file has.
-    """
-    try:
-        _check_calls(config_from_dict(json.loads(json.dumps(spec.to_dict()))), name)
-    except ValueError as error:
-        raise ValueError(
-            f"{name} could not be opened again from a folder: {error}; build it of "
-            "counterfoil's own classes and plain values, or register your class, "
-            "@counterfoil.core.registry.register.model('name'), as docs/extending.md shows; "
-            "weights of other modules are trained in place by counterfoil.training.trainer.fit, "
-            "and are yours to save"
-        ) from error
-
-
-def check_model_reopens(model: Model) -> None:
-    """Refuse a model that could not be opened again, before it is trained or saved.
-
-    Raises:
-        ValueError: as `check_reopens`, or it has no processor, or its call builds another model.
-    """
-    if model.processor is None or model.spec is None:
-        raise ValueError(
-            f"{model.name} has no processor or no config, so it cannot be trained and saved; "
-            "open a model with load_model, or give Model(..., processor, name, spec)"
-        )
-    check_reopens(model.spec, model.name)
-    if any(_is_pretrained(call) for call in _inner_calls(model.spec)):
-        return  # load_model has built it so
-    with torch.random.fork_rng(devices=[]):  # a training draws what it did without this
-        fresh = model.spec.build()
-    wanted, own = ({k: v.shape for k, v in m.state_dict().items()} for m in (fresh, model.model))
-    if other := sorted(key for key in wanted | own if wanted.get(key) != own.get(key)):
-        raise ValueError(
-            f"{model.name} could not be opened again from a folder: its spec {model.spec!r} "
-            f"builds a model whose {other[0]} is {_shape(wanted, other[0])}, and its module's is "
-            f"{_shape(own, other[0])}; give the spec that the module was built by"
-        )
-
-
-def _shape(shapes: Mapping[str, torch.Size], name: str) -> str:
-    return str(tuple(shapes[name])) if name in shapes else "not there"
-
-
-def _is_pretrained(call: Config[Any]) -> bool:
-    """True for a part whose constructor may load weights or files."""
-    return "pretrained" in inspect.signature(call.make).parameters
-
-
-def _with_own_files(value: Any, folder: Path) -> Any:
-    """A call whose parts read their files in the model folder, wherever they came from.
-
-    Calls inside the arguments, also in lists and mappings, are replaced too.
-    """
-    match value:
-        case Config():
-            inner = {name: _with_own_files(item, folder) for name, item in value.arguments.items()}
-            if own := getattr(value.make, OWN_FILES, None):
-                if not (folder / own).is_dir():
-                    raise ValueError(
-                        f"{folder / own} is missing; the model of {folder / CARD} reads it"
-                    )
-                inner["name"] = str(folder / own)
-            return Config(value.make, inner)
-        case Mapping():
-            return {key: _with_own_files(item, folder) for key, item in value.items()}
-        case tuple() | list():
-            return type(value)(_with_own_files(item, folder) for item in value)
-    return value
-
-
-def _check_sources(call: Config[Any], path: Path) -> None:
-    """Refuse a pretrained part that does not carry its configuration: it would be downloaded."""
-    if hasattr(call.make, OWN_FILES):
-        return  # it reads the model folder, see `_with_own_files`
-    known = inspect.signature(call.make).parameters
-    if "pretrained" not in known:
-        return
-    arguments = {name: parameter.default for name, parameter in known.items()} | dict(
-        call.arguments
-    )
-    name = str(arguments.get("name", ""))
-    # timm knows its architectures by name; "hf-hub:USER/MODEL" is another matter
-    carried = isinstance(arguments["config"], str) if "config" in known else ":" not in name
-    if arguments["pretrained"] is not False or not carried:
-        raise ValueError(
-            f"{path} asks for weights or a configuration from elsewhere for its "
-            f"{call.make.__qualname__}; a saved model brings its own, and the file is refused"
-        )
-    if "config" in known:
-        check_settings(parse_json(arguments["config"], path), path, fetches=True)
-
-
-class _BoundedBuild(TorchFunctionMode):
-    """Limits what a model may allocate while it is built, by the tensors of its weights file.
-
-    A card with a million layers or a vocabulary of billions fails here, before memory is
-    allocated; shapes are checked afterwards, when the weights are loaded.
-    """
-
-    MAKERS = frozenset(
-        getattr(torch, name)
-        for name in (
-            *("empty", "empty_strided", "zeros", "ones", "full", "eye"),
-            *("arange", "linspace", "rand", "randn"),
-        )
-    )
-
-    def __init__(self, weights: Mapping[str, Tensor], path: Path) -> None:
-        super().__init__()
-        self.path = path
-        self.calls = 20_000 + 200 * len(weights)  # 10 to 20 a tensor are usual
-        self.numbers = 2**24 + 4 * max((tensor.numel() for tensor in weights.values()), default=0)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        self.calls -= 1
-        options = kwargs or {}
-        size = options.get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
-        sides = [side for side in size if isinstance(side, int)]
-        if self.calls < 0 or (func in self.MAKERS and math.prod(sides) > self.numbers):
-            raise ValueError(f"{self.path} describes a much larger model than its weights are")
-        return func(*args, **options)
-
-
-def _inner_calls(value: Any) -> Iterator[Config[Any]]:
-    match value:
-        case Config():
-            yield value
-            yield from _inner_calls(value.arguments)
-        case Mapping():
-            for inner in value.values():
-                yield from _inner_calls(inner)
-        case tuple() | list():
-            for inner in value:
-                yield from _inner_calls(inner)
-
-
 # Models on the Hugging Face hub.
 
 
 _FILES = (CARD, "*.safetensors", "*.json", "pieces/*", f"{ENCODER}/*", "README.md")
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-_SETTINGS = ["*.json", "*.jinja", "*.txt"]  # what says which kind of model a name is
 
 
 def download_model(name: str, *, revision: str | None = None) -> Path | None:
@@ -455,234 +154,6 @@ def _call(value: Any) -> Any:
         case tuple() | list():
             return [_call(inner) for inner in value]
     return value
-
-
-# Pretrained pairs of an image and a text encoder: how each is built, and its processor.
-
-
-WIDTH = 512  # of the heads on two towers
-MAX_TOKENS = 64  # of a caption, for two towers
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class TimmPretrainedPair:
-    """An image model of timm and a language model of Hugging Face, each with an untrained head."""
-
-    name: str  # as in ``timm:resnet50+bert-base-uncased``
-    untrained: bool = True  # its heads have random weights
-
-    def __post_init__(self) -> None:
-        if not all(self._towers):
-            raise ValueError(
-                f"{self.name!r} names no two towers; give an image model of timm and a language "
-                f"model, as in '{PREFIX}resnet50+bert-base-uncased'"
-            )
-
-    @property
-    def spec(self) -> Config[RetrievalModel]:
-        """The call that builds it with pretrained towers and random heads."""
-        return self._config(pretrained=True, config=None, trained=True)
-
-    def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
-        """The call that builds it for training; with `frozen`, of its heads only."""
-        if lora:
-            raise ValueError(f"{self.name} cannot have adapters; tune it full, or frozen")
-        return self._config(
-            pretrained=from_data("pretrained"), config=from_data("config"), trained=not frozen
-        )
-
-    @property
-    def processor(self) -> ProcessorConfig:
-        """Preprocessing of images and texts as in its towers' pretraining."""
-        image, text = self._towers
-        form = timm_format(image)
-        return ProcessorConfig(
-            images="pixels",
-            size=form.size,
-            mean=form.mean,
-            deviation=form.deviation,
-            texts=text,
-            longest=min(MAX_TOKENS, max_text_length(text)),
-        )
-
-    @property
-    def _towers(self) -> tuple[str, str]:
-        image, _, text = self.name.removeprefix(PREFIX).partition("+")
-        return image, text
-
-    def _config(self, *, pretrained: Any, config: Any, trained: bool) -> Config[RetrievalModel]:
-        image, text = self._towers
-        return make_config(
-            VSEPP,
-            image=lazy(TimmTower, name=image, width=WIDTH, trained=trained, pretrained=pretrained),
-            text=lazy(
-                BertTextTower,
-                name=text,
-                width=WIDTH,
-                trained=trained,
-                pretrained=pretrained,
-                config=config,
-            ),
-            text_pool="mean",
-        )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PretrainedPair:
-    """A pretrained pair of encoders, of transformers or open_clip."""
-
-    make: type[DualEncoder] | type[OpenClipModel]
-    name: str
-    processor: ProcessorConfig
-    width: int  # D of its vectors
-    config: str | None = None  # of a model of open_clip
-    untrained: bool = False  # whether its weights are random
-    positions: int = 0  # of its texts, where they are stretched
-
-    @property
-    def spec(self) -> Config[RetrievalModel]:
-        """The call that builds it as it is."""
-        config: dict[str, Any] = {} if self.config is None else {"config": self.config}
-        return make_config(self.make, name=self.name, **config, **self._length)
-
-    def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
-        """The call that builds it for training, of what `frozen` and `lora` leave trainable.
-
-        Args:
-            frozen: train only adapters behind its vectors.
-            lora: rank of LoRA adapters on its attention, the only trained weights; 0 for none.
-        """
-        pretrained, config = from_data("pretrained"), from_data("config")
-        if frozen:
-            body: RetrievalModel = lazy(
-                self.make, name=self.name, pretrained=pretrained, config=config, **self._length
-            )
-            return make_config(FrozenWithAdapters, body=body, width=self.width)
-        return make_config(
-            self.make,
-            name=self.name,
-            pretrained=pretrained,
-            config=config,
-            lora=lora,
-            **self._length,
-        )
-
-    @property
-    def _length(self) -> dict[str, Any]:
-        return {"positions": self.positions} if self.positions else {}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class LibraryModel:
-    """A model of sentence-transformers."""
-
-    make: type[SentenceTransformersModel]
-    name: str
-    untrained: bool = False  # whether its weights are random
-
-    @property
-    def spec(self) -> Config[RetrievalModel]:
-        """The call that builds it as it is."""
-        return make_config(self.make, name=self.name)
-
-    @property
-    def processor(self) -> ProcessorConfig:
-        """Whole pictures, and captions as they are."""
-        side = picture_side(self.make, self.name)
-        return ProcessorConfig(images="pixels", size=side, whole=True, texts="characters")
-
-    def trained(self, *, frozen: bool, lora: int) -> Config[RetrievalModel]:
-        """The call that builds it for training; see `PretrainedPair.trained`.
-
-        All weights are trained in single precision; frozen ones stay as they are stored.
-        """
-        pretrained = from_data("pretrained")
-        if frozen:
-            if self.make is not DenseEmbedder:
-                raise ValueError(
-                    f"{self.name} does not make one vector of an item, which adapters behind a "
-                    "frozen model need; tune it full, or with lora"
-                )
-            body: RetrievalModel = lazy(self.make, name=self.name, pretrained=pretrained)
-            width = int(
-                make_config(self.make, name=self.name).build().body.get_embedding_dimension()
-            )
-            return make_config(FrozenWithAdapters, body=body, width=width)
-        weights: Weights = "stored" if lora else "fp32"
-        return make_config(
-            self.make, name=self.name, pretrained=pretrained, weights=weights, lora=lora
-        )
-
-
-def pretrained_pair(
-    name: str, *, long_captions: bool = False
-) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
-    """The pretrained pair of encoders of a name or folder.
-
-    With `long_captions` its text positions are stretched, see
-    `counterfoil.models.layers.positions`.
-    """
-    if name.startswith(PREFIX):
-        if long_captions:
-            raise ValueError(
-                f"{name} has the text positions of its language model; only those of a CLIP are "
-                "stretched: leave --long-captions out"
-            )
-        return TimmPretrainedPair(name)
-    if library := sentence_transformers_kind(name):
-        if long_captions:
-            raise ValueError(
-                f"{name} is a model of sentence-transformers; only the text positions of a CLIP of "
-                "transformers or open_clip are stretched: leave --long-captions out"
-            )
-        return LibraryModel(library, name)
-    config, untrained = None, False
-    make: type[DualEncoder] | type[OpenClipModel] = DualEncoder
-    if is_open_clip(name):
-        place = open_clip.open_clip_place(name)
-        config, untrained = open_clip.open_clip_config(name), place.fresh
-        make, form = OpenClipModel, open_clip.open_clip_picture_format(name, config)
-        texts, longest = f"{open_clip.PREFIX}{place.model}", open_clip.open_clip_text_length(config)
-        width = open_clip.open_clip_width(config)
-    else:
-        form, texts = picture_format(name), name
-        longest, width = max_text_length(name), vector_width(name)
-    positions = stretched_length(longest) if long_captions else 0
-    processor = ProcessorConfig(
-        images="pixels",
-        size=form.size,
-        mean=form.mean,
-        deviation=form.deviation,
-        crop=form.crop,
-        frame=form.frame,
-        texts=texts,
-        longest=positions or longest,
-        siglip2=make is DualEncoder and is_siglip2(config_of(name)),
-    )
-    return PretrainedPair(make, name, processor, width, config, untrained, positions)
-
-
-def starts_untrained(name: str) -> bool:
-    """Return True if a model of this name has random weights, so that it has to be trained."""
-    if name.startswith(PREFIX):
-        return True
-    return name.startswith(open_clip.PREFIX) and open_clip.open_clip_place(name).fresh
-
-
-def is_open_clip(name: str) -> bool:
-    """Return True for a name with open_clip's prefix, and a folder that only open_clip opens."""
-    if name.startswith(open_clip.PREFIX):
-        return True
-    folder = Path(name)
-    if not (folder / open_clip.CONFIG).is_file():
-        return False
-    if not (folder / "config.json").is_file():
-        return True
-    config = read_json(folder / "config.json", "the configuration of a model")
-    return not (isinstance(config, dict) and "model_type" in config)  # timm has such a file, too
 
 
 def cache_frozen_tower(model: RetrievalModel, processor: Processor) -> Processor:
@@ -816,8 +287,7 @@ class Model:
                 f"{len(dataset.texts)} texts; at least one of each is needed"
             )
         inputs = self.process(dataset)
-        single = isinstance(self.model, DualEncoder | OpenClipModel)
-        cached = cached_vectors(self.model, inputs) if single else None
+        cached = cached_vectors(self.model, inputs) if self.model.keeps_vectors else None
         images, texts = cached or (
             encode_images(self.model, inputs.images, len(dataset)),
             encode_texts(self.model, inputs.texts, len(dataset.texts)),
@@ -1017,7 +487,7 @@ class Model:
         return load_model(name, revision=revision)
 
     def save_pretrained(self, folder: str | Path, *, evaluations: Sequence[Path] = ()) -> None:
-        """Write a self-contained model folder with a card; see `counterfoil.hub.save_shared`.
+        """Write a self-contained model folder with a card; see `counterfoil.card.save_shared`.
 
         Args:
             folder: to write; must not exist yet, or be empty.
@@ -1027,9 +497,7 @@ class Model:
             ValueError: the folder is not empty, the model is ready-made vectors, or a file is no
                 evaluation.
         """
-        from counterfoil import hub
-
-        hub.save_shared(self, Path(folder), evaluations=evaluations)
+        save_shared(self, Path(folder), evaluations=evaluations)
 
     def push_to_hub(
         self,
@@ -1051,11 +519,7 @@ class Model:
             ValueError: the hub refuses it, the model is ready-made vectors, or a file is no
                 evaluation.
         """
-        from counterfoil import hub
-
-        return hub.push_shared(
-            self, name, evaluations=evaluations, private=private, message=message
-        )
+        return push_shared(self, name, evaluations=evaluations, private=private, message=message)
 
     def source(self) -> ModelSource:
         """Digests that the manifest of mined negatives stores."""
@@ -1137,15 +601,15 @@ def load_model(
         ValueError: it is none of these, or damaged, or of another kind than an option is for.
     """
     large = {"weights": weights, "device_map": device_map, "tokens": tokens}
-    large = {key: value for key, value in large.items() if value not in ("stored", None, 0)}
-    if large:
-        return _load_large(str(name), large)
+    options: dict[str, Any] = {k: v for k, v in large.items() if v not in ("stored", None, 0)}
+    if options:
+        return _load_pretrained(str(name), options)
     if long_captions:
         return _load_long(str(name))
     if str(name).partition(":")[0] == VECTORS:
         return _load_vectors(str(name))
-    if str(name).startswith((open_clip.PREFIX, PREFIX)):
-        return _load_pair(str(name))
+    if prefix_of(str(name)):
+        return _load_pretrained(str(name))
     if str(name).endswith("/") and not Path(name).exists():  # no name on the hub ends so
         raise ValueError(f"{name} does not exist; give the folder of a model, or a name on the hub")
     folder = _model_folder(Path(name)) or download_model(str(name), revision=revision)
@@ -1155,7 +619,8 @@ def load_model(
         )
     if folder is None or not (folder / CARD).is_file():
         return _load_pretrained(str(folder or name))
-    return replace(load_saved_model(folder, device=distributed.device()), name=str(name))
+    model, processor, card = open_saved(folder)
+    return Model(model.to(distributed.device()), processor, str(name), card.model, card)
 
 
 def _load_vectors(name: str) -> Model:
@@ -1191,20 +656,20 @@ def _model_folder(path: Path) -> Path | None:
         return None
     if (inner := encoder_folder(path)) != path:
         return inner
-    if not any((path / file).is_file() for file in ("config.json", MODULES, open_clip.CONFIG)):
+    if not is_pretrained_folder(path):
         if inside := _models_inside(path):
             listed = ", ".join(map(str, inside))
             raise ValueError(f"{path} is a folder of several models; name one of them: {listed}")
         raise ValueError(
             f"{path} holds no model: neither {CARD} nor a Hugging Face config.json nor open_clip's "
-            f"{open_clip.CONFIG} is there; was its training finished?"
+            f"{OPEN_CLIP_CONFIG} is there; was its training finished?"
         )
     return path
 
 
 def _check_path(path: Path) -> None:
     """Refuse what can only be meant as a folder of a model, and is none."""
-    if str(path).startswith((open_clip.PREFIX, PREFIX)):
+    if prefix_of(str(path)):
         return  # whose tags and towers may have slashes
     inside = _models_inside(path.parent) if path.parent.is_dir() and path.parent.name else []
     near = difflib.get_close_matches(str(path), list(map(str, inside)), 1)
@@ -1214,86 +679,23 @@ def _check_path(path: Path) -> None:
         raise ValueError(f"{path} does not exist; {hint}models in {path.parent}: {listed}")
 
 
-def _load_pretrained(name: str) -> Model:
-    """A model of open_clip, sentence-transformers or transformers."""
-    if library := sentence_transformers_kind(name):
-        return _load_library(make_config(library, name=name))
-    kind = "" if is_open_clip(name) else config_of(name).model_type
-    if kind not in registry.names("loader"):
-        return _load_pair(name)
-    tokenizer, form = WordPieceTokenizer(name, longest=max_text_length(name)), picture_format(name)
-    converted: ConvertedModel = registry.find("loader", kind)(name, mask=tokenizer.mask)
-    frame = form.frame
-    if converted.divisor:  # its images keep their shape, and their sides are multiples of a patch
-        if "bicubic" not in (frame or "bicubic"):
-            raise ValueError(f"{name} resizes pictures by {frame}; such a model is read by bicubic")
-        frame = ""
-    crop = form.crop and not converted.divisor
-    images = PixelProcessor(
-        form.size, form.mean, form.deviation, crop, converted.divisor, frame=frame
-    )
-    model = converted.build().to(distributed.device())
-    return Model(model, Processor(images, tokenizer), name, converted.model)
-
-
-def sentence_transformers_kind(name: str) -> type[SentenceTransformersModel] | None:
-    """The class for a model of sentence-transformers, a folder or a name on the hub.
-
-    Of a name that is not in the hub's cache the settings are downloaded, which say what it is.
-    """
-    from huggingface_hub import hf_hub_download, snapshot_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError
-
-    if Path(name).is_dir():
-        check_model_folder(Path(name))
-        return library_kind(Path(name))
-    if not HUB_NAME.fullmatch(name):
-        return None
-    cached = try_to_load_from_cache(name, MODULES)
-    known = isinstance(try_to_load_from_cache(name, "config.json"), str)  # another library's
-    if cached is None and not known:  # else its path, or a mark that the model has no such file
-        try:
-            hf_hub_download(name, MODULES)
-            cached = str(Path(snapshot_download(name, allow_patterns=_SETTINGS)) / MODULES)
-        except (OSError, EntryNotFoundError, ValueError):  # another library's, none, or no network
-            return None
-    return library_kind(Path(cached).parent) if isinstance(cached, str) else None
-
-
-def _load_large(name: str, options: Mapping[str, Any]) -> Model:
-    """A model of sentence-transformers, loaded otherwise than by default."""
-    if library := sentence_transformers_kind(name):
-        return _load_library(make_config(library, name=name).replace(**options))
-    raise ValueError(
-        f"{', '.join(options)}: these are for a model of sentence-transformers, and {name} is "
-        "none; leave them out"
-    )
-
-
-def _load_library(spec: Config[SentenceTransformersModel]) -> Model:
-    """A model of sentence-transformers, which reads whole pictures and captions."""
-    model = spec.build()
-    processor = LibraryModel(type(model), model.name).processor.made()
-    return Model(model.to(distributed.device()).eval(), processor, model.name, spec)
-
-
 def _load_long(name: str) -> Model:
     """A pretrained CLIP with stretched text positions."""
-    folder = None if name.startswith((open_clip.PREFIX, PREFIX)) else _model_folder(Path(name))
+    folder = None if prefix_of(name) else _model_folder(Path(name))
     if folder is not None and (folder / CARD).is_file():
         raise ValueError(
             f"{name} is saved with the text positions that it was trained with; leave "
             "long_captions out, or name the pretrained CLIP that it began with"
         )
-    return _load_pair(str(folder or name), long_captions=True)
+    return _load_pretrained(str(folder or name), {"long_captions": True})
 
 
-def _load_pair(name: str, *, long_captions: bool = False) -> Model:
-    """A pretrained pair of encoders; random weights are the same at each opening."""
-    pair = pretrained_pair(name, long_captions=long_captions)
+def _load_pretrained(name: str, options: Mapping[str, Any] | None = None) -> Model:
+    """A model of another library; random weights are the same at each opening."""
+    found = load_pretrained(name, **(options or {}))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        model = pair.spec.build()
-    if pair.untrained:
+        model = found.build()
+    if found.untrained:
         warn(f"{name}: some of its weights are random; train it before use")
-    return Model(model.to(distributed.device()).eval(), pair.processor.made(), name, pair.spec)
+    return Model(model.to(distributed.device()).eval(), found.processor.made(), name, found.spec)

@@ -13,18 +13,14 @@ from PIL import Image
 
 import sentence_cases
 import sentence_transformer_cases as cases
-from counterfoil.model import (
-    load_model,
-    load_saved_model,
-    pretrained_pair,
-    save_model,
-    sentence_transformers_kind,
-)
+from counterfoil.loading import load_pretrained, sentence_transformers_folder
+from counterfoil.model import load_model
 from counterfoil.models.sentence_transformers import (
     CrossEncoderModel,
     DenseEmbedder,
     MultiVectorEmbedder,
 )
+from counterfoil.saved import save_model
 
 SENTENCE = "a red blue circle square left of right above . big small"
 WORDS = SENTENCE.split()
@@ -84,7 +80,7 @@ def test_a_saved_model_needs_nothing_else(name, folders, tmp_path):
     save_model(tmp_path / "ours", spec=model.spec, model=model.model, processor=model.processor)
     shutil.rmtree(source)
     shutil.move(tmp_path / "ours", tmp_path / "moved")
-    found = load_saved_model(tmp_path / "moved")
+    found = load_model(tmp_path / "moved")
     np.testing.assert_array_equal(found.similarity(pictures(), TEXTS), wanted)
     assert found.identity() == load_model(tmp_path / "moved").identity()
     assert abs(wanted - load_model(folders[name]).similarity(pictures(), TEXTS)).max() > 1e-4
@@ -163,10 +159,9 @@ def test_a_name_on_the_hub_is_asked_once_for_its_kind(folders, monkeypatch):
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download", lambda name, allow_patterns: str(settings[name])
     )
-    assert sentence_transformers_kind("us/embedder") is DenseEmbedder
-    assert sentence_transformers_kind("us/judge") is CrossEncoderModel
-    assert sentence_transformers_kind("them/clip") is None
-    assert sentence_transformers_kind("no name") is None
+    for name, own in (("us/embedder", True), ("us/judge", True), ("them/clip", False)):
+        assert (sentence_transformers_folder(name) is not None) == own
+    assert sentence_transformers_folder("no name") is None
     assert asked == [(name, "modules.json") for name in ("us/embedder", "us/judge", "them/clip")]
 
 
@@ -188,7 +183,7 @@ def test_another_similarity_is_refused(folders, tmp_path):
 
 
 def test_adapters_alone_are_trained(folders):
-    spec = pretrained_pair(str(folders["llava"])).trained(frozen=False, lora=2)
+    spec = load_pretrained(str(folders["llava"])).trained(frozen=False, lora=2)
     model = spec.fill({"pretrained": True}).build()
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     assert names
@@ -201,4 +196,4 @@ def test_adapters_alone_are_trained(folders):
 
 def test_only_single_vectors_have_adapters_behind_them(folders):
     with pytest.raises(ValueError, match="does not make one vector of an item"):
-        pretrained_pair(str(folders["multi"])).trained(frozen=True, lora=0)
+        load_pretrained(str(folders["multi"])).trained(frozen=True, lora=0)

@@ -14,7 +14,8 @@ from corpus_cases import random_array, small_corpus, write_picture
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.readers.embeddings import read_embeddings
 from counterfoil.evaluation.protocols import evaluate_protocol
-from counterfoil.model import VECTORS, load_model, save_model
+from counterfoil.model import VECTORS, load_model
+from counterfoil.saved import save_model
 
 SCENES = load_dataset("scenes:images=12")
 

@@ -20,7 +20,8 @@ import recipes_cases
 import vision_cases
 from counterfoil.data.images import ResizeCrop
 from counterfoil.data.readers import load_dataset
-from counterfoil.model import is_open_clip, load_model, pretrained_pair
+from counterfoil.loading import is_open_clip, load_pretrained
+from counterfoil.model import load_model
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.open_clip import OpenClipModel
 from counterfoil.models.vsepp import VSEPP
@@ -232,7 +233,7 @@ def test_open_clip_mines_and_is_indexed(tmp_path):
 @pytest.mark.papers
 @pytest.mark.parametrize("way", ["full", "frozen"])
 def test_towers_are_trained(way, tmp_path, towers, monkeypatch):
-    monkeypatch.setattr("counterfoil.model.WIDTH", 16)
+    monkeypatch.setattr("counterfoil.loading.timm.WIDTH", 16)
     before = load_model(towers)
     assert isinstance(before.model, VSEPP)
     settings = (*SHORT, *LISTS)
@@ -273,7 +274,7 @@ def test_towers_save_without_what_they_come_from(tmp_path, towers, monkeypatch):
 
 def test_frozen_towers_look_at_a_picture_once(tmp_path, towers):
     model = load_model(towers)
-    still = pretrained_pair(towers).trained(frozen=True, lora=0)
+    still = load_pretrained(towers).trained(frozen=True, lora=0)
     still = still.fill({"pretrained": True, "config": None})
     matcher = still.build()
     matcher.load_state_dict(model.model.state_dict())

@@ -14,13 +14,13 @@ from counterfoil.core.config import config, lazy
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.evaluation.bootstrap import compare
 from counterfoil.evaluation.metrics import METRICS
-from counterfoil.model import save_model
 from counterfoil.models.layers.joint_encoder import PairModel
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.papers.models.scan import SCAN
 from counterfoil.pipelines.pipeline import Evaluate, Mine, Recipe, Train
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.recipes.clip import train_recipe
+from counterfoil.saved import save_model
 from recipes_cases import run
 
 SCENES = "scenes:images=36"

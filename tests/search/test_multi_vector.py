@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterfoil.core.types import Embeddings
-from counterfoil.model import save_model
+from counterfoil.saved import save_model
 from counterfoil.scoring.encode import encode_images, encode_texts
 from counterfoil.search import proposals, vector_index
 from counterfoil.search.index import build_index, open_index

@@ -10,9 +10,10 @@ import torch
 import train_cases as cases
 from counterfoil.core.config import Config, config, digest, lazy
 from counterfoil.core.tensors import read_tensors, write_tensors
-from counterfoil.model import load_saved_model, read_card, save_model
+from counterfoil.model import load_model
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.saved import open_saved, read_card, save_model
 
 
 @pytest.fixture
@@ -38,9 +39,9 @@ def written() -> Config[VSEPP]:
 
 
 def test_a_model_comes_back(folder: Path) -> None:
-    saved = load_saved_model(folder)
+    saved = load_model(folder)
     weights = saved.model.state_dict()
-    again = load_saved_model(folder).model
+    again = load_model(folder).model
     assert not saved.model.training
     assert all(torch.equal(value, weights[name]) for name, value in again.state_dict().items())
     assert saved.card.model == written()
@@ -60,7 +61,7 @@ def test_saved_weights_are_those_of_the_model(tmp_path: Path) -> None:
     spec = written()
     model = spec.build()
     save_model(tmp_path / "m", spec=spec, model=model, processor=cases.processor().processor)
-    found = load_saved_model(tmp_path / "m").model.state_dict()
+    found = load_model(tmp_path / "m").model.state_dict()
     assert all(torch.equal(value, found[name]) for name, value in model.state_dict().items())
 
 
@@ -107,14 +108,14 @@ def test_a_folder_may_build_modules_only(folder: Path, model: Any, words: str) -
     about = {"model": digest(model)}
     write_tensors(folder / "model.safetensors", data, about)
     with pytest.raises(ValueError, match=words):
-        load_saved_model(folder)
+        load_model(folder)
 
 
 def test_damage(folder: Path) -> None:
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[:-5])
     with pytest.raises(ValueError, match="is damaged and cannot be read as the weights"):
-        load_saved_model(folder)
+        load_model(folder)
     change(folder, format=7)
     with pytest.raises(ValueError, match="has format 7, and this version of counterfoil reads"):
         read_card(folder)
@@ -122,11 +123,11 @@ def test_damage(folder: Path) -> None:
     with pytest.raises(ValueError, match="is not the card of a counterfoil model"):
         read_card(folder)
     with pytest.raises(ValueError, match="does not exist; the card of a model is needed"):
-        load_saved_model(folder.parent)
+        open_saved(folder.parent)
 
 
 def test_weights_of_another_model(folder: Path) -> None:
     plain = written().replace(measure="order").to_dict()
     change(folder, model=plain)
     with pytest.raises(ValueError, match="belong to different models"):
-        load_saved_model(folder)
+        load_model(folder)

@@ -83,10 +83,15 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "patches": "counterfoil.papers.photos:patches",
         "photos": "counterfoil.papers.photos:photos",
     },
-    # (name, mask=...) -> ConvertedModel, of a Hugging Face model by the type of its configuration
+    # (name, **options) -> Pretrained, by the prefix of a name, the library of a folder, or the
+    # model_type in its config.json, see `counterfoil.loading`
     "loader": {
-        "blip": "counterfoil.models.blip:blip_from_pretrained",
-        "vilt": "counterfoil.papers.models.vilt:vilt_from_pretrained",
+        "blip": "counterfoil.loading.converted:load_blip",
+        "open_clip": "counterfoil.loading.open_clip:load_pair",
+        "sentence_transformers": "counterfoil.loading.sentence_transformers:load_embedder",
+        "timm": "counterfoil.loading.timm:load_towers",
+        "transformers": "counterfoil.loading.transformers:load_pair",
+        "vilt": "counterfoil.papers.models.vilt:load_vilt",
     },
     # Format, under the pattern of a file by which folders of this format are known
     "reader": {

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from counterfoil.core.optional import optional_import
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.model import HUB_NAME, Model
+from counterfoil.loading import HUB_NAME
+from counterfoil.model import Model
 from counterfoil.models.base import SingleVectorModel
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.scoring.reducers import TopK

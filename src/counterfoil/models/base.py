@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from counterfoil.core.types import (
 )
 from counterfoil.models.layers.pooling import full_precision, inner_pairs, inner_products
 
+Weights = Literal["stored", "fp32", "bf16"]  # types of numbers in which weights are loaded
+ENCODER = "encoder"  # folder of a library's files within a saved model
 PAIRS_AT_ONCE = 4096  # in `score_all_pairs`
 
 
@@ -41,12 +43,19 @@ class RetrievalModel(nn.Module, ABC):
         score_names: names of the views of `forward` and `batch_forward` that losses can score.
         uses_batch_context: whether `batch_forward` adds views or losses.
         has_kernels: whether kernels compute `score_matrix` on a GPU.
+        keeps_vectors: whether its vectors of a data set are kept in the cache on disk.
     """
 
     score_scale: float = 1.0
     score_names: frozenset[str] = frozenset({INFERENCE})
     uses_batch_context: bool = False
     has_kernels: bool = False
+    keeps_vectors: bool = False
+
+    @classmethod
+    def pretrained_name(cls, arguments: Mapping[str, Any]) -> str | None:
+        """Name on the hub of the model that one built with these arguments began from, if any."""
+        return None
 
     @property
     def score_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, final
 
@@ -25,6 +26,11 @@ class DualEncoder(LoRADualEncoder):
     Texts of the SigLIP family are padded to their full length and not masked, as they were
     trained; a score does not depend on how far a batch was padded.
     """
+
+    @classmethod
+    def pretrained_name(cls, arguments: Mapping[str, Any]) -> str | None:
+        """Its name."""
+        return str(arguments.get("name", "")) or None
 
     def __init__(
         self,

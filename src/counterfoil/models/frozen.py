@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self, final
+from typing import Any, Self, cast, final
 
 import torch
 from torch import Tensor, nn
 
+from counterfoil.core.config import Config
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.base import RetrievalModel, SingleVectorModel
 from counterfoil.models.layers.pooling import check_positive, single_vector, unit_vectors
@@ -83,6 +84,13 @@ class FrozenWithAdapters(SingleVectorModel):
     """
 
     normalise = (True, True)
+
+    @classmethod
+    def pretrained_name(cls, arguments: Mapping[str, Any]) -> str | None:
+        """That of the frozen model."""
+        body: Config[RetrievalModel] = arguments["body"]
+        make: Any = body.make
+        return cast("str | None", make.pretrained_name(body.arguments))
 
     def __init__(
         self, *, body: RetrievalModel, width: int, hidden: int = 512, dropout: float = 0.0

@@ -274,6 +274,11 @@ class OpenClipModel(LoRADualEncoder):
     name were trained with, where theirs warns if a name says otherwise.
     """
 
+    @classmethod
+    def pretrained_name(cls, arguments: Mapping[str, Any]) -> str | None:
+        """That of its weights on the hub, if they are there."""
+        return hub_name(str(arguments.get("name", "")))
+
     def __init__(
         self,
         *,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, final, get_args
+from typing import Any, ClassVar, Self, final, get_args
 
 import numpy as np
 import torch
@@ -29,21 +29,19 @@ from counterfoil.core.io import read_json
 from counterfoil.core.model_files import check_model_folder
 from counterfoil.core.optional import first_line, hub_options, optional_import, quiet_transformers
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.base import RetrievalModel, SingleVectorModel
+from counterfoil.models.base import ENCODER, RetrievalModel, SingleVectorModel, Weights
 from counterfoil.models.layers.joint_encoder import tokens_at_once
 from counterfoil.models.layers.late_interaction import MaxSimModel
 from counterfoil.models.layers.lora import add_lora, lora_state, merge_lora
 from counterfoil.models.layers.pooling import check_choice, single_vector, unit_vectors
+from counterfoil.models.library_folders import MODULES, read_modules, read_settings
 
-ENCODER = "encoder"  # folder of its files within a saved model
-MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 WEIGHTS = "model.safetensors"
 PIXELS_OF_TOKEN = 3 * 16 * 16  # numbers of a picture that count as one token, for batches
 LARGEST = 1024  # longest side of a picture in pixels
 LARGEST_KEPT = 512  # of a model that keeps the pictures of a data set in memory
 _SIDES = ("height", "width", "shortest_edge")
 
-Weights = Literal["stored", "fp32", "bf16"]
 _TYPES = {"stored": "auto", "fp32": torch.float32, "bf16": torch.bfloat16}
 ATTENTION = r".*attn.*\.(q_proj|k_proj|v_proj|o_proj|out_proj|qkv|proj)"  # where LoRA adapts
 _BACKBONES = ("Transformer", "CLIPModel")  # modules whose weights are large
@@ -338,67 +336,6 @@ def _count(features: dict[str, Any]) -> int:
 # Folders.
 
 
-def library_kind(folder: Path) -> type[SentenceTransformersModel] | None:
-    """Return the class for a folder of sentence-transformers; None for another folder.
-
-    A CLIP or SigLIP alone is none: `counterfoil.models.clip.DualEncoder` reads it.
-
-    Raises:
-        ValueError: a file of the folder is damaged.
-    """
-    config = _read(folder / "config.json")
-    architectures = config.get("architectures") or [""]
-    if not (folder / MODULES).is_file():
-        retrieval = str(architectures[0]).startswith("Col")  # ColPali, ColQwen2, ...
-        return MultiVectorEmbedder if retrieval else None
-    kind = str(_read(folder / SETTINGS).get("model_type") or "SentenceTransformer")
-    kinds = {"SentenceTransformer": DenseEmbedder, "CrossEncoder": CrossEncoderModel}
-    kinds |= dict.fromkeys(("MultiVectorEncoder", "ColBERT"), MultiVectorEmbedder)
-    if kind not in kinds:
-        raise ValueError(
-            f"{folder} is a {kind} of sentence-transformers; give a {', a '.join(kinds)}"
-        )
-    make = kinds[kind]
-    return None if make is DenseEmbedder and is_plain_encoder(folder) else make
-
-
-def encoder_folder(folder: Path) -> Path:
-    """Return the folder of a CLIP or SigLIP: the first module's in sentence-transformers.
-
-    Any other folder is returned as it is.
-    """
-    plain = (folder / MODULES).is_file() and library_kind(folder) is None
-    return folder / read_modules(folder)[0][1] if plain else folder
-
-
-def is_plain_encoder(folder: Path) -> bool:
-    """Return True for a folder whose modules are a CLIP or SigLIP, normalised at most."""
-    modules = read_modules(folder)
-    if [kind for kind, _ in modules[1:] if kind != "Normalize"]:
-        return False
-    config = _read(folder / modules[0][1] / "config.json")
-    return str(config.get("model_type", "")).startswith(("clip", "siglip"))
-
-
-def read_modules(folder: Path) -> list[tuple[str, str]]:
-    """Return the kind and the folder of each module.
-
-    Raises:
-        ValueError: the file is damaged, or names a folder outside.
-    """
-    path = folder / MODULES
-    plain = read_json(path, "modules of sentence-transformers")
-    try:
-        modules = [(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in plain]
-        first = modules[0]
-    except (TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from error
-    for _, inner in (first, *modules):
-        if not (folder / inner).resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"{path} names a folder outside of {folder}; the file is refused")
-    return modules
-
-
 def local_folder(name: str) -> Path:
     """Return the folder of a model, also of one on the hub that was downloaded.
 
@@ -459,13 +396,6 @@ def _settings(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    plain = read_json(path, "settings of a model")
-    return plain if isinstance(plain, dict) else {}
-
-
 def _open(library_class: str, name: str, dtype: object, device_map: str | None) -> Any:
     needs = 'this model needs sentence-transformers: pip install "counterfoil[st]"'
     library = optional_import("sentence_transformers", needs)
@@ -504,7 +434,7 @@ def picture_side(kind: type[SentenceTransformersModel], name: str) -> int:
     """Return the longest side of pictures that a model is given: what its own resizing needs."""
     folder, sides = local_folder(name), [0]
     for file in ("processor_config.json", "preprocessor_config.json"):
-        settings = _read(folder / file)
+        settings = read_settings(folder / file)
         settings = settings.get("image_processor", settings)
         for size in (settings.get(key) for key in ("crop_size", "size")):
             plain = size if isinstance(size, dict) else {"height": size or 0}

@@ -20,20 +20,14 @@ from counterfoil.core import registry
 from counterfoil.core.config import Config, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
+from counterfoil.loading import Pretrained, load_pretrained, starts_untrained
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.model import (
-    LibraryModel,
-    PretrainedPair,
-    TimmPretrainedPair,
-    pretrained_pair,
-    starts_untrained,
-)
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.sentence_transformers import encoder_folder
+from counterfoil.models.library_folders import encoder_folder
 from counterfoil.negatives.advice import advise_mining
 from counterfoil.negatives.teachers import GuideMask
 from counterfoil.pipelines.pipeline import (
@@ -117,14 +111,14 @@ class FineTunedModel:
         return self.pair.trained(frozen=self.way == "frozen", lora=rank)
 
     @cached_property
-    def pair(self) -> PretrainedPair | TimmPretrainedPair | LibraryModel:
+    def pair(self) -> Pretrained:
         """The pretrained pair, with the config of its processor."""
-        return pretrained_pair(self.name, long_captions=self.long_captions)
+        return load_pretrained(self.name, long_captions=self.long_captions)
 
     def setup(self, terms: Terms, seed: int = 0) -> TrainingSetup:
         """The model with its loss terms and training settings."""
         plan = replace(WAYS[self.way][1], seed=seed)
-        if isinstance(self.pair, TimmPretrainedPair):
+        if self.pair.heads:
             # the heads begin at random and learn fast, the pretrained towers slowly
             towers = tuple(
                 ParameterGroup(match=f"{side}.body.*", rate=TOWER_FACTOR)

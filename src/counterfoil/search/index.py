@@ -1092,7 +1092,8 @@ def _image_place(pictures: Pictures | None, row: int, folder: Path, name: str) -
 
 def _stored_model(model: Model, folder: Path) -> str:
     """Copy a model folder into an index; the name of any other model."""
-    from counterfoil.model import CARD, MODEL
+    from counterfoil.model import MODEL
+    from counterfoil.saved import CARD
 
     source = Path(model.name)
     if not source.is_dir():

@@ -17,9 +17,11 @@ from torch import Tensor
 from counterfoil.core import distributed
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
-from counterfoil.model import Model, load_model, save_model, starts_untrained
+from counterfoil.loading import starts_untrained
+from counterfoil.model import Model, load_model
 from counterfoil.models.base import SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.saved import save_model
 
 ALPHAS = tuple(tenth / 10 for tenth in range(11))
 

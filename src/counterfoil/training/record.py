@@ -56,6 +56,7 @@ def training_record(
         "losses": _losses(objective) if objective else [],
         "steps": steps,
         "settings": {field.name: _plain(getattr(plan, field.name)) for field in fields(plan)},
+        "changed": [f.name for f in fields(plan) if getattr(plan, f.name) != f.default],
         "versions": {
             "Python": platform.python_version(),
             "counterfoil": __version__,

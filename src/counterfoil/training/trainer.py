@@ -33,7 +33,7 @@ from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
-from counterfoil.model import CARD, MODEL, Model, SavedModelCard, check_model_reopens, load_model
+from counterfoil.model import MODEL, Model, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
@@ -53,6 +53,7 @@ from counterfoil.negatives.teachers import (
     TargetSource,
     TeacherEnsemble,
 )
+from counterfoil.saved import CARD, SavedModelCard, check_model_reopens
 from counterfoil.training.batches import BatchStream, prefetch
 from counterfoil.training.callbacks import (
     Callback,

@@ -13,8 +13,9 @@ import counterfoil as cf
 import recipes_cases
 from counterfoil.core.io import read_json
 from counterfoil.data.processor import Processor
-from counterfoil.model import Model, load_model, save_model
+from counterfoil.model import Model, load_model
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.saved import save_model
 from counterfoil.search.index import build_index
 from papers_matcher_cases import ALL
 from recipes_cases import run

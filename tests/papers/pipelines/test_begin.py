@@ -9,7 +9,6 @@ import torch
 from counterfoil.core.config import Config, config, from_data
 from counterfoil.data.processor import FeatureProcessor, Processor
 from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
-from counterfoil.model import save_model
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import stage_digests
@@ -18,6 +17,7 @@ from counterfoil.pipelines.stages.fitting import build_for_training
 from counterfoil.pipelines.stages.train import check_word_vectors
 from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes.catalogue import find_recipe
+from counterfoil.saved import save_model
 from recipes_cases import SMALL, run
 
 LENS = Processor(FeatureProcessor(6), WordTokenizer([*SPECIAL, "a", "dog"]))

@@ -13,12 +13,12 @@ import recipes_cases
 import vision_cases
 from corpus_cases import write_picture
 from counterfoil import model as model_module
+from counterfoil.card import model_card
 from counterfoil.core.config import config, lazy
 from counterfoil.data.processor import PixelProcessor, Processor
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import WordPieceTokenizer
-from counterfoil.hub import model_card
-from counterfoil.model import Model, SavedModelCard, load_model, read_card
+from counterfoil.model import Model, load_model
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.models.layers.pretrained import BertTextTower
@@ -26,6 +26,7 @@ from counterfoil.models.layers.towers import PatchTower
 from counterfoil.models.open_clip import OpenClipModel
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.recipes import clip
+from counterfoil.saved import SavedModelCard, read_card
 from recipes_cases import run
 
 

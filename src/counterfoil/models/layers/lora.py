@@ -76,6 +76,7 @@ class LoRADualEncoder(SingleVectorModel):
 
     body: nn.Module
     normalise = (True, True)
+    keeps_vectors = True
 
     def __init__(self, lora: int, *, apart: bool) -> None:
         super().__init__()

@@ -44,12 +44,12 @@ def convert(
     """Convert an authors' checkpoint to a model folder."""
     from dataclasses import replace
 
+    from counterfoil.card import portable_config
     from counterfoil.core.io import ensure_absent, ensure_writable_folder
     from counterfoil.data.processor import FeatureProcessor, Processor
     from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
-    from counterfoil.hub import portable_config
-    from counterfoil.model import save_model
     from counterfoil.papers.models.convert import WITH_BERT, convert_checkpoint
+    from counterfoil.saved import save_model
 
     ensure_absent(folder)
     ensure_writable_folder(folder)

@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate, pad
 
 from counterfoil.core.config import config as make_config
 from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.loading.converted import Converted, load_converted
 from counterfoil.models.checkpoints import ConvertedModel, State, longest_prefix, read_checkpoint
 from counterfoil.models.layers.joint_encoder import (
     SPREAD,
@@ -326,6 +327,11 @@ class ViLT(JointModel):
 
 
 KIND = ("gelu", True, 3, 1e-12)
+
+
+def load_vilt(name: str, **options: Any) -> Converted:
+    """A ViLT by folder or name."""
+    return load_converted(name, vilt_from_pretrained, **options)
 
 
 def vilt_from_pretrained(name: str, *, mask: int | None) -> ConvertedModel:

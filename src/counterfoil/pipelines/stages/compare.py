@@ -33,7 +33,7 @@ from counterfoil.evaluation.results import (
     results,
     signed,
 )
-from counterfoil.model import starts_untrained
+from counterfoil.loading import starts_untrained
 from counterfoil.pipelines.plan import console
 from counterfoil.pipelines.stages.base import LATER, Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation

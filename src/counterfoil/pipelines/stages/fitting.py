@@ -16,16 +16,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.processor import Processor, ProcessorConfig, say_unknown
 from counterfoil.data.tokenizers import WordTokenizer
-from counterfoil.model import (
-    CARD,
-    MODEL,
-    Model,
-    check_reopens,
-    load_model,
-    model_identity,
-    read_card,
-    save_model,
-)
+from counterfoil.model import MODEL, Model, load_model, model_identity
 from counterfoil.models.base import (
     AcceptsOtherWeights,
     PretrainedPart,
@@ -34,6 +25,7 @@ from counterfoil.models.base import (
 from counterfoil.models.layers.pooling import WordTower
 from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name
 from counterfoil.pipelines.state import DEV, RunContext, RunStopped
+from counterfoil.saved import CARD, check_reopens, read_card, save_model
 from counterfoil.training.callbacks import IMAGES, DevMetrics, dev_sample_note
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.trainer import TrainResult, dev_figures, merge_lora

@@ -1,0 +1,317 @@
+"""A model folder: what it holds, how it is written, and what is checked when it is opened.
+
+``model.safetensors`` holds the weights, ``model.json`` the call that builds the model with its
+provenance and metrics, ``processor.json`` and the tokenizer's files the processor.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from counterfoil import __version__
+from counterfoil.core.config import Config, config_from_dict
+from counterfoil.core.io import atomic_folder, parse_json, read_json, write_json
+from counterfoil.core.model_files import check_settings
+from counterfoil.core.optional import first_line
+from counterfoil.core.tensors import read_tensors, write_tensors
+from counterfoil.data.processor import Processor
+from counterfoil.models.base import HasFiles, RetrievalModel
+
+WEIGHTS, CARD = "model.safetensors", "model.json"
+OWN_FILES = "own_files"  # of `HasFiles`
+FORMAT = 1  # of model.json
+_KIND = "counterfoil model"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedModelCard:
+    """Content of ``model.json``: how the model is built, its provenance and metrics.
+
+    Attributes:
+        model: the call that builds the model.
+        provenance: JSON-ready facts: the recipe, the data, the seed, the machine.
+        metrics: figures by name.
+        version: of counterfoil when it was saved.
+        tokenizer: digest of the tokenizer; None if there is none, or it was not recorded.
+    """
+
+    model: Config[RetrievalModel]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    version: str = ""
+    tokenizer: str | None = None
+
+
+class OpenedModel(Protocol):
+    """What is saved of a `counterfoil.model.Model`."""
+
+    @property
+    def model(self) -> RetrievalModel: ...
+    @property
+    def processor(self) -> Processor | None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def spec(self) -> Config[RetrievalModel] | None: ...
+    @property
+    def card(self) -> SavedModelCard | None: ...
+
+
+def save_model(
+    folder: Path,
+    *,
+    spec: Config[RetrievalModel],
+    model: RetrievalModel,
+    processor: Processor,
+    provenance: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> None:
+    """Write a model folder atomically; an existing one is replaced."""
+    card = {
+        "kind": _KIND,
+        "format": FORMAT,
+        "version": __version__,
+        "model": spec.to_dict(),
+        "provenance": dict(provenance or {}),
+        "metrics": dict(metrics or {}),
+        "tokenizer": processor.tokenizer.digest if processor.tokenizer else None,
+    }
+    with atomic_folder(folder) as temporary:
+        write_tensors(temporary / WEIGHTS, model.state_dict(), {"model": spec.digest()})
+        write_json(temporary / CARD, card)
+        processor.save(temporary)
+        for part in model.modules():
+            if isinstance(part, HasFiles):
+                part.write_files(temporary / part.own_files)
+
+
+def open_saved(folder: Path) -> tuple[RetrievalModel, Processor, SavedModelCard]:
+    """Open a model folder; nothing in it is executed but constructors of registered modules.
+
+    Raises:
+        ValueError: it is damaged, of another format, or calls what a model folder may not call.
+    """
+    card = read_card(folder)
+    weights, metadata = read_tensors(folder / WEIGHTS, "the weights of a model")
+    if metadata.get("model") != card.model.digest():
+        raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
+    try:
+        with _BoundedBuild(weights, folder / CARD):
+            model: RetrievalModel = _with_own_files(card.model, folder).build()
+    except ValueError:
+        raise
+    except Exception as error:  # constructors raise anything at wrong arguments
+        raise ValueError(
+            f"{folder / CARD} does not fit this version of counterfoil: {first_line(error)}"
+        ) from error
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"{folder / WEIGHTS} does not fit the model of {folder / CARD} in this version of "
+            f"counterfoil (saved with {card.version}): {first}"
+        ) from error
+    processor = Processor.open(folder)
+    tokenizer = processor.tokenizer.digest if processor.tokenizer else None
+    if card.tokenizer not in (None, tokenizer):
+        raise ValueError(f"the tokenizer in {folder} is another one than the model was saved with")
+    return model.eval(), processor, card
+
+
+def read_card(folder: Path) -> SavedModelCard:
+    """Read the card of a model folder.
+
+    Raises:
+        ValueError: it is none, of another format, or calls what a model folder may not call.
+    """
+    path = folder / CARD
+    content = read_json(path, "the card of a model")
+    if not isinstance(content, dict) or content.get("kind") != _KIND:
+        raise ValueError(f"{path} is not the card of a counterfoil model")
+    if content.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {content.get('format')}, and this version of counterfoil "
+            f"reads format {FORMAT}; open it with the version that wrote it"
+        )
+    spec = config_from_dict(content.get("model"), allow=("counterfoil",))
+    _check_calls(spec, path)
+    for call in _inner_calls(spec):
+        _check_sources(call, path)
+    _with_own_files(spec, folder)
+    return SavedModelCard(
+        model=spec,
+        provenance=content.get("provenance", {}),
+        metrics=content.get("metrics", {}),
+        version=str(content.get("version", "")),
+        tokenizer=content.get("tokenizer"),
+    )
+
+
+def _check_calls(spec: Config[Any], where: object) -> None:
+    """Refuse calls of anything but modules: a model folder may be untrusted."""
+    for call in _inner_calls(spec):
+        parent = RetrievalModel if call is spec else nn.Module
+        if isinstance(call.make, type) and issubclass(call.make, parent):
+            continue
+        name = getattr(call.make, "__qualname__", call.make)
+        if call is spec:
+            raise ValueError(f"{where} describes {name}, which is no retrieval model")
+        raise ValueError(f"{where} calls {name}, which is no part of a model; the file is refused")
+
+
+def check_reopens(spec: Config[RetrievalModel], name: str) -> None:
+    """Refuse a model whose folder could not be opened again: call it before a training.
+
+    Args:
+        spec: the call that builds the model; placeholders may be left.
+        name: of the model, for the error.
+
+    Raises:
+        ValueError: the call has a class that files may not name, or an argument that no file has.
+    """
+    try:
+        _check_calls(config_from_dict(json.loads(json.dumps(spec.to_dict()))), name)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} could not be opened again from a folder: {error}; build it of "
+            "counterfoil's own classes and plain values, or register your class, "
+            "@counterfoil.core.registry.register.model('name'), as docs/extending.md shows; "
+            "weights of other modules are trained in place by counterfoil.training.trainer.fit, "
+            "and are yours to save"
+        ) from error
+
+
+def check_model_reopens(model: OpenedModel) -> None:
+    """Refuse a model that could not be opened again, before it is trained or saved.
+
+    Raises:
+        ValueError: as `check_reopens`, or it has no processor, or its call builds another model.
+    """
+    if model.processor is None or model.spec is None:
+        raise ValueError(
+            f"{model.name} has no processor or no config, so it cannot be trained and saved; "
+            "open a model with load_model, or give Model(..., processor, name, spec)"
+        )
+    check_reopens(model.spec, model.name)
+    if any(_is_pretrained(call) for call in _inner_calls(model.spec)):
+        return  # load_model has built it so
+    with torch.random.fork_rng(devices=[]):  # a training draws what it did without this
+        fresh = model.spec.build()
+    wanted, own = ({k: v.shape for k, v in m.state_dict().items()} for m in (fresh, model.model))
+    if other := sorted(key for key in wanted | own if wanted.get(key) != own.get(key)):
+        raise ValueError(
+            f"{model.name} could not be opened again from a folder: its spec {model.spec!r} "
+            f"builds a model whose {other[0]} is {_shape(wanted, other[0])}, and its module's is "
+            f"{_shape(own, other[0])}; give the spec that the module was built by"
+        )
+
+
+def _shape(shapes: Mapping[str, torch.Size], name: str) -> str:
+    return str(tuple(shapes[name])) if name in shapes else "not there"
+
+
+def _is_pretrained(call: Config[Any]) -> bool:
+    """True for a part whose constructor may load weights or files."""
+    return "pretrained" in inspect.signature(call.make).parameters
+
+
+def _with_own_files(value: Any, folder: Path) -> Any:
+    """A call whose parts read their files in the model folder, wherever they came from.
+
+    Calls inside the arguments, also in lists and mappings, are replaced too.
+    """
+    match value:
+        case Config():
+            inner = {name: _with_own_files(item, folder) for name, item in value.arguments.items()}
+            if own := getattr(value.make, OWN_FILES, None):
+                if not (folder / own).is_dir():
+                    raise ValueError(
+                        f"{folder / own} is missing; the model of {folder / CARD} reads it"
+                    )
+                inner["name"] = str(folder / own)
+            return Config(value.make, inner)
+        case Mapping():
+            return {key: _with_own_files(item, folder) for key, item in value.items()}
+        case tuple() | list():
+            return type(value)(_with_own_files(item, folder) for item in value)
+    return value
+
+
+def _check_sources(call: Config[Any], path: Path) -> None:
+    """Refuse a pretrained part that does not carry its configuration: it would be downloaded."""
+    if hasattr(call.make, OWN_FILES):
+        return  # it reads the model folder, see `_with_own_files`
+    known = inspect.signature(call.make).parameters
+    if "pretrained" not in known:
+        return
+    arguments = {name: parameter.default for name, parameter in known.items()} | dict(
+        call.arguments
+    )
+    name = str(arguments.get("name", ""))
+    # timm knows its architectures by name; "hf-hub:USER/MODEL" is another matter
+    carried = isinstance(arguments["config"], str) if "config" in known else ":" not in name
+    if arguments["pretrained"] is not False or not carried:
+        raise ValueError(
+            f"{path} asks for weights or a configuration from elsewhere for its "
+            f"{call.make.__qualname__}; a saved model brings its own, and the file is refused"
+        )
+    if "config" in known:
+        check_settings(parse_json(arguments["config"], path), path, fetches=True)
+
+
+class _BoundedBuild(TorchFunctionMode):
+    """Limits what a model may allocate while it is built, by the tensors of its weights file.
+
+    A card with a million layers or a vocabulary of billions fails here, before memory is
+    allocated; shapes are checked afterwards, when the weights are loaded.
+    """
+
+    MAKERS = frozenset(
+        getattr(torch, name)
+        for name in (
+            *("empty", "empty_strided", "zeros", "ones", "full", "eye"),
+            *("arange", "linspace", "rand", "randn"),
+        )
+    )
+
+    def __init__(self, weights: Mapping[str, Tensor], path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.calls = 20_000 + 200 * len(weights)  # 10 to 20 a tensor are usual
+        self.numbers = 2**24 + 4 * max((tensor.numel() for tensor in weights.values()), default=0)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.calls -= 1
+        options = kwargs or {}
+        size = options.get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
+        sides = [side for side in size if isinstance(side, int)]
+        if self.calls < 0 or (func in self.MAKERS and math.prod(sides) > self.numbers):
+            raise ValueError(f"{self.path} describes a much larger model than its weights are")
+        return func(*args, **options)
+
+
+def _inner_calls(value: Any) -> Iterator[Config[Any]]:
+    match value:
+        case Config():
+            yield value
+            yield from _inner_calls(value.arguments)
+        case Mapping():
+            for inner in value.values():
+                yield from _inner_calls(inner)
+        case tuple() | list():
+            for inner in value:
+                yield from _inner_calls(inner)
