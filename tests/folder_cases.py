@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import transformers
 
@@ -26,6 +25,8 @@ WORDS = ["a", "red", "dog", "in", "the", "snow", "."]
 
 def adapter(folder: Path) -> Path:
     """A dense embedder whose backbone is a LoRA of peft, with its base in the folder."""
+    import peft  # takes seconds, in every process that collects tests
+
     dense, base = st_cases.dense(folder, WORDS), folder / "base"
     shutil.copytree(base, dense / "base")
     body = transformers.AutoModel.from_pretrained(dense / "base")

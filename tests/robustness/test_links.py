@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from corpus_cases import write_picture
-from counterfoil.core.artifact import CHECKSUMS
 from counterfoil.core.io import in_words
 from counterfoil.data.corrections import corrections_beside, read_corrections
 from counterfoil.data.features import FEATURES, FeaturesManifest, open_features
@@ -64,7 +63,6 @@ OPTIONAL = [
     (vectors, "splits.json"),
     (features, "boxes.npy"),
     (features, "lengths.npy"),
-    (features, CHECKSUMS),
     (corrections, "corrections.jsonl"),
     (of_an_index(Calibration.read), CALIBRATION),
     (of_an_index(WordExchanges.read), EXCHANGES),

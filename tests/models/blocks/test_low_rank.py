@@ -14,8 +14,12 @@ from counterfoil.models.clip import DualEncoder
 from counterfoil.models.layers import lora as lora_layers
 from counterfoil.models.layers.pretrained import read_config_json
 
-pytest.importorskip("peft")
 KINDS = ("clip", "siglip", "siglip2")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _needs_peft():  # not where tests are collected: it takes seconds to import
+    pytest.importorskip("peft")
 
 
 @pytest.fixture(scope="module")

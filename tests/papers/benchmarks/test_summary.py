@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from scipy.stats import ttest_1samp, ttest_rel
 
 from benchmarks.experiments import catalogue
 from benchmarks.experiments.__main__ import main
@@ -21,8 +20,10 @@ CHANGES = [1.0, 2.5, 3.0, 5.5]
 
 
 def test_the_interval_is_that_of_a_paired_t_test() -> None:
+    from scipy import stats
+
     _, line = lines(toy_table(), pairs(CHANGES, CHANGES[::-1]))
-    want = ttest_1samp(CHANGES, 0).confidence_interval(0.95)
+    want = stats.ttest_1samp(CHANGES, 0).confidence_interval(0.95)
     for split in ("dev", "test"):
         against = line.against[split]
         assert (against.low, against.high) == pytest.approx((want.low, want.high))
@@ -66,12 +67,13 @@ def test_seeds_of_the_exploration_do_not_confirm() -> None:
 
 def test_power_is_that_of_simulated_paired_tests() -> None:
     import numpy as np
+    from scipy import stats
 
     count = seeds_needed(3.0, 4.0)
     rng = np.random.default_rng(0)
     for seeds, powerful in ((count, True), (count - 2, False)):
         treated = rng.normal(4.0, 3.0, (4000, seeds))
-        share = (ttest_rel(treated, np.zeros_like(treated), axis=1).pvalue < 0.05).mean()
+        share = (stats.ttest_rel(treated, np.zeros_like(treated), axis=1).pvalue < 0.05).mean()
         assert (share > 0.78) == powerful
     with pytest.raises(ValueError, match="must differ from 0"):
         seeds_needed(3.0, 0.0)
