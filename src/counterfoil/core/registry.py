@@ -32,7 +32,6 @@ Kind = Literal[
     "loader",
     "reader",
     "features",
-    "phrases",
     "verb",
 ]
 Part = TypeVar("Part")
@@ -106,8 +105,6 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "img_db": "counterfoil.papers.readers.uniter:DATABASE",
         "detections": "counterfoil.papers.readers.uniter:DETECTIONS",
     },
-    # (folder) -> phrases of captions by id, see `counterfoil.data.phrases.PhraseFile`
-    "phrases": {"txt_db": "counterfoil.papers.readers.uniter:read_tree_phrases"},
     # a Typer whose commands, or whose group if it is named, are the verb; the help has this order
     "verb": {
         "demo": "counterfoil.cli.run:app",
@@ -168,7 +165,6 @@ class Register:
     loader = partialmethod(_add, "loader")
     reader = partialmethod(_add, "reader")
     features = partialmethod(_add, "features")
-    phrases = partialmethod(_add, "phrases")
     verb = partialmethod(_add, "verb")
 
 

@@ -32,9 +32,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, final
 
-from counterfoil.core import registry
 from counterfoil.core.io import read_json
 from counterfoil.core.optional import optional_import
+from counterfoil.data.readers import registered_formats
 from counterfoil.data.tokenizers import split_words, word_spans
 
 PhraseKind: TypeAlias = Literal["object", "attribute", "relation"]
@@ -538,6 +538,14 @@ def _spacy_phrases(document: Any) -> tuple[CaptionPhrase, ...]:
     return tuple(phrases)
 
 
+def _of_folder(folder: Path) -> Mapping[str, tuple[str, Any]]:
+    """Captions with their phrases, of a folder whose format has them."""
+    for format in registered_formats(folder):
+        if format.phrases is not None:
+            return format.phrases(folder)
+    raise ValueError(f"{folder} is no folder with phrases of captions; give a JSON file of them")
+
+
 @final
 class PhraseFile:
     """Phrases from the output file of another parser.
@@ -556,7 +564,7 @@ class PhraseFile:
         self.path = path
         self._texts: Mapping[str, str] = {}  # that spans of a txt_db are positions in
         if Path(path).is_dir():
-            trees = registry.find("phrases", "txt_db")(Path(path))
+            trees = _of_folder(Path(path))
             self._texts = {name: text for name, (text, _) in trees.items()}
             self._graphs: Mapping[str, Any] = {name: graph for name, (_, graph) in trees.items()}
             return

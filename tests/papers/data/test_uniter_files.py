@@ -95,9 +95,10 @@ def test_scene_graphs_of_other_captions_are_refused(tmp_path):
 
 def test_captions_without_scene_graphs_are_refused(tmp_path):
     database = text_database(tmp_path / "itm_flickr30k_test.db", tree=False)
-    for folder in (database, tmp_path / "pieces"):
-        with pytest.raises(ValueError, match="has no captions with a tree"):
-            PhraseFile(path=str(folder))
+    with pytest.raises(ValueError, match="has no captions with a tree"):
+        PhraseFile(path=str(database))
+    with pytest.raises(ValueError, match="pieces is no folder with phrases of captions; give"):
+        PhraseFile(path=str(tmp_path / "pieces"))
 
 
 def test_arrays_of_objects_are_refused():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from counterfoil.core import registry
@@ -14,73 +16,23 @@ from counterfoil.data.checks import warn_of_left_out
 from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import features_of, is_feature_table, warn_of_zeros
-from counterfoil.data.files import FolderFiles, find_pictures
+from counterfoil.data.files import find_pictures
 from counterfoil.data.images import PictureFiles
-from counterfoil.data.readers.coco import COCO
-from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings
-from counterfoil.data.readers.folder import ALONE, BESIDE
-from counterfoil.data.readers.huggingface import (
-    is_huggingface,
-    is_parquet,
-    read_huggingface,
-)
-from counterfoil.data.readers.karpathy import KARPATHY
 from counterfoil.data.readers.source import Format, Source
-from counterfoil.data.readers.tables import TABLE
-from counterfoil.data.readers.tokens import TOKENS
-from counterfoil.data.readers.webdataset import is_webdataset, read_webdataset
 
-
-def _listing(source: Source) -> FolderFiles | None:
-    """What is known of a folder."""
-    return source.listing if source.path.is_dir() else None
-
-
-def _huggingface(source: Source, path: str) -> ImageTextDataset:
-    return read_huggingface(
-        path,
-        name=source.name,
-        image_column=source.image_column,
-        caption_column=source.caption_column,
-        restval=source.restval,
-    )
-
-
-# The first that matches reads the source: those that are known by the names of their files stand
-# before those that look into files.
-FORMATS = (
-    Format(
-        "a saved Hugging Face data set",
-        lambda source: is_huggingface(source.path),
-        lambda source: _huggingface(source, str(source.path)),
-        holds_pictures=True,
-        has_columns=True,
-    ),
-    KARPATHY,
-    Format(
-        "embeddings (images.npy, texts.npy)",
-        lambda source: is_embeddings(source.path),
-        lambda source: read_embeddings(source.path, name=source.name),
-        named_pictures=True,
-    ),
-    COCO,
-    TOKENS,
-    TABLE,
-    BESIDE,
-    Format(
-        "WebDataset shards (.tar)",
-        lambda source: is_webdataset(source.path, _listing(source)),
-        lambda source: read_webdataset(source.path, name=source.name),
-        holds_pictures=True,
-    ),
-    Format(
-        "parquet files",
-        lambda source: is_parquet(source.path, _listing(source)),
-        lambda source: _huggingface(source, str(source.path)),
-        holds_pictures=True,
-        has_columns=True,
-    ),
-    ALONE,
+# The readers of this package, each imported when a path is read; of those of one `Format.order` the
+# first that matches reads it.
+_OWN = (
+    "counterfoil.data.readers.huggingface:SAVED",
+    "counterfoil.data.readers.karpathy:KARPATHY",
+    "counterfoil.data.readers.embeddings:EMBEDDINGS",
+    "counterfoil.data.readers.coco:COCO",
+    "counterfoil.data.readers.tokens:TOKENS",
+    "counterfoil.data.readers.tables:TABLE",
+    "counterfoil.data.readers.folder:BESIDE",
+    "counterfoil.data.readers.webdataset:SHARDS",
+    "counterfoil.data.readers.huggingface:PARQUET",
+    "counterfoil.data.readers.folder:ALONE",
 )
 # what people have and no reader reads, by the ending, and what to do
 _NOT_READ = {
@@ -166,8 +118,10 @@ def _read(source: Source, given: str) -> ImageTextDataset:
         dataset = _scenes(rest)
         return dataset if source.name is None else replace(dataset, name=source.name)
     if kind == "hf":
+        from counterfoil.data.readers.huggingface import read_from_hub
+
         _check_options(source, holds_pictures=True, has_columns=True)
-        return _huggingface(source, rest)
+        return read_from_hub(source, rest)
     source.path = source.path.expanduser()
     if not source.path.exists():
         hub = f'; for a data set of the hub write "hf:{given}"' if given.count("/") == 1 else ""
@@ -186,17 +140,22 @@ def _read(source: Source, given: str) -> ImageTextDataset:
     raise ValueError(_unknown(source))
 
 
-def _formats(source: Source) -> Iterator[Format]:
-    """The formats to try: saved data sets and Karpathy, registered ones, and the rest.
+def own_formats() -> tuple[Format, ...]:
+    """The formats of this package."""
+    return tuple(resolve_name(place) for place in _OWN)
 
-    A registered reader is imported only where a file fits the pattern that it is registered under.
-    """
-    yield from FORMATS[:2]  # what is known by one file of its own
-    if source.path.is_dir():
-        for pattern in registry.names("reader"):
-            if next(source.path.glob(pattern), None) is not None:
-                yield registry.find("reader", pattern)
-    yield from FORMATS[2:]
+
+def _formats(source: Source) -> list[Format]:
+    """The formats to try, in their order."""
+    registered = registered_formats(source.path) if source.path.is_dir() else ()
+    return sorted((*registered, *own_formats()), key=attrgetter("order"))
+
+
+def registered_formats(folder: Path) -> Iterator[Format]:
+    """The registered formats with a file of theirs in a folder."""
+    for pattern in registry.names("reader"):
+        if next(folder.glob(pattern), None) is not None:
+            yield registry.find("reader", pattern)
 
 
 def _read_as(format: Format, source: Source) -> ImageTextDataset:
@@ -210,7 +169,7 @@ def _read_as(format: Format, source: Source) -> ImageTextDataset:
 def _known() -> str:
     """The formats that are read, for messages."""
     others = (registry.find("reader", pattern).name for pattern in registry.names("reader"))
-    return ", ".join(dict.fromkeys((*(format.name for format in FORMATS), *others)))
+    return ", ".join(dict.fromkeys((*(format.name for format in own_formats()), *others)))
 
 
 def _unknown(source: Source) -> str:

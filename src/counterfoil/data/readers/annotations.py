@@ -97,6 +97,7 @@ def annotation_format(
     read: Callable[[Source, Path], Annotations],
     *,
     has_columns: bool = False,
+    order: int = 2,
 ) -> Format:
     """A format of annotation files, each with its captions.
 
@@ -105,12 +106,14 @@ def annotation_format(
         holds: whether a file is of the format; cheap.
         read: the rows of a file.
         has_columns: the columns of images and captions can be chosen.
+        order: see `Format`.
     """
     return Format(
         name,
         lambda source: bool(source.captions_in(holds)),
         partial(_read, holds, read),
         has_columns=has_columns,
+        order=order,
     )
 
 

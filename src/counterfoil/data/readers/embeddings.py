@@ -17,6 +17,7 @@ from torch import Tensor
 from counterfoil.core.io import is_given, read_array, read_json, read_text_lines
 from counterfoil.data.dataset import ImageTextDataset, canonical_split
 from counterfoil.data.features import Array, FeatureArray
+from counterfoil.data.readers.source import Format
 
 
 def is_embeddings(folder: Path) -> bool:
@@ -115,3 +116,12 @@ def _captions(folder: Path, count: int) -> list[str]:
     if len(captions) != count:
         raise ValueError(f"{path} has {len(captions):,} captions for {count:,} texts")
     return captions
+
+
+EMBEDDINGS = Format(
+    "embeddings (images.npy, texts.npy)",
+    lambda source: is_embeddings(source.path),
+    lambda source: read_embeddings(source.path, name=source.name),
+    named_pictures=True,
+    order=2,
+)

@@ -100,9 +100,11 @@ BESIDE = Format(
     "pictures with a .txt or .json of captions beside each",
     lambda source: source.path.is_dir() and bool(_texts(source.listing)),
     read_folder,
+    order=2,
 )
 ALONE = Format(
     "pictures alone",
     lambda source: source.path.is_dir() and bool(source.listing.picture_names),
     read_folder,
+    order=2,
 )

@@ -35,7 +35,7 @@ from counterfoil.data.readers.columns import (
     image_column,
     plain_column,
 )
-from counterfoil.data.readers.source import split_of_file
+from counterfoil.data.readers.source import Format, Source, split_of_file
 
 
 @final
@@ -291,3 +291,32 @@ def _rows(
                 columns,
                 0 if texts and len(captions) > 1 else sum(nulls for _, nulls in found),
             )
+
+
+def read_from_hub(source: Source, path: str) -> ImageTextDataset:
+    """Read a data set of the hub, or of a folder, with the options of a source."""
+    return read_huggingface(
+        path,
+        name=source.name,
+        image_column=source.image_column,
+        caption_column=source.caption_column,
+        restval=source.restval,
+    )
+
+
+SAVED = Format(
+    "a saved Hugging Face data set",
+    lambda source: is_huggingface(source.path),
+    lambda source: read_from_hub(source, str(source.path)),
+    holds_pictures=True,
+    has_columns=True,
+    order=0,
+)
+PARQUET = Format(
+    "parquet files",
+    lambda source: is_parquet(source.path, source.inside),
+    lambda source: read_from_hub(source, str(source.path)),
+    holds_pictures=True,
+    has_columns=True,
+    order=2,
+)

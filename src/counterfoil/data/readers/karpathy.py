@@ -90,5 +90,5 @@ def _validated(entry: Any, place: int, path: Path) -> _Image:
 
 
 KARPATHY = annotation_format(
-    "a Karpathy JSON (or a folder with dataset_*.json)", is_karpathy, read_karpathy
+    "a Karpathy JSON (or a folder with dataset_*.json)", is_karpathy, read_karpathy, order=0
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,10 @@ class Format:
         holds_pictures: the pictures are in the files, so that a folder of them is refused.
         has_columns: the columns of images and captions can be chosen.
         named_pictures: pictures whose names are the ids of its images may be named besides.
+        order: formats of a lower number are tried first: 0 where one file of its own tells it, 1
+            where names of files do, 2 where files are looked into, or anything will do.
+        phrases: reads the phrases of a folder's captions by id, as pairs of the text and what
+            `counterfoil.data.phrases.PhraseFile` reads of a caption; None where it has none.
     """
 
     name: str
@@ -50,6 +54,8 @@ class Format:
     holds_pictures: bool = False
     has_columns: bool = False
     named_pictures: bool = False
+    order: int = 1
+    phrases: Callable[[Path], Mapping[str, tuple[str, Any]]] | None = None
 
 
 @final
@@ -92,6 +98,11 @@ class Source:
     def listing(self) -> FolderFiles:
         """The files at any depth of the folder."""
         return list_files(self.folder)
+
+    @property
+    def inside(self) -> FolderFiles | None:
+        """The files of the folder; None where the path is a file."""
+        return self.listing if self.path.is_dir() else None
 
     @cached_property
     def pictures(self) -> FolderFiles:

@@ -65,7 +65,7 @@ from counterfoil.data.images import (
     size_and_time,
 )
 from counterfoil.data.readers.columns import caption_columns, captions_of_json
-from counterfoil.data.readers.source import split_of_file
+from counterfoil.data.readers.source import Format, split_of_file
 
 # what img2dataset notes of a download; the Exif of a picture may say where it was taken
 _TECHNICAL = ("exif", "url", "key", "status", "error_message", "sha256", "md5")
@@ -457,3 +457,12 @@ def _add(words: _Words, tar: tarfile.TarFile, member: tarfile.TarInfo, ending: s
             first_values(words.columns, plain, others)
     except ValueError as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
+
+
+SHARDS = Format(
+    "WebDataset shards (.tar)",
+    lambda source: is_webdataset(source.path, source.inside),
+    lambda source: read_webdataset(source.path, name=source.name),
+    holds_pictures=True,
+    order=2,
+)

@@ -534,4 +534,5 @@ FORMAT = Format(
     lambda source: is_text_database(source.path),
     lambda source: read_text_database(source.path, name=source.name),
     named_pictures=True,
+    phrases=read_tree_phrases,
 )
