@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
 
 import recipes_cases
+from artifact_cases import resealed
 from counterfoil.core.io import write_json
 from counterfoil.data.corrections import Correction, apply_corrections
 from counterfoil.data.readers import load_dataset
@@ -104,23 +106,27 @@ def test_a_cascade_round_trip(full, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "damage,message",
+    "name,content,message",
     [
-        (lambda f: (f / "evaluation.json").unlink(), "evaluation.json does not exist"),
-        (lambda f: (f / "evaluation.json").write_text("{"), "cannot be read as an evaluation"),
-        (
-            lambda f: (f / "evaluation.json").write_text("{}"),
-            "cannot be read as an evaluation: no 'setting'",
-        ),
-        (lambda f: (f / "evaluation.safetensors").unlink(), "does not exist"),
-        (lambda f: (f / "evaluation.safetensors").write_bytes(b"x"), "is damaged"),
+        ("evaluation.json", b"{", "cannot be read as an evaluation"),
+        ("evaluation.json", b"{}", "cannot be read as an evaluation: no 'setting'"),
+        ("evaluation.safetensors", b"x", "is damaged"),
     ],
 )
-def test_damage(damage, message, measured, tmp_path):
+def test_damage_behind_the_checksums(name, content, message, measured, tmp_path):
     measured.save(tmp_path)
-    damage(tmp_path)
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        RetrievalEvaluation.open(tmp_path)
+        RetrievalEvaluation.open(resealed(tmp_path))
+
+
+def test_numbers_of_one_evaluation_and_ranks_of_another_are_refused(measured, tmp_path):
+    """As a kill leaves them when one evaluation replaces another."""
+    measured.save(tmp_path / "a")
+    measured.save(tmp_path / "b", models=["other"])
+    shutil.copy(tmp_path / "b" / "evaluation.json", tmp_path / "a" / "evaluation.json")
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged: .* evaluate again"):
+        RetrievalEvaluation.open(tmp_path / "a")
 
 
 def test_curve_of_metrics(tmp_path):

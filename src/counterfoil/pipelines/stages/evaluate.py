@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal, TypeVar, final
 
 from torch import Tensor
 
+from counterfoil import __version__
 from counterfoil.core import distributed
-from counterfoil.core.artifact import validated
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest, validated
 from counterfoil.core.console import output
 from counterfoil.core.io import parsing, read_json, write_json
 from counterfoil.core.tensors import read_tensors, write_tensors
@@ -48,6 +49,22 @@ TOP = 10  # items of every list that are saved
 _T = TypeVar("_T")
 NUMBERS, TENSORS = "evaluation.json", "evaluation.safetensors"
 PARTS = ("ranks", "images", "folds")  # tensors of the ranked queries
+
+
+@final
+class EvaluationManifest(ArtifactManifest):
+    """What was evaluated.
+
+    Attributes:
+        corpus: fingerprint of the data.
+    """
+
+    corpus: str
+
+
+EVALUATION = ArtifactFormat(
+    name="an evaluation", manifest=EvaluationManifest, remedy="evaluate again"
+)
 
 ProtocolName = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
 
@@ -227,7 +244,7 @@ class RetrievalEvaluation:
             output(self.shortlists.describe(self.report))
 
     def save(self, folder: Path, models: Sequence[str] = ()) -> None:
-        """Write ``evaluation.json`` and ``evaluation.safetensors``."""
+        """Write ``evaluation.json`` and ``evaluation.safetensors``, and a manifest of both."""
         tensors = {
             "texts": self.texts.int(),
             "text_scores": self.text_scores.float(),
@@ -250,6 +267,8 @@ class RetrievalEvaluation:
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / TENSORS, tensors, {"corpus": self.dataset})
         write_json(folder / NUMBERS, plain)
+        manifest = EvaluationManifest(corpus=self.dataset, version=__version__)
+        EVALUATION.write_manifest(folder, manifest, [NUMBERS, TENSORS])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without the single queries."""
@@ -267,7 +286,12 @@ class RetrievalEvaluation:
 
     @staticmethod
     def open(folder: Path) -> RetrievalEvaluation:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: there is none, or it is damaged, as by a kill while it was replaced.
+        """
+        EVALUATION.open(folder).check(NUMBERS, TENSORS)
         path = folder / NUMBERS
         plain = read_json(path, "an evaluation")
         tensors, about = read_tensors(folder / TENSORS, "the ranks of an evaluation")
