@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from counterfoil.core.artifact import FILES, KIND, MANIFEST, ArtifactFormat, ArtifactManifest
+from counterfoil.core import checksums
+from counterfoil.core.artifact import (
+    FILES,
+    KIND,
+    MANIFEST,
+    ArtifactFormat,
+    ArtifactManifest,
+    GrowingArtifact,
+)
+from counterfoil.core.checksums import FileSums
 from counterfoil.core.io import write_json
 
 
@@ -109,3 +121,63 @@ def test_nothing_else_is_replaced_and_nothing_is_half_written(tmp_path):
     with pytest.raises(RuntimeError, match="no manifest"), NOTES.writing(tmp_path / "n"):
         pass
     assert not (tmp_path / "n").exists()
+
+
+@given(
+    parts=st.lists(st.binary(max_size=40), max_size=8),
+    block=st.integers(1, 50),
+    damage=st.integers(0, 400),
+)
+def test_checksums_go_on_where_a_file_is_appended_to(tmp_path_factory, parts, block, damage):
+    path = tmp_path_factory.mktemp("x") / "file"
+    path.write_bytes(b"".join(parts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checksums, "BLOCK", block)
+        sums = FileSums()
+        for part in parts:
+            sums = sums.extended(part)
+        assert sums == FileSums.of(path)
+        assert sums.fit(path)
+        if content := bytearray(path.read_bytes()):
+            content[damage % len(content)] ^= 1
+            path.write_bytes(content)
+            assert not sums.fit(path, every=True)
+        path.write_bytes(content + b"x")
+        assert not sums.fit(path)
+
+
+def test_an_artifact_grows_by_commits(tmp_path):
+    """What was appended and not committed does not count, whatever is in the files."""
+    folder = tmp_path / "n"
+    growing = GrowingArtifact(NOTES, folder, NOTE, ["a", "b"])
+    growing.append("a", b"one")
+    growing.commit(NOTE)
+    growing.append("a", b"lost")
+    growing.append("b", b"lost")
+    growing.close()
+    assert NOTES.open(folder).files["a"].size == 3
+    growing = GrowingArtifact(NOTES, folder, NOTE, ["a", "b"])
+    growing.append("a", b"two")
+    growing.commit(NOTE.model_copy(update={"count": 4}))
+    growing.close()
+    opened = NOTES.open(folder)
+    opened.verify()
+    assert ((folder / "a").read_bytes(), (folder / "b").read_bytes()) == (b"onetwo", b"")
+    assert opened.manifest.count == 4
+    with pytest.raises(ValueError, match="names other files than are written here"):
+        GrowingArtifact(NOTES, folder, NOTE, ["a"])
+
+
+def test_another_generation_counts_with_its_manifest(tmp_path):
+    kind = replace(NOTES, generations=re.compile(r"\d+\.npy"))
+    kind.save(tmp_path / "n", NOTE, {"0.npy": ROWS})
+    before, folder = kind.open(tmp_path / "n"), tmp_path / "n"
+    for name in ("1.npy", "7.npy", "mine.npy"):
+        np.save(folder / name, ROWS)
+    staged = before.staged(["1.npy"])
+    staged.check("0.npy", "1.npy")
+    assert kind.open(folder).files.keys() == {"0.npy"}
+    after = staged.changed(NOTE.model_copy(update={"count": 4}), ["1.npy"])
+    after.remove_unused()
+    assert {path.name for path in folder.iterdir()} == {"1.npy", "mine.npy", MANIFEST}
+    assert (after.manifest, after.files) == (kind.open(folder).manifest, kind.open(folder).files)

@@ -109,17 +109,13 @@ def test_unfinished_writing_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokens.f32", "items.i64", "mask.u8", "gram.f32"])
-def test_truncated_files_are_refused(tmp_path, name):
+def test_files_that_lack_what_was_committed_are_not_appended_to(tmp_path, name):
     stored(tmp_path / "bags", bags())
     path = tmp_path / "bags" / name
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(ValueError, match="is damaged: its checksum does not fit"):
-        EmbeddingStore(tmp_path / "bags", COUNT)
     with pytest.raises(ValueError, match="is shorter than"):
         EmbeddingWriter(tmp_path / "bags", "fp32")
     path.unlink()
-    with pytest.raises(ValueError, match="does not exist, but its manifest names it"):
-        EmbeddingStore(tmp_path / "bags", COUNT)
     with pytest.raises(ValueError, match="is shorter than"):
         EmbeddingWriter(tmp_path / "bags", "fp32")
 

@@ -225,18 +225,6 @@ def test_the_order_of_a_stored_array_does_not_matter(tmp_path):
     assert found(VectorIndex(tmp_path / "x"), asked, 10) == before
 
 
-@pytest.mark.parametrize("end", [".npy", ".numbers.npy", ".jsonl"])
-def test_a_changed_byte_is_noticed(tmp_path, end):
-    index = empty(tmp_path / "x")
-    index.change(images=images(names(9), torch.randn(9, 8)))
-    path = tmp_path / "x" / f"000000-images{end}"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="000000-images"):
-        VectorIndex(tmp_path / "x")
-
-
 def test_large_parts_are_sampled_when_opened_and_read_whole_when_verified(tmp_path, monkeypatch):
     monkeypatch.setattr(checksums, "BLOCK", 64)
     index = empty(tmp_path / "x")
@@ -250,17 +238,6 @@ def test_large_parts_are_sampled_when_opened_and_read_whole_when_verified(tmp_pa
     path.write_bytes(content[:-1])
     with pytest.raises(ValueError, match="images"):
         VectorIndex(tmp_path / "x")
-
-
-def test_a_missing_file_is_not_whole(tmp_path):
-    index = empty(tmp_path / "x")
-    index.change(images=images(names(9), torch.randn(9, 8)))
-    index.verify()
-    (tmp_path / "x" / "000000-images.jsonl").unlink()
-    with pytest.raises(
-        ValueError, match=r"000000-images\.jsonl does not exist, .*; restore this file"
-    ):
-        index.verify()
 
 
 def test_one_writer_at_a_time(tmp_path):
@@ -371,15 +348,6 @@ def test_numbers_fit_the_vectors(tmp_path, numbers):
     resealed(tmp_path / "x")
     with pytest.raises(ValueError, match="make the index again"):
         VectorIndex(tmp_path / "x")
-
-
-@pytest.mark.parametrize("name", ["-images.npy", "-images.jsonl"])
-def test_a_lost_file_is_a_sentence(tmp_path, name):
-    index = empty(tmp_path / "x")
-    index.change(images=images(names(5), torch.randn(5, 8)))
-    (tmp_path / "x" / f"000000{name}").unlink()
-    with pytest.raises(ValueError, match="does not exist"):
-        _ = VectorIndex(tmp_path / "x").images.rows
 
 
 def test_states_of_others_are_refused(tmp_path):

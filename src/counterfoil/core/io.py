@@ -79,12 +79,25 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             _give_modes(temporary)
-            if path.exists():
-                path.rename(old)
-            commit(temporary, path)
+            _swap(temporary, path, old)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _swap(temporary: Path, path: Path, old: Path) -> None:
+    """Put a folder in the place of another one; the last of several processes wins."""
+    while True:
+        with suppress(FileNotFoundError):
+            path.rename(old)
+        try:
+            commit(temporary, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(old, ignore_errors=True)  # another process was quicker
+        else:
+            return
 
 
 def _give_modes(folder: Path) -> None:

@@ -23,6 +23,7 @@ from counterfoil import __version__
 from counterfoil.core import distributed
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
+from counterfoil.core.io import write_lock
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
 from counterfoil.data.processor import ProcessedDataset
@@ -282,8 +283,8 @@ def write_targets(
         stop: polled after every batch; once it returns True on any process, all of them stop.
 
     Raises:
-        ValueError: the partial folder is of other teachers or data, or something else than stored
-            teachers has the name.
+        ValueError: the partial folder is of other teachers or data, another process writes it, or
+            something else than stored teachers has the name.
         WorkStopped: `stop` returned True.
     """
     dataset = teachers[0].processor.dataset
@@ -299,15 +300,17 @@ def write_targets(
     if TARGETS.exists(folder) and (existing := TARGETS.read_manifest(folder)).same(manifest):
         return existing
     TARGETS.check_replaceable(folder)
-    partial = partial_folder(folder)
-    manifest = _begin(partial, manifest)
-    if form == "stored":
-        for number, teacher in enumerate(teachers):
-            _store(teacher, partial / f"{number}", precision, stop)
-    distributed.barrier()
-    if distributed.rank() == 0:
-        TARGETS.finish(partial, folder)
-    distributed.barrier()
+    lock = write_lock(folder.with_name(f".{folder.name}.lock"), folder)
+    with distributed.on_rank_0(lock):
+        partial = partial_folder(folder)
+        manifest = _begin(partial, manifest)
+        if form == "stored":
+            for number, teacher in enumerate(teachers):
+                _store(teacher, partial / f"{number}", precision, stop)
+        distributed.barrier()
+        if distributed.rank() == 0:
+            TARGETS.finish(partial, folder)
+        distributed.barrier()
     return manifest
 
 

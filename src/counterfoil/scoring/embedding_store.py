@@ -85,6 +85,10 @@ ENCODINGS = ArtifactFormat(
 )
 
 
+def _files(precision: StoredPrecision) -> tuple[str, ...]:
+    return ("items.i64", _TOKENS_FILE[precision], "mask.u8", "gram.f32")
+
+
 @final
 class EmbeddingWriter:
     """Appends batches of embeddings to a folder; continues after the last saved batch."""
@@ -98,8 +102,7 @@ class EmbeddingWriter:
                 f"{folder} was begun in {self.manifest.precision}, not {precision}; delete it"
             )
         self._tokens = _TOKENS_FILE[precision]
-        names = ("items.i64", self._tokens, "mask.u8", "gram.f32")
-        self._files = GrowingArtifact(ENCODINGS, folder, self.manifest, names)
+        self._files = GrowingArtifact(ENCODINGS, folder, self.manifest, _files(precision))
         self._saved = time.monotonic()
 
     def put(self, rows: Tensor, part: Embeddings) -> None:
@@ -155,7 +158,7 @@ class EmbeddingStore:
                 f"{folder} holds {self.manifest.items:,} encodings, but {count:,} are needed; "
                 "it was not finished, or is of other data: make it again"
             )
-        stored.check(*(stored.files or ()))
+        stored.check(*_files(self.manifest.precision))
         w = self.manifest
         items = self._mapped("items.i64", "<i8", (w.items, 2))
         rows, lengths = torch.from_numpy(np.array(items)).unbind(1)
@@ -448,7 +451,7 @@ def _is_cached(folder: Path) -> bool:
 @lru_cache(maxsize=64)
 def _is_whole(folder: Path) -> bool:
     try:
-        VECTORS.open(folder).verify()
+        VECTORS.open(folder).check(*(f"{kind}.npy" for kind in KINDS), every=True)
     except ValueError:
         return False
     return True
