@@ -27,6 +27,7 @@ SLOW = {
     "train_with_negatives",
 }
 SCRIPTS = sorted(path for path in EXAMPLES.glob("*.py") if not path.name.startswith("_"))
+READ = {"losses_plain_loop", "custom_loss"}  # test_examples_losses.py runs them and reads more
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ SCRIPTS = sorted(path for path in EXAMPLES.glob("*.py") if not path.name.startsw
     [
         pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
         for path in SCRIPTS
+        if path.stem not in READ
     ],
 )
 def test_example(script, tmp_path):

@@ -142,23 +142,6 @@ def test_any_number_of_processes_goes_on(sizes, model, whole, tmp_path, slow):
     assert content(out) == whole
 
 
-def test_a_stage_is_terminated_and_gone_on_with(tmp_path, slow, monkeypatch):
-    """The whole recipe, with the signal while it mines."""
-    expected = tmp_path / "whole"
-    assert aoq(expected) == 0
-    folder = tmp_path / "run"
-    child = processes.forked(lambda: aoq(folder))
-    processes.wait_for((folder / "lists.partial" / "process-0.npz").exists, child)
-    os.kill(child, signal.SIGTERM)
-    assert processes.ended(child) == 3
-    assert not (folder / "lists").exists()
-    assert aoq(folder) == 2
-    assert aoq(folder, DATA_OF_RUNS, "--resume") == 0
-    assert content(folder / "lists") == content(expected / "lists")
-    assert recipes_cases.results(folder) == recipes_cases.results(expected)
-    assert not (folder / "lists.partial").exists()
-
-
 def test_filters_and_guides_of_a_stage(tmp_path):
     """As settings of a recipe; the manifest says them."""
     settings = ("--set", "lists.filters.captions=0.9", "--set", "lists.filters.skip=1")

@@ -157,16 +157,6 @@ def test_a_second_run_keeps_everything(copy, whole, capsys):
     assert capsys.readouterr().err.count("kept") == len(recipes_cases.FILES)
 
 
-def test_the_same_run_elsewhere_gives_the_same_numbers(whole, tmp_path):
-    assert aoq(tmp_path / "other" / "place") == 0
-    assert numbers(tmp_path / "other" / "place") == numbers(whole)
-    digests = [
-        {s: json.loads((f / f"{s}.json").read_text())["digest"] for s in recipes_cases.FILES}
-        for f in (whole, tmp_path / "other" / "place")
-    ]
-    assert digests[0] == digests[1]
-
-
 def test_a_missing_stage_is_made_again(copy, whole):
     for stage in ("test-adaptive", "report"):
         shutil.rmtree(copy / stage)
