@@ -214,7 +214,9 @@ def model_card(
         card=card,
         features=images.width if isinstance(images, FeatureProcessor) else 0,
         results=list(map(_hub_result, measured)),
-        measured=[{**each, "numbers": _numbers(each)} for each in measured],
+        measured=[
+            {**each, "columns": _columns(each), "numbers": _numbers(each)} for each in measured
+        ],
         training=_training(card),
         origin=[*facts, *([("began from", base)] if base else [])],
         call=json.dumps(_without_configs(card.model.to_dict()), indent=2, ensure_ascii=False),
@@ -227,15 +229,28 @@ def _hub_result(evaluation: Evaluation) -> dict[str, Any]:
     metrics = [
         {"type": f"{side}_r{k}", "name": f"{words} R@{k}", "value": evaluation[side][f"r{k}"]}
         for side, words in _DIRECTIONS.items()
-        for k in (1, 5, 10)
+        for k in _cutoffs(evaluation)
     ]
     task = {"type": "image-text-retrieval", "name": "Image-text retrieval"}
     return {"task": task, "dataset": data, "metrics": metrics}
 
 
+def _cutoffs(evaluation: Evaluation) -> list[int]:
+    """Each k of the recalls that the evaluation holds."""
+    return [int(key[1:]) for key in evaluation["i2t"] if key[:1] == "r" and key[1:].isdecimal()]
+
+
+def _columns(evaluation: Evaluation) -> list[str]:
+    """The heads of `_numbers`; the first recall of each direction names it."""
+    names = [f"R@{k}" for k in _cutoffs(evaluation)]
+    first = [f"{side} {name}" for side in _DIRECTIONS for name in names[:1]]
+    return [*(head for one in first for head in (one, *names[1:])), "rsum"]
+
+
 def _numbers(evaluation: Evaluation) -> list[str]:
     """Recalls in both directions and their sum."""
-    cells = [f"{evaluation[side][f'r{k}']:.1f}" for side in _DIRECTIONS for k in (1, 5, 10)]
+    cutoffs = _cutoffs(evaluation)
+    cells = [f"{evaluation[side][f'r{k}']:.1f}" for side in _DIRECTIONS for k in cutoffs]
     return [*cells, f"{evaluation['rsum']:.1f}"]
 
 

@@ -103,7 +103,8 @@ def test_sums_are_those_of_the_same_draws():
     total, i2t, t2i = sums(report, resamples=50)
     assert total == intervals(report, resamples=50)[-1]
     drawn = bootstrap._resampled(report, 50, 0)
-    for span, columns in ((i2t, (0, 1, 2)), (t2i, (5, 6, 7))):
+    for side, span in (("i2t", i2t), ("t2i", t2i)):
+        columns = [METRICS.index(f"{side} R@{k}") for k in (1, 5, 10)]
         each = sorted(sum(float(row[column]) for column in columns) for row in drawn)
         assert each[0] <= span.low <= each[2]
         assert each[-3] <= span.high <= each[-1]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evaluation_cases
+from counterfoil.evaluation import metrics
 from counterfoil.evaluation.metrics import ranks_of, recall_from_ranks
 
 
@@ -53,7 +57,7 @@ def test_recall_is_what_numpy_says(ranks):
             counted.mean() + 1,
         )
     )
-    assert found.total == pytest.approx(sum(found.numbers[:3]))
+    assert found.total == pytest.approx(found.r1 + found.r5 + found.r10)
 
 
 def test_recall_is_json():
@@ -89,3 +93,44 @@ def test_nothing_to_evaluate():
 def test_bad_input(scores, text_to_image, tie, message):
     with pytest.raises(ValueError, match=message):
         ranks_of(scores, text_to_image, tie)
+
+
+WITH_R20 = """
+import importlib.util, sys, torch
+place = "counterfoil.evaluation.metrics"
+spec = importlib.util.spec_from_file_location(place, sys.argv[1])
+sys.modules[place] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[place])
+from counterfoil.evaluation.evaluate import EvaluationResult
+from counterfoil.evaluation.protocols import Protocol, evaluate_scores
+from counterfoil.evaluation.results import result_table, results
+
+scores = torch.randn(60, 60, generator=torch.Generator().manual_seed(0))
+report = evaluate_scores(scores, torch.arange(60), Protocol("two", folds=2))
+found = EvaluationResult(report)
+for side, ranked in zip(("i2t", "t2i"), report.ranked):
+    assert abs(found.metrics[side + " R@20"] - 100 * (ranked.ranks < 20).double().mean()) < 1e-9
+    assert found.to_dict()[side]["r20"] == found.metrics[side + " R@20"]
+six = [found.metrics[f"{side} R@{k}"] for side in ("i2t", "t2i") for k in (1, 5, 10)]
+assert abs(found.rsum - sum(six)) < 1e-9
+assert found.intervals.keys() == found.metrics.keys()
+for name, span in found.intervals.items():
+    assert span.low <= found.metrics[name] <= span.high, name
+assert "R@20" in repr(found) and "R@20" in str(result_table(results({"a": report, "b": report})))
+"""
+
+
+def test_a_metric_is_one_line_of_one_file(tmp_path):
+    """With R@20 added to the fields, all that reads them has it, and RSum is as before."""
+    source = Path(metrics.__file__).read_text("utf-8")
+    line, below = (
+        "    r20: float = field(metadata=_recall(20, in_rsum=False))\n",
+        "    median_rank: float",
+    )
+    assert source.count(below) == 1
+    (tmp_path / "metrics.py").write_text(source.replace(below, line + below), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_R20, tmp_path / "metrics.py"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

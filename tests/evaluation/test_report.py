@@ -161,7 +161,7 @@ def test_rows_hold_value_then_difference():
 
 def test_the_lower_rank_is_the_better():
     runs = _runs()[0]
-    numbers = tuple(float(n + 1) for n in range(11))
+    numbers = tuple(float(n + 1) for n in range(len(METRICS)))
     more = tuple(n + 1 for n in numbers)
     runs = (replace(runs[0], numbers=numbers), replace(runs[1], numbers=more))
     assert [c.best for c in cells(runs, "i2t mean rank")[1:4]] == [True, False, False]

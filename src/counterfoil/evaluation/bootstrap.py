@@ -16,11 +16,19 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.evaluation.metrics import CUTOFFS, METRICS, EvaluationReport, RankedQueries
+from counterfoil.evaluation.metrics import (
+    DIRECTION_METRICS,
+    METRICS,
+    EvaluationReport,
+    Metric,
+    RankedQueries,
+)
 
 CELLS = 2**22  # numbers in memory at once
 RESAMPLES = 1000
-MEDIANS = ("i2t median rank", "t2i median rank")
+_OF_BOTH = [*DIRECTION_METRICS.values()] * 2  # the metric behind each of `METRICS` but RSum
+MEDIANS = tuple(name for name, metric in zip(METRICS, _OF_BOTH) if not metric.of_query)
+_MEANS = [metric for metric in DIRECTION_METRICS.values() if metric.of_query]
 EDGES = (0.025, 0.975)  # of a 95 % interval
 
 
@@ -215,7 +223,9 @@ def sums(
 ) -> tuple[Interval, Interval, Interval]:
     """Intervals of RSum and of its two halves, with the resamples of `intervals`."""
     values = _resampled(report, resamples, seed=0)
-    i2t, t2i = (values[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5))
+    summed = _summed(_OF_BOTH)
+    half = len(summed) // 2
+    i2t, t2i = (values[:, places].sum(1) for places in (summed[:half], summed[half:]))
     total, i2t_span, t2i_span = map(percentile_interval, (values[:, -1], i2t, t2i))
     return total, i2t_span, t2i_span
 
@@ -270,52 +280,59 @@ def _draws(report: EvaluationReport, resamples: int, seed: int) -> Iterator[Tens
 
 
 def _resampled(report: EvaluationReport, resamples: int, seed: int) -> Tensor:
-    """(R, 11) all metrics of each resample."""
+    """(R, M) all `METRICS` of each resample."""
     return torch.cat([_metrics(report, counts) for counts in _draws(report, resamples, seed)])
 
 
 def _metrics(report: EvaluationReport, counts: Tensor) -> Tensor:
-    """(b, 11) all metrics of some resamples."""
+    """(b, M) all `METRICS` of some resamples."""
     each = [
         torch.cat([_within(ranked, counts, fold) for ranked in report.ranked], 1)
         for fold in range(len(report.folds))
     ]
     mean = torch.stack(each).mean(0)
-    return torch.cat([mean, mean[:, [0, 1, 2, 5, 6, 7]].sum(1, keepdim=True)], 1)
+    return torch.cat([mean, mean[:, _summed(_OF_BOTH)].sum(1, keepdim=True)], 1)
+
+
+def _summed(metrics: Sequence[Metric]) -> list[int]:
+    """Places of the metrics that RSum adds up."""
+    return [place for place, metric in enumerate(metrics) if metric.in_rsum]
 
 
 def _within(ranked: RankedQueries, counts: Tensor, fold: int) -> Tensor:
-    """(b, 5) metrics of one direction in one fold."""
+    """(b, D) `DIRECTION_METRICS` of one direction in one fold."""
     in_fold = ranked.counted & (ranked.folds == fold)
     order = ranked.ranks[in_fold].argsort(stable=True)
     ranks, images = ranked.ranks[in_fold][order], ranked.images[in_fold][order]
-    table = torch.zeros(counts.shape[1], 5, dtype=torch.float64)
+    table = torch.zeros(counts.shape[1], len(_MEANS) + 1, dtype=torch.float64)
     table.index_add_(0, images, torch.cat([_values(ranks), torch.ones(len(ranks), 1)], 1).double())
     sums = counts @ table
-    means = sums[:, :4] / sums[:, 4:].clamp(min=1)
-    return torch.cat([means[:, :3], _medians(ranks, counts[:, images]), means[:, 3:]], 1)
+    means = iter((sums[:, :-1] / sums[:, -1:].clamp(min=1)).unbind(1))
+    medians = _medians(ranks, counts[:, images])
+    return torch.stack(
+        [next(means) if metric.of_query else medians for metric in DIRECTION_METRICS.values()], 1
+    )
 
 
 def _values(ranks: Tensor) -> Tensor:
-    """(Q, 4) contribution of each query to R@1, R@5, R@10 and mean rank."""
-    recalls = [100.0 * (ranks < k).double() for k in CUTOFFS]
-    return torch.stack([*recalls, ranks.double() + 1], 1)
+    """(Q, C) contribution of each query to every metric of a direction but the median."""
+    return torch.stack([metric.shares(ranks) for metric in _MEANS], 1)
 
 
 def _medians(ranks: Tensor, weights: Tensor) -> Tensor:
-    """(b, 1) floor(median) + 1 of sorted ranks, each repeated `weights` times."""
+    """(b,) floor(median) + 1 of sorted ranks, each repeated `weights` times."""
     upto = weights.cumsum(1)
     total = upto[:, -1:]
     middle = torch.cat([((total - 1) / 2).floor(), (total / 2).floor()], 1)
     places = torch.searchsorted(upto, middle, right=True).clamp(max=len(ranks) - 1)
-    return (ranks[places].double().mean(1, keepdim=True)).floor() + 1
+    return ranks[places].double().mean(1).floor() + 1
 
 
 def _shares(report: EvaluationReport) -> Tensor:
-    """(I, 9) contribution of each image to every metric but the medians; sums are the metrics."""
+    """(I, M) contribution of each image to every metric but the medians; sums are the metrics."""
     parts = [_query_shares(ranked) for ranked in report.ranked]
-    recalls = parts[0][:, :3].sum(1) + parts[1][:, :3].sum(1)
-    return torch.cat([*parts, recalls.unsqueeze(1)], 1)
+    i2t, t2i = (part[:, _summed(_MEANS)].sum(1) for part in parts)
+    return torch.cat([*parts, (i2t + t2i).unsqueeze(1)], 1)
 
 
 def _query_shares(ranked: RankedQueries) -> Tensor:
@@ -324,14 +341,14 @@ def _query_shares(ranked: RankedQueries) -> Tensor:
     queries = folds.bincount()
     weights = 1 / queries[folds].double() / (queries > 0).sum()
     images = int(ranked.images.max()) + 1
-    table = torch.zeros(images, 4, dtype=torch.float64)
+    table = torch.zeros(images, len(_MEANS), dtype=torch.float64)
     return table.index_add_(
         0, ranked.images[counted], _values(ranked.ranks[counted]) * weights[:, None]
     )
 
 
 def _flipped(changes: Tensor, flips: int, seed: int) -> Tensor:
-    """(9,) share of random sign flips whose sum is at least as far from 0 as the actual one."""
+    """(M,) share of random sign flips whose sum is at least as far from 0 as the actual one."""
     rng = torch.Generator().manual_seed(seed + 1)
     actual = changes.sum(0).abs() - 1e-9
     changes = changes[changes.any(1)]

@@ -9,13 +9,18 @@ from typing import Any, final
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import Interval, intervals
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport, warn_of_ties
+from counterfoil.evaluation.metrics import (
+    DIRECTION_METRICS,
+    METRICS,
+    EvaluationReport,
+    warn_of_ties,
+)
 from counterfoil.evaluation.protocols import evaluate_protocol, protocol_by_name
 from counterfoil.model import Model
 from counterfoil.report.tables import format_interval
 from counterfoil.scoring.reducers import Tie
 
-_COLUMNS = ("R@1", "R@5", "R@10", "median rank", "mean rank")
+_COLUMNS = tuple(metric.name for metric in DIRECTION_METRICS.values())
 
 
 @final
@@ -59,11 +64,12 @@ class EvaluationResult:
             format_interval(number, span.low, span.high)
             for number, span in zip(self.metrics.values(), self.intervals.values(), strict=True)
         ]
-        rows = [("", *_COLUMNS), ("image to text", *cells[:5]), ("text to image", *cells[5:10])]
+        i2t, t2i, rsum = cells[: len(_COLUMNS)], cells[len(_COLUMNS) : -1], cells[-1]
+        rows = [("", *_COLUMNS), ("image to text", *i2t), ("text to image", *t2i)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join(
-            [*lines, f"RSum {cells[10]}; 95 % bootstrap intervals over images", self.protocol]
+            [*lines, f"RSum {rsum}; 95 % bootstrap intervals over images", self.protocol]
         )
 
 

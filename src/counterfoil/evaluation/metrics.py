@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, final
 
 import torch
@@ -20,7 +20,6 @@ from counterfoil.scoring.reducers import Tie
 
 Direction = Literal["i2t", "t2i"]
 
-CUTOFFS = (1, 5, 10)
 TIES = {
     "row": "of equal scores the lower row comes first",
     "optimistic": "a tied competitor counts as worse",
@@ -30,8 +29,57 @@ TIES = {
 
 @final
 @dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of one direction: ``scale * mean(of_query(ranks)) + start``, or the median rank.
+
+    Attributes:
+        name: as in tables.
+        of_query: (Q,) ranks of the best positives, from 0, to (Q,) values; None for the median.
+        scale: 100 for percent.
+        start: 1 for ranks, which are shown from 1.
+        in_rsum: whether RSum adds it up.
+    """
+
+    name: str
+    of_query: Callable[[Tensor], Tensor] | None
+    scale: float = 1.0
+    start: float = 0.0
+    in_rsum: bool = False
+
+    def from_ranks(self, ranks: Tensor) -> float:
+        """The number.
+
+        Args:
+            ranks: (Q,) double, ascending, from 0.
+        """
+        if self.of_query is None:
+            middle = (ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]) / 2
+            return middle.floor().item() + self.start
+        return self.scale * self.of_query(ranks).double().mean().item() + self.start
+
+    def shares(self, ranks: Tensor) -> Tensor:
+        """(Q,) double, what each query contributes: their mean is the number.
+
+        Raises:
+            ValueError: a median, which is no mean.
+        """
+        if self.of_query is None:
+            raise ValueError(f"the {self.name} is no mean over queries")
+        return self.scale * self.of_query(ranks).double() + self.start
+
+
+def _recall(k: int, *, in_rsum: bool = True) -> dict[str, Metric]:
+    metric = Metric(f"R@{k}", lambda ranks: ranks < k, scale=100.0, in_rsum=in_rsum)
+    return {"metric": metric}
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class RecallMetrics:
     """Retrieval in one direction: a query counts when any positive is in the first k.
+
+    The fields with a `Metric` are the table of metrics: evaluations, intervals, comparisons,
+    reports, model cards and the command line show what stands here, in this order.
 
     Attributes:
         direction: "i2t", images are the queries, or "t2i".
@@ -47,28 +95,54 @@ class RecallMetrics:
     """
 
     direction: Direction
-    r1: float
-    r5: float
-    r10: float
-    median_rank: float
-    mean_rank: float
+    r1: float = field(metadata=_recall(1))
+    r5: float = field(metadata=_recall(5))
+    r10: float = field(metadata=_recall(10))
+    median_rank: float = field(metadata={"metric": Metric("median rank", None, start=1)})
+    mean_rank: float = field(metadata={"metric": Metric("mean rank", lambda r: r, start=1)})
     queries: int
     left_out: int = 0
     tied: int = 0
 
     @property
-    def numbers(self) -> tuple[float, float, float, float, float]:
-        """R@1, R@5, R@10, median rank, mean rank."""
-        return self.r1, self.r5, self.r10, self.median_rank, self.mean_rank
+    def numbers(self) -> tuple[float, ...]:
+        """One number for each of `DIRECTION_METRICS`: R@1, R@5, R@10, median rank, mean rank."""
+        return tuple(getattr(self, key) for key in DIRECTION_METRICS)
+
+    @classmethod
+    def of(
+        cls,
+        direction: Direction,
+        numbers: Iterable[float],
+        *,
+        queries: int,
+        left_out: int,
+        tied: int,
+    ) -> RecallMetrics:
+        """The record of one number for each of `DIRECTION_METRICS`."""
+        named: dict[str, Any] = dict(zip(DIRECTION_METRICS, numbers, strict=True))
+        return cls(direction, **named, queries=queries, left_out=left_out, tied=tied)
+
+    @property
+    def recalls(self) -> dict[str, float]:
+        """The recalls by key, as in "r1"."""
+        return {key: getattr(self, key) for key in RECALLS}
 
     @property
     def total(self) -> float:
-        """Sum of the three recalls."""
-        return self.r1 + self.r5 + self.r10
+        """Sum of the three recalls that RSum adds up."""
+        metrics = DIRECTION_METRICS.items()
+        return float(sum(getattr(self, key) for key, metric in metrics if metric.in_rsum))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return asdict(self)
+
+
+DIRECTION_METRICS: dict[str, Metric] = {
+    each.name: each.metadata["metric"] for each in fields(RecallMetrics) if each.metadata
+}  # by field, in order
+RECALLS = {key: metric for key, metric in DIRECTION_METRICS.items() if metric.scale == 100.0}
 
 
 @final
@@ -98,7 +172,7 @@ class RankedQueries:
 
 
 def recall_from_ranks(ranks: Tensor, direction: Direction, tied: int = 0) -> RecallMetrics:
-    """Recalls in percent, floor(median) + 1 and mean + 1 of ranks that start from 0.
+    """Every metric of ranks that start from 0.
 
     Args:
         ranks: (Q,) integers; -1 for a query without a positive, which is left out.
@@ -112,15 +186,9 @@ def recall_from_ranks(ranks: Tensor, direction: Direction, tied: int = 0) -> Rec
     if not len(counted):
         side = "image has a caption" if direction == "i2t" else "text belongs to an image"
         raise ValueError(f"none of the {len(ranks)} queries can be evaluated: no {side}")
-    r1, r5, r10 = (100.0 * (counted < k).double().mean().item() for k in CUTOFFS)
-    middle = (counted[(len(counted) - 1) // 2] + counted[len(counted) // 2]) / 2
-    return RecallMetrics(
-        direction=direction,
-        r1=r1,
-        r5=r5,
-        r10=r10,
-        median_rank=middle.floor().item() + 1,
-        mean_rank=counted.mean().item() + 1,
+    return RecallMetrics.of(
+        direction,
+        (metric.from_ranks(counted) for metric in DIRECTION_METRICS.values()),
         queries=len(counted),
         left_out=len(ranks) - len(counted),
         tied=tied,
@@ -222,8 +290,7 @@ def tied_positions(scores: Tensor, truth: Tensor) -> Tensor:
 
 
 METRICS = (
-    *(f"i2t {name}" for name in ("R@1", "R@5", "R@10", "median rank", "mean rank")),
-    *(f"t2i {name}" for name in ("R@1", "R@5", "R@10", "median rank", "mean rank")),
+    *(f"{side} {metric.name}" for side in ("i2t", "t2i") for metric in DIRECTION_METRICS.values()),
     "RSum",
 )
 

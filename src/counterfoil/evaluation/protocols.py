@@ -280,7 +280,9 @@ def _texts_of(text_to_image: Tensor, images: Tensor, *, alone: bool) -> Tensor:
 
 def _mean(folds: Sequence[RecallMetrics], direction: Direction, queries: int) -> RecallMetrics:
     numbers = zip(*(fold.numbers for fold in folds))
-    r1, r5, r10, median, mean = (sum(each) / len(folds) for each in numbers)
+    means = (sum(each) / len(folds) for each in numbers)
     counted = sum(fold.queries for fold in folds)
     tied = sum(fold.tied for fold in folds)
-    return RecallMetrics(direction, r1, r5, r10, median, mean, counted, queries - counted, tied)
+    return RecallMetrics.of(
+        direction, means, queries=counted, left_out=queries - counted, tied=tied
+    )

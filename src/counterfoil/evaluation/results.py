@@ -8,14 +8,14 @@ from typing import final
 
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals, sums
 from counterfoil.evaluation.cascade import ShortlistReport
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport
+from counterfoil.evaluation.metrics import DIRECTION_METRICS, METRICS, RECALLS, EvaluationReport
 from counterfoil.report.figures import ResultPoint, result_curves
 from counterfoil.report.page import Figure, TableBlock, TableCell, TableRow
 
 GROUPS = (
-    ("Image to text", METRICS[:5]),
-    ("Text to image", METRICS[5:10]),
-    ("Both", METRICS[10:]),
+    ("Image to text", METRICS[: len(DIRECTION_METRICS)]),
+    ("Text to image", METRICS[len(DIRECTION_METRICS) : -1]),
+    ("Both", METRICS[-1:]),
 )
 
 
@@ -118,25 +118,22 @@ def cascade_table(name: str, shortlists: ShortlistReport) -> TableBlock:
     if shortlists.full:
         pairs = setting.images * setting.texts / setting.protocol.folds
         rows.append(("all", f"{pairs / queries:,.1f}", *_recalls(shortlists.full)))
-    head = ("depth", "pairs", *(f"i2t {k}" for k in RECALLS))
+    head = ("depth", "pairs", *(f"i2t {metric.name}" for metric in RECALLS.values()))
     note = (
         "Depth: first items of a query that are scored again; 0 is the first model alone. Pairs: "
         "different pairs of both directions, divided by the number of images and captions."
     )
     return TableBlock(
         f"Recall against cost: {name}",
-        (*head, *(f"t2i {k}" for k in RECALLS), "RSum"),
+        (*head, *(f"t2i {metric.name}" for metric in RECALLS.values()), "RSum"),
         tuple(rows),
         note,
     )
 
 
-RECALLS = ("R@1", "R@5", "R@10")
-
-
 def _recalls(report: EvaluationReport) -> tuple[str, ...]:
     sides = report.i2t, report.t2i
-    return (*(f"{r:.1f}" for s in sides for r in (s.r1, s.r5, s.r10)), f"{report.rsum:.1f}")
+    return (*(f"{r:.1f}" for s in sides for r in s.recalls.values()), f"{report.rsum:.1f}")
 
 
 def cascade_figure(curves: Mapping[str, ShortlistReport]) -> Figure:

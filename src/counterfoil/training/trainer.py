@@ -693,8 +693,8 @@ def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
         report = evaluate_protocol([full_model.embed(dataset)], dataset)
         return {
             "rsum": report.rsum,
-            **{f"i2t_r{k}": recall for k, recall in zip((1, 5, 10), report.i2t.numbers)},
-            **{f"t2i_r{k}": recall for k, recall in zip((1, 5, 10), report.t2i.numbers)},
+            **{f"i2t_{key}": recall for key, recall in report.i2t.recalls.items()},
+            **{f"t2i_{key}": recall for key, recall in report.t2i.recalls.items()},
         }
 
     return evaluate

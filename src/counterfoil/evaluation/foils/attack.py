@@ -18,14 +18,19 @@ from torch import Tensor
 
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.bootstrap import compare, intervals
-from counterfoil.evaluation.metrics import METRICS, EvaluationReport, queries_with_positives
+from counterfoil.evaluation.metrics import (
+    DIRECTION_METRICS,
+    METRICS,
+    EvaluationReport,
+    queries_with_positives,
+)
 from counterfoil.evaluation.protocols import SideRanks, fold_parts, report_of
 from counterfoil.report.page import TableBlock
 from counterfoil.report.tables import format_interval
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.pairs import score_index_pairs
 
-MEASURES = METRICS[:5]  # of images as queries
+MEASURES = METRICS[: len(DIRECTION_METRICS)]  # of images as queries
 ALL = "all kinds"
 TIES = "a foil that ties with the best caption ranks before it"
 
@@ -124,7 +129,8 @@ class AttackReport:
                     "foils": self.foils[kind],
                     **_numbers(report),
                     "differences": [
-                        difference.to_dict() for difference in compare(self.before, report)[:5]
+                        difference.to_dict()
+                        for difference in compare(self.before, report)[: len(MEASURES)]
                     ],
                 }
                 for kind, report in self.after.items()
@@ -192,5 +198,5 @@ def _above_best(
 
 
 def _numbers(report: EvaluationReport) -> dict[str, Any]:
-    spans = [span.to_dict() for span in intervals(report)[:5]]
+    spans = [span.to_dict() for span in intervals(report)[: len(MEASURES)]]
     return {"i2t": report.i2t.to_dict(), "intervals": dict(zip(MEASURES, spans))}
