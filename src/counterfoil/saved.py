@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from counterfoil import __version__
+from counterfoil.core import registry
 from counterfoil.core.config import Config, config_from_dict
 from counterfoil.core.io import atomic_folder, parse_json, read_json, write_json
 from counterfoil.core.model_files import check_settings
 from counterfoil.core.optional import first_line
+from counterfoil.core.saved_names import saved_name
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.processor import Processor
 from counterfoil.models.base import HasFiles, RetrievalModel
@@ -83,6 +85,7 @@ def save_model(
         "format": FORMAT,
         "version": __version__,
         "model": spec.to_dict(),
+        "packages": {saved_name(c.make): registry.package_of(c.make) for c in _inner_calls(spec)},
         "provenance": dict(provenance or {}),
         "metrics": dict(metrics or {}),
         "tokenizer": processor.tokenizer.digest if processor.tokenizer else None,
@@ -145,7 +148,11 @@ def read_card(folder: Path) -> SavedModelCard:
             f"{path} has format {content.get('format')}, and this version of counterfoil "
             f"reads format {FORMAT}; open it with the version that wrote it"
         )
-    spec = config_from_dict(content.get("model"), allow=("counterfoil",))
+    try:
+        spec = config_from_dict(content.get("model"), allow=("counterfoil",))
+    except ValueError:
+        _check_packages(content.get("packages"), path)
+        raise
     _check_calls(spec, path)
     for call in _inner_calls(spec):
         _check_sources(call, path)
@@ -157,6 +164,17 @@ def read_card(folder: Path) -> SavedModelCard:
         version=str(content.get("version", "")),
         tokenizer=content.get("tokenizer"),
     )
+
+
+def _check_packages(packages: object, path: Path) -> None:
+    """Refuse names of a package that is not here, by the packages that were saved with them."""
+    for name, package in packages.items() if isinstance(packages, dict) else ():
+        ours = package in ("counterfoil", registry.PAPERS)
+        if not ours and not any(name in registry.names(kind) for kind in registry.SAVED):
+            raise ValueError(
+                f"{path} calls {name!r} of the package {package!r}, which is not installed or has "
+                "no such name any more; install it, or import the module that registers the name"
+            )
 
 
 def _check_calls(spec: Config[Any], where: object) -> None:

@@ -8,12 +8,18 @@ import pytest
 import torch
 
 import train_cases as cases
+from counterfoil.core import registry
 from counterfoil.core.config import Config, config, digest, lazy
+from counterfoil.core.registry import register
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.model import load_model
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.saved import open_saved, read_card, save_model
+
+
+class OwnWords(GRU):
+    """A part of another package."""
 
 
 @pytest.fixture
@@ -124,6 +130,28 @@ def test_damage(folder: Path) -> None:
         read_card(folder)
     with pytest.raises(ValueError, match="does not exist; the card of a model is needed"):
         open_saved(folder.parent)
+
+
+def test_names_are_stored_with_their_packages(folder: Path, monkeypatch: Any) -> None:
+    card = json.loads((folder / "model.json").read_text())
+    assert card["packages"] == dict.fromkeys(("VSE", "Regions", "GRU"), "counterfoil")
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "_added", {})
+        register.part("own-words")(OwnWords)
+        spec = written().replace(text=lazy(OwnWords, words=20, word_width=3, width=4))
+        save_model(folder, spec=spec, model=spec.build(), processor=cases.processor().processor)
+        card = json.loads((folder / "model.json").read_text())
+        assert card["packages"]["own-words"] == OwnWords.__module__.partition(".")[0]
+        assert isinstance(load_model(folder).model.text, OwnWords)
+    with pytest.raises(ValueError, match=r"calls 'own-words' of the package .*; install it, or"):
+        load_model(folder)
+
+
+def test_a_model_of_the_papers_says_that_they_are_missing(folder: Path, monkeypatch: Any) -> None:
+    change(folder, model={"call": "SCAN", "direction": "i2t"})
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'SCAN' belongs to counterfoil\.papers, .*; install"):
+        load_model(folder)
 
 
 def test_weights_of_another_model(folder: Path) -> None:

@@ -226,6 +226,8 @@ def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
             f"(counterfoil.core.saved_names), and of other packages: "
             f"{', '.join(one for one in allow if one != 'counterfoil') or 'nothing'}"
         )
+    if module.startswith(f"{registry.PAPERS}.") and not registry.has_papers():
+        raise ValueError(registry.without_papers(repr(call)))
     try:
         target = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

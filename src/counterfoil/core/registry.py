@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partialmethod
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, packages_distributions
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, Literal, TypeVar, final, get_args
@@ -36,7 +36,7 @@ Kind = Literal[
 ]
 Part = TypeVar("Part")
 
-_PAPERS = "counterfoil.papers"
+PAPERS = "counterfoil.papers"
 
 _COMPARED_LOSSES = (
     "DistanceWeightedTripletLoss",
@@ -187,11 +187,8 @@ def find(kind: Kind, name: str) -> Any:
     if (kind, name) in _added:
         return _added[kind, name]
     owners = _owners(kind).get(name, ())
-    if not owners and name in SHIPPED[kind]:
-        raise ValueError(
-            f"the {kind} {name!r} belongs to {_PAPERS}, the laboratory of the papers, which is not "
-            "installed; install counterfoil as a whole to use it"
-        )
+    if is_absent(kind, name):
+        raise ValueError(without_papers(f"the {kind} {name!r}"))
     if not owners:
         from counterfoil.core.config import unknown_name  # which imports this module
 
@@ -208,6 +205,35 @@ def find(kind: Kind, name: str) -> Any:
             f"the {kind} {name!r} of {owners[0]} cannot be imported: {error}; mend or uninstall "
             "the package that names it"
         ) from error
+
+
+def is_absent(kind: Kind, name: str) -> bool:
+    """Return True for a name of ours whose package is not installed; `find` says so."""
+    return name in SHIPPED[kind] and name not in names(kind)
+
+
+def without_papers(what: str) -> str:
+    """The sentence on what belongs to the papers, where these are not installed."""
+    return (
+        f"{what} belongs to {PAPERS}, the laboratory of the papers, which is not installed; "
+        "install counterfoil as a whole to use it"
+    )
+
+
+def has_papers() -> bool:
+    """Return True if the papers are installed: the library works without them."""
+    return find_spec(PAPERS) is not None
+
+
+def package_of(make: object) -> str:
+    """The distribution that a class belongs to, or ``counterfoil.papers``."""
+    module = getattr(make, "__module__", "")
+    if module.startswith(f"{PAPERS}."):
+        return PAPERS
+    package = module.partition(".")[0]
+    if package == "counterfoil":
+        return package
+    return next(iter(packages_distributions().get(package, ())), package)
 
 
 def saved_by_name(make: object) -> str | None:
@@ -237,11 +263,11 @@ def _is_at(make: object, place: str) -> bool:
 def _owners(kind: Kind) -> dict[str, tuple[str, ...]]:
     """The ``module:attribute`` of every name of this package and of installed ones."""
     owners: dict[str, tuple[str, ...]]
-    papers = find_spec(_PAPERS) is not None  # the library works without its laboratory
+    papers = has_papers()
     owners = {
         name: (place,)
         for name, place in SHIPPED[kind].items()
-        if papers or not place.startswith(_PAPERS)
+        if papers or not place.startswith(PAPERS)
     }
     for point in entry_points(group=f"counterfoil.{kind}"):
         if point.value not in owners.get(point.name, ()):

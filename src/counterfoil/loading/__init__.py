@@ -97,7 +97,8 @@ def loader_of(name: str) -> str:
     if is_open_clip(name):
         return "open_clip"
     kind = config_of(name).model_type
-    return kind if kind in registry.names("loader") else "transformers"
+    known = kind in registry.names("loader") or registry.is_absent("loader", kind)
+    return kind if known else "transformers"
 
 
 def prefix_of(name: str) -> str:

@@ -151,7 +151,7 @@ def recipe_function(name: str) -> Callable[..., Recipe]:
         ValueError: there is none; the message has the nearest name.
     """
     known = registry.names("recipe")
-    if name not in known:
+    if name not in known and not registry.is_absent("recipe", name):
         pretrained = " --model MODEL" if name in registry.names("training") else ""
         if pretrained or name in _scratch_names():
             raise ValueError(

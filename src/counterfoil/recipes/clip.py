@@ -468,7 +468,8 @@ def fine_tune_recipe(
     lengths: tuple[int, int] = HARDEST,
 ) -> Recipe:
     """Fine-tune a pretrained model by a registered training; evaluate it beside the original."""
-    parse_choice(registry.names("training"), name, "a loss for a pretrained model")
+    if not registry.is_absent("training", name):
+        parse_choice(registry.names("training"), name, "a loss for a pretrained model")
     if teachers and name in ("contrastive", "triplet", "aoq", "negclip"):
         raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
     if not pictures:
