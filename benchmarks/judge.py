@@ -30,7 +30,8 @@ from counterfoil.model import Model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.judging import JudgedNegatives, judge_negatives
 from counterfoil.negatives.mining import mine_lists
-from counterfoil.papers.systems import scan_config, small_plan, vsepp_config
+from counterfoil.papers.models.configs import scan_config, vsepp_config
+from counterfoil.papers.systems import small_plan
 from counterfoil.recipes.base import MARGIN, with_warmup
 from counterfoil.training.trainer import Trainer
 

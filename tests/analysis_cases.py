@@ -14,8 +14,8 @@ from counterfoil.core.io import write_json
 from counterfoil.data.processor import ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.protocols import WHOLE
-from counterfoil.papers import systems as models
 from counterfoil.papers.models.uniter import UNITER
+from counterfoil.papers.online import own_recipe
 from counterfoil.pipelines.pipeline import (
     ComputeTargets,
     Evaluate,
@@ -52,7 +52,7 @@ def reader(folder: Path, seed: int = 0, outputs: tuple[str, ...] = ALL) -> Path:
 
 
 def training(name: str, *, seed: int = 0, batch: int = 16, guide: str | None = None) -> Train:
-    stage = models.own_recipe("vsepp", pixels=True).stages[0]
+    stage = own_recipe("vsepp", pixels=True).stages[0]
     assert isinstance(stage, Train)
     return replace(stage, name=name, guide=guide, plan=replace(stage.plan, seed=seed, batch=batch))
 

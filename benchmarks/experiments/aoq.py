@@ -19,7 +19,8 @@ from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.frozen import FrozenAdapters
 from counterfoil.models.layers.towers import GRU
-from counterfoil.papers.systems import PROFILES, vsepp_config
+from counterfoil.papers.models.configs import vsepp_config
+from counterfoil.papers.systems import PROFILES
 from counterfoil.pipelines.pipeline import Mine, Stage, Train
 from counterfoil.recipes.base import MARGIN, with_warmup
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig

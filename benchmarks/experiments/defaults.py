@@ -12,8 +12,8 @@ from dataclasses import replace
 from benchmarks.experiments.foils import FOILS
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
 from counterfoil.models.layers.pretrained import HALF, PictureFormat
-from counterfoil.papers.ndgl.systems import ModelSetting
 from counterfoil.papers.photos import PUBLIC, photo_recipe, with_patches
+from counterfoil.papers.training import ModelSetting
 from counterfoil.pipelines.pipeline import Mine, Recipe, Train
 from counterfoil.recipes.demo import demo_recipe
 

@@ -15,9 +15,15 @@ from counterfoil.core.config import lazy
 from counterfoil.losses.base import Loss, Reduction, weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.papers.ndgl.recipe import GAMMA, HNR_WEIGHT, MR_WEIGHT
-from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
-from counterfoil.papers.systems import PROFILES, DatasetProfile
+from counterfoil.papers.systems import (
+    GAMMA,
+    HNR_WEIGHT,
+    MR_WEIGHT,
+    PROFILES,
+    SYSTEMS,
+    DatasetProfile,
+)
+from counterfoil.papers.training import ModelSetting
 from counterfoil.pipelines.pipeline import ComputeTargets, Train
 from counterfoil.recipes.base import MARGIN, Terms
 from counterfoil.training.config import CosineLR, OptimizerConfig
@@ -88,7 +94,7 @@ def tables() -> tuple[Table, ...]:
         )
     ]
     for name in ("gpo", "chan"):
-        title = MODELS[name].title
+        title = SYSTEMS[name].title
         made.append(
             Table(
                 name=f"ndgl-{name}",
@@ -153,7 +159,7 @@ def _adapters(budget: Budget) -> Iterator[Experiment]:
 
 
 def _towers(budget: Budget, name: str) -> Iterator[Experiment]:
-    size, preset = SIZES[budget], MODELS[name]
+    size, preset = SIZES[budget], SYSTEMS[name]
 
     def train(stage: str, seed: int, times: int, more: Terms) -> Train:
         setup = ModelSetting(name=name, dataset=FLICKR, seed=seed, profile=size.profile).setup()

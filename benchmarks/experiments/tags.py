@@ -13,11 +13,11 @@ from typing import final
 
 from benchmarks.experiments.foils import FOILS
 from benchmarks.experiments.table import Budget, Contrast, Experiment, ExperimentBuilder, Table
-from counterfoil.papers.ndgl.systems import ModelSetting
-from counterfoil.papers.systems import PROFILES
+from counterfoil.papers.systems import PROFILES, TagsNumbers
 from counterfoil.papers.tags import recipe as tags
-from counterfoil.papers.tags.recipe import STEP_1, WEIGHT, TagsNumbers
+from counterfoil.papers.tags.recipe import STEP_1, WEIGHT
 from counterfoil.papers.tags.stage import RewriteByRule, RuleConfig
+from counterfoil.papers.training import ModelSetting
 from counterfoil.pipelines.pipeline import Stage, Train
 from counterfoil.recipes.base import MARGIN
 from counterfoil.training.config import CosineLR, OptimizerConfig

@@ -89,13 +89,13 @@ def test_loss_with_mined_negatives_of_the_page():
 
 
 def test_recipes_of_the_page_exist():
-    from counterfoil.papers import systems as models
     from counterfoil.papers.aoq import recipe as aoq
+    from counterfoil.papers.systems import NAMES
     from counterfoil.pipelines.overrides import apply_overrides
 
     assert ran("docs/recipes.md")["recipe"].name
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in (*models.NAMES, *aoq.VARIANTS))
+    assert all(f"`{name}`" in page for name in (*NAMES, *aoq.VARIANTS))
     lines = [
         ln for block in blocks(ROOT / "docs/recipes.md", "console") for ln in block.split("\n")
     ]

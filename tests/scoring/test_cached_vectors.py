@@ -8,8 +8,8 @@ import torch
 
 import recipes_cases
 from counterfoil.model import load_model
+from counterfoil.papers.models.configs import scan_config
 from counterfoil.papers.models.scan import SCAN
-from counterfoil.papers.systems import scan_config
 from counterfoil.pipelines.run import DataSource
 from counterfoil.scoring import embedding_store
 from counterfoil.scoring.checkpoint import weights_digest

@@ -77,7 +77,7 @@ SHIPPED: Mapping[Kind, Mapping[str, str]] = {
         "negclip": "counterfoil.papers.compared.negclip:negclip",
         "graph": "counterfoil.papers.aoq.recipe:graph",
         "batches": "counterfoil.papers.aoq.recipe:batches",
-        "queue": "counterfoil.papers.ndgl.systems:queue",
+        "queue": "counterfoil.papers.online:queue",
         "cascade": "counterfoil.papers.tags.recipe:cascade",
         "patches": "counterfoil.papers.photos:patches",
         "photos": "counterfoil.papers.photos:photos",

@@ -27,12 +27,17 @@ from counterfoil.models.layers.pretrained import (
     picture_format,
 )
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
-from counterfoil.papers import systems as models
 from counterfoil.papers.models.gpo import GPO
 from counterfoil.papers.ndgl import recipe as ndgl
-from counterfoil.papers.ndgl import systems as ndgl_models
-from counterfoil.papers.systems import PROFILES, as_published, dataset_recipe, evaluation_stages
+from counterfoil.papers.online import modern_recipe, own_recipe
+from counterfoil.papers.systems import NEWER, OF_NDGL, PROFILES, SINGLES, SYSTEMS, find_system
 from counterfoil.papers.tags import recipe as tags
+from counterfoil.papers.training import (
+    ModelSetting,
+    as_published,
+    dataset_recipe,
+    evaluation_stages,
+)
 from counterfoil.pipelines.pipeline import (
     Evaluate,
     Mine,
@@ -164,7 +169,7 @@ def patches(
     """
     stages: list[Stage] = []
     for name in PATCH_MODELS:
-        training = ndgl_models.ModelSetting(name=name, dataset=like).setup().stage(name)
+        training = ModelSetting(name=name, dataset=like).setup().stage(name)
         stages += [training, *evaluation_stages(name, name, like)]
     recipe = dataset_recipe(
         f"patches-{like}",
@@ -236,12 +241,12 @@ def own_data_recipe(
         return photo_recipe(name, None, lengths=lengths)
     if name not in known_models(like):
         raise ValueError(unknown_name(name, known_models(like), "a model to train"))
-    if name in models.SINGLES:
-        return models.own_recipe(name, pixels=pixels)
+    if name in SINGLES:
+        return own_recipe(name, pixels=pixels)
     if name.startswith(PREFIX):
         recipe = ndgl.taught_recipe(name.removeprefix(PREFIX), like, saved=tuple(teachers))
     else:
-        recipe = ndgl_models.modern_recipe(name, like)
+        recipe = modern_recipe(name, like)
     recipe = recipe.with_changed(Evaluate, lambda test: replace(test, protocol="whole"))
     about = f"{recipe.about.split('; ')[-1]}, own data"
     return replace(recipe, name=f"{name}-own", about=about)
@@ -249,12 +254,10 @@ def own_data_recipe(
 
 def known_models(like: str) -> list[str]:
     """Models that can be trained on data like a data set's."""
-    presets = ndgl_models.PRESETS
-    known = [name for name in ndgl_models.MODELS if like in presets[name].datasets]
-    modern = (*ndgl_models.MODERN, *ndgl_models.COMPARED)
-    names = [name for name in modern if like in presets[name].datasets]
+    taught = [name for name in OF_NDGL if like in find_system(name).datasets]
+    newer = [name for name in NEWER if like in SYSTEMS[name].datasets]
     for_photos = (*tags.OWN_RECIPES, *NAMES) if like == "scenes" else ()
-    return [*models.SINGLES, *names, *(PREFIX + name for name in known), *for_photos]
+    return [*SINGLES, *newer, *(PREFIX + name for name in taught), *for_photos]
 
 
 @final

@@ -11,8 +11,8 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.papers.models.configs import vsrn_config
 from counterfoil.papers.models.vsrn import VSRN, Captioner
-from counterfoil.papers.systems import vsrn_config
 from counterfoil.training.step import TrainingStep
 
 WORDS, WIDTH = 40, 8

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from counterfoil.models.vsepp import VSEPP
+from counterfoil.papers.models.configs import scan_config
 from counterfoil.papers.models.scan import SCAN
-from counterfoil.papers.systems import scan_config
 from counterfoil.pipelines.overrides import apply_overrides, changed_settings
 from counterfoil.recipes.catalogue import find_recipe
 

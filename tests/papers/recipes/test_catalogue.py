@@ -17,14 +17,13 @@ from counterfoil.models.layers.pretrained import (
     TimmGridTower,
 )
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.papers import systems as models
 from counterfoil.papers.aoq import recipe as aoq
 from counterfoil.papers.models.hrem import HREM, BatchGraph
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.ndgl import recipe as ndgl
-from counterfoil.papers.ndgl.systems import MODELS
 from counterfoil.papers.pretraining.stage import Pretrain
-from counterfoil.papers.systems import DATASETS
+from counterfoil.papers.systems import DATASETS, OF_NDGL, ensemble_members, find_system
+from counterfoil.papers.systems import NAMES as OF_AOQ
 from counterfoil.papers.tags.stage import Generate
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Recipe, Train, stage_digests
@@ -287,7 +286,7 @@ def test_single_models_and_ensembles_are_not_mixed(known):
 
 
 @pytest.mark.parametrize(
-    ("model", "like"), [(m, one) for m in MODELS for one in MODELS[m].datasets]
+    ("model", "like"), [(m, one) for m in OF_NDGL for one in find_system(m).datasets]
 )
 def test_a_student_is_compared_with_its_teachers(model, like):
     recipe = find_recipe("ndgl", model=model, like=like)
@@ -316,7 +315,7 @@ def test_a_student_is_compared_with_its_teachers(model, like):
 @pytest.mark.parametrize("kind", ndgl.COMPARISONS)
 def test_comparisons_of_ndgl_share_their_teachers(kind):
     for model in ndgl.COMPARISONS[kind][1]:
-        for like in MODELS[model].datasets:
+        for like in find_system(model).datasets:
             recipe = find_recipe("ndgl", model=model, like=like, compare=kind)
             first = stage_digests(find_recipe("ndgl", model=model, like=like), "d")
             found = stage_digests(recipe, "d")
@@ -334,8 +333,8 @@ def test_coco_has_both_protocols(known):
 
 
 def test_members_of_an_ensemble_differ():
-    for name in models.NAMES:
-        found = models.ensemble_members(name)
+    for name in OF_AOQ:
+        found = ensemble_members(name)
         assert len({(one.model, one.seed) for one in found}) == len(found)
         assert len({one.part for one in found}) == len(found)
 
@@ -362,30 +361,12 @@ def test_ablations_share_one_list():
         assert len(drawn) == len(aoq.VARIANTS)
 
 
-def test_rates_are_those_of_the_papers():
-    def numbers(plan):
-        return plan.optimiser.rate, getattr(plan.schedule, "at", ()), plan.epochs
-
-    for to in ("flickr30k", "coco"):
-        assert numbers(models.round_plan("scan-i2t", to, "second")) == (5e-4, (10,), 15)
-        assert numbers(models.round_plan("bfan-prob", to, "second")) == (5e-4, (10,), 15)
-        assert numbers(models.round_plan("vsrn-single", to, "second")) == (2e-4, (10,), 20)
-        assert numbers(models.round_plan("vsepp", to)) == (2e-4, (15,), 30)
-    assert numbers(models.round_plan("scan-t2i", "flickr30k")) == (2e-4, (15,), 30)
-    assert numbers(models.round_plan("scan-t2i", "coco")) == (5e-4, (10,), 20)
-    assert numbers(models.round_plan("bfan-equal", "flickr30k")) == (2e-4, (), 15)
-    assert numbers(models.round_plan("bfan-equal", "coco")) == (5e-4, (15,), 20)
-    assert numbers(models.round_plan("vsrn-single", "flickr30k")) == (2e-4, (10,), 20)
-    assert numbers(models.round_plan("vsrn-single", "coco")) == (2e-4, (15,), 30)
-    assert models.round_plan("bfan-prob", "coco", "released").optimiser.rate == 2e-4
-
-
 def test_a_recipe_in_a_file(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
         "from counterfoil import Recipe, Train\n"
-        "from counterfoil.papers.systems import vsepp_config\n"
-        "from counterfoil.papers.systems import hardest_triplet\n"
+        "from counterfoil.papers.models.configs import vsepp_config\n"
+        "from counterfoil.papers.training import hardest_triplet\n"
         "recipe = Recipe(name='mine', stages=(\n"
         "    Train(name='only', model=vsepp_config(width=8), objective=hardest_triplet(0)),\n"
         "))\n"

@@ -14,12 +14,12 @@ from counterfoil.cli import main
 from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.papers import photos
-from counterfoil.papers import systems as models
 from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.ndgl import recipe as ndgl
-from counterfoil.papers.ndgl import systems as ndgl_models
 from counterfoil.papers.pretraining.stage import Pretrain
+from counterfoil.papers.systems import NEWER, SINGLES
 from counterfoil.papers.tags import recipe as tags
+from counterfoil.papers.training import online_stage
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Recipe, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
@@ -43,7 +43,7 @@ def test_every_model_reads_pixels_or_features(pixels, sees):
 
 def test_models_that_need_no_download_are_known():
     known = photos.known_models("scenes")
-    assert set(models.SINGLES) < set(known)
+    assert set(SINGLES) < set(known)
     assert {"gpo", "chan", "esa", "hrem", "dive", "ndgl/gpo", "ndgl/vsrn"} < set(known)
     assert not any("bert" in name for name in known)
     assert len(known) == len(set(known))
@@ -53,7 +53,7 @@ def test_unknown_models_get_the_nearest_name():
     for name, near in (("vseep", "vsepp"), ("chna", "chan"), ("ndgl/gpoo", "ndgl/gpo")):
         with pytest.raises(ValueError, match=f"did you mean '{near}'"):
             photos.own_data_recipe(name, pixels=True)
-    assert any("bert" in host for host in ndgl_models.MODERN)
+    assert any("bert" in host for host in NEWER)
     with pytest.raises(ValueError, match="'gpo-bert' is not a model to train"):
         photos.own_data_recipe("gpo-bert", pixels=True)
 
@@ -199,7 +199,7 @@ class OwnModel(RetrievalModel):
 
 @pytest.mark.parametrize("kind", [Train, Pretrain])
 def test_a_model_that_could_not_be_opened_again_is_refused_first(kind, tmp_path):
-    online = models.online_stage("vsepp", "scenes")
+    online = online_stage("vsepp", "scenes")
     named = {"name": "mine", "model": replace(online.model, make=OwnModel), "plan": online.plan}
     more = {"objective": online.objective} if kind is Train else {}
     recipe = Recipe(name="own", stages=(online, kind(**named, **more)))

@@ -22,22 +22,28 @@ from counterfoil.losses.aoq import (
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.papers.compared.graph_stage import GraphLists
+from counterfoil.papers.models.configs import model_config
 from counterfoil.papers.systems import (
+    HARDEST,
+    IMAGES,
     NAMES,
-    PAPERS,
+    OFFLINE_MARGIN,
+    OFFLINE_WARMUP,
     PROFILES,
-    WARMUP,
+    SYSTEMS,
+    TEXTS,
     DataSet,
     EnsembleMember,
+    ensemble_members,
+    members_note,
+    training_config,
+)
+from counterfoil.papers.training import (
     as_published,
     dataset_recipe,
-    ensemble_members,
     evaluation_stages,
     hardest_triplet,
-    members_note,
-    model_config,
     online_stage,
-    round_plan,
     warmup_steps,
 )
 from counterfoil.pipelines.pipeline import Compare, Mine, Recipe, Stage, Train
@@ -45,25 +51,12 @@ from counterfoil.recipes.base import ADAPTIVE, ALPHA, BETA, MARGIN, adaptive_qui
 from counterfoil.recipes.catalogue import OneOf
 from counterfoil.recipes.clip import TRIPLET, FineTunedModel
 
-TEXTS, IMAGES = 300, 60
-OFFLINE_MARGIN = 0.0
-
-HARDEST = {  # texts of an image, images of a text
-    "scenes": (1000, 200),  # of the very hardest, 6 % of texts and 15 % of images are true
-    "flickr8k": (100, 20),
-    "flickr30k": (TEXTS, IMAGES),
-    "coco": (TEXTS, IMAGES),
-}
-
-# beta = 1.5 pulls harder than the online triplet: the scores must have spread further by then
-OFFLINE_WARMUP = {**WARMUP, "scenes": 470}
-
 MARGINS: dict[str, Any] = {"online": MARGIN, "offline": OFFLINE_MARGIN}
 
 
 def offline_warmup(name: str, dataset: str) -> int:
     """Steps with the sum of hinges before mined negatives are used."""
-    return max(OFFLINE_WARMUP[dataset], warmup_steps(name, dataset))
+    return max(OFFLINE_WARMUP.get(dataset, 0), warmup_steps(name, dataset))
 
 
 def self_mined(
@@ -91,7 +84,7 @@ def second_stage(
         model=model_config(member.model, dataset),
         objective=objective,
         processor=PROFILES[dataset].processor,
-        plan=round_plan(member.model, dataset, "second", seed=member.seed),
+        plan=training_config(member.model, dataset, "second", seed=member.seed),
         negatives=lists or member.stage("lists"),
         draw=draw or SamplingConfig(),
     )
@@ -311,9 +304,9 @@ def _ablation_stage(loss: str, member: EnsembleMember, dataset: str) -> Train:
     if variant.fine_tune:
         stage = replace(stage, start=member.stage("online"))
     if variant.released:
-        plan = round_plan(model, dataset, "released", seed=member.seed)
+        plan = training_config(model, dataset, "released", seed=member.seed)
         stage = replace(stage, plan=plan, positives="diagonal")
-        if PAPERS[model] == "vsrn":
+        if SYSTEMS[model].paper == "vsrn":
             stage = replace(stage, model=stage.model.replace(bn_passes="separate"))
     return stage
 

@@ -18,21 +18,20 @@ from dataclasses import replace
 from counterfoil.core.config import lazy
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss
-from counterfoil.papers.systems import (
-    DataSet,
+from counterfoil.papers.systems import NEIGHBOURS, DataSet
+from counterfoil.papers.tags.stage import RewriteByRule
+from counterfoil.papers.training import (
     as_published,
     dataset_recipe,
     evaluation_stages,
     online_stage,
 )
-from counterfoil.papers.tags.stage import RewriteByRule
 from counterfoil.pipelines.pipeline import Mine, Recipe, Stage, Train
 from counterfoil.recipes import clip
 from counterfoil.recipes.base import generated_captions
 from counterfoil.recipes.clip import FineTunedModel, contrastive_terms
 
 MODEL = "vsepp"
-NEIGHBOURS = 3  # images of a caption
 TEXTS = 100  # of an image, for the hardness in the report alone
 TEMPERATURE = 0.07  # of models that are trained from scratch
 REWRITE = RewriteByRule(name="written")

@@ -23,27 +23,28 @@ from counterfoil.core.config import lazy
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import MarginRankingLoss
-from counterfoil.papers.ndgl.systems import EPOCH
 from counterfoil.papers.systems import (
+    EPOCH,
     LARGE,
+    VSEC_FOILS,
+    VSEC_PLAN,
+    VSEC_WORD_WIDTH,
     DataSet,
-    adam_plan,
+)
+from counterfoil.papers.tags.stage import RewriteByRule, RuleConfig
+from counterfoil.papers.training import (
     as_published,
     dataset_recipe,
     evaluation_stages,
     online_stage,
     warmup_steps,
 )
-from counterfoil.papers.tags.stage import RewriteByRule, RuleConfig
 from counterfoil.pipelines.pipeline import Recipe
 from counterfoil.recipes.base import MARGIN, generated_captions
 from counterfoil.recipes.catalogue import OneOf
 
 MODEL = "vsepp"
-PLAN = adam_plan(1e-3, 15, 30)
-FOILS = 5  # of a caption, drawn at each visit
 STORED = 20  # of a caption and kind
-WORD_WIDTH = 400
 
 
 @as_published
@@ -62,15 +63,15 @@ def vse_c(
     written = RewriteByRule(name="written", plan=RuleConfig(kinds=chosen, most=STORED))
     base = online_stage(MODEL, like)
     if like in LARGE:
-        text = base.model.arguments["text"].replace(word_width=WORD_WIDTH)
-        base = replace(base, model=base.model.replace(text=text), plan=PLAN)
+        text = base.model.arguments["text"].replace(word_width=VSEC_WORD_WIDTH)
+        base = replace(base, model=base.model.replace(text=text), plan=VSEC_PLAN)
     # our warm-ups on small data are an epoch or more
     begin = EPOCH.get(like) or warmup_steps(MODEL, like)
     below = lazy(MarginRankingLoss, role="written", margin=MARGIN)
     training = replace(
         base.with_terms(written=(1.0, lazy(StartAt, term=below, steps=begin))),
         written=written.name,
-        proposer=generated_captions(FOILS, shared=True, hardest=True),
+        proposer=generated_captions(VSEC_FOILS, shared=True, hardest=True),
     )
     part = "" if kinds == "all" else f"{kinds}/"
     return dataset_recipe(

@@ -15,17 +15,21 @@ from counterfoil.core.config import config, lazy
 from counterfoil.losses.aoq import AdaptiveQuintuplet
 from counterfoil.losses.base import Reduction
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
-from counterfoil.papers.aoq.recipe import HARDEST
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
-from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
 from counterfoil.papers.systems import (
+    EDIT_MARGIN,
+    GAMMA,
+    HARDEST,
+    HNR_WEIGHT,
+    MR_WEIGHT,
+    OF_NDGL,
     PROFILES,
     DataSet,
-    as_published,
-    check_numbers,
-    dataset_recipe,
+    K,
+    find_system,
 )
+from counterfoil.papers.training import ModelSetting, as_published, check_numbers, dataset_recipe
 from counterfoil.pipelines.pipeline import (
     CaptionSpaceStage,
     ComputeTargets,
@@ -39,8 +43,6 @@ from counterfoil.recipes.base import Terms, TrainingSetup, WeightedLoss
 from counterfoil.recipes.catalogue import OneOf
 from counterfoil.recipes.clip import TEACHER, TRIPLET, FineTunedModel
 
-K = 2
-MR_WEIGHT, HNR_WEIGHT, GAMMA = 100.0, 0.5, 0.01
 TARGETS, LISTS, SEMANTICS = "targets", "lists", "semantics"  # names of stages
 
 
@@ -138,7 +140,7 @@ def _recipe(
     results: Sequence[str] = (),
 ) -> Recipe:
     name, dataset = of
-    about = f"{MODELS[name].title}; {about}"
+    about = f"{find_system(name).title}; {about}"
     return dataset_recipe(f"ndgl/{kind}{name}-{dataset}", dataset, stages, about, results=results)
 
 
@@ -149,7 +151,7 @@ def _recipe(
 
 BATCHES = (32, 64, 128, 256, 512)
 MOST_TEACHERS = 5  # Table 3
-EDIT_MARGIN, UNKNOWN_WORD = 0.1, 3  # CFM's second margin; the id of <unk>
+UNKNOWN_WORD = 3  # the id of <unk>
 
 
 def _parts(name: str, dataset: str) -> Recipe:
@@ -223,7 +225,7 @@ def _mining(name: str, dataset: str) -> Recipe:
     so it is left out where models read pixels. "ndgl-hnr-offline" is where gamma has an effect.
     """
     setting = ModelSetting(name=name, dataset=dataset)
-    reduction, margin = setting.preset.reduction, setting.preset.margin
+    reduction, margin = setting.system.reduction, setting.system.margin
     texts, images = HARDEST[dataset]
     setup, quintuplet = setting.setup(), adaptive_setup(setting)
     first: list[Stage] = [
@@ -255,8 +257,8 @@ def _mining(name: str, dataset: str) -> Recipe:
 
 def adaptive_setup(setting: ModelSetting) -> TrainingSetup:
     """The model with AdapOffQuin, at the model's margin, in place of its triplet."""
-    preset = setting.preset
-    loss = lazy(AdaptiveQuintuplet, online=preset.margin, reduction=preset.reduction)
+    system = setting.system
+    loss = lazy(AdaptiveQuintuplet, online=system.margin, reduction=system.reduction)
     return setting.setup(loss)
 
 
@@ -292,7 +294,7 @@ COMPARISONS: dict[str, tuple[Callable[[str, str], Recipe], tuple[str, ...]]] = {
 @as_published
 def ndgl(
     *,
-    model: Annotated[str, OneOf(tuple(MODELS))] = "gpo",
+    model: Annotated[str, OneOf(OF_NDGL)] = "gpo",
     like: DataSet = "scenes",
     compare: Annotated[str, OneOf(("none", *COMPARISONS))] = "none",
 ) -> Recipe:
@@ -307,7 +309,7 @@ def ndgl(
     Raises:
         ValueError: the model has no numbers for the data set, or is not in the comparison.
     """
-    check_numbers(model, like, MODELS[model].datasets)
+    check_numbers(model, like, find_system(model).datasets)
     if compare == "none":
         return taught_recipe(model, like)
     make, compared = COMPARISONS[compare]

@@ -13,7 +13,7 @@ step 1's best epoch on dev, not from its step 2,000; both directions of a pair a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from counterfoil.core.config import Config, config, from_data, lazy
@@ -26,148 +26,42 @@ from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import MinerChain, OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
-from counterfoil.papers import systems as models
 from counterfoil.papers.aoq import recipe as aoq
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.models.vilt import ViLT
 from counterfoil.papers.ndgl import recipe as ndgl
 from counterfoil.papers.ndgl.recipe import evaluations_of
-from counterfoil.papers.ndgl.systems import MODELS, ModelSetting
 from counterfoil.papers.pretraining.pretrain import PretrainTasks
 from counterfoil.papers.pretraining.stage import ADAMW, Pretrain, pretrain_config
 from counterfoil.papers.systems import (
-    DATASETS,
+    CLIP,
+    DOUBT_WEIGHTS,
+    HARDEST,
     LARGE,
     PROFILES,
+    RERANKED,
+    SYSTEMS,
+    TAGS,
+    TAGS_WARMUP,
     DataSet,
-    as_published,
-    check_numbers,
-    dataset_recipe,
+    EnsembleMember,
+    TagsNumbers,
+    find_system,
 )
 from counterfoil.papers.tags.generation import TagsGenerator, Task
 from counterfoil.papers.tags.inputs import CandidateFilter, GeneratorInputs
 from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.papers.tags.stage import Generate
+from counterfoil.papers.training import ModelSetting, as_published, check_numbers, dataset_recipe
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Recipe, Stage, Train
 from counterfoil.recipes.base import MARGIN, adaptive_quintuplet, generated_captions
 from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
 
-# Numbers of TAGS: Table 5 of the paper, and those of the authors' scripts.
-#
-# The paper names no batch; 128 pairs a step are UNITER's. Those of `scenes` and Flickr8k are ours.
-
-
-CLIP = 2.0
-WARMUP = 0.1  # of all steps
 AT_ONCE = 8  # pairs of which a batch of the large sets is made
 # COCO's dev has 5,000 images: its 125 million pairs cost as much as 800 steps of training. A sample
 # of 1,000 costs a 25th and is as large as Flickr30k's dev and a fold of COCO's 1K test.
 DEV_IMAGES = {"coco": 1000}
 CAPTIONS = {"scenes": 10_000, "flickr8k": 30_000, "flickr30k": 145_000, "coco": 566_435}
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class TagsNumbers:
-    """Numbers of a step of TAGS.
-
-    Attributes:
-        steps: of the optimiser.
-        batch: pairs of a step.
-        rate: learning rate.
-        temperature: at which words are sampled.
-        masked: weight of the guesses of hidden words.
-        written: weight of the generated captions' hinge.
-        words: weight of doubting and of correcting words, each.
-        offered: wrong texts, and images, that are screened for a pair.
-        keep: how many of them, and of the generated captions, are trained on.
-        masks: maskings of a caption.
-        refills: of each masking.
-    """
-
-    steps: int
-    batch: int = 128
-    rate: float
-    temperature: float = 1.5
-    masked: float
-    written: float
-    words: float = 0.0
-    offered: int = 399
-    keep: int = 31
-    masks: int = 20
-    refills: int = 20
-
-
-Steps = tuple[TagsNumbers, TagsNumbers]
-
-
-def _small(*, steps: int, rate: float, words: float = 0.0) -> TagsNumbers:
-    return TagsNumbers(
-        steps=steps,
-        batch=16,
-        rate=rate,
-        masked=0.1,
-        written=1e-3,
-        words=words,
-        offered=39,
-        keep=7,
-        masks=5,
-        refills=5,
-    )
-
-
-PAPER: dict[str, Steps] = {
-    "scenes": (_small(steps=1000, rate=1e-4), _small(steps=300, rate=2e-5, words=1e-3)),
-    "flickr8k": (_small(steps=2000, rate=1e-4), _small(steps=600, rate=2e-5, words=1e-3)),
-    "flickr30k": (
-        TagsNumbers(steps=5000, rate=5e-5, masked=0.1, written=1e-3),
-        TagsNumbers(steps=1500, rate=1e-5, masked=0.1, written=1e-3, words=1e-3),
-    ),
-    "coco": (
-        TagsNumbers(steps=5000, rate=5e-5, masked=0.05, written=1e-4),
-        TagsNumbers(steps=1500, rate=1e-5, masked=0.05, written=1e-4, words=5e-4),
-    ),
-}
-
-RELEASED: dict[str, Steps] = {
-    "scenes": PAPER["scenes"],
-    "flickr8k": PAPER["flickr8k"],
-    "flickr30k": (
-        TagsNumbers(steps=5000, rate=5e-5, temperature=2.0, masked=0.05, written=5e-4),
-        TagsNumbers(steps=1500, batch=256, rate=1e-5, masked=0.1, written=5e-4, words=5e-4),
-    ),
-    "coco": (
-        TagsNumbers(steps=5000, batch=256, rate=5e-5, masked=0.01, written=5e-5),
-        TagsNumbers(steps=1500, batch=256, rate=1e-5, masked=0.05, written=1e-4, words=5e-4),
-    ),
-}
-
-
-LARGE_PAPER: dict[str, Steps] = {  # Table 5, L
-    "flickr30k": (
-        TagsNumbers(steps=5000, rate=4e-5, masked=0.1, written=5e-4, keep=23),
-        TagsNumbers(steps=1500, rate=1e-5, masked=0.1, written=5e-4, words=5e-4, keep=23),
-    ),
-    "coco": (
-        TagsNumbers(steps=5000, rate=4e-5, masked=0.05, written=5e-4, keep=23),
-        TagsNumbers(steps=1500, rate=1e-5, masked=0.05, written=5e-4, words=5e-4, keep=23),
-    ),
-}
-
-LARGE_RELEASED: dict[str, Steps] = {
-    "flickr30k": (
-        TagsNumbers(
-            steps=5000, batch=256, rate=5e-5, temperature=2.0, masked=0.05, written=1e-3, keep=23
-        ),
-        TagsNumbers(
-            steps=5000, batch=256, rate=1e-5, masked=0.05, written=5e-4, words=5e-4, keep=23
-        ),
-    ),
-    "coco": (
-        TagsNumbers(steps=5000, batch=256, rate=4e-5, masked=0.05, written=1e-3, keep=23),
-        TagsNumbers(steps=1500, batch=256, rate=1e-5, masked=0.05, written=1e-4, words=5e-4),
-    ),
-}
 
 
 def tags_train_config(numbers: TagsNumbers, dataset: str) -> TrainConfig:
@@ -179,48 +73,13 @@ def tags_train_config(numbers: TagsNumbers, dataset: str) -> TrainConfig:
         batch=batch,
         accumulate=numbers.batch // batch,
         optimiser=replace(ADAMW, rate=numbers.rate, clip=CLIP),
-        schedule=LinearLR(warmup=WARMUP),
+        schedule=LinearLR(warmup=TAGS_WARMUP),
         dev_images=DEV_IMAGES.get(dataset, 0),
     )
 
 
-# The models. ViLT, which reads pixels, is not in the paper: on `scenes` it is small and pre-trained
-# in the domain, by hidden words and by whether text and image match; on a user's own photos,
-# "vilt-public", it begins with public weights.
+# The models.
 
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class TagsModel:
-    """A model that generates its own negatives.
-
-    Attributes:
-        title: for tables.
-        datasets: the data sets that it has recipes for.
-        size: layers, width and heads on the large data sets.
-        numbers: of the paper's two steps, by data set.
-        released: the same in the authors' scripts.
-    """
-
-    title: str
-    datasets: tuple[str, ...] = DATASETS
-    size: tuple[int, int, int] = (12, 768, 12)
-    numbers: dict[str, Steps] = field(default_factory=lambda: PAPER)
-    released: dict[str, Steps] = field(default_factory=lambda: RELEASED)
-
-
-TAGS_MODELS = {
-    "uniter": TagsModel(title="UNITER"),
-    "vilt": TagsModel(title="ViLT", datasets=("scenes",)),
-    "uniter-large": TagsModel(
-        title="UNITER-large",
-        datasets=LARGE,
-        size=(24, 1024, 16),
-        numbers=LARGE_PAPER,
-        released=LARGE_RELEASED,
-    ),
-    "vilt-public": TagsModel(title="ViLT", datasets=()),
-}
 
 SMALL_SIZE = (2, 128, 4)  # layers, width, heads
 BERT = "bert-base-cased"
@@ -243,7 +102,7 @@ def tags_data(dataset: str, name: str = "uniter") -> str:
 
 def tags_model(dataset: str, *outputs: str, name: str = "uniter") -> Config[RetrievalModel]:
     """UNITER-base, or -large; a small one without dropout for the small sets; or ViLT."""
-    size = TAGS_MODELS[name].size if dataset in LARGE else SMALL_SIZE
+    size = SYSTEMS[name].size if dataset in LARGE else SMALL_SIZE
     layers, width, heads = size
     spread = round(width**-0.5, 2)
     text_outputs = tuple(output for output in outputs if output not in REGION_HEADS)
@@ -343,7 +202,7 @@ def pretraining_stages(
             optimiser=OptimizerConfig(
                 rule=ADAMW.rule, rate=RATE, decay=ADAMW.decay, betas=ADAMW.betas, clip=ALIGNED_CLIP
             ),
-            schedule=LinearLR(warmup=WARMUP),
+            schedule=LinearLR(warmup=TAGS_WARMUP),
             dev_images=dev_images,
         ),
     )
@@ -359,7 +218,6 @@ HARD, STEP_1, STEP_2 = STEP_NAMES = ("hard", "tags", "tags-dc")
 WRITER = "writer"  # fine-tuned with hard negatives and MLM, to generate for "static-tuned"
 FILLERS: dict[Way, str] = {"static": BEFORE, "static-tuned": WRITER}
 OUTPUTS = (("rank",), ("rank", "match", "fill"), ("rank", "fill", "doubt", "correct"))
-DOUBT_WEIGHTS = (1.0, 0.11)  # of wrong words, of right ones
 ALL_TASKS: tuple[Task, ...] = ("masked", "doubt", "correct")
 
 
@@ -397,8 +255,8 @@ def tags_stage(
     and masked words and ranks no generated captions. A training starts from the pre-training, step
     2 from step 1, unless another stage is named.
     """
-    preset = TAGS_MODELS[model]
-    table = preset.released if way == "released" else preset.numbers
+    system = SYSTEMS[model]
+    table = system.tags_released if way == "released" else system.tags
     numbers = numbers or table[dataset][max(step - 1, 0)]
     screening = config(TopScoringMiner, keep=numbers.keep)
     return Train(
@@ -537,7 +395,7 @@ def tags_recipe(kind: str, name: str, dataset: str) -> Recipe:
     Raises:
         ValueError: the model has no numbers for the data set.
     """
-    check_numbers(name, dataset, TAGS_MODELS[name].datasets)
+    check_numbers(name, dataset, SYSTEMS[name].datasets)
     about, rows = RECIPES[kind]
     trainings = [
         tags_stage(row.step, dataset, row.way, name=row.name, start=row.start, model=name)
@@ -548,7 +406,7 @@ def tags_recipe(kind: str, name: str, dataset: str) -> Recipe:
         f"{kind}{name}-{dataset}",
         dataset,
         (*pretraining_stages(dataset, name=name), *trainings, *tests),
-        f"{TAGS_MODELS[name].title}; {about}",
+        f"{SYSTEMS[name].title}; {about}",
         results=ndgl.usual_results(tests) if len(trainings) > 1 else (),
         data=tags_data(dataset, name),
     )
@@ -671,13 +529,13 @@ def _foils_with_own_loss(name: str, dataset: str) -> Recipe:
 def _foils_with_aoq(name: str, dataset: str) -> Recipe:
     """AdapOffQuin on mined lists, alone and beside the hinge of generated captions."""
     training = _setting(name, dataset).setup().stage(OWN)
-    texts, images = aoq.HARDEST[dataset]
+    texts, images = HARDEST[dataset]
     lists = Mine(name=ndgl.LISTS, using=(OWN,), texts=texts, images=images)
     if name == "gpo":
         adaptive = ndgl.adaptive_setup(_setting(name, dataset)).stage("adaptive")
         adaptive = replace(adaptive, negatives=ndgl.LISTS)
     else:
-        member = models.EnsembleMember(name)
+        member = EnsembleMember(name)
         loss = adaptive_quintuplet(aoq.offline_warmup(member.model, dataset))
         adaptive = aoq.second_stage(member, dataset, loss)
     about = "AdapOffQuin and foils of TAGS"
@@ -692,9 +550,6 @@ def _foils_with_ndgl(name: str, dataset: str) -> Recipe:
     return _other_recipe(
         "with-ndgl", name, dataset, (*teachers, targets), student, "NDGL and foils"
     )
-
-
-RERANKED = 100  # counterparts of a query
 
 
 @as_published
@@ -734,13 +589,13 @@ def _other_recipe(
     kind: str, name: str, dataset: str, first: tuple[Stage, ...], training: Train, about: str
 ) -> Recipe:
     """The generator, stages before the training, this with and without foils, a report."""
-    margin = MODELS[name].margin if name in MODELS else MARGIN
+    margin = find_system(name).margin
     trainings = training, with_generated(training, f"{training.name}-{FOILS}", margin=margin)
     tests = evaluations_of([training.name for training in trainings], dataset)
     stages = (
         *pretraining_stages(dataset),
         tags_stage(1, dataset),
-        generate_stage(STEP_1, PAPER[dataset][0]),
+        generate_stage(STEP_1, TAGS[dataset][0]),
         *first,
         *trainings,
         *tests,
