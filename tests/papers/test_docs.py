@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
@@ -150,6 +151,34 @@ def test_what_pages_of_papers_name_exists(page):
         assert resolve_name(name), f"{page.name} names {name}"
     for line in re.findall(r"`counterfoil (?:run|plan) [^`]+`", text):
         assert recipe_of(recipe_words(line.strip("`"))), line
+
+
+def test_what_the_page_on_the_build_names_exists():
+    text = (DOCS / "how-it-is-built.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "counterfoil"
+    places = re.findall(r"`((?:[\w-]+/)+(?:[\w-]+\.py)?|[\w-]+\.py)`", text)
+    assert len(places) > 40
+    for place in places:
+        assert (
+            ROOT / place if place.startswith(("tests/", "src/")) else source / place
+        ).exists(), place
+    named = re.findall(r"`([\w/]+\.py)` `(\w+)`", text)
+    assert len(named) > 15
+    for place, name in named:
+        defined = rf"^\s*(?:(?:def|class) {name}\b|{name}\b.* = )"
+        assert re.search(defined, (source / place).read_text("utf-8"), re.MULTILINE), (place, name)
+
+
+def test_the_layers_of_the_page_on_the_build_are_those_that_are_checked():
+    rooms = blocks(DOCS / "how-it-is-built.md", "text")[-1].splitlines()
+    shown = [line.split("   ")[0].split(" · ") for line in rooms]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = (
+        contract["layers"]
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+    )
+    assert [sorted(row) for row in shown] == [sorted(row.split(" | ")) for row in layers]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
