@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from counterfoil.core.artifact import FILES, MANIFEST
+from counterfoil.core.artifact import CHECKSUM, FILES, MANIFEST
 from counterfoil.core.checksums import FileSums
+from counterfoil.core.config import digest
 
 
 def resealed(folder: Path, file: str = MANIFEST) -> Path:
@@ -14,5 +15,6 @@ def resealed(folder: Path, file: str = MANIFEST) -> Path:
     plain = json.loads((folder / file).read_text(encoding="utf-8"))
     files = [name for name in plain[FILES] if (folder / name).is_file()]
     plain[FILES] = {name: FileSums.of(folder / name).model_dump() for name in files}
-    (folder / file).write_text(json.dumps(plain), encoding="utf-8")
+    plain.pop(CHECKSUM, None)
+    (folder / file).write_text(json.dumps(plain | {CHECKSUM: digest(plain)}), encoding="utf-8")
     return folder

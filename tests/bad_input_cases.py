@@ -25,7 +25,9 @@ from PIL import Image
 import hub_cases
 import recipes_cases
 from analysis_cases import REGIONS, SCENES, reader, taught, write_run
+from artifact_cases import resealed
 from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
+from counterfoil.core.artifact import FILES
 from counterfoil.core.config import config_from_dict
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.readers import load_dataset
@@ -121,6 +123,8 @@ def flip(path: str, place: str) -> None:
 def edit(path: str, changes: str) -> None:
     content = json.loads(Path(path).read_text())
     Path(path).write_text(json.dumps(content | json.loads(changes)))
+    if FILES in content:  # what is behind the checksum of an artifact is tried
+        resealed(Path(path).parent)
 
 
 def picture(path: str, seed: str = "0") -> None:

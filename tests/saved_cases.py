@@ -41,7 +41,9 @@ RENAMED = {  # fields of JSON: names of the snapshots, and those of today
     "reader": "model_inputs",
     "sieve": "candidate_filter",
 }
-CIRCUMSTANCES = frozenset({"provenance", "version", "spec", "matcher", "path", "artifact"})
+CIRCUMSTANCES = frozenset(
+    {"provenance", "version", "spec", "matcher", "path", "artifact", "files", "checksum"}
+)
 
 
 def read(path: Path) -> Any:

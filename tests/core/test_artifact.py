@@ -74,6 +74,7 @@ def test_folders_of_other_programs_open_without_a_kind_and_checksums(tmp_path):
         ({FILES: None}, "is damaged: the whole: .*; note it again"),
         ({FILES: {"a": {"size": 3, "sums": "xyz"}}}, r"is damaged: a\.sums: "),
         ([1], "is damaged: the whole: "),
+        ({"split": "dev"}, "is damaged: its checksum does not fit; note it again"),
         (
             {"corpus": "bb"},
             r"was noted on corpus bb \(split 'train'\), but this one is aa; name the data it was "

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import processes
+from artifact_cases import resealed
 from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.config import lazy
 from counterfoil.core.resumable import WorkStopped, partial_folder
@@ -236,6 +237,7 @@ def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
     plain = json.loads(path.read_text())
     plain["teachers"][0]["mean"] += 1e-7
     path.write_text(json.dumps({**plain, "version": "0"}))
+    resealed(path.parent)
     begun = TARGETS.read_manifest(partial_folder(tmp_path / "a"))
     assert write_targets(tmp_path / "a", models) == begun == TARGETS.read_manifest(tmp_path / "a")
     assert write_targets(tmp_path / "a", models) == begun

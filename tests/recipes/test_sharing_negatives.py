@@ -11,6 +11,7 @@ import torch
 import export_cases
 import hub_cases
 import negatives_cases
+from artifact_cases import resealed
 from counterfoil.core.types import Pairs
 from counterfoil.data.corrections import apply_corrections, read_corrections
 from counterfoil.data.scenes import scenes
@@ -244,6 +245,7 @@ def test_a_manifest_of_endless_lists(hub, tmp_path):
     push_negatives(mined(tmp_path / "lists", data), NAME)
     path = hub.root / NAME / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"texts_per_image": 10**12}))
+    resealed(path.parent)
     with pytest.raises(ValueError, match=r"promises lists of 1,000,000,000,000 of"):
         load_negatives(NAME, data)
 

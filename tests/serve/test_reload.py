@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import recipes_cases
+from artifact_cases import resealed
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.model import load_model
@@ -140,6 +141,7 @@ def test_an_index_that_cannot_be_opened_leaves_the_old_one(root, fault, caplog):
     else:
         recipes_cases.pixel_model(root / "other")
         state.write_text(json.dumps(json.loads(whole) | {"identity": "0" * 16}))
+        resealed(root / "index")
     with caplog.at_level(logging.WARNING, "counterfoil.serve"):
         assert found(app) == found(app) == before
     assert [record.message for record in caplog.records if "not opened again" in record.message]

@@ -1,7 +1,8 @@
 """Artifacts: folders with a JSON manifest and files, written whole or not at all.
 
 An `ArtifactFormat` is declared once for each kind of folder. The manifest says what the folder is,
-of which version, what it was made from, and the size and checksums of its files. There are three
+of which version, what it was made from, and the size and checksums of its files and its own. A
+manifest without files is a whole artifact, too, as a calibration within an index. There are three
 ways to write one, each of which a kill leaves as it was before or as it is after:
 
 - whole (`ArtifactFormat.save`, `ArtifactFormat.writing`): a new folder takes the name of the old;
@@ -33,6 +34,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from counterfoil.core.checksums import FileSums
+from counterfoil.core.config import digest
 from counterfoil.core.io import (
     atomic_folder,
     commit,
@@ -44,7 +46,8 @@ from counterfoil.core.io import (
 )
 
 MANIFEST = "manifest.json"
-KIND, FILES = "artifact", "files"  # keys of the manifest file beside the fields of its class
+# keys of the manifest file beside the fields of its class
+KIND, FILES, CHECKSUM = "artifact", "files", "checksum"
 
 Model = TypeVar("Model", bound=BaseModel)
 Checked = TypeVar("Checked")
@@ -133,12 +136,16 @@ class ArtifactFormat(Generic[Model]):
                 of a newer version.
         """
         path = folder / self.file
-        plain, files = read_json(path, f"the manifest of {self.name}"), None
+        plain, files, whole = read_json(path, f"the manifest of {self.name}"), None, True
         if isinstance(plain, dict):
+            checksum = plain.pop(CHECKSUM, None)
+            whole = self.foreign or checksum == digest(plain)
             kind, version = plain.pop(KIND, None), plain.get("format")
             if kind != self.name and not (self.foreign and kind is None):
                 holds = kind if isinstance(kind, str) else "something else"
-                raise ValueError(f"{folder} holds {holds}, not {self.name}; name another folder")
+                raise ValueError(
+                    f"{path} holds {holds}, not {self.name}; name another folder, or {self.remedy}"
+                )
             if isinstance(version, int) and version > self.latest:
                 raise ValueError(
                     f"{folder} has format {version} and this version of counterfoil reads up to "
@@ -149,6 +156,8 @@ class ArtifactFormat(Generic[Model]):
         manifest = validated(self.manifest, plain, path, self.remedy)
         if fingerprint is not None:
             self._check_data(folder, manifest, fingerprint)
+        if not whole:
+            raise ValueError(f"{path} is damaged: its checksum does not fit; {self.remedy}")
         return Artifact(self, folder, manifest, files)
 
     def read_manifest(self, folder: Path, *, fingerprint: str | None = None) -> Model:
@@ -159,7 +168,7 @@ class ArtifactFormat(Generic[Model]):
         """Write the manifest: one rename, after which what it says counts."""
         sums = {name: files[name].model_dump() for name in sorted(files)}
         plain = {KIND: self.name, FILES: sums, **manifest.model_dump(mode="json")}
-        write_json(folder / self.file, plain)
+        write_json(folder / self.file, {**plain, CHECKSUM: digest(plain)})
 
     def _check_data(self, folder: Path, manifest: Model, fingerprint: str) -> None:
         made_from = getattr(manifest, "corpus")  # noqa: B009  (only some manifests have it)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias, final
 
@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfoil.core.artifact import validated
-from counterfoil.core.config import digest
+from counterfoil import __version__
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.console import progress
-from counterfoil.core.io import is_given, read_json, write_json
+from counterfoil.core.io import is_given
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.caption_edits import TextChange
 from counterfoil.data.dataset import ImageTextDataset
@@ -40,7 +40,6 @@ SCORE_BATCH = 256  # captions scored together
 CAPTION_BATCH = 16  # captions whose words are exchanged together
 FALSE_DOUBTS = 0.05  # share of the words of true captions that may be doubted
 MIN_WORDS = 50  # of true captions, to measure noise on
-_VERSION = 1
 
 TextReader: TypeAlias = "Callable[[Sequence[str]], ModalityBatch]"
 
@@ -60,6 +59,26 @@ class Exchange:
 
     variant: Variant
     gain: float  # its score, less that of the caption
+
+
+@final
+class ExchangesManifest(ArtifactManifest):
+    """What is stored of `WordExchanges`, whose fields these are."""
+
+    similar: dict[str, tuple[str, ...]]
+    noise: float
+    slope: float
+    prior: float
+    words: int
+    model: str
+
+
+EXCHANGED = ArtifactFormat(
+    name="exchanges of words",
+    manifest=ExchangesManifest,
+    remedy="make them again with `counterfoil index --output INDEX --calibrate DATA --words`",
+    file=EXCHANGES,
+)
 
 
 @final
@@ -89,8 +108,7 @@ class WordExchanges:
 
     def write(self, folder: Path) -> None:
         """Write it into an index."""
-        values = asdict(self)
-        write_json(folder / EXCHANGES, {"format": _VERSION, "checksum": digest(values), **values})
+        EXCHANGED.write_manifest(folder, ExchangesManifest(**asdict(self), version=__version__))
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -99,18 +117,10 @@ class WordExchanges:
         Raises:
             ValueError: the file is damaged or of a later version.
         """
-        path = folder / EXCHANGES
-        if not is_given(path):
+        if not is_given(folder / EXCHANGES):
             return None
-        content = read_json(path, "exchanges of words")
-        remedy = "make them again with `counterfoil index --output INDEX --calibrate DATA --words`"
-        if not isinstance(content, dict) or content.pop("format", None) != _VERSION:
-            raise ValueError(f"{path} holds no exchanges that this version reads; {remedy}")
-        checksum = content.pop("checksum", None)
-        exchanges = validated(cls, content, path, remedy)
-        if checksum != digest(asdict(exchanges)):
-            raise ValueError(f"{path} is damaged: its checksum does not fit; {remedy}")
-        return exchanges
+        stored = EXCHANGED.read_manifest(folder)
+        return cls(**{each.name: getattr(stored, each.name) for each in fields(cls)})
 
 
 def similar_words(

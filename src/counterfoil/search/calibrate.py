@@ -15,18 +15,19 @@ captions thus have no image; where more or fewer have, probabilities are too hig
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Annotated, Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from counterfoil.core.config import digest
-from counterfoil.core.io import is_given, read_json, write_json
+from counterfoil import __version__
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.io import is_given
 
 CALIBRATION = "calibration.json"  # within an index
 NULL_SIZE = 5000  # images whose scores make a null distribution
@@ -34,13 +35,32 @@ MIN_IMAGES = 20  # fewer make no distribution
 MIN_CAPTIONS = 20
 MAX_CAPTIONS = 2000
 LABELLED = 3  # first results of a caption that are labelled
-_VERSION = 1
 _TOP = 0.01  # share of the null left out: it may hold matches
 _TAIL = 0.1  # share of the null that the tail is fitted to
 _PENALTY = 1e-4  # of squared slopes
 _AT_ONCE = 256
 
 Array = npt.NDArray[np.float64]
+
+
+_Slope = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@final
+class CalibrationManifest(ArtifactManifest):
+    """What is stored of a `Calibration`, whose fields these are."""
+
+    slopes: tuple[_Slope, _Slope, _Slope]
+    offset: float = Field(allow_inf_nan=False)
+    captions: int = Field(ge=1)
+
+
+CALIBRATED = ArtifactFormat(
+    name="a calibration",
+    manifest=CalibrationManifest,
+    remedy="delete it, or make it again with `counterfoil index --output INDEX --calibrate DATA`",
+    file=CALIBRATION,
+)
 
 
 @final
@@ -75,9 +95,7 @@ class Calibration:
 
     def write(self, folder: Path) -> None:
         """Write the calibration into an index."""
-        values = asdict(self)
-        checksum = {"checksum": digest(values)}
-        write_json(folder / CALIBRATION, {"format": _VERSION, **values, **checksum})
+        CALIBRATED.write_manifest(folder, CalibrationManifest(**asdict(self), version=__version__))
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -86,28 +104,10 @@ class Calibration:
         Raises:
             ValueError: the file is damaged or of a later version.
         """
-        path = folder / CALIBRATION
-        if not is_given(path):
+        if not is_given(folder / CALIBRATION):
             return None
-        content = read_json(path, "a calibration")
-        try:
-            if content["format"] != _VERSION:
-                raise ValueError
-            z, surprise, score = map(float, content["slopes"])
-            offset, captions = float(content["offset"]), int(content["captions"])
-            if not all(0 <= slope < math.inf for slope in (z, surprise, score)):
-                raise ValueError
-            if not math.isfinite(offset) or captions < 1:
-                raise ValueError
-            calibration = cls((z, surprise, score), offset, captions)
-            if content.get("checksum", "") not in ("", digest(asdict(calibration))):
-                raise ValueError
-            return calibration
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(
-                f"{path} is no calibration that this version reads; delete it, or make it again "
-                "with `counterfoil index --output INDEX --calibrate DATA`"
-            ) from error
+        stored = CALIBRATED.read_manifest(folder)
+        return cls(stored.slopes, stored.offset, stored.captions)
 
 
 def hit_features(scores: Tensor, null: Tensor, size: int) -> Array:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import processes
+from artifact_cases import resealed
 from counterfoil.core.config import lazy
 from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import weighted_sum
@@ -230,9 +231,11 @@ def test_a_teacher_that_is_missing_or_was_trained_again_is_refused(whole, tmp_pa
     manifest = folder / "teach" / "manifest.json"
     plain = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**plain, "form": "models"}))
+    resealed(manifest.parent)
     assert build_guide(context(folder, made), student(made), 1.0) is not None
     plain["teachers"][1]["source"]["checkpoint"] = "0123"
     manifest.write_text(json.dumps({**plain, "form": "models"}))
+    resealed(manifest.parent)
     with pytest.raises(
         ValueError, match=r"teacher 1 of .* had the weights 0123, but the model has"
     ):

@@ -479,7 +479,7 @@ def feature_folder(folder: Path) -> None:
     values = np.random.default_rng(0).random((6, 3, 4), np.float32)
     np.save(folder / "features.npy", values)
     manifest = FeaturesManifest(ids=list("abcdef"), kind="float32", model="", settings={})
-    FEATURES.write_manifest(folder, manifest)
+    FEATURES.write_manifest(folder, manifest, ["features.npy"])
 
 
 def accuracies(folder: Path) -> None:
