@@ -40,7 +40,7 @@ from counterfoil.search.index import build_index
 def words(models: Path) -> dict[str, object]:
     """What the names stand for; `models` is of tests/cli/conftest.py."""
     small = " ".join(recipes_cases.SMALL)
-    lists = " ".join((*recipes_cases.SMALL_LISTS, *recipes_cases.SMALL_DRAW))
+    both = " ".join(recipes_cases.SMALL_AOQ)  # as the fixture `run` was made
     few, setting = "scenes:images=12", "--set online.processor"
     return {
         **{name: models / name for name in ("pixels", "regions", "clip", "run")},
@@ -52,7 +52,7 @@ def words(models: Path) -> dict[str, object]:
         "SMALL": small,
         "ONLINE": small.replace("*", "online"),
         "TRAIN": f"train vsepp --data photos {small}",
-        "RUN": f"run aoq --data {SCENES} --output run --smoke {small} {lists}",
+        "RUN": f"run aoq --data {SCENES} --output run --smoke {both}",
         "PRECOMP": f"run online --like flickr8k --data pre {small} --set test.protocol=whole "
         f"{setting}.min_count=1 {setting}.standardise=False",
         "MINE": f"mine {models / 'pixels'} --data {few} --output lists",
