@@ -50,7 +50,9 @@ def words(models: Path) -> dict[str, object]:
         "FEW": few,
         "LONG": "dog " * 70,
         "SMALL": small,
-        "ONLINE": small.replace("*", "online"),
+        "ONLINE": " ".join((*recipes_cases.SMALL, *recipes_cases.FEW_CHANNELS)).replace(
+            "*", "online"
+        ),
         "TRAIN": f"train vsepp --data photos {small}",
         "RUN": f"run aoq --data {SCENES} --output run --smoke {both}",
         "PRECOMP": f"run online --like flickr8k --data pre {small} --set test.protocol=whole "
@@ -642,7 +644,7 @@ copy $pixels model ::
     "text": "x"}}' ::
     evaluate model --data $FEW => write_text | is not something this file may call
 copy $pixels model :: edit model/model.json '{"format": 99}' :: evaluate model --data $FEW
-    => format 99 | reads formats 1 and 2
+    => format 99 | reads format 1;
 copy $pixels model ::
     edit model/model.json '{"model": {"call": "Vanished"}}' ::
     evaluate model --data $FEW => Vanished | does not exist in this version of counterfoil
@@ -722,7 +724,7 @@ authors :: rm best.pth.tar :: $CONVERT => best.pth.tar does not exist
 mkdir written :: papers write rules $SCENES --output written
     => written exists and is left alone | --output
 reading_model reader :: papers write tags reader $REGIONS --output x --phrases .
-    => has no captions with a tree
+    => is no folder with phrases of captions | give a JSON file
 papers write tags $pixels $SCENES --output w
     => the generator VSEPP does not read words | name a model that does
 mkdir w.partial :: papers write tags $pixels $SCENES --output w

@@ -5,10 +5,9 @@ from math import exp, log, sqrt
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
 
 from bag_cases import WIDTH, bags, each_pair, whole
-from counterfoil.core.types import Batch, Embeddings, Pairs
+from counterfoil.core.types import Batch, Pairs
 from counterfoil.models.layers.pooling import unit_vectors
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.papers.models.naaf import NAAF, mined_thresholds
@@ -59,17 +58,6 @@ def test_equals_the_loop_over_pairs(training, threshold):
     for v, w, score in each_pair(images, texts, host.score_matrix(images, texts)):
         expected = slow(v.tolist(), w.tolist(), threshold, sharpness=6.0, spread=spread)
         assert score == pytest.approx(expected, abs=1e-9)
-
-
-def test_gradients_are_exact():
-    host = model(0.2, lambda_softmax=5.0).train()
-    images, texts = (unit_vectors(bag) for bag in bags())
-
-    def scores(regions: Tensor, words: Tensor) -> Tensor:
-        return host.score_matrix(Embeddings(regions, images.mask), Embeddings(words, texts.mask))
-
-    leaves = [bag.tokens.detach().clone().requires_grad_() for bag in (images, texts)]
-    assert gradcheck(scores, leaves, eps=1e-7, atol=1e-5)
 
 
 def test_the_threshold_is_where_matched_words_begin_to_prevail():

@@ -50,12 +50,6 @@ def test_it_is_the_weighted_sum_of_sorted_features(lengths, more):
         torch.testing.assert_close(kept[row], expected)
 
 
-def test_order_does_not_matter():
-    made, sets = pool(), bag([5])
-    turned = Embeddings(sets.tokens.flip(1), sets.mask)
-    assert torch.equal(made(sets), made(turned))
-
-
 def test_padding_may_lie_anywhere():
     made, sets = pool(), bag([3, 5])
     order = torch.tensor([4, 0, 3, 1, 2])

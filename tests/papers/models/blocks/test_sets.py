@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 import bag_cases
 from counterfoil.core.types import Embeddings
 from counterfoil.papers.models import dive
-from counterfoil.papers.models.dive import SetSimilarity, set_score_matrix, set_score_pairs
+from counterfoil.papers.models.dive import SetSimilarity, set_score_matrix
 
 KINDS = get_args(SetSimilarity)
 ALPHA = 5.0
@@ -62,15 +62,6 @@ def test_equals_loops_over_elements(kind, case, cells, monkeypatch):
         for t, score in enumerate(row):
             image, text = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
             assert score == pytest.approx(by_loops(kind, image, text), abs=1e-7)
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_entries_of_the_grid(kind, case):
-    images, texts = CASES[case]
-    image, text = torch.tensor([1, 0, 1]), torch.tensor([0, 1, 1])
-    found = set_score_pairs(kind, images.rows(image), texts.rows(text), ALPHA)
-    torch.testing.assert_close(found, set_score_matrix(kind, images, texts, ALPHA)[image, text])
 
 
 @pytest.mark.parametrize("kind", KINDS)
