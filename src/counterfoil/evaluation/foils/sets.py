@@ -281,7 +281,7 @@ def scenes_foil_set(source: str, split: str, seed: int) -> FoilSet:
 def foils_of_scenes(dataset: ImageTextDataset, seed: int) -> FoilSet:
     """Pair each caption of rendered scenes with the first foil of each kind.
 
-    The foils are those of `counterfoil.data.scenes.foils`.
+    The foils are those of `counterfoil.data.scenes.truth.foils`.
 
     Raises:
         ValueError: an image is no rendered scene.
