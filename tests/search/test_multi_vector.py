@@ -61,7 +61,7 @@ def test_an_index_is_reopened_changed_and_checked(tmp_path, monkeypatch):
         wanted = scores[:, 0].topk(4).indices[1:].tolist()
         hits = index.search(data.texts[0], top_k=3)
         assert [hit.id for hit in hits] == [data.image_ids[i] for i in wanted]
-        assert index.vectors.verify() == []
+        index.vectors.verify()
         with pytest.raises(ValueError, match="holds several vectors of an item"):
             index.calibrate(data)
     (damaged,) = folder.glob("*images*.tokens.npy")
