@@ -488,6 +488,8 @@ def certain_entries(near: TopK, answers: int, scores: Tensor, bound: float) -> T
     Lists of length `answers`, the number of counterparts, have left out nothing. `scores` (Q, k)
     are those of the lists in float32, best first.
     """
+    # what was left off scored at most `last` in bfloat16, so at most last + bound in float32: a
+    # list whose own last entry is above that cannot gain one. Strictly: an equal one might, by row.
     last = near.scores.cpu()[:, -1].double()  # -inf where the short list is not full
     return last.isneginf() | (near.k >= answers) | (scores[:, -1].double() > last + bound)
 
@@ -549,6 +551,8 @@ def mine_half_precision(
     bound = SAFETY * error
     lists, certain = [], []
     for side, short, answers in zip(exact, near, (exact[1].queries, exact[0].queries)):
+        # the short list in the order of float32; where that is not certain to be the whole truth,
+        # the query's row of the matrix is scored anew, and replaces it
         rows, scores = rescored.best(short.query, side.k)
         is_certain = certain_entries(short, answers, scores, bound)
         if len(uncertain := (~is_certain).nonzero().squeeze(1)):

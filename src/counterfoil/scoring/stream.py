@@ -323,6 +323,8 @@ class _Pass:
                 for turn in range(len(group)):
                     jobs: list[_Job] = []
                     for shift, column in enumerate(order[start : start + abreast]):
+                        # a Latin square: at each turn every column meets another block, and no
+                        # two tiles that are scored together read or write the same items
                         block = group[(turn + shift) % len(group)]
                         place = block, column
                         if place not in wanted:
@@ -357,7 +359,9 @@ class _Pass:
             total = scores if total is None else total + scores
         assert total is not None
         mean = total if len(self.members) == 1 else total / len(self.members)
-        mean = mean[: len(rows), : len(columns)].contiguous()  # without the padding
+        # tiles at the border are padded to the size of the others, for the last digits of a product
+        # depend on its shape; the padding goes here
+        mean = mean[: len(rows), : len(columns)].contiguous()
         if bool(mean.amax().isnan()):  # a maximum passes NaN on
             image, text = mean.isnan().nonzero()[0].tolist()
             raise nan_error(int(rows[image]), int(columns[text]))

@@ -170,6 +170,8 @@ class FusedAttention(torch.autograd.Function):
             ctx.plan, words, regions, affinity, GramMatrices(region_gram, word_gram), d_results
         )
         with torch.autocast(words.device.type, enabled=False):
+            # a loss on hardest negatives reads a few pairs of each row: where most gradients are
+            # zero, single pairs are cheaper, though they leave the one product of the whole block
             pairs = gradient.nonzero_pairs()
             sparse = int(pairs.sum()) < SPARSE * pairs.numel()
             d_words, d_regions, grams = gradient.sparse(pairs) if sparse else gradient.dense()
@@ -226,6 +228,7 @@ class FusedGradient:
                 total = d_block if total is None else total.add_(d_block)
             assert total is not None
             d_affinity[run.words] = total.flatten(0, 1).flatten(1)  # (n, L, I, R) -> (n L, I R)
+        # the heads share one affinity, so their gradients have been added, and two products follow;
         # S = X Y^T: d X = d S Y, d Y = d S^T X
         low = d_affinity.to(plan.dtype)
         flat = self.regions.flatten(0, 1).to(plan.dtype)
