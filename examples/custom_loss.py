@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Role, Scores
+from counterfoil.core.types import Needs, Role, Scores
 from counterfoil.losses import HardestTripletLoss, Loss, WeightedSum
 
 
@@ -18,8 +18,8 @@ class SoftMarginLoss(Loss):
         temperature: in units of a score.
     """
 
-    needs = frozenset({Role.HARD_TEXT})  # the trainer draws and scores these pairs
-    needs_block = False  # wrong pairs of the batch are not read, so it scores none of them
+    # the trainer draws and scores these pairs, and no wrong pairs of the batch, which are not read
+    needs = Needs(roles=frozenset({Role.HARD_TEXT}), block=False)
 
     def __init__(self, *, temperature: float = 0.1) -> None:
         super().__init__(reduction="mean")

@@ -15,7 +15,7 @@ from counterfoil.data.features import FeatureArray
 from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.negatives.generated import GeneratedCaption
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.sources import MinedExtras
 
 if TYPE_CHECKING:
     from counterfoil.papers.models.uniter import UNITER

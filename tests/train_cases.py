@@ -30,7 +30,7 @@ from counterfoil.data.features import FeatureArray
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.models.base import RetrievalModel, score_all_pairs
 from counterfoil.models.layers.towers import GRU, Regions
-from counterfoil.negatives.online import OnlineMiner
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.training.logging import read_metrics
 from counterfoil.training.step import TrainingStep
 
@@ -255,7 +255,7 @@ def stepped(
     }
 
 
-def proposals(source: OnlineMiner) -> list[Any]:
+def proposals(source: NegativeSource) -> list[Any]:
     """What a source proposes from now on."""
     found: list[Any] = []
     real = source.propose

@@ -35,6 +35,7 @@ from transformers import BertConfig, BertModel, CLIPConfig, CLIPModel, PreTraine
 import counterfoil as cf
 from counterfoil.cli import main as counterfoil
 from counterfoil.core import registry
+from counterfoil.losses.ndgl import distillation_settings
 from counterfoil.negatives.filters import FilterConfig
 from counterfoil.pipelines.stages.base import recipe_to_dict
 from counterfoil.recipes.catalogue import all_recipes, find_recipe, smoke_recipe
@@ -90,15 +91,18 @@ def trainer(folder: Path) -> None:
     mined = cf.mine_hard_negatives(vsepp(), data["train"], texts_per_image=20, images_per_text=5)
     quintuplet = cf.losses.AdaptiveQuintuplet()
     made = Path("runs", case_of(folder))
-    ways: dict[str, dict[str, Any]] = {
-        "negatives": {"loss": quintuplet, "negatives": mined},
-        "batches": {"loss": cf.losses.InfoNCELoss(), "mined_batches": mined},
-        "distilled": {"loss": cf.losses.HardestTripletLoss(), "distill": 1.0},
+    near = cf.losses.MarginDistillationLoss(**distillation_settings(reduction="sum"))
+    distilled = {"loss": (1.0, cf.losses.HardestTripletLoss()), "original": (1.0, near)}
+    ways: dict[str, tuple[Any, Any]] = {
+        "negatives": (quintuplet, lambda student: cf.Mined(mined)),
+        "batches": (cf.losses.InfoNCELoss(), lambda student: cf.MinedBatches(mined)),
+        "distilled": (cf.WeightedSum(terms=distilled), cf.Teachers),
     }
-    for name, given in ways.items():
+    for name, (loss, source) in ways.items():
+        student = cf.load_model(clip())
         few = {"epochs": 2, "batch_size": 16, "lr": 1e-3, "seed": 3}
-        sets = {"train": data["train"], "dev": data["dev"]}
-        cf.Trainer(cf.load_model(clip()), output=made / name, **sets, **few, **given).train()
+        few |= {"train": data["train"], "dev": data["dev"], "sources": [source(student)]}
+        cf.Trainer(student, loss=loss, output=made / name, **few).train()
     collect(made, folder)
 
 

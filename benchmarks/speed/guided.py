@@ -62,7 +62,7 @@ def _step(guide: TargetSource | None) -> TrainingStep:
             "margins": (100.0, MarginDistillationLoss()),
             "rectified": (0.5, HardNegativeRectificationLoss()),
         }
-    return TrainingStep(model, WeightedSum(terms=terms), guide=guide)
+    return TrainingStep(model, WeightedSum(terms=terms), sources=[guide])
 
 
 def _batch() -> Batch:

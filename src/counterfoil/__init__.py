@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from counterfoil.model import Model, load_model
     from counterfoil.models.base import RetrievalModel
     from counterfoil.negatives.mining import mine_hard_negatives
+    from counterfoil.negatives.momentum import MomentumQueue
+    from counterfoil.negatives.online import TopScoringMiner
+    from counterfoil.negatives.sources import NegativeSource
     from counterfoil.negatives.store import NegativeStore
+    from counterfoil.negatives.teachers import Mask, Teachers
     from counterfoil.pipelines.pipeline import Recipe
     from counterfoil.pipelines.stages.compare import Compare
     from counterfoil.pipelines.stages.evaluate import Evaluate
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from counterfoil.search.index import SearchIndex, build_index, open_index
     from counterfoil.search.rerank import Reranker
     from counterfoil.training.config import TrainConfig
+    from counterfoil.training.mined import Mined, MinedBatches, MinedNeighbours
     from counterfoil.training.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -48,6 +53,14 @@ _MODULES = {
     "explain": "evaluation.explain",
     "as_mteb": "export.mteb",
     "run": "recipes.run",
+    # sources of negatives for a Trainer
+    "Mined": "training.mined",
+    "MinedBatches": "training.mined",
+    "MinedNeighbours": "training.mined",
+    "TopScoringMiner": "negatives.online",
+    "MomentumQueue": "negatives.momentum",
+    "Teachers": "negatives.teachers",
+    "Mask": "negatives.teachers",
     # what they take and return
     "ImageTextDataset": "data.dataset",
     "Model": "model",
@@ -59,6 +72,7 @@ _MODULES = {
     # extending: models, losses, processors, recipes
     "RetrievalModel": "models.base",
     "Loss": "losses.base",
+    "NegativeSource": "negatives.sources",
     "WeightedSum": "losses.base",
     "Processor": "data.processor",
     "ProcessorConfig": "data.processor",
@@ -82,8 +96,14 @@ __all__ = [
     "EvaluationResult",
     "ImageTextDataset",
     "Loss",
+    "Mask",
     "Mine",
+    "Mined",
+    "MinedBatches",
+    "MinedNeighbours",
     "Model",
+    "MomentumQueue",
+    "NegativeSource",
     "NegativeStore",
     "Processor",
     "ProcessorConfig",
@@ -91,6 +111,8 @@ __all__ = [
     "Reranker",
     "RetrievalModel",
     "SearchIndex",
+    "Teachers",
+    "TopScoringMiner",
     "Train",
     "TrainConfig",
     "Trainer",

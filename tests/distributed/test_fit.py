@@ -20,13 +20,21 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
+from counterfoil.training.mined import Mined
 from counterfoil.training.remine import RemineConfig
-from counterfoil.training.trainer import fit
+from counterfoil.training.trainer import train_network
+from negatives_cases import random_lists
 
 PLAN = TrainConfig(epochs=2, batch=7, optimiser=OptimizerConfig(rate=0.01), log_every=2)
 
 
 NEVER, EVERY_EPOCH = RemineConfig(), RemineConfig(every=1, texts=8, images=4)
+
+
+def mined(matcher: Any, processor: Any, remine: RemineConfig) -> Mined:
+    source = Mined(random_lists(processor.dataset.relation, h=9, k=6), remine=remine)
+    source.check(matcher, processor.dataset)
+    return source
 
 
 def train(
@@ -47,14 +55,13 @@ def train(
             os.kill(os.getpid(), signal.SIGTERM)
         return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
 
-    fitted = fit(
+    fitted = train_network(
         plan,
         matcher,
         WeightedSum(terms=terms),
         processor,
         folder=folder,
-        draws=cases.Offline(processor.dataset.text_to_image),
-        refresh=refresh,
+        sources=[mined(matcher, processor, refresh)],
         evaluate=evaluate,
         resume=True,
     )
@@ -118,14 +125,14 @@ def measured(folder: Path) -> list[float]:
         seen.append(sum(v.double().sum().item() for v in model.state_dict().values()))
         return {"rsum": seen[-1]}
 
-    fit(
+    matcher = cases.host("vsrn", processor)
+    train_network(
         PLAN,
-        cases.host("vsrn", processor),
+        matcher,
         WeightedSum(terms={"offline": (1.0, OfflineTriplet())}),
         processor,
         folder=folder,
-        draws=cases.Offline(processor.dataset.text_to_image),
-        refresh=EVERY_EPOCH,
+        sources=[mined(matcher, processor, EVERY_EPOCH)],
         evaluate=evaluate,
     )
     return seen

@@ -17,14 +17,15 @@ from counterfoil.data.readers import load_dataset
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # these start other libraries or train, which takes more than 5 s on a busy machine
 SLOW = {
+    "aoq",
     "audit",
     "evaluate_clip",
     "explain",
     "mine_for_sentence_transformers",
-    "ndgl_clip_teacher",
+    "ndgl",
     "search",
     "serve_and_call",
-    "train_with_negatives",
+    "tags",
 }
 SCRIPTS = sorted(path for path in EXAMPLES.glob("*.py") if not path.name.startswith("_"))
 READ = {"losses_plain_loop", "custom_loss"}  # test_examples_losses.py runs them and reads more

@@ -108,9 +108,9 @@ def record(
     blocks = scores.view(images, repeats, texts, repeats)
     anchor = blocks[place, :, torch.arange(texts)].flatten(1).amin(1)
     positive = block(repeats, text_to_image)
-    matrix = ScoreMatrix(scores, positive, anchor, tensors["guide"], 2.0, loss.needs_grid, repeats)
+    matrix = ScoreMatrix(scores, positive, anchor, tensors["guide"], 2.0, loss.view, repeats)
     return Scores(
-        grids={loss.needs_grid: matrix},
+        grids={loss.view: matrix},
         pairs={role: tensors[name] for role, name in KEYWORDS.items()},
         words={"masked": WordTask(tensors["logits"], LABELS, ANCHOR.clamp(max=texts - 1))},
         step=5,

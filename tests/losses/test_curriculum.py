@@ -23,7 +23,7 @@ def test_it_needs_what_both_need() -> None:
     then = SwitchAfter(
         first=MarginRankingLoss(role="edited"), second=MarginRankingLoss(role="written"), steps=1
     )
-    assert then.needs == {Role.EDITED, Role.WRITTEN}
+    assert then.needs.roles == {Role.EDITED, Role.WRITTEN}
 
 
 @pytest.mark.parametrize(("step", "heard"), [(0, False), (4, False), (5, True), (9, True)])
@@ -58,5 +58,4 @@ def test_a_ramp_rises_evenly(step: int, share: float) -> None:
 def test_a_ramp_needs_what_its_term_needs() -> None:
     late = StartAt(term=MarginRankingLoss(role="edited"), steps=7)
     ramp = LinearRamp(term=late, steps=2)
-    assert (ramp.needs, ramp.begins, ramp.needs_grid) == (late.needs, 7, late.needs_grid)
-    assert ramp.needs_block == late.needs_block
+    assert (ramp.needs, ramp.begins, ramp.view) == (late.needs, 7, late.view)

@@ -258,13 +258,13 @@ def test_they_say_what_they_need() -> None:
     plain = weighted_sum(
         mr=(100.0, lazy(MarginDistillationLoss)), hnr=(0.5, lazy(HardNegativeRectificationLoss))
     ).build()
-    assert plain.needs_guide
-    assert not plain.needs | plain.needs_guided
+    assert plain.needs.targets
+    assert not plain.needs.roles | plain.needs.pair_targets
     for term in (
         MarginDistillationLoss(offline=True),
         HardNegativeRectificationLoss(candidates="offline"),
     ):
-        assert term.needs == term.needs_guided == drawn
+        assert term.needs.roles == term.needs.pair_targets == drawn
 
 
 @pytest.mark.parametrize("offline", [False, True])

@@ -105,7 +105,7 @@ def test_online_quintuplet(text_to_image: list[int], seed: int, margin: float) -
 def test_online_quintuplet_takes_no_true_pair_for_a_derived_one() -> None:
     """Texts 0 and 1 are each other's hardest: t_on describes i_on, whose score is the highest."""
     s = torch.tensor([[0.6, 0.5], [0.5, 9.0]])
-    low = {role: torch.full((2, 1), -9.0) for role in OnlineQuintuplet().needs}
+    low = {role: torch.full((2, 1), -9.0) for role in OnlineQuintuplet().needs.roles}
     scores = judged(s, [0, 1], low)
     torch.testing.assert_close(OnlineQuintuplet()(scores), HardestTripletLoss()(scores))
 

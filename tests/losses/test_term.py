@@ -35,10 +35,10 @@ def test_an_objective_is_the_weighted_sum_of_its_terms_by_name() -> None:
 def test_needs_are_the_union_of_the_terms_needs() -> None:
     warm = SwitchAfter(first=SumTripletLoss(), second=MarginRankingLoss(role="written"), steps=1)
     objective = WeightedSum(terms={"a": (1.0, warm), "b": (1.0, OfflineTriplet())})
-    assert objective.needs == {Role.WRITTEN, Role.HARD_TEXT, Role.HARD_IMAGE}
-    assert objective.needs_grids == {"inference"}
-    assert not objective.needs_guide
-    assert not objective.needs_words
+    assert objective.needs.roles == {Role.WRITTEN, Role.HARD_TEXT, Role.HARD_IMAGE}
+    assert objective.views == {"inference"}
+    assert not objective.needs.targets
+    assert not objective.needs.words
 
 
 def test_a_written_objective_survives_json_and_builds_the_same() -> None:

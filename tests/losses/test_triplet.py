@@ -157,6 +157,6 @@ def test_another_grid_is_judged_where_it_is_named(kind):
     flat = judged(torch.zeros_like(scores), [0, 1, 1]).grids[INFERENCE]
     both = Scores({INFERENCE: flat, "both enhanced": other})
     term = kind(grid="both enhanced")
-    assert term.needs_grid == "both enhanced"
+    assert term.view == "both enhanced"
     assert torch.equal(term(both), kind()(Scores({INFERENCE: other})))
     assert not torch.equal(term(both), kind()(both))

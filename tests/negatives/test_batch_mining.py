@@ -27,9 +27,11 @@ from counterfoil.negatives.batch_mining import (
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.logging import read_metrics
-from counterfoil.training.trainer import fit
+from counterfoil.training.mined import MinedBatches
+from counterfoil.training.trainer import train_network
 from negatives_cases import ragged, random_lists, ranked, rng
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS, run
+from sources_cases import drawn
 
 
 def slow_neighbours(lists: HardNegativeLists, relation: Relation, depth: int) -> list[list[int]]:
@@ -256,16 +258,16 @@ def train(folder: Path, loss: Loss, *, offline: bool = False) -> dict[str, Any]:
     processor = train_cases.processor()
     relation = processor.dataset.relation
     lists = random_lists(relation, h=9, k=6)
-    mined = NeighbourBatches(lists, relation, BatchMiningConfig(size=3, skip=1, neighbours=4))
+    mined = MinedBatches(lists, BatchMiningConfig(size=3, skip=1, neighbours=4))
     model = train_cases.host("bag", processor, dropout=0.0)
-    fitted = fit(
+    mined.check(model, processor.dataset)
+    fitted = train_network(
         PLAN,
         model,
         WeightedSum(terms={"loss": (1.0, loss)}),
         processor,
         folder=folder,
-        draws=train_cases.Offline(processor.dataset.text_to_image) if offline else None,
-        partition=mined,
+        sources=[mined, *([drawn(train_cases.Offline(relation.text_to_image))] if offline else [])],
         resume=True,
     )
     lines = [line["loss"] for line in read_metrics(fitted.metrics) if "loss" in line]

@@ -356,7 +356,7 @@ def drawn_companions() -> Pairs:
 def test_a_queue_holds_them_back() -> None:
     queue = MomentumQueue(size=32)
     step = TrainingStep(
-        host(), WeightedSum(terms={"queue": (1.0, MomentumQueueLoss())}), proposer=queue
+        host(), WeightedSum(terms={"queue": (1.0, MomentumQueueLoss())}), sources=[queue]
     )
     texts: list[int] = []
     for rows in ([0, 3, 6], [2, 7, 12], [4, 5, 10, 13]):

@@ -18,8 +18,8 @@ from counterfoil.data.readers import load_dataset
 from counterfoil.model import load_model
 from counterfoil.negatives.aoq_format import open_lists
 from counterfoil.negatives.mining import mine_hard_negatives
+from counterfoil.negatives.sources import open_negatives
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.training.trainer import _open_lists
 
 COUNT = 6
 
@@ -44,7 +44,7 @@ def mined(tmp_path, monkeypatch):
 def said(capsys, folder, data):
     """What is said when lists are opened for training, by a path and by a recipe."""
     capsys.readouterr()
-    first = _open_lists(folder, data)
+    first = open_negatives(folder, data)
     shown = " ".join(capsys.readouterr().err.split())
     assert torch.equal(open_lists(folder, data).texts, first.texts)
     return shown

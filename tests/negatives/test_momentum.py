@@ -14,7 +14,7 @@ from counterfoil.negatives.momentum import KeyQueue, MomentumQueue
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.step import TrainingStep
-from counterfoil.training.trainer import fit
+from counterfoil.training.trainer import train_network
 
 HOSTS = ["global", "bag", "scan"]
 OBJECTIVE = {"batch": (20.0, UTOLoss()), "queue": (1.0, MomentumQueueLoss())}
@@ -22,7 +22,9 @@ OBJECTIVE = {"batch": (20.0, UTOLoss()), "queue": (1.0, MomentumQueueLoss())}
 
 def step_of(kind: str, queue: MomentumQueue) -> TrainingStep:
     model = cases.host(kind, cases.processor(), dropout=0.3)
-    return TrainingStep(model, WeightedSum(terms=OBJECTIVE), proposer=queue)
+    loss = WeightedSum(terms=OBJECTIVE)
+    queue.begin(model, cases.processor(), loss, batches=1)
+    return TrainingStep(model, loss, sources=[queue])
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -132,13 +134,13 @@ def test_an_interrupted_training_ends_with_the_same_numbers(tmp_path):
     def train(folder, *, callbacks=(), resume=False):
         model = cases.host("bag", processor, dropout=0.3)
         queue = MomentumQueue(size=8, momentum=0.9)
-        fit(
+        train_network(
             plan,
             model,
             WeightedSum(terms=OBJECTIVE),
             processor,
             folder=folder,
-            proposer=queue,
+            sources=[queue],
             callbacks=callbacks,
             resume=resume,
         )

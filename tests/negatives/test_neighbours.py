@@ -29,6 +29,7 @@ from counterfoil.negatives.sampling import NeighbourImages
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.training.batches import BatchStream
 from counterfoil.training.config import TrainConfig
+from counterfoil.training.mined import MinedNeighbours
 from counterfoil.training.step import OptimizerStep, TrainingStep
 from negatives_cases import ragged, random_lists, rng
 
@@ -153,16 +154,18 @@ def listed(dataset: ImageTextDataset) -> HardNegativeLists:
 def negclip(dataset: ImageTextDataset, folder: Path) -> tuple[BatchStream, TrainingStep]:
     """Batches with neighbours, and a step with the foils of a folder."""
     processor = ProcessorConfig().fit(dataset).process(dataset)
-    neighbours = NeighbourImages(lists=listed(dataset), relation=dataset.relation)
+    neighbours = MinedNeighbours(listed(dataset))
     sampler = BatchSampler(dataset.relation, batch=5, seed=2, drop_last=True)
     stream = BatchStream(
-        processor=processor, sampler=sampler, epochs=2, seed=2, neighbours=neighbours
+        processor=processor, sampler=sampler, epochs=2, seed=2, sources=(neighbours,)
     )
     joined = InfoNCEWithCandidatesLoss(temperature=TEMPERATURE, reduction="mean")
-    written = GeneratedCaptions(folder=str(folder), processor=processor, count=1, shared=True)
     host = train_cases.host("global", processor).eval()
+    neighbours.check(host, dataset)
+    neighbours.begin(host, processor, WeightedSum(terms={"contrast": (1.0, joined)}), batches=1)
+    written = GeneratedCaptions(folder=str(folder), processor=processor, count=1, shared=True)
     return stream, TrainingStep(
-        host, WeightedSum(terms={"contrast": (1.0, joined)}), proposer=written
+        host, WeightedSum(terms={"contrast": (1.0, joined)}), sources=[written]
     )
 
 

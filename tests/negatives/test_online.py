@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import train_cases as cases
-from counterfoil.core.config import config, lazy
 from counterfoil.core.types import (
     Batch,
     EncodedBatch,
     EncodedViews,
     ModalityBatch,
+    Needs,
     Pairs,
     Role,
     WordTask,
@@ -30,8 +30,7 @@ from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import (
     MinedExtras,
-    MinerChain,
-    OnlineMiner,
+    NegativeSource,
     TopScoringMiner,
     candidate_places,
     distinct_candidates,
@@ -115,7 +114,7 @@ def test_the_hardest_are_kept(kind: str, at_once: int) -> None:
     model, batch = cases.host(kind, processor, dropout=0.3).double(), exact(offered(processor))
     found = rows_of(batch, proposed(model, batch, keep=3, at_once=at_once))
     wanted = slowly(processor, model, batch.candidates, 3)
-    assert found.keys() == {TEXT, IMAGE} == TopScoringMiner().provides
+    assert found.keys() == {TEXT, IMAGE} == TopScoringMiner().gives.roles
     for role, pairs in found.items():
         assert pairs.shape == (len(ANCHORS), 3)
         assert listed(pairs) == wanted[role]
@@ -252,18 +251,13 @@ def test_what_is_refused(name: str) -> None:
 FEW_ANCHORS = [0, 5, 9, 13]
 
 
-class Writes(OnlineMiner):
+class Writes(NegativeSource):
     """Two new texts for every anchor, one of them longer than any other, and a word task."""
 
-    provides = frozenset({Role.WRITTEN})
-    provides_words = frozenset({"masked"})
+    gives = Needs(roles=frozenset({Role.WRITTEN}), words=frozenset({"masked"}))
 
     def __init__(self, image: bool = False) -> None:
-        self.image, self.refuses = image, False
-
-    def check(self, model: RetrievalModel) -> None:
-        if self.refuses:
-            raise ValueError("not with this model")
+        self.image = image
 
     def propose(self, model: Any, batch: Batch, *rest: Any) -> MinedExtras:
         count = len(batch.anchors.image)
@@ -281,10 +275,10 @@ class Writes(OnlineMiner):
         return MinedExtras(texts, {Role.WRITTEN: pairs}, {"masked": words}, images)
 
 
-class Scored(OnlineMiner):
+class Scored(NegativeSource):
     """Scores of pairs that nobody else sees."""
 
-    provides = frozenset({Role.EDITED})
+    gives = Needs(roles=frozenset({Role.EDITED}))
 
     def propose(self, model: Any, batch: Batch, *rest: Any) -> MinedExtras:
         return MinedExtras(scores={Role.EDITED: torch.full((len(batch.anchors.image), 1), 0.5)})
@@ -298,11 +292,11 @@ def batch_of(step: int = 0) -> Batch:
     return collate(processor, rows, candidates=found, step=step)
 
 
-def seen(proposer: Any, batch: Batch, needs: Mapping[str, Any]) -> dict[Role, Tensor]:
+def seen(sources: Any, batch: Batch, needs: Mapping[str, Any]) -> dict[Role, Tensor]:
     """(B, N) scores by role, as a step makes them."""
     found: dict[Role, Tensor] = {}
     step = TrainingStep(
-        cases.host("bag", cases.processor()), WeightedSum(terms=dict(needs)), proposer=proposer
+        cases.host("bag", cases.processor()), WeightedSum(terms=dict(needs)), sources=sources
     )
     real = step.objective.forward
 
@@ -318,6 +312,7 @@ def seen(proposer: Any, batch: Batch, needs: Mapping[str, Any]) -> dict[Role, Te
 WRITTEN = {"w": (1.0, MarginRankingLoss(role="written"))}
 TEXTS = {"t": (1.0, MarginRankingLoss(role="hard text"))}
 MASKED = {"m": (1.0, WordLoss(task="masked"))}
+EDITED = {"e": (1.0, MarginRankingLoss(role="edited"))}
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -325,46 +320,14 @@ MASKED = {"m": (1.0, WordLoss(task="masked"))}
 def test_each_is_scored_as_it_would_be_alone(first: bool, image: bool) -> None:
     batch = batch_of()
     both = (TopScoringMiner(keep=3), Writes(image), Scored())
-    together = MinerChain(proposers=both if first else both[::-1])
-    found = seen(together, batch, {**WRITTEN, **TEXTS, **MASKED})
-    alone = seen(TopScoringMiner(keep=3), batch, TEXTS) | seen(
-        Writes(image), batch, {**WRITTEN, **MASKED}
+    found = seen(both if first else both[::-1], batch, {**WRITTEN, **TEXTS, **MASKED, **EDITED})
+    alone = seen([TopScoringMiner(keep=3)], batch, TEXTS) | seen(
+        [Writes(image)], batch, {**WRITTEN, **MASKED}
     )
-    assert found.keys() == together.provides
+    assert found.keys() == {Role.HARD_TEXT, Role.HARD_IMAGE, Role.WRITTEN, Role.EDITED}
     assert (found[Role.EDITED] == 0.5).all()
     for role, scores in alone.items():
         torch.testing.assert_close(found[role], scores)
-
-
-def test_what_each_needs_and_offers_is_what_they_need_and_offer() -> None:
-    together = MinerChain(proposers=(TopScoringMiner(keep=3), Writes()))
-    assert together.provides == {Role.HARD_TEXT, Role.HARD_IMAGE, Role.WRITTEN}
-    assert together.provides_words == {"masked"}
-    assert together.screens == TopScoringMiner.screens
-    assert MinerChain(proposers=(Writes(),)).screens == frozenset()
-    refuses = Writes()
-    refuses.refuses = True
-    for proposers in ((TopScoringMiner(), refuses), (refuses,)):
-        with pytest.raises(ValueError, match="not with this model"):
-            MinerChain(proposers=proposers).check(cases.host("bag", cases.processor()))
-
-
-def test_a_written_call_builds_them_all() -> None:
-    spec = config(
-        MinerChain, proposers=(lazy(TopScoringMiner, keep=5), lazy(TopScoringMiner, keep=6))
-    )
-    with pytest.raises(ValueError, match="'hard image', 'hard text'; drop one"):
-        spec.build()
-    (one,) = config(MinerChain, proposers=(lazy(TopScoringMiner, keep=5),)).build().proposers
-    assert isinstance(one, TopScoringMiner)
-    assert one.keep == 5
-
-
-def test_chains_that_are_refused() -> None:
-    with pytest.raises(ValueError, match="name at least one"):
-        MinerChain(proposers=())
-    with pytest.raises(ValueError, match="Writes and another proposer both provide 'masked', 'wri"):
-        MinerChain(proposers=(Writes(), TopScoringMiner(), Writes()))
 
 
 def test_joined_items_are_padded_to_the_longest() -> None:

@@ -22,7 +22,6 @@ from counterfoil.negatives.sampling import (
     RandomNegativeSampler,
     RoleSubset,
     SamplingConfig,
-    check_candidates,
     images_for_texts,
 )
 from counterfoil.negatives.store import HardNegativeLists
@@ -480,14 +479,3 @@ def test_lists_that_are_too_short() -> None:
         offer.draws(relation, random_lists(relation, 6, 4, 1))
     with pytest.raises(ValueError, match="7 texts cannot be offered from the 2 hardest"):
         offer.draws(relation, random_lists(relation, 6, 4, 1), SamplingConfig(texts=2))
-
-
-def test_offering_and_screening_go_together() -> None:
-    both = frozenset({TEXT, IMAGE})
-    check_candidates(both, both, both)
-    check_candidates(frozenset(), frozenset(), both)
-    check_candidates(frozenset({TEXT}), both, frozenset({TEXT, Role.WRITTEN}))
-    with pytest.raises(ValueError, match="the proposer screens none"):
-        check_candidates(both, frozenset(), both)
-    with pytest.raises(ValueError, match="in the role of 'hard image' are to be screened, and no"):
-        check_candidates(frozenset({TEXT}), both, both)

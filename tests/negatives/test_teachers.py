@@ -19,13 +19,13 @@ from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistill
 from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.negatives.teachers import (
     TARGETS,
-    PairTargetSource,
     TargetStore,
     target_weighting,
     write_targets,
 )
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.training.step import TrainingStep
+from sources_cases import Drawn
 from teachers_cases import TEXTS, expected, frozen, stored, trained
 from train_cases import Offline, batch_of, gradients, host, processor
 
@@ -47,8 +47,8 @@ def test_all_forms_agree_with_a_loop_over_pairs(tmp_path, kind):
     each = expected(models, (batch.image_rows, batch.text_rows))
     mean = sum(s / one.model.score_scale for s, one in zip(each, models)) / len(models)
     for name, guide in forms(tmp_path, models).items():
-        assert isinstance(guide, PairTargetSource)
-        close(guide(batch), 3 * mean, 1e-5 if name != "fp16" else 2e-2)
+        assert guide.gives.targets
+        close(guide.targets(batch), 3 * mean, 1e-5 if name != "fp16" else 2e-2)
 
 
 def forms(folder, models, scale=3.0):
@@ -67,11 +67,11 @@ def test_drawn_pairs_are_guided_alike(tmp_path, kind):
     each = expected(models, (batch.image_rows, batch.text_rows))
     mean = sum(s / one.model.score_scale for s, one in zip(each, models)) / len(models)
     for name, guide in forms(tmp_path, models, scale=1.0).items():
-        block = guide(batch)
+        block = guide.targets(batch)
         close(block, mean[: batch.block[0], : batch.block[1]], 1e-5 if name != "fp16" else 1e-2)
         for role in (Role.HARD_TEXT, Role.HARD_IMAGE):
             pairs = batch.pairs[role]
-            found = guide.pairs(batch, pairs)
+            found = guide.pair_targets(batch, pairs)
             close(found, mean[pairs.image, pairs.text], 1e-5 if name != "fp16" else 1e-2)
 
 
@@ -80,16 +80,15 @@ def test_guides_know_one_batch_from_the_next(tmp_path):
     guide = frozen(tmp_path / "a", models)
     for texts in (TEXTS, TEXTS[3:], TEXTS[:4]):
         batch = batch_of(LENS, texts)
-        close(guide(batch), expected(models, (batch.image_rows, batch.text_rows))[0] / 2)
+        close(guide.targets(batch), expected(models, (batch.image_rows, batch.text_rows))[0] / 2)
 
 
 def test_teachers_are_frozen(tmp_path):
     models = trained(("bag",), LENS)
     guide = frozen(tmp_path / "a", models)
-    target = guide(batch_of(LENS, TEXTS))
+    target = guide.targets(batch_of(LENS, TEXTS))
     assert not target.requires_grad
     assert not models[0].model.training
-    assert not any(p.requires_grad for p in models[0].model.parameters())
 
 
 def test_teachers_are_no_part_of_the_step(tmp_path):
@@ -105,9 +104,9 @@ def test_teachers_are_no_part_of_the_step(tmp_path):
 
 def test_half_precision_of_the_student_leaves_teachers_alone(tmp_path):
     guide, batch = stored(tmp_path / "a", trained(("global",), LENS)), batch_of(LENS, TEXTS)
-    plain = guide(batch)
+    plain = guide.targets(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(guide(batch), plain)
+        assert torch.equal(guide.targets(batch), plain)
 
 
 def test_standardised_teachers_have_one_mean_and_deviation(tmp_path):
@@ -120,17 +119,17 @@ def test_standardised_teachers_have_one_mean_and_deviation(tmp_path):
     assert means == {round(sum(t.mean / t.scale for t in manifest.teachers) / 2, 6)}
     batch = batch_of(LENS, TEXTS)
     both = [
-        make(tmp_path / name, models, standardise=True)(batch)
+        make(tmp_path / name, models, standardise=True).targets(batch)
         for name, make in (("a", stored), ("b", frozen))
     ]
     close(*both)
-    assert (both[0] - stored(tmp_path / "c", models)(batch)).abs().max() > 1e-3
+    assert (both[0] - stored(tmp_path / "c", models).targets(batch)).abs().max() > 1e-3
 
 
 def test_teachers_of_one_kind_are_hardly_moved_by_standardising(tmp_path):
     models, batch = trained(("global",), LENS), batch_of(LENS, TEXTS)
-    plain = stored(tmp_path / "a", models)(batch)
-    close(stored(tmp_path / "b", models, standardise=True)(batch), plain)
+    plain = stored(tmp_path / "a", models).targets(batch)
+    close(stored(tmp_path / "b", models, standardise=True).targets(batch), plain)
 
 
 def test_the_manifest_says_who_they_are(tmp_path):
@@ -151,21 +150,21 @@ def test_a_score_that_only_looks_like_one_vector_is_not_plain(tmp_path):
     assert not write_targets(tmp_path / "a", models, form="models").teachers[0].plain
 
 
-def guided_step(guide, kind="global", **more):
+def guided_step(guide, *drawn, kind="global"):
     objective = weighted_sum(
         triplet=lazy(HardestTripletLoss),
-        margins=(100.0, lazy(MarginDistillationLoss, offline=bool(more))),
+        margins=(100.0, lazy(MarginDistillationLoss, offline=bool(drawn))),
         rectified=(0.5, lazy(HardNegativeRectificationLoss)),
     ).build()
-    return TrainingStep(host(kind, LENS, seed=9), objective, guide=guide, **more)
+    return TrainingStep(host(kind, LENS, seed=9), objective, sources=[guide, *drawn])
 
 
 def losses(folder, kinds, form, offline):
     """Losses and gradients of a guided step on this process."""
     models = trained(kinds, LENS)
     made = frozen(folder, models, inputs=form) if form != "stored" else stored(folder, models)
-    more = {"provides": Offline.provides} if offline else {}
-    step = guided_step(made, **more)
+    drawn = [Drawn(Offline.provides)] if offline else []
+    step = guided_step(made, *drawn)
     found = step(batch_of(LENS, TEXTS, offline=offline))
     torch.stack(list(found.values())).sum().backward()
     plain = {name: loss.item() for name, loss in found.items()}

@@ -169,7 +169,7 @@ def importance(made: Case, key: str) -> Tensor:
 def parameter(name: str) -> Tensor:
     """Gradient of the whole step, as training makes it, at one of the authors' parameters."""
     made = Case()
-    step = TrainingStep(made.model, made.terms(), proposer=made.source)
+    step = TrainingStep(made.model, made.terms(), sources=[made.source])
     torch.stack(list(step(made.batch).values())).sum().backward()
     prefix = next(theirs for theirs in NAMES.prefixes if name.startswith(theirs))
     return dict(made.model.named_parameters())[
@@ -231,7 +231,7 @@ def test_agrees_with_the_authors(key: str) -> None:
 
 def test_a_step_gives_the_same_losses() -> None:
     made = Case()
-    found = TrainingStep(made.model, made.terms(), proposer=made.source)(made.batch)
+    found = TrainingStep(made.model, made.terms(), sources=[made.source])(made.batch)
     for name, loss in made.losses().items():
         torch.testing.assert_close(found[name], loss)
     torch.testing.assert_close(

@@ -172,7 +172,7 @@ def test_trained_on(stream: str) -> None:
     model.score = "probability"
     margin = golden().meta["config"]["margin"]
     term = MarginRankingLoss(role=RIGHT[stream].value, margin=margin, reduction="mean")
-    step = TrainingStep(model, WeightedSum(terms={"hard": (1.0, term)}), proposer=source()).train()
+    step = TrainingStep(model, WeightedSum(terms={"hard": (1.0, term)}), sources=[source()]).train()
     loss = step(batch(stream))["hard"]
     loss.backward()
     wanted = golden().outputs[f"{stream}/rank_loss"]

@@ -93,7 +93,7 @@ def worker() -> dict[str, Any]:
     seen = cases.processor()
     source = MisreadScreened(keep=3)
     step = TrainingStep(
-        cases.host(seen, outputs=("rank",)), WeightedSum(terms=terms), proposer=source
+        cases.host(seen, outputs=("rank",)), WeightedSum(terms=terms), sources=[source]
     )
     module, batch = step.double(), batch_of(seen)
     look = seen.images

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import recipes_cases
-from counterfoil import Trainer, load_dataset, load_model, losses
+from counterfoil import Teachers, Trainer, WeightedSum, load_dataset, load_model, losses
 from counterfoil.core import registry
 from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.pipelines.pipeline import Recipe, Train
@@ -122,23 +122,17 @@ def test_a_trainer_distils(model: Path, tmp_path: Path) -> None:
     config = TrainConfig(epochs=3, batch=16, optimiser=OptimizerConfig(rate=0.001))
     away = []
     for weight in (0.0, 10.0):
-        output = tmp_path / f"{weight}"
+        output, start = tmp_path / f"{weight}", load_model(model)
+        near = MarginDistillationLoss(**distillation_settings(reduction="sum"))
+        terms = {"own": (1.0, losses.HardestTripletLoss()), "original": (weight, near)}
         trainer = Trainer(
-            load_model(model),
-            loss=losses.HardestTripletLoss(),
+            start,
+            loss=WeightedSum(terms=terms),
             train=data["train"],
+            sources=[Teachers(start)],
             output=output,
             config=config,
-            distill=weight,
         )
         trainer.train()
         away.append(distance(model, output))
     assert away[1] < 0.7 * away[0]
-    with pytest.raises(ValueError, match="distill=-1: give a weight from 0"):
-        Trainer(
-            load_model(model),
-            loss=losses.HardestTripletLoss(),
-            train=data["train"],
-            output=tmp_path / "other",
-            distill=-1,
-        )

@@ -18,7 +18,8 @@ from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import StepMonitor, describe_figures, guide_figures, read_metrics
 from counterfoil.training.step import TrainingStep
-from counterfoil.training.trainer import fit
+from counterfoil.training.trainer import train_network
+from sources_cases import Guided
 from train_cases import batch_of, host, processor
 
 LENS = processor()
@@ -104,7 +105,7 @@ def test_looking_changes_no_gradient(chunk):
 
     found = []
     for wanted in (False, True):
-        step = TrainingStep(host("global", LENS), objective(), guide=other)
+        step = TrainingStep(host("global", LENS), objective(), sources=[Guided(other)])
         step.watch.wanted = wanted
         batch = batch_of(LENS, [0, 3, 7, 13, 20])
         if chunk:
@@ -119,7 +120,9 @@ def test_looking_changes_no_gradient(chunk):
 
 def test_lines_of_metrics_hold_them(tmp_path):
     plan = TrainConfig(batch=6, epochs=1, log_every=2)
-    fitted = fit(plan, host("global", LENS), objective(), LENS, folder=tmp_path, guide=other)
+    fitted = train_network(
+        plan, host("global", LENS), objective(), LENS, folder=tmp_path, sources=[Guided(other)]
+    )
     lines = [line for line in read_metrics(fitted.metrics) if "loss" in line]
     assert len(lines) >= 3
     for line in lines:
@@ -132,7 +135,7 @@ def test_lines_of_metrics_hold_them(tmp_path):
 def test_trainings_without_a_guide_say_nothing_of_it(tmp_path):
     plan = TrainConfig(batch=6, epochs=1, log_every=2)
     plain = WeightedSum(terms={"triplet": (1.0, HardestTripletLoss())})
-    fitted = fit(plan, host("global", LENS), plain, LENS, folder=tmp_path)
+    fitted = train_network(plan, host("global", LENS), plain, LENS, folder=tmp_path)
     assert not any("guide_kl" in line for line in read_metrics(fitted.metrics))
     assert describe_figures({}) == ""
 

@@ -11,8 +11,9 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.ndgl import MarginDistillationLoss
 from counterfoil.losses.triplet import SumTripletLoss
-from counterfoil.negatives.teachers import GuideMask
+from counterfoil.negatives.teachers import GuideMask, Mask
 from counterfoil.training.step import TrainingStep
+from sources_cases import Drawn, Guided
 from teachers_cases import TEXTS, frozen, trained
 from train_cases import Offline, batch_of, gradients, host, processor
 
@@ -70,30 +71,33 @@ def objective() -> WeightedSum:
     )
 
 
-def step(guide, mask: GuideMask, terms: WeightedSum, provides=ROLES) -> TrainingStep:
-    return TrainingStep(host("bag", LENS), terms, guide=guide, mask=mask, provides=provides)
+def step(guide, margin: float | None, terms: WeightedSum, roles=ROLES) -> TrainingStep:
+    sources = [Drawn(roles)] if roles else []
+    sources += [guide] if terms.needs.targets else []
+    sources += [] if margin is None else [Mask(guide, margin=margin)]
+    return TrainingStep(host("bag", LENS), terms, sources=sources)
 
 
 def test_the_losses_see_what_is_left(tmp_path):
     guide = frozen(tmp_path / "t", trained(("bag", "scan"), LENS))
     batch = batch_of(LENS, TEXTS, offline=True)
     seen = {}
-    for name, mask in (("all", GuideMask()), ("left", GuideMask(margin=0.0))):
+    for name, margin in (("all", None), ("left", 0.0)):
         terms = objective()
         terms.register_forward_hook(lambda _, given, __, name=name: seen.update({name: given[0]}))
-        one = step(guide, mask, terms)
+        one = step(guide, margin, terms)
         losses = one(batch)
         torch.stack(list(losses.values())).sum().backward()
         assert all(gradient.isfinite().all() for gradient in gradients(one).values())
     every, left = seen["all"], seen["left"]
-    positive, target = batch.positive, guide(batch)
+    positive, target = batch.positive, guide.targets(batch)
     out = slowly(target, positive, batch.anchors, 0.0, "absolute")
     assert 0 < out.sum() < (~positive).sum()
     ours, whole = (record.grids["inference"].scores for record in (left, every))
     assert torch.equal(ours, whole.masked_fill(out, -torch.inf))
     own = target[batch.anchors.image, batch.anchors.text].unsqueeze(1)
     for role in ROLES:
-        above = guide.pairs(batch, batch.pairs[role]) > own + 1e-6
+        above = guide.pair_targets(batch, batch.pairs[role]) > own + 1e-6
         gone = left.pairs[role].isneginf()
         assert torch.equal(gone, above)
         assert torch.equal(left.pairs[role][~gone], every.pairs[role][~gone])
@@ -107,8 +111,8 @@ def test_the_level_of_the_loss_is_that_of_the_negatives_left(tmp_path):
     guide = frozen(tmp_path / "t", trained(("global",), LENS))
     batch = batch_of(LENS, TEXTS)
     margin, terms = 0.2, WeightedSum(terms={"sum": (1.0, SumTripletLoss(margin=0.2))})
-    out = GuideMask(margin=0.0).block(guide(batch), batch.positive, batch.anchors)
-    level = step(guide, GuideMask(margin=0.0), terms, frozenset()).level(batch)
+    out = GuideMask(margin=0.0).block(guide.targets(batch), batch.positive, batch.anchors)
+    level = step(guide, 0.0, terms, roles=()).level(batch)
     left = ~(out | batch.positive)
     count = left[batch.anchors.image].sum() + left[:, batch.anchors.text].sum()
     assert out.any()
@@ -117,10 +121,11 @@ def test_the_level_of_the_loss_is_that_of_the_negatives_left(tmp_path):
 
 
 def test_a_mask_needs_a_guide_that_scores_the_pairs():
-    mask, terms = GuideMask(margin=0.0), WeightedSum(terms={"nce": (1.0, InfoNCELoss())})
-    with pytest.raises(ValueError, match="there is no guide that scores the pairs"):
-        step(None, mask, terms)
+    terms = WeightedSum(terms={"nce": (1.0, InfoNCELoss())})
+    with pytest.raises(ValueError, match=r"a guide that gives target scores.*given was int"):
+        step(3, 0.0, terms, roles=())
     quintuplet = WeightedSum(terms={"quintuplet": (1.0, AdaptiveQuintuplet())})
-    with pytest.raises(ValueError, match="there is no guide that scores the pairs"):
-        step(lambda batch: torch.zeros(batch.block), mask, quintuplet)
-    step(lambda batch: torch.zeros(batch.block), mask, terms)
+    by_block = Guided(lambda batch: torch.zeros(batch.block))
+    with pytest.raises(ValueError, match="Guided does not score drawn pairs"):
+        step(by_block, 0.0, quintuplet)
+    step(by_block, 0.0, terms, roles=())

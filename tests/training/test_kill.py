@@ -23,8 +23,10 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.mined import Mined
 from counterfoil.training.remine import RemineConfig
-from counterfoil.training.trainer import fit
+from counterfoil.training.trainer import train_network
+from negatives_cases import random_lists
 
 PLAN = TrainConfig(
     epochs=4,
@@ -45,16 +47,16 @@ def train(folder: Path, plan: TrainConfig, refresh: RemineConfig = NEVER) -> Non
     processor = cases.processor()
     matcher = cases.host("bag", processor, dropout=0.4)
     terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCELoss(learnable=True))}
-    draws = cases.Offline(processor.dataset.text_to_image)
+    mined = Mined(random_lists(processor.dataset.relation, h=9, k=6), remine=refresh)
+    mined.check(matcher, processor.dataset)
 
-    fitted = fit(
+    fitted = train_network(
         plan,
         matcher,
         WeightedSum(terms=terms),
         processor,
         folder=folder,
-        draws=draws,
-        refresh=refresh,
+        sources=[mined],
         evaluate=cases.size_of,
         resume=True,
     )

@@ -25,7 +25,8 @@ from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.training.config import LinearLR, OptimizerConfig, ParameterGroup, TrainConfig
 from counterfoil.training.logging import read_metrics
-from counterfoil.training.trainer import TrainResult, fit
+from counterfoil.training.trainer import TrainResult, train_network
+from sources_cases import drawn
 from train_cases import CLOCK, metrics_of, same_weights
 
 PLAN = TrainConfig(epochs=3, batch=8, optimiser=OptimizerConfig(rate=0.02), log_every=2)
@@ -56,7 +57,7 @@ def train(
     model = cases.host(more.pop("kind", "global"), processor, dropout=0.3)
     objective = more.pop("objective", None) or WeightedSum(terms={"t": (1.0, SumTripletLoss())})
     more.setdefault("evaluate", measure)
-    fitted = fit(plan, model, objective, processor, folder=folder, **more)
+    fitted = train_network(plan, model, objective, processor, folder=folder, **more)
     return fitted, model
 
 
@@ -120,7 +121,10 @@ def test_metrics_say_what_was_done(tmp_path: Path) -> None:
 )
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, change: Any) -> None:
     plan = replace(PLAN, epochs=2, **change)
-    more = {"kind": "bag", "draws": cases.Offline(cases.processor().dataset.text_to_image)}
+    more = {
+        "kind": "bag",
+        "sources": [drawn(cases.Offline(cases.processor().dataset.text_to_image))],
+    }
     terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCELoss(learnable=True))}
 
     def objective() -> WeightedSum:
@@ -224,7 +228,7 @@ def test_a_broken_loss_is_said(tmp_path: Path) -> None:
         ({"plan": replace(PLAN, track=("wandb",))}, "needs wandb"),
         (
             {"objective": WeightedSum(terms={"o": (1.0, OfflineTriplet())})},
-            "needs pairs in the role of 'hard image'.*none",
+            "needs pairs in the role of 'hard image'.*no source",
         ),
     ],
 )
@@ -257,7 +261,7 @@ def test_collapse_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     model.image.bias.data.fill_(1.0)  # every image the same
     model.word.weight.data.fill_(1.0)
     plan = replace(PLAN, epochs=42, optimiser=frozen)  # 210 steps; it is due after 200
-    fit(
+    train_network(
         plan,
         model,
         WeightedSum(terms={"h": (1.0, HardestTripletLoss())}),

@@ -11,6 +11,7 @@ import train_cases as cases
 from counterfoil.core.types import Batch
 from counterfoil.data.batching import BatchSampler
 from counterfoil.training.batches import BatchStream, prefetch
+from sources_cases import drawn
 
 
 def stream(draws: bool = True) -> BatchStream:
@@ -20,7 +21,7 @@ def stream(draws: bool = True) -> BatchStream:
         sampler=BatchSampler(processor.dataset.relation, batch=8, seed=3),
         epochs=3,
         seed=3,
-        draws=cases.Offline(processor.dataset.text_to_image) if draws else None,
+        sources=(drawn(cases.Offline(processor.dataset.text_to_image)),) if draws else (),
     )
 
 

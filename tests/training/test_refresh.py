@@ -26,14 +26,16 @@ from counterfoil.negatives.store import NegativeStore
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.mined import Mined
 from counterfoil.training.remine import RemineConfig, Reminer
 from counterfoil.training.stopping import StopMonitor
-from counterfoil.training.trainer import TrainResult, fit
+from counterfoil.training.trainer import TrainResult, train_network
 from train_cases import metrics_of, same_weights, size_of
 
 PLAN = TrainConfig(epochs=5, batch=8, optimiser=OptimizerConfig(rate=0.02), log_every=2)
 EVERY_2 = RemineConfig(every=2)
 BATCHES = 5  # of 36 captions
+WHOLE = SamplingConfig()
 
 
 def first_lists(processor: Any, host: RetrievalModel, texts: int = 6, images: int = 3) -> Any:
@@ -55,29 +57,30 @@ def train(
     refresh: RemineConfig = EVERY_2,
     term: Loss | None = None,
     listed: bool = True,
+    draw: SamplingConfig = WHOLE,
     states: list[dict[str, torch.Tensor]] | None = None,
     **more: Any,
 ) -> tuple[TrainResult, RetrievalModel]:
     processor = cases.processor()
     matcher = cases.host(more.pop("kind", "bag"), processor, dropout=0.3)
     lists = first_lists(processor, cases.host("bag", processor, seed=5))
-    draws = (
-        OfflineNegativeSampler(lists=lists, relation=processor.dataset.relation) if listed else None
-    )
+    sources = []
+    if listed or refresh.every:
+        sources = [Mined(lists if listed else None, remine=refresh, sampling=draw)]
+        sources[0].check(matcher, processor.dataset)
 
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
         if states is not None:
             states.append({name: v.clone() for name, v in model.state_dict().items()})
         return size_of(model)
 
-    fitted = fit(
+    fitted = train_network(
         plan,
         matcher,
         WeightedSum(terms={"t": (1.0, term or AdaptiveQuintuplet())}),
         processor,
         folder=folder,
-        draws=draws,
-        refresh=refresh,
+        sources=sources,
         evaluate=evaluate,
         **more,
     )
@@ -191,12 +194,7 @@ def test_mining_moves_nothing(tmp_path: Path) -> None:
 
 
 def relisting(folder: Path, processor: Any, refresh: RemineConfig = EVERY_2) -> Reminer:
-    from counterfoil.data.batching import BatchSampler
-    from counterfoil.training.batches import BatchStream
-
-    sampler = BatchSampler(processor.dataset.relation, batch=8, seed=0)
-    stream = BatchStream(processor=processor, sampler=sampler, epochs=3, seed=0)
-    return Reminer(refresh, stream, SamplingConfig(), OfflineTriplet.needs, folder / "lists", "a")
+    return Reminer(refresh, processor, lambda store: None, folder / "lists", "a")
 
 
 def mined_by_unlike_processors(folder: str) -> tuple[str, str]:
@@ -264,8 +262,8 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
             },
             "needs them from batch 9 on",
         ),
-        ({"term": SumTripletLoss()}, "no term of the objective needs them"),
-        ({"term": MarginRankingLoss(role="written")}, "no term of the objective needs them"),
+        ({"term": SumTripletLoss()}, "Mined gives pairs .* SumTripletLoss needs none of it"),
+        ({"term": MarginRankingLoss(role="written")}, "Mined gives .* needs none of it"),
         (
             {"refresh": RemineConfig(every=2, texts=5), "draw": SamplingConfig(texts=6)},
             "6 texts would be drawn from, but lists of 5 are mined; set refresh.texts to 6",

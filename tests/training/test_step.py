@@ -16,6 +16,7 @@ from counterfoil.core.types import (
     EncodedBatch,
     EncodedViews,
     ModalityBatch,
+    Needs,
     Pairs,
     Role,
     Scores,
@@ -29,8 +30,9 @@ from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.training.step import TrainingStep
+from sources_cases import Drawn, Guided
 
 ANCHORS = [0, 1, 5, 7, 9]
 
@@ -40,8 +42,8 @@ class Seen(Loss):
 
     def __init__(self, **needs: Any) -> None:
         super().__init__()
-        for name, value in needs.items():
-            setattr(self, name, value)
+        self.view = needs.pop("view", self.view)
+        self.needs = Needs(**needs)
         self.scores: Scores
 
     def forward(self, scores: Scores) -> torch.Tensor:
@@ -49,9 +51,8 @@ class Seen(Loss):
         return self.grid(scores).scores.sum()
 
 
-class Proposes(OnlineMiner):
-    provides = frozenset({Role.WRITTEN})
-    provides_words = frozenset({"masked"})
+class Proposes(NegativeSource):
+    gives = Needs(roles=frozenset({Role.WRITTEN}), words=frozenset({"masked"}))
 
     def __init__(self) -> None:
         self.drawn: list[float] = []
@@ -74,8 +75,8 @@ def made(term: Loss, kind: str = "global", **sources: Any) -> TrainingStep:
 
 
 def test_scores_are_those_of_the_model() -> None:
-    processor, term = cases.processor(), Seen()
-    step = made(term, "bag", provides=cases.Offline.provides)
+    processor, term = cases.processor(), Seen(roles=cases.Offline.provides)
+    step = made(term, "bag", sources=[Drawn(cases.Offline.provides)])
     batch = cases.batch_of(processor, ANCHORS, offline=True, step=7)
     step(batch)
     images, texts = processor.images(batch.image_rows), processor.texts(batch.text_rows)
@@ -100,8 +101,8 @@ def test_scores_are_those_of_the_model() -> None:
 
 
 def test_what_is_proposed_is_scored() -> None:
-    processor, term, source = cases.processor(), Seen(needs=frozenset({Role.WRITTEN})), Proposes()
-    step = made(term, proposer=source)
+    processor, term, source = cases.processor(), Seen(roles=frozenset({Role.WRITTEN})), Proposes()
+    step = made(term, sources=[source])
     batch = cases.batch_of(processor, ANCHORS)
     step(batch)
     written = term.scores.pairs[Role.WRITTEN]
@@ -115,14 +116,14 @@ def test_what_is_proposed_is_scored() -> None:
 
 
 def test_a_guide_reaches_the_inference_grid() -> None:
-    term = Seen(needs_guide=True)
-    step = made(term, guide=lambda batch: torch.full(batch.block, 0.5))
+    term = Seen(targets=True)
+    step = made(term, sources=[Guided(lambda batch: torch.full(batch.block, 0.5))])
     step(cases.batch_of(cases.processor(), ANCHORS))
     assert (term.scores.grids["inference"].guide == 0.5).all()
 
 
 def test_other_views_have_grids_where_they_are_judged() -> None:
-    term = Seen(needs_grid="plain")
+    term = Seen(view="plain")
     step = made(term, "bag")
     step(cases.batch_of(cases.processor(), ANCHORS))
     assert set(term.scores.grids) == {"plain", "inference"}
@@ -154,19 +155,27 @@ def test_autocast_scores_in_half_and_judges_in_full() -> None:
 @pytest.mark.parametrize(
     ("term", "sources", "words"),
     [
-        (OfflineTriplet(), {}, "needs pairs in the role of 'hard image', 'hard text', but .* none"),
         (
             OfflineTriplet(),
-            {"provides": frozenset({Role.HARD_TEXT})},
-            "needs pairs in the role of 'hard image', but provided are: 'hard text'",
+            {},
+            "needs pairs in the role of 'hard image', 'hard text', which no source gives; mine",
         ),
-        (Seen(needs_guide=True), {}, "needs a guide"),
-        (Seen(needs_grid="plain"), {}, "needs the grids plain, but provided are: inference"),
-        (Seen(needs_words=frozenset({"doubt"})), {}, "needs the word tasks doubt, but .* none"),
         (
-            Seen(),
-            {"provides": frozenset({Role.WRITTEN}), "proposer": Proposes()},
-            "'written' are both drawn and proposed",
+            OfflineTriplet(),
+            {"sources": [Drawn({Role.HARD_TEXT})]},
+            "needs pairs in the role of 'hard image', which no source gives; mine them",
+        ),
+        (Seen(targets=True), {}, "needs a guide"),
+        (Seen(view="plain"), {}, "reads the scores of 'plain', and .* makes: 'inference'"),
+        (
+            Seen(words=frozenset({"doubt"})),
+            {},
+            "needs the word tasks 'doubt', which no source gives",
+        ),
+        (
+            Seen(roles=frozenset({Role.WRITTEN})),
+            {"sources": [Drawn({Role.WRITTEN}), Proposes()]},
+            "Proposes and another source both give pairs in the role of 'written'",
         ),
     ],
 )
@@ -183,12 +192,12 @@ def test_level_is_the_loss_of_equal_scores() -> None:
     level = made(InfoNCELoss(reduction="mean")).level(batch)
     assert level is not None
     assert level.item() == pytest.approx(math.log(4))
-    unknown = made(Seen(needs=frozenset({Role.WRITTEN})), proposer=Proposes())
+    unknown = made(Seen(roles=frozenset({Role.WRITTEN})), sources=[Proposes()])
     assert unknown.level(batch) is None
 
 
 def test_sources_are_no_parameters() -> None:
-    step = made(Seen(needs_guide=True), guide=torch.nn.Linear(2, 2))
+    step = made(Seen(targets=True), sources=[Guided(torch.nn.Linear(2, 2))])
     assert not [name for name, _ in step.named_parameters() if "guide" in name]
 
 
@@ -239,7 +248,7 @@ def twice(bag: Embeddings) -> Embeddings:
 
 
 def test_copies_make_a_larger_grid() -> None:
-    term = Seen(needs_grid="copies")
+    term = Seen(view="copies")
     batch = cases.batch_of(cases.processor(), ANCHORS)
     TrainingStep(Twofold(), WeightedSum(terms={"t": (1.0, term)}))(batch)
     grid, (images, texts) = term.scores.grids["copies"], batch.block
@@ -253,7 +262,7 @@ def test_copies_make_a_larger_grid() -> None:
 
 
 def test_what_sees_the_whole_batch_draws_alike_and_only_when_it_is_judged() -> None:
-    model, late = Twofold(), Seen(needs_grid="mixed")
+    model, late = Twofold(), Seen(view="mixed")
     terms = {"now": (1.0, Seen()), "late": (1.0, StartAt(term=late, steps=3))}
     step = TrainingStep(model, WeightedSum(terms=terms), seed=5)
     early = step(cases.batch_of(cases.processor(), ANCHORS, step=2))
@@ -268,27 +277,30 @@ def test_what_sees_the_whole_batch_draws_alike_and_only_when_it_is_judged() -> N
     assert model.asked == [frozenset({INFERENCE}), *[frozenset({INFERENCE, "mixed"})] * 2]
 
 
-class Knows:
+class Knows(NegativeSource):
     """A guide of the block and of pairs."""
 
-    def __call__(self, batch: Batch) -> torch.Tensor:
+    gives = Needs(targets=True, pair_targets=frozenset(Role))
+
+    def targets(self, batch: Batch) -> torch.Tensor:
         return torch.zeros(batch.block)
 
-    def pairs(self, batch: Batch, pairs: Pairs) -> torch.Tensor:
+    def pair_targets(self, batch: Batch, pairs: Pairs) -> torch.Tensor:
         return (batch.image_rows[pairs.image] * 100 + batch.text_rows[pairs.text]).float()
 
 
 def test_drawn_pairs_are_guided_where_a_term_asks() -> None:
-    term = Seen(needs_guided=frozenset({Role.HARD_TEXT}), needs=frozenset({Role.HARD_TEXT}))
+    term = Seen(pair_targets=frozenset({Role.HARD_TEXT}), roles=frozenset({Role.HARD_TEXT}))
     batch = cases.batch_of(cases.processor(), ANCHORS, offline=True)
-    made(term, provides=cases.Offline.provides, guide=Knows())(batch)
+    made(term, sources=[Drawn(cases.Offline.provides), Knows()])(batch)
     pairs = batch.pairs[Role.HARD_TEXT]
     rows = batch.image_rows[pairs.image] * 100 + batch.text_rows[pairs.text]
     assert torch.equal(term.scores.guides[Role.HARD_TEXT], rows.float())
-    with pytest.raises(ValueError, match="guide for drawn pairs"):
-        made(term, provides=cases.Offline.provides, guide=lambda batch: torch.zeros(1))
-    with pytest.raises(ValueError, match="guided pairs"):
-        made(Seen(needs_guided=frozenset({Role.WRITTEN})), guide=Knows())
+    both = Seen(targets=True, pair_targets=term.needs.pair_targets, roles=term.needs.roles)
+    with pytest.raises(ValueError, match="too, and no source gives them for drawn pairs"):
+        made(both, sources=[Drawn(cases.Offline.provides), Guided(torch.zeros)])
+    with pytest.raises(ValueError, match="targets of pairs in the role of 'written' too"):
+        made(Seen(pair_targets=frozenset({Role.WRITTEN})), sources=[Knows()])
 
 
 def test_a_term_draws_the_same_at_the_same_step() -> None:
@@ -318,7 +330,7 @@ def test_judged_pairs_are_no_negatives_of_a_step_and_extra_positives_have_their_
     seen = []
     for source in (plain, processor):
         torch.manual_seed(0)
-        term = Seen(needs=frozenset(drawn))
+        term = Seen(roles=frozenset(drawn))
         step = made(term, kind, provides=frozenset(drawn))
         step(collate(source, texts, negatives=drawn))
         seen.append(term.scores)

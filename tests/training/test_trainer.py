@@ -34,6 +34,7 @@ from counterfoil.negatives.mining import mine_lists
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import TrainConfig
+from counterfoil.training.mined import Mined, MinedBatches
 from counterfoil.training.trainer import Trainer, TrainingLoop
 from train_cases import metrics_of
 
@@ -70,7 +71,7 @@ def trainer(output: Path, **changes: Any) -> Trainer:
         "loss": AdaptiveQuintuplet(),
         "train": data().split("train"),
         "dev": data().split("dev"),
-        "negatives": mined(),
+        "sources": [Mined(mined())],
         "epochs": 2,
         "batch_size": 30,
         "lr": 0.01,
@@ -120,7 +121,7 @@ def test_a_stopped_training_resumes_to_the_same_model(tmp_path: Path) -> None:
     assert same_weights(trainer(tmp_path / "cut", resume=True).train(), whole), "not trained again"
     for change, words in (
         ({"lr": 0.02}, "config.optimiser.rate is"),
-        ({"loss": SumTripletLoss(), "negatives": None}, r"loss\[1\]"),
+        ({"loss": SumTripletLoss(), "sources": []}, r"loss\[1\]"),
     ):
         with pytest.raises(ValueError, match=f"the result of another training: {words}"):
             trainer(tmp_path / "cut", resume=True, **change).train()
@@ -132,7 +133,7 @@ def test_negatives_as_a_folder_lists_or_a_store_are_the_same(tmp_path: Path) -> 
     mined().save(tmp_path / "negatives")
     forms = (mined(), mined().lists, tmp_path / "negatives", str(tmp_path / "negatives"))
     models = [
-        trainer(tmp_path / str(n), negatives=form, epochs=1, dev=None).train()
+        trainer(tmp_path / str(n), sources=[Mined(form)], epochs=1, dev=None).train()
         for n, form in enumerate(forms)
     ]
     assert all(same_weights(model, models[0]) for model in models)
@@ -144,7 +145,7 @@ def test_the_record_has_data_losses_settings_and_negatives_that_have_a_manifest(
     mined().save(tmp_path / "negatives")
     described = []
     for n, form in enumerate((mined(), str(tmp_path / "negatives"), mined().lists)):
-        tuned = trainer(tmp_path / str(n), negatives=form, epochs=1, dev=None).train()
+        tuned = trainer(tmp_path / str(n), sources=[Mined(form)], epochs=1, dev=None).train()
         assert tuned.card is not None
         record = tuned.card.provenance["training"]
         described.append(record.get("negatives"))
@@ -165,18 +166,29 @@ def test_the_record_has_data_losses_settings_and_negatives_that_have_a_manifest(
 
 def test_a_weighted_sum_without_negatives(tmp_path: Path) -> None:
     loss = WeightedSum(terms={"all": (0.5, SumTripletLoss()), "hard": (1.0, HardestTripletLoss())})
-    trainer(tmp_path, loss=loss, negatives=None, config=TrainConfig(average=0.5)).train()
+    trainer(tmp_path, loss=loss, sources=[], config=TrainConfig(average=0.5)).train()
     assert {"loss_all", "loss_hard"} <= metrics_of(tmp_path)[0].keys()
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"negatives": None}, r"AdaptiveQuintuplet needs mined negatives \('companion', .*none"),
-        ({"loss": SumTripletLoss()}, "SumTripletLoss does not use them; leave negatives out"),
         (
-            {"loss": MarginDistillationLoss(), "negatives": None},
-            "needs targets of teachers, which a Trainer does not provide",
+            {"sources": []},
+            r"AdaptiveQuintuplet needs pairs in the role of 'companion', .*no source",
+        ),
+        (
+            {"loss": SumTripletLoss()},
+            "Mined gives pairs .* SumTripletLoss needs none of it; choose",
+        ),
+        (
+            {"sources": [mined()]},
+            "sources holds a NegativeStore; give sources of negatives, such as",
+        ),
+        ({"sources": [Mined(mined()), Mined(mined())]}, "Mined and another source both give pairs"),
+        (
+            {"loss": MarginDistillationLoss(), "sources": []},
+            r"needs a guide .* give sources=\[Teachers\(model\)\]",
         ),
         ({"train": scenes(images=24, dev=5, test=0, features="regions").split("train")}, "another"),
         ({"model": load_model("vectors")}, "has no processor or no config"),
@@ -191,18 +203,17 @@ def test_errors_in_words(tmp_path: Path, change: dict[str, Any], message: str) -
 
 def test_batches_from_lists_with_any_loss(tmp_path: Path) -> None:
     """A loss that needs no negatives takes batches of them; other ones are another training."""
-    changes: dict[str, Any] = {"loss": HardestTripletLoss(), "negatives": None, "batch_size": 6}
+    changes: dict[str, Any] = {"loss": HardestTripletLoss(), "batch_size": 6}
     mining = BatchMiningConfig(size=3, skip=1)
-    mined_batches = trainer(
-        tmp_path / "mined", mined_batches=mined(), batch_mining=mining, **changes
-    )
-    random = trainer(tmp_path / "random", **changes)
-    assert not same_weights(mined_batches.train(), random.train())
-    changed = trainer(tmp_path / "mined", mined_batches=mined(), resume=True, **changes)
+    composed = trainer(tmp_path / "mined", sources=[MinedBatches(mined(), mining)], **changes)
+    random = trainer(tmp_path / "random", sources=[], **changes)
+    assert not same_weights(composed.train(), random.train())
+    changed = trainer(tmp_path / "mined", sources=[MinedBatches(mined())], resume=True, **changes)
     with pytest.raises(ValueError, match="the result of another training"):
         changed.train()
+    other = data().split("dev")
     with pytest.raises(ValueError, match="mined from another data set"):
-        trainer(tmp_path / "other", mined_batches=mined(), train=data().split("dev"), **changes)
+        trainer(tmp_path / "other", sources=[MinedBatches(mined())], train=other, **changes)
 
 
 class Seen(Loss):
@@ -229,7 +240,7 @@ def test_extra_positives_meet_for_a_loss_that_learns_from_them_and_no_other(tmp_
     for uses_extra in (False, True):
         loss = Seen(uses_extra=uses_extra)
         trainer(
-            tmp_path / str(uses_extra), loss=loss, train=judged, negatives=None, batch_size=8
+            tmp_path / str(uses_extra), loss=loss, train=judged, sources=[], batch_size=8
         ).train()
         met.append(torch.cat(loss.weights))
     assert not len(met[0])
@@ -245,7 +256,7 @@ def test_infonce_trains_on_weighted_extra_positives(tmp_path: Path) -> None:
     for weight in (0.01, 0.5, 1.0):
         judged = replace(train, extra_positives=pairs, extra_weights=torch.tensor([weight]))
         tuned = trainer(
-            tmp_path / str(weight), loss=InfoNCELoss(), train=judged, negatives=None, dev=None
+            tmp_path / str(weight), loss=InfoNCELoss(), train=judged, sources=[], dev=None
         ).train()
         embedded = tuned.embed(train)
         scores = tuned.model.score_matrix(embedded.images, embedded.texts)

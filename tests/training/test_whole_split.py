@@ -35,8 +35,9 @@ from counterfoil.models.frozen import FrozenAdapters
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.mined import Mined, MinedBatches
 from counterfoil.training.step import TrainingStep
-from counterfoil.training.trainer import Trainer, TrainingLoop, fit
+from counterfoil.training.trainer import Trainer, TrainingLoop, train_network
 from tensor_sizes import Largest
 
 WIDTH, IMAGES = 8, 20
@@ -294,8 +295,8 @@ def started(folder: Path, **changes: Any) -> None:
     lists = mine_lists(
         [model.embed(data)], data.text_to_image, texts_per_image=6, images_per_text=3
     )
-    given = {name: lists if value is True else value for name, value in changes.items()}
-    Trainer(model, train=data, output=folder, batch_size=0, **given)
+    sources = [source(lists) for source in changes.pop("sources", ())]
+    Trainer(model, train=data, output=folder, batch_size=0, sources=sources, **changes)
 
 
 @pytest.mark.parametrize(
@@ -303,15 +304,21 @@ def started(folder: Path, **changes: Any) -> None:
     [
         ({"loss": SumTripletLoss()}, "but the loss SumTripletLoss would need it"),
         (
-            {"loss": AdaptiveQuintuplet(), "negatives": True},
-            "but the loss AdaptiveQuintuplet, negatives would need it",
+            {"loss": AdaptiveQuintuplet(), "sources": [Mined]},
+            "but the loss AdaptiveQuintuplet, Mined would need it",
         ),
-        ({"loss": HardestTripletLoss(), "mined_batches": True}, "but mined batches would need it"),
+        (
+            {"loss": HardestTripletLoss(), "sources": [MinedBatches]},
+            "but MinedBatches would need it",
+        ),
         (
             {"loss": SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=2)},
             "but the loss SwitchAfter would need it; allowed are HardestTripletLoss and InfoNCE",
         ),
-        ({"loss": HardestTripletLoss(grid="plain")}, "but the loss HardestTripletLoss would"),
+        (
+            {"loss": HardestTripletLoss(grid="plain")},
+            "the loss HardestTripletLoss reads the scores of",
+        ),
     ],
 )
 def test_what_needs_the_score_matrix(tmp_path: Path, change: Any, words: str) -> None:
@@ -326,5 +333,5 @@ def test_a_model_of_several_vectors_or_of_a_graph(tmp_path: Path, kind: str) -> 
     objective = WeightedSum(terms=OBJECTIVES["triplet"])
     model = train_cases.host(kind, processor)
     with pytest.raises(ValueError, match=f"but the model {type(model).__name__} would need it"):
-        fit(TrainConfig(batch=0), model, objective, processor, folder=tmp_path / "a")
+        train_network(TrainConfig(batch=0), model, objective, processor, folder=tmp_path / "a")
     assert not (tmp_path / "a").exists()

@@ -97,7 +97,6 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Then": "counterfoil.losses.schedules:SwitchAfter",
     "TiedHead": "counterfoil.models.layers.joint_encoder:TiedHead",
     "TimmModel": "counterfoil.models.layers.pretrained:TimmTower",
-    "Together": "counterfoil.negatives.online:MinerChain",
     "UNITER": "counterfoil.papers.models.uniter:UNITER",
     "UTOLoss": "counterfoil.losses.queue:UTOLoss",
     "UniterHeads": "counterfoil.models.layers.joint_encoder:UniterHeads",

@@ -47,6 +47,49 @@ class Role(Enum):
     KEY_IMAGE = "key image"  # (its own image by a momentum encoder, anchor text)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What losses need beside the score matrix, or what sources give; ``|`` adds them up.
+
+    Attributes:
+        roles: roles of pairs that are scored.
+        words: names of word tasks.
+        targets: whether there are target similarities of the score matrix.
+        pair_targets: roles whose pairs have target similarities.
+        block: whether wrong pairs of the score matrix are read; else the anchors alone, and where
+            nobody reads the others, they are not scored. No source gives it.
+    """
+
+    roles: frozenset[Role] = frozenset()
+    words: frozenset[str] = frozenset()
+    targets: bool = False
+    pair_targets: frozenset[Role] = frozenset()
+    block: bool = True
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(
+            self.roles | other.roles,
+            self.words | other.words,
+            self.targets or other.targets,
+            self.pair_targets | other.pair_targets,
+            self.block or other.block,
+        )
+
+    def __and__(self, other: Needs) -> Needs:
+        return Needs(
+            self.roles & other.roles,
+            self.words & other.words,
+            self.targets and other.targets,
+            self.pair_targets & other.pair_targets,
+            self.block and other.block,
+        )
+
+    def __bool__(self) -> bool:
+        """True if anything beside the score matrix is needed, or given."""
+        return bool(self.roles or self.words or self.targets or self.pair_targets)
+
+
 def _select(tensor: Tensor, index: Tensor | slice) -> Tensor:
     return tensor[index if isinstance(index, slice) else index.to(tensor.device)]
 
@@ -317,7 +360,7 @@ class Batch:
         anchors: (B,) anchor pairs, one for each text of the block, that `pairs` are aligned with,
             as indices into the pools.
         pairs: (B, N) pairs to score besides the block, by role, as indices into the pools.
-        candidates: (B, N) pairs that an `OnlineMiner` chooses from, by role, as data set rows; -1
+        candidates: (B, N) pairs that a `NegativeSource` chooses from, by role, as data set rows; -1
             for none.
         offered: images and texts of this process's share of the candidates, in order of ids.
         exempt: pairs that were judged to be no negatives; None for none.

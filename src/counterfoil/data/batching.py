@@ -324,7 +324,7 @@ def collate(
         processor: of images and texts.
         texts: (B,) anchor text rows.
         negatives: pairs of data set rows by role, each (B, N).
-        candidates: pairs of data set rows that an `OnlineMiner` chooses from, each (B, N); -1 for
+        candidates: pairs of data set rows that a `NegativeSource` chooses from, each (B, N); -1 for
             none. Each process reads those of its share of the anchors.
         step: number of earlier batches.
     """

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import parse_literal
-from counterfoil.core.types import Role, ScoreMatrix, Scores
+from counterfoil.core.types import Needs, Role, ScoreMatrix, Scores
 from counterfoil.losses.base import (
     HardestNegatives,
     Loss,
@@ -117,7 +117,7 @@ class OfflineHinges(Loss):
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
         online = in_batch_hinges(grid, online_negatives(grid), self.online, squared=self.squared)
-        offline = mined_hinges(scores, grid, self.needs, self.offline, squared=self.squared)
+        offline = mined_hinges(scores, grid, self.needs.roles, self.offline, squared=self.squared)
         return self.reduce(online + offline, grid)
 
 
@@ -133,7 +133,7 @@ class OfflineTriplet(OfflineHinges):
     0.55
     """
 
-    needs = OFFLINE
+    needs = Needs(roles=OFFLINE)
 
 
 @final
@@ -150,7 +150,7 @@ class OfflineQuintuplet(OfflineHinges):
     0.6
     """
 
-    needs = OFFLINE | DERIVED
+    needs = Needs(roles=OFFLINE | DERIVED)
 
 
 Reference = Literal["offline", "positive"]
@@ -198,7 +198,7 @@ class AdaptiveQuintuplet(Loss):
     0.95
     """
 
-    needs = OFFLINE | DERIVED
+    needs = Needs(roles=OFFLINE | DERIVED)
 
     def __init__(
         self,
@@ -224,7 +224,9 @@ class AdaptiveQuintuplet(Loss):
         hard = online_negatives(grid)
         weights = self._weights(scores, hard)
         online = in_batch_hinges(grid, hard, self.online, text=weights.text, image=weights.image)
-        return self.reduce(online + mined_hinges(scores, grid, self.needs, self.offline), grid)
+        return self.reduce(
+            online + mined_hinges(scores, grid, self.needs.roles, self.offline), grid
+        )
 
     def weights(self, scores: Scores) -> AdaptiveWeights:
         """Return the weights of the online hinges; beta where a negative is missing."""
@@ -268,7 +270,7 @@ class OnlineQuintuplet(Loss):
     1.05
     """
 
-    needs = OFFLINE
+    needs = Needs(roles=OFFLINE)
 
     def __init__(
         self, *, online: float = 0.2, offline: float = 0.0, reduction: Reduction = "sum"
@@ -279,7 +281,7 @@ class OnlineQuintuplet(Loss):
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
         online = in_batch_hinges(grid, online_negatives(grid), self.online)
-        offline = mined_hinges(scores, grid, self.needs, self.offline)
+        offline = mined_hinges(scores, grid, self.needs.roles, self.offline)
         derived = hinge(_derived(grid), grid.anchor, self.offline).sum()
         return self.reduce(online + offline + derived, grid)
 

@@ -15,7 +15,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 from hashlib import sha256
+from operator import or_
 from typing import (
     Generic,
     Literal,
@@ -36,6 +38,7 @@ from counterfoil.core.config import Config, config, unknown_name
 from counterfoil.core.types import (
     INFERENCE,
     ExtraPositives,
+    Needs,
     Role,
     ScoreMatrix,
     Scores,
@@ -189,13 +192,8 @@ class Loss(ScoresModule[Tensor], ABC):
             their "mean".
 
     Attributes:
-        needs: roles whose pairs must be scored.
-        needs_guide: whether its score matrix must carry a guide.
-        needs_words: names of the word tasks that must be there.
-        needs_grid: name of the score matrix that it reads, one of the model's views of the batch.
-        needs_block: whether it reads wrong pairs of that matrix; else the anchors alone, and
-            the trainer scores nothing else.
-        needs_guided: roles whose pairs must carry a guide too.
+        needs: pairs, word tasks and targets that it reads beside the score matrix.
+        view: name of the score matrix that it reads, one of the model's views of the batch.
         begins: first step at which it counts; until then its score matrix is not computed.
         uses_extra: whether it learns from extra positives; the trainer puts them into batches
             together, where other losses get them apart.
@@ -204,12 +202,8 @@ class Loss(ScoresModule[Tensor], ABC):
         ValueError: another reduction.
     """
 
-    needs: frozenset[Role] = frozenset()
-    needs_guide: bool = False
-    needs_words: frozenset[str] = frozenset()
-    needs_grid: str = INFERENCE
-    needs_block: bool = True
-    needs_guided: frozenset[Role] = frozenset()
+    needs: Needs = Needs()
+    view: str = INFERENCE
     begins: int = 0
     uses_extra: bool = False
 
@@ -225,35 +219,37 @@ class Loss(ScoresModule[Tensor], ABC):
 
     def grid(self, scores: Scores) -> ScoreMatrix:
         """Return the score matrix that this loss reads."""
-        return scores.grids[self.needs_grid]
+        return scores.grids[self.view]
 
     def reduce(self, total: Tensor, grid: ScoreMatrix) -> Tensor:
         """Divide a sum over the batch by its number of anchor pairs where the mean is wanted."""
         return total / len(grid.anchor) if self.reduction == "mean" else total
 
     def _grid_name(self) -> str:
-        return self.needs_grid
+        return self.view
 
     def _check(self, scores: Scores) -> None:
         name = type(self).__name__
-        if self.needs_grid not in scores.grids:
+        if self.view not in scores.grids:
             raise ValueError(
-                f"{name} reads the score matrix {self.needs_grid!r}, and the record has "
+                f"{name} reads the score matrix {self.view!r}, and the record has "
                 f"{', '.join(map(repr, scores.grids)) or 'none'}"
             )
-        missing = [f"{word}=" for r, word in KEYWORDS.items() if r in self.needs - {*scores.pairs}]
-        guided = self.needs_guided - {*scores.guides}
+        missing = [
+            f"{word}=" for r, word in KEYWORDS.items() if r in self.needs.roles - {*scores.pairs}
+        ]
+        guided = self.needs.pair_targets - {*scores.guides}
         missing += [f"{word}_guide=" for role, word in KEYWORDS.items() if role in guided]
         if missing:
             raise ValueError(
                 f"{name} needs {', '.join(missing)} each a (B,) or (B, N) tensor, in rows aligned "
                 "with the B anchor pairs"
             )
-        if self.needs_guide and self.grid(scores).guide is None:
+        if self.needs.targets and self.grid(scores).guide is None:
             raise ValueError(
                 f"{name} needs guide= an (I, T) tensor: how similar images and texts ought to be"
             )
-        if tasks := sorted(self.needs_words - {*scores.words}):
+        if tasks := sorted(self.needs.words - {*scores.words}):
             raise ValueError(
                 f"{name} needs the word tasks {', '.join(tasks)}: give "
                 f"words={{{tasks[0]!r}: (logits, labels)}}"
@@ -292,18 +288,17 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         self.terms = nn.ModuleDict({name: term for name, (_, term) in terms.items()})
         self.weights = {name: float(weight) for name, (weight, _) in terms.items()}
         losses = [loss for _, loss in terms.values()]
-        self.needs = frozenset[Role]().union(*(loss.needs for loss in losses))
-        self.needs_guide = any(loss.needs_guide for loss in losses)
-        self.needs_words = frozenset[str]().union(*(loss.needs_words for loss in losses))
-        self.needs_grids = frozenset(loss.needs_grid for loss in losses)
-        self.needs_block = any(loss.needs_block and loss.needs_grid == INFERENCE for loss in losses)
-        self.needs_guided = frozenset[Role]().union(*(loss.needs_guided for loss in losses))
+        self.views = frozenset(loss.view for loss in losses)
+        needs = reduce(or_, (loss.needs for loss in losses))
+        # of the score matrix for inference
+        block = any(loss.needs.block and loss.view == INFERENCE for loss in losses)
+        self.needs = replace(needs, block=block)
         self.uses_extra = any(loss.uses_extra for loss in losses)
 
-    def grids_at(self, step: int) -> frozenset[str]:
+    def views_at(self, step: int) -> frozenset[str]:
         """Return the names of the score matrices that are read at a step."""
         terms = (cast("Loss", term) for term in self.terms.values())
-        return frozenset(term.needs_grid for term in terms if step >= term.begins)
+        return frozenset(term.view for term in terms if step >= term.begins)
 
     def forward(self, scores: Scores) -> dict[str, Tensor]:
         """Return weighted losses by name; their sum is what is minimised.
@@ -325,7 +320,7 @@ class WeightedSum(ScoresModule[dict[str, Tensor]]):
         return zero_loss(scores) if scores.step < term.begins else term(scores)
 
     def _grid_name(self) -> str:
-        if len(names := sorted(self.needs_grids)) > 1:
+        if len(names := sorted(self.views)) > 1:
             raise ValueError(
                 f"the losses of this sum read several score matrices, {', '.join(names)}; call "
                 "it with a Scores record that holds each under its name"

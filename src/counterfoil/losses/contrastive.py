@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from counterfoil.core.config import parse_choice
-from counterfoil.core.types import Role, Scores, VectorScores
+from counterfoil.core.types import Needs, Role, Scores, VectorScores
 from counterfoil.losses.base import (
     Loss,
     Reduction,
@@ -209,7 +209,7 @@ class InfoNCEWithCandidatesLoss(Loss):
             raise ValueError("no role joins the block; name one in texts or images, or use InfoNCE")
         self.temperature = temperature
         self.texts, self.images = tuple(map(Role, texts)), tuple(map(Role, images))
-        self.needs = frozenset({*self.texts, *self.images})
+        self.needs = Needs(roles=frozenset({*self.texts, *self.images}))
 
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from counterfoil.core.config import parse_literal
-from counterfoil.core.types import Role, ScoreMatrix, Scores
+from counterfoil.core.types import Needs, Role, ScoreMatrix, Scores
 from counterfoil.losses.aoq import OFFLINE
 from counterfoil.losses.base import Loss, Reduction, positive_scores
 
@@ -27,6 +27,10 @@ __all__ = [
     "HardNegativeRectificationLoss",
     "MarginDistillationLoss",
 ]
+
+
+# of losses that read the teachers' scores of mined pairs too
+_MINED = Needs(roles=OFFLINE, targets=True, pair_targets=OFFLINE)
 
 
 @final
@@ -209,7 +213,7 @@ class MarginDistillationLoss(Loss):
     4.262
     """
 
-    needs_guide = True
+    needs = Needs(targets=True)
 
     def __init__(
         self,
@@ -237,7 +241,7 @@ class MarginDistillationLoss(Loss):
         self.form, self.operand, self.direction, self.over = form, operand, direction, over
         self.tau, self.include_positive, self.offline = tau, include_positive, offline
         self.hard = emphasis == "hard" or (emphasis == "auto" and tau != 1.0)
-        self.needs = self.needs_guided = OFFLINE if offline else frozenset()
+        self.needs = _MINED if offline else type(self).needs
 
     def forward(self, scores: Scores) -> Tensor:
         grid = in_units(self.grid(scores), self.units)
@@ -363,7 +367,7 @@ class HardNegativeRectificationLoss(Loss):
     1.23
     """
 
-    needs_guide = True
+    needs = Needs(targets=True)
 
     def __init__(
         self,
@@ -377,7 +381,7 @@ class HardNegativeRectificationLoss(Loss):
         parse_literal(Candidates, candidates, "where candidates come from")
         self.units = parse_literal(Units, units, "units")
         self.gamma, self.candidates = gamma, candidates
-        self.needs = self.needs_guided = OFFLINE if candidates == "offline" else frozenset()
+        self.needs = _MINED if candidates == "offline" else type(self).needs
 
     def forward(self, scores: Scores) -> Tensor:
         grid = in_units(self.grid(scores), self.units)

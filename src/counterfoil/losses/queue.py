@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Role, Scores
+from counterfoil.core.types import Needs, Role, Scores
 from counterfoil.losses.base import Loss, Reduction
 
 __all__ = ["MomentumQueueLoss", "UTOLoss"]
@@ -86,8 +86,7 @@ class MomentumQueueLoss(SmoothHingeLoss):
         ValueError: a sharpness that is not positive.
     """
 
-    needs = frozenset(role for pair in DIRECTIONS for role in pair)
-    needs_block = False
+    needs = Needs(roles=frozenset(role for pair in DIRECTIONS for role in pair), block=False)
 
     def forward(self, scores: Scores) -> Tensor:
         total = torch.zeros((), device=scores.pairs[Role.QUEUE_TEXT].device)

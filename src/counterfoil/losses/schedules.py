@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import final
 
 from torch import Tensor
@@ -23,11 +25,7 @@ class LossSchedule(Loss):
 
     def __init__(self, *losses: Loss) -> None:
         super().__init__()
-        for name in ("needs", "needs_words", "needs_guided"):
-            setattr(self, name, frozenset().union(*(getattr(loss, name) for loss in losses)))
-        for name in ("needs_guide", "needs_block"):
-            setattr(self, name, any(getattr(loss, name) for loss in losses))
-        self.needs_grid = losses[0].needs_grid
+        self.needs, self.view = reduce(or_, (loss.needs for loss in losses)), losses[0].view
 
     def _check(self, scores: Scores) -> None:
         """Check nothing: the parts check for themselves, once they count."""
@@ -59,10 +57,10 @@ class SwitchAfter(LossSchedule):
     def __init__(self, *, first: Loss, second: Loss, steps: int) -> None:
         if steps < 0:
             raise ValueError(f"{steps} steps of warm-up were given; use 0 or more")
-        if first.needs_grid != second.needs_grid:
+        if first.view != second.view:
             raise ValueError(
-                f"one loss reads the score matrix {first.needs_grid!r} and the other "
-                f"{second.needs_grid!r}; a schedule needs one for both"
+                f"one loss reads the score matrix {first.view!r} and the other "
+                f"{second.view!r}; a schedule needs one for both"
             )
         super().__init__(first, second)
         self.first, self.second, self.steps = first, second, steps

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import parse_choice
-from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, VectorScores
+from counterfoil.core.types import INFERENCE, Needs, Role, ScoreMatrix, Scores, VectorScores
 from counterfoil.losses.base import (
     Loss,
     Reduction,
@@ -41,7 +41,7 @@ class TripletLoss(Loss):
         self, *, margin: float = 0.2, reduction: Reduction = "sum", grid: str = INFERENCE
     ) -> None:
         super().__init__(reduction=reduction)
-        self.margin, self.needs_grid = margin, grid
+        self.margin, self.view = margin, grid
 
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)
@@ -198,13 +198,11 @@ class MarginRankingLoss(Loss):
     0.2
     """
 
-    needs_block = False
-
     def __init__(self, *, role: str, margin: float = 0.2, reduction: Reduction = "sum") -> None:
         super().__init__(reduction=reduction)
         parse_choice((known.value for known in Role), role, "a role of a pair")
         self.role, self.margin = Role(role), margin
-        self.needs = frozenset({self.role})
+        self.needs = Needs(roles=frozenset({self.role}), block=False)
 
     def forward(self, scores: Scores) -> Tensor:
         grid = self.grid(scores)

@@ -17,12 +17,20 @@ from torch import Tensor
 from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.io import ensure_absent
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedViews,
+    ModalityBatch,
+    Needs,
+    Pairs,
+    Role,
+)
 from counterfoil.data.dataset import ImageTextDataset, images_saying, plain_caption
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.scoring.encode import (
     evaluation_mode,
     gather_parts,
@@ -238,7 +246,7 @@ def read_generated(path: Path) -> Iterator[GeneratedCaption]:
 
 
 @final
-class GeneratedCaptions(OnlineMiner):
+class GeneratedCaptions(NegativeSource):
     """Draws stored foils of each anchor caption, which the model in training reads as text.
 
     VSE-C (https://arxiv.org/abs/1806.10348) trains on foils made by rules, TAGS with "static"
@@ -250,12 +258,8 @@ class GeneratedCaptions(OnlineMiner):
     and encodes the chosen foils again for training.
     """
 
-    provides = frozenset({Role.WRITTEN})
+    gives = Needs(roles=frozenset({Role.WRITTEN}))
     anchors_only = True
-
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset()
 
     def __init__(
         self,
@@ -320,7 +324,7 @@ class GeneratedCaptions(OnlineMiner):
         model: RetrievalModel,
         batch: Batch,
         views: EncodedViews,
-        grid: Tensor,
+        scores: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
         """Return stored foils of every anchor, the same on every process."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, Role
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, Needs, Role
+from counterfoil.data.processor import ProcessedDataset
+from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.scoring.encode import evaluation_mode, gather_parts, gather_shards
 
 
@@ -79,7 +81,7 @@ class KeyQueue(nn.Module):
 
 
 @final
-class MomentumQueue(OnlineMiner, nn.Module):
+class MomentumQueue(NegativeSource, nn.Module):
     """Scores anchors with the items of earlier batches, encoded by a slow copy of any model.
 
     USER (https://arxiv.org/abs/2301.06844) and MoCo: after each step the copy moves towards the
@@ -101,13 +103,11 @@ class MomentumQueue(OnlineMiner, nn.Module):
         ValueError: a size below 1, or a momentum outside [0, 1).
     """
 
-    provides = frozenset({Role.QUEUE_TEXT, Role.QUEUE_IMAGE, Role.KEY_TEXT, Role.KEY_IMAGE})
-    provides_words = frozenset[str]()
+    gives = Needs(
+        roles=frozenset({Role.QUEUE_TEXT, Role.QUEUE_IMAGE, Role.KEY_TEXT, Role.KEY_IMAGE})
+    )
+    saved = True
     anchors_only = True
-
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset()
 
     def __init__(self, *, size: int = 2048, momentum: float = 0.999) -> None:
         super().__init__()
@@ -118,7 +118,9 @@ class MomentumQueue(OnlineMiner, nn.Module):
         self.images, self.texts = KeyQueue(size), KeyQueue(size)
         self.key: RetrievalModel | None = None
 
-    def check(self, model: RetrievalModel) -> None:
+    def begin(
+        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
+    ) -> None:
         """Copy the model before its training begins."""
         self.key = copy.deepcopy(model).requires_grad_(False)
 
@@ -127,7 +129,7 @@ class MomentumQueue(OnlineMiner, nn.Module):
         model: RetrievalModel,
         batch: Batch,
         views: EncodedViews,
-        grid: Tensor,
+        scores: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
         """Score the anchors with the queue and with their own keys, then queue these."""
@@ -149,7 +151,7 @@ class MomentumQueue(OnlineMiner, nn.Module):
         def shared(score: Callable[[Tensor | slice], Tensor]) -> Tensor:
             return gather_shards(len(rows), score, rows.device)
 
-        scores = {
+        found = {
             Role.KEY_TEXT: shared(
                 lambda share: model.score_pairs(images.rows(share), key_texts.rows(share))
             ).unsqueeze(1),
@@ -159,18 +161,18 @@ class MomentumQueue(OnlineMiner, nn.Module):
         }
         if bool((self.rows < 0).all()):  # nothing is queued yet
             nothing = images.tokens.new_full((len(rows), 1), -torch.inf)
-            scores |= {Role.QUEUE_TEXT: nothing, Role.QUEUE_IMAGE: nothing}
+            found |= {Role.QUEUE_TEXT: nothing, Role.QUEUE_IMAGE: nothing}
         else:
             queue = self.images.embeddings(), self.texts.embeddings()
             by_text = shared(lambda share: model.score_matrix(images.rows(share), queue[1]))
             by_image = shared(lambda share: model.score_matrix(queue[0], texts.rows(share)).T)
             own = (self.rows.unsqueeze(0) == rows.unsqueeze(1)) | (self.rows < 0)
             same_texts, same_images = self._equal(batch, rows, captions, own)
-            scores[Role.QUEUE_TEXT] = by_text.masked_fill(same_texts, -torch.inf)
-            scores[Role.QUEUE_IMAGE] = by_image.masked_fill(same_images, -torch.inf)
+            found[Role.QUEUE_TEXT] = by_text.masked_fill(same_texts, -torch.inf)
+            found[Role.QUEUE_IMAGE] = by_image.masked_fill(same_images, -torch.inf)
         self.images.append(key_images, rows)
         self.texts.append(key_texts, captions)
-        return MinedExtras(scores=scores)
+        return MinedExtras(scores=found)
 
     def _equal(
         self, batch: Batch, rows: Tensor, captions: Tensor, own: Tensor

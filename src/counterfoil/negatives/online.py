@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, final
 
@@ -17,107 +16,29 @@ from counterfoil.core.types import (
     Embeddings,
     EncodedViews,
     ModalityBatch,
+    Needs,
     Pairs,
     Role,
-    WordTask,
 )
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import ProcessedDataset
+from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
+from counterfoil.negatives.sampling import CandidateConfig, RoleSubset, SamplingConfig
+from counterfoil.negatives.sources import (
+    MinedExtras,
+    Negatives,
+    NegativeSource,
+    open_negatives,
+    tensors_digest,
+)
+from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import (
-    concatenate_batches,
     evaluation_mode,
     gather_batches,
     gather_shards,
 )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class MinedExtras:
-    """The items and pairs that an online miner adds to a batch.
-
-    Attributes:
-        texts: new texts; their places follow those of the batch's text pool.
-        pairs: pairs to score, by role, each (B, N); places may point at new items, and a pair with
-            the place -1 is empty and scores -inf.
-        words: word tasks that the miner computed as well.
-        images: new images; their places follow those of the batch's image pool.
-        scores: (B, N) scores by role of pairs that the miner has scored itself; such a role is not
-            among `pairs`, and -inf stands for no pair.
-    """
-
-    texts: ModalityBatch | None = None
-    pairs: Mapping[Role, Pairs] = field(default_factory=dict)
-    words: Mapping[str, WordTask] = field(default_factory=dict)
-    images: ModalityBatch | None = None
-    scores: Mapping[Role, Tensor] = field(default_factory=dict)
-
-
-class OnlineMiner(ABC):
-    """Chooses or generates negatives with the model in its current state.
-
-    Attributes:
-        provides: roles of the pairs it proposes.
-        provides_words: word tasks it computes as well.
-        screens: roles for which it chooses among candidates of a `NegativeSampler`.
-        anchors_only: whether it reads no wrong pairs of the anchor block.
-    """
-
-    provides: frozenset[Role]
-    provides_words: frozenset[str] = frozenset()
-    screens: frozenset[Role] = frozenset()
-    anchors_only: bool = False
-    takes_filler: bool = (
-        False  # whether a frozen model may generate in place of the one in training
-    )
-
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str] | None:
-        """Word tasks that it computes with some arguments; None where that is not known."""
-        return None
-
-    @classmethod  # noqa: B027  (any by default)
-    def check_inputs(cls, images: str, texts: str) -> None:
-        """Check what a model in training sees: images and texts, in words.
-
-        Raises:
-            ValueError: the miner cannot work with it.
-        """
-
-    @classmethod  # noqa: B027  (any by default)
-    def check_filler(cls, filler: RetrievalModel, noun: str) -> None:
-        """Check a frozen model that is to generate.
-
-        Raises:
-            ValueError: it cannot.
-        """
-
-    def check(self, model: RetrievalModel) -> None:  # noqa: B027  (any model by default)
-        """Check a model before training begins.
-
-        Raises:
-            ValueError: the miner cannot work with it.
-        """
-
-    @abstractmethod
-    def propose(
-        self,
-        model: RetrievalModel,
-        batch: Batch,
-        views: EncodedViews,
-        grid: Tensor,
-        rng: torch.Generator,
-    ) -> MinedExtras:
-        """Return the additions to a batch, the same on every process.
-
-        Args:
-            model: the model in training.
-            batch: `batch.images` and `batch.texts` hold this process's share only.
-            views: encodings of the whole pools.
-            grid: (I, T) scores of the anchor block; NaN except for the anchor pairs if neither the
-                miner nor the loss reads the others.
-            rng: in the same state on every process.
-        """
 
 
 def with_values(items: ModalityBatch, values: Tensor) -> ModalityBatch:
@@ -137,8 +58,11 @@ def existing_extras(pairs: Pairs, score: Callable[[Pairs], Tensor]) -> Tensor:
     return empty.to(scores.dtype).index_put((existing,), scores)
 
 
+CANDIDATES, _WHOLE_LISTS = CandidateConfig(texts=399, images=399), SamplingConfig()
+
+
 @final
-class TopScoringMiner(OnlineMiner):
+class TopScoringMiner(NegativeSource):
     """Trains on the highest-scoring of many candidates of every anchor, in both directions.
 
     UNITER (Chen et al., "UNITER: universal image-text representation learning", ECCV 2020,
@@ -155,28 +79,75 @@ class TopScoringMiner(OnlineMiner):
     Args:
         keep: candidates of an anchor that are trained on, in each direction.
         at_once: items encoded, and pairs scored, at a time; memory grows with it.
+        candidates: how many of each anchor, and where they come from.
+        negatives: the lists that candidates come from, where their source is "mined".
+        sampling: how far down these lists.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number below 1, no candidates, or lists where none are read or the reverse.
     """
 
-    provides = screens = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
     anchors_only = True
+    seed_name = "candidates"
 
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset()
-
-    def __init__(self, *, keep: int = 31, at_once: int = 512) -> None:
+    def __init__(
+        self,
+        *,
+        keep: int = 31,
+        at_once: int = 512,
+        candidates: CandidateConfig = CANDIDATES,
+        negatives: Negatives | None = None,
+        sampling: SamplingConfig = _WHOLE_LISTS,
+    ) -> None:
         check_positive(keep=keep, at_once=at_once)
         self.keep, self.at_once = keep, at_once
+        self.offer, self.sampling = candidates, sampling
+        if not candidates.provides:
+            raise ValueError(
+                "there are no candidates to choose from; say how many texts and images are offered "
+                "for an anchor, as in CandidateConfig(texts=399, images=399)"
+            )
+        if (candidates.source == "mined") != (negatives is not None):
+            raise ValueError(
+                f"candidates of the source {candidates.source!r} are drawn "
+                + (
+                    "from lists, and none are given; set negatives"
+                    if negatives is None
+                    else 'from all data, not from lists; leave negatives out, or set source="mined"'
+                )
+            )
+        self.gives = Needs(roles=candidates.provides)
+        self._negatives = negatives
+        self._lists: HardNegativeLists | None = None
+        self._candidates: RoleSubset | None = None
+
+    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
+        """Open the lists, if candidates come from some."""
+        self._lists = open_negatives(self._negatives, data) if self._negatives is not None else None
+
+    def begin(
+        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
+    ) -> None:
+        """Make the sampler of the candidates that the loss needs."""
+        sampler = self.offer.draws(data.dataset.relation, self._lists, self.sampling)
+        self._candidates = RoleSubset(sampler, loss.needs.roles)
+
+    def describe(self) -> dict[str, Any]:
+        lists = self._lists and tensors_digest(self._lists.texts, self._lists.images)
+        settings = {"candidates": asdict(self.offer), "sampling": asdict(self.sampling)}
+        return {**super().describe(), **settings, "negatives": lists}
+
+    def candidates(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
+        """Draw pairs of data set rows for (B,) anchor texts, by role, each (B, texts or images)."""
+        assert self._candidates is not None, "`begin` makes it"
+        return self._candidates.draw(texts, rng)
 
     def propose(
         self,
         model: RetrievalModel,
         batch: Batch,
         views: EncodedViews,
-        grid: Tensor,
+        scores: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
         """Return the hardest candidates of the batch, the same on every process.
@@ -312,76 +283,3 @@ def _collect(new: Tensor, chosen: Tensor, offered: ModalityBatch) -> ModalityBat
         offered.rows(candidate_places(own, offered.ids)), most * distributed.size()
     )
     return items.rows(candidate_places(new, items.ids))
-
-
-@final
-class MinerChain(OnlineMiner):
-    """Several online miners in one step, as TAGS chooses candidates and generates captions.
-
-    Args:
-        proposers: the miners, in the order in which they use the generator.
-
-    Raises:
-        ValueError: there are none, or two provide the same role or word task.
-    """
-
-    def __init__(self, *, proposers: tuple[OnlineMiner, ...]) -> None:
-        if not proposers:
-            raise ValueError("proposers=() propose nothing; name at least one")
-        self.proposers = proposers
-        self.provides = frozenset()
-        for miner in proposers:
-            twice = [role.value for role in self.provides & miner.provides]
-            twice += self.provides_words & miner.provides_words
-            if twice:
-                raise ValueError(
-                    f"{type(miner).__name__} and another proposer both provide "
-                    f"{', '.join(repr(name) for name in sorted(twice))}; drop one of the two"
-                )
-            self.provides |= miner.provides
-            self.provides_words |= miner.provides_words
-            self.screens |= miner.screens
-        self.anchors_only = all(miner.anchors_only for miner in proposers)
-
-    def check(self, model: RetrievalModel) -> None:
-        """Check a model with each miner."""
-        for miner in self.proposers:
-            miner.check(model)
-
-    def propose(
-        self,
-        model: RetrievalModel,
-        batch: Batch,
-        views: EncodedViews,
-        grid: Tensor,
-        rng: torch.Generator,
-    ) -> MinedExtras:
-        """Return the additions of all miners as one."""
-        images: list[ModalityBatch] = []
-        texts: list[ModalityBatch] = []
-        pairs: dict[Role, Pairs] = {}
-        words: dict[str, WordTask] = {}
-        scores: dict[Role, Tensor] = {}
-        pools = len(batch.image_rows), len(batch.text_rows)
-        for miner in self.proposers:
-            extras = miner.propose(model, batch, views, grid, rng)
-            for role, pair in extras.pairs.items():
-                pairs[role] = Pairs(
-                    _shift(pair.image, pools[0], images), _shift(pair.text, pools[1], texts)
-                )
-            words.update(extras.words)
-            scores.update(extras.scores)
-            images += [extras.images] if extras.images else []
-            texts += [extras.texts] if extras.texts else []
-        return MinedExtras(
-            texts=concatenate_batches(texts) if texts else None,
-            pairs=pairs,
-            words=words,
-            images=concatenate_batches(images) if images else None,
-            scores=scores,
-        )
-
-
-def _shift(place: Tensor, pool: int, before: list[ModalityBatch]) -> Tensor:
-    """Move the places of new items behind those of earlier miners."""
-    return torch.where(place >= pool, place + sum(len(items) for items in before), place)

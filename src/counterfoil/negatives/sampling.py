@@ -564,30 +564,6 @@ class AlternatingCandidates:
         return pairs
 
 
-def check_candidates(
-    offered: frozenset[Role], screened: frozenset[Role], needs: frozenset[Role]
-) -> None:
-    """Check that there are candidates if, and only if, an online miner chooses among them.
-
-    The roles are those of the candidates, those that the miner chooses among, and those that the
-    loss needs.
-
-    Raises:
-        ValueError: candidates and miner do not match.
-    """
-    if offered - screened:
-        raise ValueError(
-            "candidates are drawn, and the proposer screens none; set it to TopScoringMiner, or "
-            "leave the candidates out"
-        )
-    if missing := (needs & screened) - offered:
-        roles = " and ".join(sorted(repr(role.value) for role in missing))
-        raise ValueError(
-            f"candidates in the role of {roles} are to be screened, and none are drawn; say how "
-            "many texts and images are offered for an anchor, as in texts=399, images=399"
-        )
-
-
 def _draw_distinct(
     count: int, lists: Tensor, lengths: Tensor, rows: Tensor, rng: torch.Generator
 ) -> Tensor:

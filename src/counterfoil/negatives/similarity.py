@@ -25,9 +25,10 @@ from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import read_json
 from counterfoil.core.optional import first_line, hub_options, optional_import
-from counterfoil.core.types import Batch
+from counterfoil.core.types import Batch, Needs
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.models.layers.pooling import check_positive
+from counterfoil.negatives.sources import NegativeSource
 
 OURS = "sentence_transformers."  # package of the classes that a model folder may name
 
@@ -307,7 +308,7 @@ class CaptionSpace:
 
 
 @final
-class CaptionSimilarity:
+class CaptionSimilarity(NegativeSource):
     """Soft targets by the similarity of captions: an image stands for its anchor captions.
 
     LSEH (Gong and Cosma, Pattern Recognition 2023): row i holds the similarity of each caption of
@@ -326,10 +327,12 @@ class CaptionSimilarity:
         ValueError: another measure.
     """
 
+    gives = Needs(targets=True)
+
     def __init__(self, *, space: CaptionSpace, measure: Measure = "inner") -> None:
         self.space, self.measure = space, parse_literal(Measure, measure, "a measure of nearness")
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def targets(self, batch: Batch) -> Tensor:
         """Return the (I, T) similarity of each anchor text to the captions of each anchor image."""
         device = batch.device
         images, texts = batch.block

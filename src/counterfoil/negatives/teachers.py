@@ -11,9 +11,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Protocol, Self, final, runtime_checkable
+from typing import Any, Literal, Self, final
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,9 +26,13 @@ from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.core.config import parse_literal
 from counterfoil.core.io import write_lock
 from counterfoil.core.resumable import partial_folder
-from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
+from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Needs, Pairs, Role
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
+from counterfoil.losses.base import WeightedSum
+from counterfoil.model import Model
 from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.scoring.embedding_store import (
     EmbeddingStore,
     ModelSource,
@@ -45,24 +50,6 @@ from counterfoil.scoring.encode import (
     shard_index,
     texts_in_batches,
 )
-
-
-class TargetSource(Protocol):
-    """Gives target scores for the anchor block of a batch."""
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """Return (I, T) targets on the scale of the model's scores, the same on every process."""
-        ...
-
-
-@runtime_checkable
-class PairTargetSource(TargetSource, Protocol):
-    """Gives target scores for single pairs too, such as mined ones."""
-
-    def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
-        """Return (B, N) targets of pairs of places in the pools."""
-        ...
-
 
 # Likely false negatives of a batch.
 
@@ -114,6 +101,45 @@ class GuideMask:
         rows.scatter_reduce_(0, anchors.image, limit, "amin")
         columns.scatter_reduce_(0, anchors.text, limit, "amin")
         return (guide > torch.maximum(rows[:, None], columns)) & ~positive
+
+
+@final
+class Mask(NegativeSource):
+    """Leaves out what a guide takes for true pairs: among the negatives of the batch and the drawn.
+
+    Not those that other sources propose. It works with any loss.
+
+    Args:
+        guide: a source of targets, such as `Teachers`, whose scores are asked.
+        margin: see `GuideMask`.
+        kind: see `GuideMask`.
+
+    Raises:
+        ValueError: see `GuideMask`, or the guide gives no targets.
+    """
+
+    def __init__(
+        self, guide: NegativeSource, *, margin: float = 0.0, kind: MarginKind = "absolute"
+    ) -> None:
+        if not (isinstance(guide, NegativeSource) and guide.gives.targets):
+            raise ValueError(
+                f"a mask asks a guide that gives target scores, such as Teachers(model); given was "
+                f"{type(guide).__name__}"
+            )
+        self.guide, self.rule = guide, GuideMask(margin=margin, kind=kind)
+
+    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
+        """Check the guide."""
+        self.guide.check(model, data)
+
+    def begin(
+        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
+    ) -> None:
+        """Let the guide get ready."""
+        self.guide.begin(model, data, loss, batches=batches)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "guide": self.guide.describe(), **asdict(self.rule)}
 
 
 # Teachers' encodings of a data set on disk.
@@ -438,11 +464,11 @@ class StoredVectors(Teacher):
 class _ModelTeacher(Teacher):
     """A teacher whose own model scores the encodings; the subclass says where they come from.
 
-    The model is frozen and moved to the device of this process.
+    The model is moved to the device of this process; its weights are never written.
     """
 
     def __init__(self, model: RetrievalModel, weight: Weight) -> None:
-        self.model = model.to(distributed.device()).eval().requires_grad_(requires_grad=False)
+        self.model = model.to(distributed.device()).eval()
         self.weight = weight
         self._last: tuple[Batch, tuple[Embeddings, Embeddings]] | None = None
 
@@ -545,30 +571,164 @@ class FrozenTeacher(_ModelTeacher):
         return load(rows[shard_index(len(rows), rows.device)]).to(batch.device)
 
 
+def stored_teachers(
+    store: TargetStore, weights: Sequence[Weight], network: Callable[[int], RetrievalModel]
+) -> list[Teacher]:
+    """The teachers of a store; all that have one vector an item are one.
+
+    `network` gives the model of a teacher by its number, for those whose score is no inner product.
+    """
+    found: list[Teacher] = []
+    vectors = [n for n, teacher in enumerate(store.manifest.teachers) if teacher.plain]
+    if vectors:
+        stores = [store.encodings[n] for n in vectors]
+        found.append(StoredVectors(stores=stores, weights=[weights[n] for n in vectors]))
+    for number, weight in enumerate(weights):
+        if number not in vectors:
+            images, texts = store.encodings[number]
+            found.append(
+                StoredFragments(model=network(number), images=images, texts=texts, weight=weight)
+            )
+    return found
+
+
+_EVERY_ROLE = Needs(targets=True, pair_targets=frozenset(Role))
+
+
 @final
-class TeacherEnsemble:
-    """The sum of several teachers' weighted scores: a `PairTargetSource`.
+class TeacherEnsemble(NegativeSource):
+    """The sum of several teachers' weighted scores, as targets of any pair; see `Teachers`.
 
     Args:
         teachers: each with its weight, so that the sum is a mean on the student's scale, see
             `target_weighting`.
     """
 
+    gives = _EVERY_ROLE
+
     def __init__(self, *, teachers: Sequence[Teacher]) -> None:
         assert teachers
         self.teachers = tuple(teachers)
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def targets(self, batch: Batch) -> Tensor:
         """Return (I, T) targets on the scale of the model's scores, the same on every process."""
         with torch.no_grad(), _full_precision(batch):
             return torch.stack([teacher.block(batch) for teacher in self.teachers]).sum(0)
 
-    def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
+    def pair_targets(self, batch: Batch, pairs: Pairs) -> Tensor:
         """Return (B, N) targets of pairs of places in the pools, on the same scale."""
         flat = pairs.flatten()
         with torch.no_grad(), _full_precision(batch):
             scores = [teacher.pairs(batch, flat) for teacher in self.teachers]
         return torch.stack(scores).sum(0).view(pairs.shape)
+
+
+@final
+class Teachers(NegativeSource):
+    """The mean scores of frozen models as targets, for losses such as those of NDGL, or for a mask.
+
+    A teacher that is the model in training is copied before the first step: the loss
+    ``MarginDistillationLoss(**distillation_settings())`` then keeps the model near its original.
+
+    Args:
+        models: as `counterfoil.load_model` opens them; each reads the data with its own processor.
+        standardise: bring the scores of teachers of different kinds to one mean and deviation.
+        inputs: "clean" items, or the "same" augmented ones as the student's, of its own processor.
+        store: a folder for their encodings, so that each item is encoded once and not once an
+            epoch; made if it is not there. None encodes the items of each batch anew.
+
+    Raises:
+        ValueError: no model, unknown inputs, the "same" ones from a store, or a store of other
+            teachers or data.
+
+    >>> Trainer(model, loss=loss, train=data, sources=[Teachers(large, other)])  # doctest: +SKIP
+    """
+
+    gives = _EVERY_ROLE
+
+    def __init__(
+        self,
+        *models: Model,
+        standardise: bool = False,
+        inputs: TeacherInputs = "clean",
+        store: str | Path | None = None,
+    ) -> None:
+        if wrong := [type(model).__name__ for model in models if not isinstance(model, Model)]:
+            raise ValueError(
+                f"teachers are models that load_model opened; given was a {wrong[0]}; write "
+                "Teachers(load_model(NAME))"
+            )
+        if not models:
+            raise ValueError("there is no teacher; write Teachers(load_model(NAME))")
+        parse_literal(TeacherInputs, inputs, "an input of teachers")
+        if inputs == "same" and store:
+            raise ValueError(
+                "a store holds what teachers make of clean items, so they cannot see the same ones "
+                'as the student; leave store out, or set inputs="clean"'
+            )
+        self.models, self.standardise, self.inputs = models, standardise, inputs
+        self.store = Path(store) if store else None
+        self._ensemble: TeacherEnsemble | None = None
+
+    def describe(self) -> dict[str, Any]:
+        settings = {"standardise": self.standardise, "inputs": self.inputs}
+        return {
+            "source": type(self).__qualname__,
+            "teachers": [model.digest() for model in self.models],
+            **settings,
+        }
+
+    def begin(
+        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
+    ) -> None:
+        """Measure the teachers' scores, and encode the data where there is a store for it."""
+        teachers = [self._prepared(teacher, model, data) for teacher in self.models]
+        for teacher in teachers:
+            teacher.model.to(distributed.device()).eval()
+        if self.store is None:
+            measured = [_measure(teacher) for teacher in teachers]
+            weights = target_weighting(measured, model.loss_scale, standardise=self.standardise)
+            self._ensemble = TeacherEnsemble(
+                teachers=[
+                    FrozenTeacher(
+                        model=teacher.model,
+                        processor=teacher.processor,
+                        inputs=self.inputs,
+                        weight=weight,
+                    )
+                    for teacher, weight in zip(teachers, weights, strict=True)
+                ]
+            )
+            return
+        if not TARGETS.exists(self.store):
+            write_targets(self.store, teachers, form="stored", precision="fp32")
+        found = TargetStore.open(self.store, fingerprint=data.dataset.fingerprint)
+        for number, teacher in enumerate(teachers):
+            found.check(number, teacher.source, self.store)
+        weights = target_weighting(
+            found.manifest.teachers, model.loss_scale, standardise=self.standardise
+        )
+        networks = [teacher.model for teacher in teachers]
+        self._ensemble = TeacherEnsemble(
+            teachers=stored_teachers(found, weights, networks.__getitem__)
+        )
+
+    @staticmethod
+    def _prepared(teacher: Model, model: RetrievalModel, data: ProcessedDataset) -> TeacherModel:
+        """A teacher with its inputs; of the model in training, or of what holds it, a copy."""
+        if any(part is model for part in teacher.model.modules()):
+            return TeacherModel(deepcopy(model), data, teacher.source())
+        return TeacherModel(teacher.model, teacher.process(data.dataset), teacher.source())
+
+    def targets(self, batch: Batch) -> Tensor:
+        """Return (I, T) mean scores on the scale of the model's, the same on every process."""
+        assert self._ensemble is not None, "`begin` makes it"
+        return self._ensemble.targets(batch)
+
+    def pair_targets(self, batch: Batch, pairs: Pairs) -> Tensor:
+        """Return (B, N) mean scores of pairs of places in the pools."""
+        assert self._ensemble is not None, "`begin` makes it"
+        return self._ensemble.pair_targets(batch, pairs)
 
 
 def concatenate_teachers(vectors: Sequence[Tensor], factors: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ A key is a path: first the stage (``*`` for every stage that has the key), then 
 dataclasses and arguments of configs, as in ``online.seed=3``, ``*.batch=64``,
 ``online.model.text.layers=2``. The places in `SHORTCUTS` may be left out: ``online.epochs=3`` is
 ``online.plan.epochs=3``, ``online.objective.triplet.steps=50`` names a term of the loss, and
-``tags.proposer.tagsgenerator.temperature=1.0`` one of several proposers. A value is read as a
+``tags.tagsgenerator.temperature=1.0`` one of several sources. A value is read as a
 Python literal and must be of the type that its annotation allows.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ALL_STAGES = "*"
-SHORTCUTS = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("proposers",))
+SHORTCUTS = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("sources",))
 ALIASES = {  # names of other libraries, which spelling does not lead to the ones here
     "lr": "rate",
     "learning_rate": "rate",

@@ -14,7 +14,7 @@ from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.generated import GeneratedCaptions
-from counterfoil.negatives.online import OnlineMiner
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.pipelines.pipeline import Compare, Recipe, Stage, Train
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
@@ -65,7 +65,7 @@ class TrainingSetup:
         processor: of its inputs.
         plan: its training.
         reduction: how its loss is summed over a batch.
-        proposer: of further negatives that its loss needs.
+        sources: of further negatives that its loss needs.
     """
 
     model: Config[RetrievalModel]
@@ -73,7 +73,7 @@ class TrainingSetup:
     processor: ProcessorConfig
     plan: TrainConfig
     reduction: Reduction = "sum"
-    proposer: Config[OnlineMiner] | None = None
+    sources: tuple[Config[NegativeSource], ...] = ()
 
     def stage(self, name: str, more: Terms | None = None) -> Train:
         """A training with the model's own loss, and with further terms."""
@@ -83,11 +83,11 @@ class TrainingSetup:
             objective=weighted_sum(**self.terms, **(more or {})),
             processor=self.processor,
             plan=self.plan,
-            proposer=self.proposer,
+            sources=self.sources,
         )
 
 
-def generated_captions(count: int, **changes: Any) -> Config[OnlineMiner]:
+def generated_captions(count: int, **changes: Any) -> Config[NegativeSource]:
     """Proposer that draws so many stored foils of a caption, those of `Train.written`."""
     arguments = {
         "folder": from_data("written"),

@@ -139,8 +139,8 @@ class FineTunedModel:
         if not joined:
             below: Loss = lazy(MarginRankingLoss, role="written", margin=MARGIN)
             stage = stage.with_terms(written=(1.0, below))
-        proposer = generated_captions(1 if joined else FOILS, folder=self.written, shared=joined)
-        return replace(stage, proposer=proposer)
+        foils = generated_captions(1 if joined else FOILS, folder=self.written, shared=joined)
+        return replace(stage, sources=(foils,))
 
 
 def train_recipe(
@@ -296,7 +296,7 @@ def with_lists(recipe: Recipe, folder: Path) -> Recipe:
         stages = [_with_folder(s, mining, lists) for s in recipe.stages if s.name not in mining]
         return replace(recipe, stages=tuple(stages))
     trained = [stage for stage in recipe.stages if isinstance(stage, Train)]
-    if len(trained) != 1 or trained[0].proposer:
+    if len(trained) != 1 or trained[0].sources:
         raise ValueError(
             f"{recipe.name!r} has no training on mined lists; leave --negatives out, or train a "
             "model or loss that has: aoq, triplet, contrastive, negclip, vsepp, scan-t2i, gpo, …"

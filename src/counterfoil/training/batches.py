@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import torch
 from counterfoil.core.types import Batch, Pairs, Role
 from counterfoil.data.batching import BatchSampler, collate
 from counterfoil.data.processor import ProcessedDataset
-from counterfoil.negatives.sampling import NegativeSampler, NeighbourImages
+from counterfoil.negatives.sources import NegativeSource, numbered_names, overrides
 from counterfoil.training.checkpoint import derive_seed
 
 T = TypeVar("T")
@@ -29,9 +29,7 @@ class BatchStream:
     sampler: BatchSampler
     epochs: int
     seed: int
-    draws: NegativeSampler | None = None  # negatives drawn before encoding
-    candidates: NegativeSampler | None = None  # pairs that an online miner screens
-    neighbours: NeighbourImages | None = None  # images that join a batch as anchors
+    sources: tuple[NegativeSource, ...] = ()
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Batch `start` of the training and those after it."""
@@ -39,10 +37,17 @@ class BatchStream:
             yield self._batch(texts, number)
 
     def _batch(self, texts: torch.Tensor, number: int) -> Batch:
-        if self.neighbours:
-            texts = self.neighbours.joined(texts, self._rng("neighbours", number))
-        negatives = self._draw(self.draws, "draw", texts, number)
-        candidates = self._draw(self.candidates, "candidates", texts, number)
+        named = list(zip(numbered_names(self.sources), self.sources, strict=True))
+        for name, source in named:
+            if overrides(source, "join"):
+                texts = source.join(texts, self._rng(name, number))
+        negatives: dict[Role, Pairs] = {}
+        candidates: dict[Role, Pairs] = {}
+        for name, source in named:
+            if overrides(source, "draw"):
+                negatives |= source.draw(texts, self._rng(name, number))
+            if overrides(source, "candidates"):
+                candidates |= source.candidates(texts, self._rng(name, number))
         return collate(
             self.processor,
             texts,
@@ -51,13 +56,8 @@ class BatchStream:
             step=number,
         )
 
-    def _draw(
-        self, draws: NegativeSampler | None, purpose: str, texts: torch.Tensor, number: int
-    ) -> Mapping[Role, Pairs] | None:
-        return draws.draw(texts, self._rng(purpose, number)) if draws else None
-
-    def _rng(self, purpose: str, number: int) -> torch.Generator:
-        return torch.Generator().manual_seed(derive_seed(self.seed, purpose, number))
+    def _rng(self, name: str, number: int) -> torch.Generator:
+        return torch.Generator().manual_seed(derive_seed(self.seed, name, number))
 
 
 def numbered_batches(

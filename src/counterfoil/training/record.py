@@ -94,8 +94,8 @@ def _losses(objective: WeightedSum) -> list[dict[str, Any]]:
             key: value
             for part in reversed(parts)  # those of the outer loss win
             for key, value in sorted(vars(part).items())
-            if not key.startswith(("_", "needs_"))
-            and key != "training"
+            if not key.startswith("_")
+            and key not in ("training", "view")
             and isinstance(value, int | float | str)
         }
         papers = dict.fromkeys(paper for part in parts for paper in papers_of(part))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -14,23 +14,17 @@ import torch
 from counterfoil.core import distributed
 from counterfoil.core.artifact import MANIFEST
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.core.types import Role
+from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.schedules import SwitchAfter
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.mining import mine_lists
-from counterfoil.negatives.sampling import (
-    NegativeSampler,
-    OfflineNegativeSampler,
-    RoleSubset,
-    SamplingConfig,
-)
+from counterfoil.negatives.sampling import OfflineNegativeSampler, SamplingConfig
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import ModelSource
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
-from counterfoil.training.batches import BatchStream
 from counterfoil.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -75,22 +69,21 @@ class Reminer(Callback):
     """Mines the training split at the beginning of epochs; batches then draw from the new lists.
 
     Stores are folders named after the run and the epoch they were mined at. All processes call
-    every method together; the first one writes. Until the first mining, batches draw from the
-    stream's own lists, if there are any; of new lists only the roles that the objective needs are
-    drawn.
+    every method together; the first one writes. `use` is called with the store that batches are to
+    draw from, and with None for the first lists; `lengths` are those of the first lists.
     """
 
     def __init__(
         self,
         plan: RemineConfig,
-        stream: BatchStream,
-        draw: SamplingConfig,
-        needs: frozenset[Role],
+        processor: ProcessedDataset,
+        use: Callable[[NegativeStore | None], None],
         folder: Path,
         run: str,
+        lengths: tuple[int, int] | None = None,
     ) -> None:
-        self.plan, self.stream, self.draw, self.needs = plan, stream, draw, needs
-        self.folder, self.run = folder, run
+        self.plan, self.processor, self.use = plan, processor, use
+        self.folder, self.run, self.lengths = folder, run, lengths or (TEXTS, IMAGES)
         self._lists: str | None = None  # name of the lists that batches draw from
 
     def on_train_begin(self, loop: TrainingLoop[Any]) -> None:
@@ -104,25 +97,25 @@ class Reminer(Callback):
         if name and epoch == mined_at and not place:
             self._mine_epoch(loop, name, epoch)
         elif name != self._lists:
-            self._draw_from(loop, name, self.open(name))
+            self._draw_from(name, self.open(name))
 
     def on_checkpoint_saved(self, loop: TrainingLoop[Any]) -> None:
         # older lists may go only when no checkpoint names them any more
         self.remove_lists(but=loop.progress.lists)
 
-    def open(self, name: str) -> NegativeSampler | None:
-        """Return a sampler of the lists with this name; "" names the first lists."""
+    def open(self, name: str) -> NegativeStore | None:
+        """Open the lists with this name; None for "", the first lists."""
         if not name:
-            return self.stream.draws
+            return None
         place = self.folder / name
         if not (place / MANIFEST).is_file():
             raise ValueError(
                 f"{place} is missing, the negatives of the interrupted training; train again in "
                 "another folder"
             )
-        return self._sampler(self._open_store(place))
+        return self._open_store(place)
 
-    def mine(self, name: str, model: RetrievalModel, stop: Callable[[], bool]) -> NegativeSampler:
+    def mine(self, name: str, model: RetrievalModel, stop: Callable[[], bool]) -> NegativeStore:
         """Mine with the present model, continuing an interrupted pass, and save the lists.
 
         The weights and running statistics of the first process are used. Neither random states
@@ -139,7 +132,7 @@ class Reminer(Callback):
             # a kill came after this mining and before the next checkpoint: take its result
             store = self._open_store(place)
             if [source.checkpoint for source in store.manifest.sources] == [weights]:
-                return self._sampler(store)
+                return store
         partial = self.folder / f"{name}-{weights}.partial"
         device = distributed.device()
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -148,7 +141,7 @@ class Reminer(Callback):
             store.save(place)
             shutil.rmtree(partial, ignore_errors=True)
         distributed.barrier()
-        return self._sampler(store)
+        return store
 
     def remove_lists(self, prefix: str = "", *, but: str = "") -> None:
         """Remove lists whose name begins so, all but one."""
@@ -161,16 +154,14 @@ class Reminer(Callback):
     def _mine_store(
         self, model: RetrievalModel, weights: str, partial: Path, stop: Callable[[], bool]
     ) -> NegativeStore:
-        processor, dataset, plan = self.stream.processor, self.stream.processor.dataset, self.plan
+        processor, dataset, plan = self.processor, self.processor.dataset, self.plan
         images = encode_images(model, processor.images, len(dataset))
         texts = encode_texts(model, processor.texts, len(dataset.texts))
-        first = self.stream.draws.draws if isinstance(self.stream.draws, RoleSubset) else None
-        lengths = first.lengths if isinstance(first, OfflineNegativeSampler) else (TEXTS, IMAGES)
         lists = mine_lists(
             [EmbeddedDataset(model, images, texts)],
             dataset.text_to_image,
-            texts_per_image=plan.texts or lengths[0],
-            images_per_text=plan.images or lengths[1],
+            texts_per_image=plan.texts or self.lengths[0],
+            images_per_text=plan.images or self.lengths[1],
             filters=NegativeFilters(plan.filters, dataset, device=distributed.device()),
             keep=partial,
             stop=stop,
@@ -186,32 +177,27 @@ class Reminer(Callback):
         )
 
     def _open_store(self, place: Path) -> NegativeStore:
-        return NegativeStore.open(place, fingerprint=self.stream.processor.dataset.fingerprint)
-
-    def _sampler(self, store: NegativeStore) -> NegativeSampler:
-        relation = self.stream.processor.dataset.relation
-        sampler = OfflineNegativeSampler(lists=store.lists, relation=relation, plan=self.draw)
-        return RoleSubset(sampler, self.needs)
+        return NegativeStore.open(place, fingerprint=self.processor.dataset.fingerprint)
 
     def _mine_epoch(self, loop: TrainingLoop[Any], name: str, epoch: int) -> None:
         began = time.monotonic()
         try:
             with loop.evaluation_model() as model:
-                draws = self.mine(name, model, loop.stop.wanted)
+                store = self.mine(name, model, loop.stop.wanted)
         except WorkStopped:
             reason, _ = loop.stop.decide()
             loop.stop.mark_handled()
             loop.stop_reason = reason or "signal"
             return
-        self._draw_from(loop, name, draws)
+        self._draw_from(name, store)
         loop.progress.lists = name
         seconds = round(time.monotonic() - began, 3)
         loop.metrics.write(
             loop.progress.step, {"epoch": epoch, "lists": name, "mined_seconds": seconds}
         )
 
-    def _draw_from(self, loop: TrainingLoop[Any], name: str, draws: NegativeSampler | None) -> None:
-        loop.stream = replace(self.stream, draws=draws)
+    def _draw_from(self, name: str, store: NegativeStore | None) -> None:
+        self.use(store)
         self._lists = name
 
 
@@ -225,7 +211,7 @@ def check_remine(
     Raises:
         ValueError: a term needs lists earlier, no term ever does, or they are too short.
     """
-    if not objective.needs & OfflineNegativeSampler.provides:
+    if not objective.needs.roles & OfflineNegativeSampler.provides:
         raise ValueError(
             f"lists would be mined every {plan.every} epochs, and no term of the objective needs "
             "them; choose another objective, or set refresh.every to 0"
@@ -250,7 +236,7 @@ def check_remine(
 
 def _batches_without_lists(term: Loss) -> float:
     """Return the number of first batches in which a loss needs no negatives from lists."""
-    if not term.needs & OfflineNegativeSampler.provides:
+    if not term.needs.roles & OfflineNegativeSampler.provides:
         return float("inf")
     if not isinstance(term, SwitchAfter):
         return 0.0

@@ -1,6 +1,6 @@
-"""One training step, as one module: encode, score the block, mine online, score pairs, losses.
+"""One training step, as one module: encode, score the block, ask the sources, score pairs, losses.
 
-Where neither the loss nor the online miner reads wrong pairs of the block, only its anchor
+Where neither the loss nor a source reads wrong pairs of the block, only its anchor
 pairs are scored. Where the whole training split is one batch, the loss is computed from the vectors
 in tiles, and no block exists.
 
@@ -34,6 +34,7 @@ from counterfoil.core.types import (
     ExemptPairs,
     ExtraPositives,
     ModalityBatch,
+    Needs,
     Pairs,
     Precision,
     Role,
@@ -44,13 +45,20 @@ from counterfoil.core.types import (
 )
 from counterfoil.losses.base import Loss, TiledLoss, WeightedSum
 from counterfoil.models.base import RetrievalModel, SingleVectorModel
-from counterfoil.negatives.online import (
+from counterfoil.negatives.online import existing_extras
+from counterfoil.negatives.sources import (
     MinedExtras,
-    OnlineMiner,
-    existing_extras,
+    NegativeSource,
+    having,
+    numbered_names,
 )
-from counterfoil.negatives.teachers import GuideMask, PairTargetSource, TargetSource
-from counterfoil.scoring.encode import gather_parts, gather_shards, shard_index
+from counterfoil.negatives.teachers import Mask
+from counterfoil.scoring.encode import (
+    concatenate_batches,
+    gather_parts,
+    gather_shards,
+    shard_index,
+)
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.config import TrainConfig, clip_gradients
 from counterfoil.training.logging import StepMonitor
@@ -157,7 +165,6 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, torch.bfloat16)
 
 
-_NO_MASK = GuideMask()
 OWN = "model_"  # begins the names of losses that are the model's own
 
 
@@ -168,13 +175,10 @@ class TrainingStep(TrainableModule[Batch]):
     Args:
         model: the model in training.
         objective: the loss.
-        proposer: online miner: candidates that depend on the model as it is now.
-        guide: soft targets.
-        mask: negatives that are left out because the guide takes them for true pairs: those of
-            the block and those that are drawn, not those that a proposer makes.
-        provides: roles that are drawn before the batch is encoded.
+        sources: of negatives and targets, which have begun, see `NegativeSource`; what they draw
+            before a batch is encoded is in the batch already.
         precision: "bf16" encodes and scores under autocast; losses are float32 in any case.
-        seed: of what the proposer draws.
+        seed: of what sources draw once the batch is scored.
         chunk: images and texts encoded at a time, so that memory for encoding does not grow with
             the batch; 0 for all. Every piece is encoded once more in the backward pass, with the
             same dropout. Equal to the plain gradient, but running statistics of normalisation move
@@ -184,9 +188,7 @@ class TrainingStep(TrainableModule[Batch]):
             product of images and texts; see `check_tiled`.
 
     Raises:
-        ValueError: the objective needs pairs, grids or targets that are not provided, a role is
-            provided twice, the proposer does not fit the model, or something needs the score matrix
-            of a tiled loss.
+        ValueError: see `check_sources`, or something needs the score matrix of a tiled loss.
     """
 
     def __init__(
@@ -194,10 +196,7 @@ class TrainingStep(TrainableModule[Batch]):
         model: RetrievalModel,
         objective: WeightedSum,
         *,
-        proposer: OnlineMiner | None = None,
-        guide: TargetSource | None = None,
-        mask: GuideMask = _NO_MASK,
-        provides: frozenset[Role] = frozenset(),
+        sources: Sequence[NegativeSource] = (),
         precision: Precision = "fp32",
         seed: int = 0,
         chunk: int = 0,
@@ -205,20 +204,22 @@ class TrainingStep(TrainableModule[Batch]):
     ) -> None:
         super().__init__()
         if tiled:
-            check_tiled(objective, model, proposer=proposer, guide=guide)
-        _check_needs(objective, model, proposer, provides)
-        _check_guide(objective, guide, mask, provides)
-        if proposer is not None:
-            proposer.check(model)
+            check_tiled(objective, model, source_names(sources))
+        check_sources(objective, model, sources)
         self.model, self.objective = model, objective
-        # in a tuple, so that modules inside the miner or the guide are not registered: they are
-        # frozen, belong in no checkpoint, and DDP must not see them
-        self._miner_and_guide = proposer, guide
-        self.mask = mask
-        # a miner that is a module has a state of its own, which is saved with the training
-        self.miner = proposer if isinstance(proposer, nn.Module) else None
-        anchors_only = proposer is None or proposer.anchors_only
-        self.scores_anchors_only = anchors_only and not objective.needs_block
+        # in tuples, so that modules inside the sources are not registered: they are frozen, belong
+        # in no checkpoint, and DDP must not see them
+        proposing = having(sources, "propose")
+        names = dict(zip(map(id, sources), numbered_names(sources), strict=True))
+        self._proposing = tuple((names[id(source)], source) for source in proposing)
+        self._teachers = having(sources, "targets")[:1]
+        self._masks = tuple(source for source in sources if isinstance(source, Mask))
+        # but a source with a state of its own is saved with the training
+        self.stateful = nn.ModuleList(
+            source for source in sources if source.saved and isinstance(source, nn.Module)
+        )
+        anchors_only = all(source.anchors_only for source in proposing)
+        self.scores_anchors_only = anchors_only and not objective.needs.block
         self.precision, self.seed, self.chunk, self.tiled = precision, seed, chunk, tiled
         self._flat: Tensor | None = None
         self._copies: dict[str, int] = {}
@@ -289,7 +290,7 @@ class TrainingStep(TrainableModule[Batch]):
             return self._flat
         step, proposed = self._proposed
         none = proposed if step == batch.step else {}
-        if self.objective.needs - {*batch.pairs, *none} or self.objective.needs_words:
+        if self.objective.needs.roles - {*batch.pairs, *none} or self.objective.needs.words:
             return None
         # run the objective itself on zeros: no formula per loss, and schedules, guides and margins
         # count as they do in training
@@ -311,12 +312,11 @@ class TrainingStep(TrainableModule[Batch]):
         pairs: Mapping[Role, Tensor],
         words: Mapping[str, WordTask],
     ) -> dict[str, Tensor]:
-        _, guide = self._miner_and_guide
-        guides = (
-            {role: guide.pairs(batch, batch.pairs[role]) for role in self.objective.needs_guided}
-            if isinstance(guide, PairTargetSource)
-            else {}
-        )
+        guides = {
+            role: teacher.pair_targets(batch, batch.pairs[role])
+            for teacher in self._teachers
+            for role in self.objective.needs.pair_targets
+        }
         seed = derive_seed(self.seed, "judge", batch.step)
         losses: dict[str, Tensor] = self.objective(
             Scores(grids, self._masked(batch, pairs), words, batch.step, guides, seed)
@@ -324,7 +324,7 @@ class TrainingStep(TrainableModule[Batch]):
         return losses
 
     def _wanted(self, batch: Batch) -> frozenset[str]:
-        return self.objective.grids_at(batch.step) | {INFERENCE}
+        return self.objective.views_at(batch.step) | {INFERENCE}
 
     def _with_batch_context(self, batch: Batch, views: EncodedViews) -> EncodedViews:
         """Add views that depend on the whole batch, with the same dropout on every process."""
@@ -347,10 +347,15 @@ class TrainingStep(TrainableModule[Batch]):
         return grids
 
     def _score_matrix(self, batch: Batch, scores: Tensor, name: str) -> ScoreMatrix:
-        _, guide = self._miner_and_guide
-        guided = guide is not None and self.objective.needs_guide and name == INFERENCE
-        targets = guide(batch) if guide and (guided or self._masks_block) else None
-        out = self._left_out(batch, targets)
+        guided = self.objective.needs.targets and name == INFERENCE
+        known: dict[
+            int, Tensor
+        ] = {}  # targets by their source, which the loss and a mask may share
+        for source in (*(self._teachers if guided else ()), *self._asked):
+            if id(source) not in known:
+                known[id(source)] = source.targets(batch)
+        targets = known[id(self._teachers[0])] if guided else None
+        out = self._left_out(batch, known)
         copies = len(scores) // batch.block[0]
         image, text = batch.anchors.image, batch.anchors.text
         blocks = scores.view(batch.block[0], copies, batch.block[1], copies)
@@ -364,19 +369,20 @@ class TrainingStep(TrainableModule[Batch]):
             scores=scores,
             positive=positive,
             anchor=blocks[image, :, text].flatten(1).amin(1),
-            guide=targets if guided else None,
+            guide=targets,
             scale=self.model.loss_scale,
             name=name,
             repeats=copies,
             extra=_extra_positives(batch.exempt, blocks) if batch.exempt else None,
         )
 
-    def _left_out(self, batch: Batch, targets: Tensor | None) -> Tensor | None:
-        """(I, T) bool, pairs that are no negatives, or that the guide takes for true."""
-        out = None
-        if targets is not None and self._masks_block:
-            out = self.mask.block(targets, batch.positive, batch.anchors)
-        positive = batch.positive
+    def _left_out(self, batch: Batch, targets: Mapping[int, Tensor]) -> Tensor | None:
+        """(I, T) bool, pairs that are no negatives, or that a mask takes for true."""
+        out, positive = None, batch.positive
+        if self._asked:
+            for mask in self._masks:
+                true = mask.rule.block(targets[id(mask.guide)], positive, batch.anchors)
+                out = true if out is None else out | true
         if batch.equal is not None:
             rows = batch.image_rows[: batch.block[0]], batch.text_rows[: batch.block[1]]
             places = tuple(part.to(batch.device) for part in batch.equal.places(*rows))
@@ -388,8 +394,9 @@ class TrainingStep(TrainableModule[Batch]):
         return out.index_put((batch.exempt.block.image, batch.exempt.block.text), out.new_ones(()))
 
     @property
-    def _masks_block(self) -> bool:
-        return self.mask.margin is not None and not self.scores_anchors_only
+    def _asked(self) -> tuple[NegativeSource, ...]:
+        """The guides of masks, where the block is scored."""
+        return () if self.scores_anchors_only else tuple(mask.guide for mask in self._masks)
 
     def _masked(self, batch: Batch, pairs: Mapping[Role, Tensor]) -> Mapping[Role, Tensor]:
         """Scores by role, -inf at drawn pairs that corrections or the guide take for true."""
@@ -399,22 +406,25 @@ class TrainingStep(TrainableModule[Batch]):
                 r: p.masked_fill(exempt[r], -torch.inf) if r in exempt else p
                 for r, p in pairs.items()
             }
-        _, guide = self._miner_and_guide
-        roles = self.objective.needs & {*batch.pairs}
-        if self.mask.margin is None or not roles:
-            return pairs
-        assert isinstance(guide, PairTargetSource)
-        anchors = Pairs(batch.anchors.image.unsqueeze(1), batch.anchors.text.unsqueeze(1))
-        limit = self.mask.limits(guide.pairs(batch, anchors))
-        out = {r: guide.pairs(batch, batch.pairs[r]) > limit for r in Role if r in roles}
-        return {r: p.masked_fill(out[r], -torch.inf) if r in out else p for r, p in pairs.items()}
+        roles = [role for role in Role if role in self.objective.needs.roles & {*batch.pairs}]
+        masked = dict(pairs)
+        for mask in self._masks if roles else ():
+            anchors = Pairs(batch.anchors.image.unsqueeze(1), batch.anchors.text.unsqueeze(1))
+            limit = mask.rule.limits(mask.guide.pair_targets(batch, anchors))
+            for role in roles:
+                out = mask.guide.pair_targets(batch, batch.pairs[role]) > limit
+                masked[role] = masked[role].masked_fill(out, -torch.inf)
+        return masked
 
-    def _proposal(self, batch: Batch, views: EncodedViews, grid: Tensor) -> MinedExtras:
-        proposer, _ = self._miner_and_guide
-        if proposer is None:
-            return MinedExtras()
-        rng = torch.Generator().manual_seed(derive_seed(self.seed, "propose", batch.step))
-        return proposer.propose(self.model, batch, views, grid, rng)
+    def _proposal(self, batch: Batch, views: EncodedViews, scores: Tensor) -> MinedExtras:
+        """The additions of all sources as one: new items stand one behind the other."""
+        found = []
+        for name, source in self._proposing:
+            rng = torch.Generator().manual_seed(derive_seed(self.seed, name, batch.step))
+            found.append(source.propose(self.model, batch, views, scores, rng))
+        if len(found) == 1:
+            return found[0]
+        return join_extras(found, (len(batch.image_rows), len(batch.text_rows)))
 
     def _pairs(
         self, batch: Batch, views: EncodedViews, proposal: MinedExtras
@@ -482,75 +492,160 @@ def _append_items(
     return Embeddings.cat([pool, gather_parts(new, len(proposed))])
 
 
-def _check_needs(
+def join_extras(found: Sequence[MinedExtras], pools: tuple[int, int]) -> MinedExtras:
+    """Additions of several sources as one; `pools` are the images and texts of the batch."""
+    images: list[ModalityBatch] = []
+    texts: list[ModalityBatch] = []
+    pairs: dict[Role, Pairs] = {}
+    words: dict[str, WordTask] = {}
+    scores: dict[Role, Tensor] = {}
+    for extras in found:
+        for role, pair in extras.pairs.items():
+            pairs[role] = Pairs(
+                _behind(pair.image, pools[0], images), _behind(pair.text, pools[1], texts)
+            )
+        words.update(extras.words)
+        scores.update(extras.scores)
+        images += [extras.images] if extras.images else []
+        texts += [extras.texts] if extras.texts else []
+    return MinedExtras(
+        texts=concatenate_batches(texts) if texts else None,
+        pairs=pairs,
+        words=words,
+        images=concatenate_batches(images) if images else None,
+        scores=scores,
+    )
+
+
+def _behind(place: Tensor, pool: int, before: list[ModalityBatch]) -> Tensor:
+    """Move the places of new items behind those of earlier sources."""
+    return torch.where(place >= pool, place + sum(len(items) for items in before), place)
+
+
+# What a loss needs and what the sources give, compared once.
+
+
+_WAYS = {  # to get what is missing
+    **dict.fromkeys(
+        (Role.HARD_TEXT, Role.HARD_IMAGE, Role.CROSS, Role.COMPANION),
+        "mine them from the training split and give sources=[Mined(negatives)]",
+    ),
+    Role.WRITTEN: "give a source that writes captions, such as GeneratedCaptions",
+    **dict.fromkeys(
+        (Role.QUEUE_TEXT, Role.QUEUE_IMAGE, Role.KEY_TEXT, Role.KEY_IMAGE),
+        "give sources=[MomentumQueue()]",
+    ),
+    **dict.fromkeys(
+        (Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE),
+        "give a source that edits captions and images, such as CounterfactualSampler",
+    ),
+}
+
+
+def check_sources(
     objective: WeightedSum,
     model: RetrievalModel,
-    proposer: OnlineMiner | None,
-    provides: frozenset[Role],
+    sources: Sequence[NegativeSource],
 ) -> None:
-    """Refuse an objective whose needs neither the model, the draws nor the miner provide."""
-    proposed = proposer.provides if proposer else frozenset[Role]()
-    words = proposer.provides_words if proposer else frozenset[str]()
-    _check_provided("pairs in the role of", _names(objective.needs), _names(provides | proposed))
-    _check_provided("the word tasks", objective.needs_words, words)
-    _check_provided("the grids", objective.needs_grids, model.score_names)
-    if twice := _names(provides & proposed):
+    """Refuse a loss that needs what no source gives, and sources that give nothing it needs.
+
+    Raises:
+        ValueError: so, or a view of the batch that the model does not have, or two sources of one
+            role, word task or kind of targets.
+    """
+    for source in sources:
+        if not isinstance(source, NegativeSource):
+            raise ValueError(
+                f"sources holds a {type(source).__name__}; give sources of negatives, such as "
+                "Mined(negatives), in a list"
+            )
+    needs, losses = (
+        objective.needs,
+        ", ".join(sorted({type(term).__name__ for term in objective.terms.values()})),
+    )
+    given = Needs(block=False)
+    for source in sources:
+        name, twice = type(source).__name__, given & source.gives
+        if twice:
+            raise ValueError(
+                f"{name} and another source both give {_what(twice)}; leave one of the two out"
+            )
+        if source.gives and not source.gives & needs:
+            raise ValueError(
+                f"{name} gives {_what(source.gives)}, and the loss {losses} needs none of it; "
+                "choose a loss that does, such as AdaptiveQuintuplet() for mined negatives, or "
+                "leave the source out"
+            )
+        given |= source.gives
+    if views := objective.views - model.score_names:
         raise ValueError(
-            f"pairs in the role of {', '.join(sorted(twice))} are both drawn and proposed; "
-            "drop one of the two sources"
+            f"the loss {losses} reads the scores of {', '.join(sorted(map(repr, views)))}, and "
+            f"{type(model).__name__} makes: {', '.join(sorted(map(repr, model.score_names)))}"
         )
+    if missing := needs.roles - given.roles:
+        ways = dict.fromkeys(_WAYS[role] for role in Role if role in missing)
+        raise ValueError(
+            f"the loss {losses} needs {_what(Needs(roles=missing))}, which no source gives; "
+            f"{'; '.join(ways)}, or choose a loss that needs the batch alone, such as "
+            "HardestTripletLoss()"
+        )
+    if tasks := needs.words - given.words:
+        raise ValueError(
+            f"the loss {losses} needs {_what(Needs(words=tasks))}, which no source gives; give one "
+            "that does, such as TagsGenerator, with these tasks in words"
+        )
+    _check_targets(needs, given, sources, losses)
 
 
-def _check_guide(
-    objective: WeightedSum,
-    guide: TargetSource | None,
-    mask: GuideMask,
-    provides: frozenset[Role],
+def _check_targets(
+    needs: Needs, given: Needs, sources: Sequence[NegativeSource], losses: str
 ) -> None:
-    """Refuse an objective or a mask that needs a guide, or its targets for drawn pairs."""
-    if objective.needs_guide and guide is None:
+    """Refuse a loss, or a mask, without the target similarities that it reads."""
+    if needs.targets and not given.targets:
         raise ValueError(
-            "the objective needs a guide that says how similar images and texts ought to be, "
-            "and there is none; name the teachers"
+            f"the loss {losses} needs a guide that says how similar images and texts ought to be, "
+            "and there is none; give sources=[Teachers(model)]"
         )
-    pairwise = isinstance(guide, PairTargetSource)
-    if objective.needs_guided and not pairwise:
+    drawn = Needs()
+    for source in having(sources, "draw"):
+        drawn |= source.gives
+    if wrong := needs.pair_targets - (given.pair_targets & drawn.roles):
         raise ValueError(
-            "the objective needs a guide for drawn pairs too, and there is none that knows them; "
-            "name the teachers"
+            f"the loss {losses} needs targets of {_what(Needs(roles=wrong))} too, and no source "
+            "gives them for drawn pairs; give sources=[Mined(negatives), Teachers(model)]"
         )
-    kind = "guided pairs in the role of"
-    _check_provided(kind, _names(objective.needs_guided), _names(provides))
-    roles = objective.needs & provides
-    if mask.margin is not None and (guide is None or (roles and not pairwise)):
-        raise ValueError(
-            f"mask.margin={mask.margin} leaves out what a guide takes for true, and there is no "
-            "guide that scores the pairs; name a stage of teachers as guide, or leave the margin "
-            "out"
-        )
+    for mask in sources:
+        if isinstance(mask, Mask) and drawn.roles - mask.guide.gives.pair_targets:
+            raise ValueError(
+                f"a mask leaves out what its guide takes for true, and {type(mask.guide).__name__} "
+                "does not score drawn pairs; give it Teachers(model), or leave the mask out"
+            )
 
 
-def _names(roles: Iterable[Role]) -> frozenset[str]:
-    return frozenset(repr(role.value) for role in roles)
+def _what(needs: Needs) -> str:
+    """What is needed, or given, in words."""
+    roles = ", ".join(sorted(repr(role.value) for role in needs.roles))
+    words = ", ".join(sorted(map(repr, needs.words)))
+    parts = [f"pairs in the role of {roles}"] if roles else []
+    parts += [f"the word tasks {words}"] if words else []
+    parts += ["targets"] if needs.targets or needs.pair_targets else []
+    return " and ".join(parts)
 
 
-def _check_provided(kind: str, needed: frozenset[str], provided: frozenset[str]) -> None:
-    if missing := needed - provided:
-        offered = ", ".join(sorted(provided)) or "none"
-        raise ValueError(
-            f"the objective needs {kind} {', '.join(sorted(missing))}, but provided are: {offered}"
-        )
+def source_names(sources: Iterable[NegativeSource]) -> list[str]:
+    """The classes of sources, by name."""
+    return [type(source).__name__ for source in sources]
 
 
 def check_tiled(
     objective: WeightedSum,
     model: RetrievalModel | type[RetrievalModel] | None = None,
-    **others: object,
+    others: Iterable[str] = (),
 ) -> None:
     """Refuse a whole split as one batch where something needs its score matrix.
 
-    The model is given as such or by its class, or is not known yet; `others` are further inputs of
-    the training by name, which are all to be None.
+    The model is given as such or by its class, or is not known yet; `others` names further inputs
+    of the training, which are not possible then.
 
     Raises:
         ValueError: something does.
@@ -558,12 +653,12 @@ def check_tiled(
     wrong = [
         f"the loss {type(term).__name__}"
         for term in objective.terms.values()
-        if not isinstance(term, TiledLoss) or cast("Loss", term).needs_grid != INFERENCE
+        if not isinstance(term, TiledLoss) or cast("Loss", term).view != INFERENCE
     ]
     kind = model if isinstance(model, type) else type(model)
     if model and (not issubclass(kind, SingleVectorModel) or model.uses_batch_context):
         wrong.append(f"the model {kind.__name__}")
-    wrong += [name.replace("_", " ") for name, value in others.items() if value is not None]
+    wrong += others
     if wrong:
         raise ValueError(
             "batch=0 makes the whole training split one batch, whose score matrix is never held, "

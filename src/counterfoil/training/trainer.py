@@ -1,7 +1,7 @@
 """Train a model: epochs of steps, the best epoch on dev kept, resumable at any step.
 
-`Trainer` is the public class, `fit` the function with all settings, which pipeline stages call, and
-`TrainingLoop` the loop that both share with pre-training.
+`Trainer` is the public class; `train_network` trains a bare network, as stages of recipes do too;
+`TrainingLoop` is the loop that all share with pre-training.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, cast, final
+from typing import Any, Generic, final
 
 import torch
 from torch import Tensor, nn
@@ -26,33 +24,15 @@ from counterfoil.core.config import Config, digest
 from counterfoil.core.console import info, progress, warn
 from counterfoil.core.io import check_room
 from counterfoil.core.resumable import WorkStopped, difference
-from counterfoil.core.types import Role
 from counterfoil.data.batching import BatchSampler, ImagePartition
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.losses.base import Loss, WeightedSum
-from counterfoil.losses.ndgl import MarginDistillationLoss, distillation_settings
 from counterfoil.model import MODEL, Model, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
-from counterfoil.negatives.online import OnlineMiner
-from counterfoil.negatives.sampling import (
-    NegativeSampler,
-    NeighbourImages,
-    OfflineNegativeSampler,
-    RoleSubset,
-    SamplingConfig,
-    check_candidates,
-)
-from counterfoil.negatives.store import HardNegativeLists, NegativeStore
-from counterfoil.negatives.teachers import (
-    FrozenTeacher,
-    GuideMask,
-    TargetSource,
-    TeacherEnsemble,
-)
+from counterfoil.negatives.sources import NegativeSource, having
 from counterfoil.saved import CARD, SavedModelCard, check_model_reopens
 from counterfoil.training.batches import BatchStream, prefetch
 from counterfoil.training.callbacks import (
@@ -72,15 +52,17 @@ from counterfoil.training.checkpoint import (
 )
 from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig, WeightAverage
 from counterfoil.training.logging import MetricsLog, check_trackers
+from counterfoil.training.mined import Mined
 from counterfoil.training.record import training_record
-from counterfoil.training.remine import RemineConfig, Reminer, check_remine
 from counterfoil.training.step import (
     B,
     BatchSource,
     OptimizerStep,
     TrainableModule,
     TrainingStep,
+    check_sources,
     check_tiled,
+    source_names,
 )
 from counterfoil.training.stopping import StopMonitor, StopReason, watch_for_stop
 
@@ -303,102 +285,81 @@ class TrainingLoop(Generic[B]):
         self.module.eval()
 
 
-_NO_REMINING, _WHOLE_LISTS, _NO_MASK = RemineConfig(), SamplingConfig(), GuideMask()
-_BATCH_MINING = BatchMiningConfig()
-
-
-def fit(
-    plan: TrainConfig,
-    model: RetrievalModel,
-    objective: WeightedSum,
+def train_network(
+    config: TrainConfig,
+    network: RetrievalModel,
+    loss: WeightedSum,
     train: ProcessedDataset,
     *,
     folder: Path,
-    draws: NegativeSampler | None = None,
-    candidates: NegativeSampler | None = None,
-    proposer: OnlineMiner | None = None,
-    guide: TargetSource | None = None,
-    mask: GuideMask = _NO_MASK,
-    refresh: RemineConfig = _NO_REMINING,
-    draw: SamplingConfig = _WHOLE_LISTS,
-    neighbours: NeighbourImages | None = None,
-    partition: ImagePartition | None = None,
+    sources: Sequence[NegativeSource] = (),
     evaluate: DevMetrics | None = None,
     callbacks: Sequence[Callback] = (),
     run: str = "",
     asked: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> TrainResult:
-    """Train a model in place, with all settings; `Trainer` has a shorter interface.
+    """Train a network in place; `Trainer` does this with a model, and saves it.
 
     Every process of a group calls this with the same arguments. ``metrics.jsonl``, ``checkpoints/``
-    and re-mined ``lists/`` are written to the folder. Negatives come from three places: `draws` are
-    drawn before a batch is encoded; `candidates` are pairs that the online miner, `proposer`,
-    screens with the present model; `refresh` lets the model mine `train` anew, after which `draw`
-    says how its own lists are drawn from. `mask` leaves out negatives that the `guide` takes for
-    true pairs; `neighbours` join the captions of a batch as anchors; `partition` chooses the images
-    of each batch, where None shuffles. `evaluate` measures the model after each epoch, on every
-    process, and `plan.select` is one of its figures. `run` is a digest of everything else that the
-    weights depend on, such as the recipe and the initial weights; `asked` are such things by name,
-    to say which of them differs where a checkpoint is not resumed. With `resume` it continues from
-    the last checkpoint, if there is one; else earlier ones are removed.
+    and re-mined ``lists/`` are written to the folder. The `sources` have been checked with the
+    model and the data, see `NegativeSource.check`. `evaluate` measures the network after each
+    epoch, on every process, and `config.select` is one of its figures. `run` is a digest of
+    everything else that the weights depend on, such as the recipe and the initial weights; `asked`
+    are such things by name, to say which of them differs where a checkpoint is not resumed. With
+    `resume` it continues from the last checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
-        ValueError: what the objective needs is not provided, or not early enough, a batch of the
-            whole split meets something that needs its score matrix, a tracker is not installed, the
+        ValueError: what the loss needs is not given, or not early enough, a batch of the whole
+            split meets something that needs its score matrix, a tracker is not installed, the
             loss is not finite, or the checkpoint is damaged or belongs to another training.
     """
-    check_trackers(plan.track)
+    check_trackers(config.track)
     train.dataset.check_wrong_pairs()
-    if not plan.batch:
-        data = {"negatives": draws, "neighbours": neighbours, "mined_batches": partition}
-        check_tiled(objective, model, **data)
-    needed = RoleSubset(draws, objective.needs) if draws else None
+    if not config.batch:
+        check_tiled(loss, network, source_names(sources))
+    check_sources(loss, network, sources)
+    composing = having(sources, "partition")
+    if len(composing) > 1:
+        names = " and ".join(type(source).__name__ for source in composing)
+        raise ValueError(f"{names} both choose who shares a batch; leave one of the two out")
+    sampler = sampler_of(
+        config, train.dataset, composing[0] if composing else None, together=loss.uses_extra
+    )
+    for source in sources:
+        source.begin(network, train, loss, batches=len(sampler))
     stream = BatchStream(
         processor=train,
-        sampler=sampler_of(plan, train.dataset, partition, together=objective.uses_extra),
-        epochs=plan.epochs,
-        seed=plan.seed,
-        draws=needed,
-        candidates=_needed_candidates(candidates, proposer, objective),
-        neighbours=neighbours,
+        sampler=sampler,
+        epochs=config.epochs,
+        seed=config.seed,
+        sources=tuple(sources),
     )
-    remined = _remined_roles(refresh, objective, draw, stream)
     step = TrainingStep(
-        model,
-        objective,
-        proposer=proposer,
-        guide=guide,
-        mask=mask,
-        seed=plan.seed,
-        provides=needed.provides if needed else remined,
-        precision=plan.precision,
-        chunk=plan.chunk,
-        tiled=not plan.batch,
+        network,
+        loss,
+        sources=sources,
+        seed=config.seed,
+        precision=config.precision,
+        chunk=config.chunk,
+        tiled=not config.batch,
     ).to(distributed.device())
-    if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
-        guide.to(distributed.device())
-    positives = train.dataset.positives
-    settings = [run, plan.numbers(), train.dataset.fingerprint, positives, state_shapes(step)]
-    settings += [] if mask == _NO_MASK else [asdict(mask)]
-    key = digest([*settings, asdict(refresh), asdict(draw)] if remined else settings)
     facts: dict[str, Any] = {
         **(asked or {}),
-        "plan": plan.numbers(),
+        "plan": config.numbers(),
         "data": train.dataset.fingerprint,
-        "positives": positives,
-        "mask": asdict(mask),
-        "refresh": asdict(refresh),
-        "draw": asdict(draw),
+        "positives": train.dataset.positives,
+        "sources": [source.describe() for source in sources],
         "run": run,
     }
+    key = digest([facts, state_shapes(step)])
     hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
-    if remined:
-        hooks.append(Reminer(refresh, stream, draw, remined, folder / "lists", key))
+    for source in sources:
+        hooks += source.callbacks(folder, key)
     checkpoints = CheckpointFolder(folder / "checkpoints", key, facts)
-    loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
-    _warn_long_warmup(plan, loop.total)
-    _check_room(checkpoints.folder, plan, step)
+    loop = TrainingLoop(config, step, stream, checkpoints, [*hooks, *callbacks])
+    _warn_long_warmup(config, loop.total)
+    _check_room(checkpoints.folder, config, step)
     return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
@@ -438,40 +399,7 @@ def sampler_of(
     )
 
 
-def _needed_candidates(
-    candidates: NegativeSampler | None, proposer: OnlineMiner | None, objective: WeightedSum
-) -> RoleSubset | None:
-    """Candidates in the roles that the miner screens and the objective needs."""
-    provided = candidates.provides if candidates else frozenset[Role]()
-    screened = proposer.screens if proposer else frozenset[Role]()
-    check_candidates(provided, screened, objective.needs)
-    return RoleSubset(candidates, objective.needs) if candidates else None
-
-
-def _remined_roles(
-    refresh: RemineConfig, objective: WeightedSum, draw: SamplingConfig, stream: BatchStream
-) -> frozenset[Role]:
-    """Roles drawn from the lists that the model mines while it is trained."""
-    if not refresh.every:
-        return frozenset()
-    batches, listed = len(stream.sampler), stream.draws is not None
-    check_remine(refresh, objective, draw, batches=batches, listed=listed)
-    return OfflineNegativeSampler.provides & objective.needs
-
-
 # The public class: takes a Model and returns a Model.
-
-
-class StoredNegatives(Protocol):
-    """Mined negatives that carry their store, as `mine_hard_negatives` returns them."""
-
-    @property
-    def store(self) -> NegativeStore:
-        """Ranked lists and their provenance."""
-        ...
-
-
-Negatives = NegativeStore | StoredNegatives | HardNegativeLists | str | Path
 
 
 @final
@@ -487,8 +415,10 @@ class Trainer:
         loss: a loss, or a weighted sum of several.
         train: the data set to train on.
         dev: the split that selects the best epoch.
-        negatives: mined from `train`, for losses such as `AdaptiveQuintuplet`: the result of
-            `mine_hard_negatives`, a store, its lists, or its folder.
+        sources: of negatives, for losses that need more than the batch, of batches that are hard,
+            and of targets, such as ``[Mined(negatives), Teachers(large)]``; see
+            `counterfoil.negatives.sources`. Random numbers depend on the seed, the source and the
+            step alone.
         output: the folder to write.
         epochs: passes over the training captions.
         batch_size: captions in a batch, over all processes; 0 for all, see `TrainConfig`.
@@ -498,21 +428,15 @@ class Trainer:
         config: all further settings; what is None above comes from here. None for settings that
             fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA, 1e-3 for adapters
             behind frozen towers, and Adam with 2e-4 for other models.
-        sampling: how to draw from `negatives`.
-        mined_batches: mined from `train`, as `negatives` may be given; batches are composed of
-            mutual negatives of these lists, for any loss. None shuffles.
-        batch_mining: which neighbours of the lists share a batch.
         callbacks: hooks of the training loop.
-        distill: weight of a further loss that keeps the scores of a batch near those of the model
-            as it is given, see `counterfoil.losses.ndgl.distillation_settings`; 0 for none.
 
     Raises:
-        ValueError: `distill` is below 0, the loss needs what is not given, the negatives belong to
-            another data set, the model could not be opened again, or `output` holds another
-            training.
+        ValueError: the loss needs what no source gives, a source gives what the loss does not need
+            or does not fit the model or the data, the model could not be opened again, or `output`
+            holds another training.
 
     >>> trainer = Trainer(model, loss=AdaptiveQuintuplet(), train=data["train"], dev=data["dev"],
-    ...                   negatives=negatives, output="runs/a", epochs=5)  # doctest: +SKIP
+    ...                   sources=[Mined(negatives)], output="runs/a", epochs=5)  # doctest: +SKIP
     >>> tuned = trainer.train()  # doctest: +SKIP
     """
 
@@ -523,7 +447,7 @@ class Trainer:
         loss: Loss | WeightedSum,
         train: ImageTextDataset,
         dev: ImageTextDataset | None = None,
-        negatives: Negatives | None = None,
+        sources: Sequence[NegativeSource] = (),
         output: str | Path,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -531,11 +455,7 @@ class Trainer:
         seed: int | None = None,
         resume: bool = False,
         config: TrainConfig | None = None,
-        sampling: SamplingConfig = _WHOLE_LISTS,
-        mined_batches: Negatives | None = None,
-        batch_mining: BatchMiningConfig = _BATCH_MINING,
         callbacks: Sequence[Callback] = (),
-        distill: float = 0.0,
     ) -> None:
         train.check_captions("to train on")
         if dev is not None:
@@ -545,14 +465,10 @@ class Trainer:
         self.objective = (
             loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})
         )
-        self.lists, self._negatives = _open_lists(negatives, train), negatives
-        self.batch_lists, self.batch_mining = _open_lists(mined_batches, train), batch_mining
-        _check_needs(self.objective, self.lists)
-        if distill < 0:
-            raise ValueError(f"distill={distill}: give a weight from 0, which leaves it out")
-        self.distilled = distill > 0
-        if self.distilled:
-            self.objective = _distilled(self.objective, distill)
+        self.sources = tuple(sources)
+        check_sources(self.objective, model.model, self.sources)
+        for source in self.sources:
+            source.check(model.model, train)
         config = config or _default_config(model.model)
         rate = config.optimiser.rate if lr is None else lr
         self.config = replace(
@@ -563,14 +479,9 @@ class Trainer:
             optimiser=replace(config.optimiser, rate=rate),
         )
         if not self.config.batch:
-            data = {
-                "negatives": self.lists,
-                "mined_batches": self.batch_lists,
-                "distill": distill or None,
-            }
-            check_tiled(self.objective, model.model, **data)
+            check_tiled(self.objective, model.model, source_names(self.sources))
         self.output, self.resume = Path(output), resume
-        self.sampling, self.callbacks = sampling, tuple(callbacks)
+        self.callbacks = tuple(callbacks)
         if not resume and any((self.output / name).exists() for name in (MODEL, "metrics.jsonl")):
             raise ValueError(
                 f"{self.output} holds a training already; continue it with resume=True, or choose "
@@ -581,7 +492,7 @@ class Trainer:
         """Train, save and return the model; every process of a group calls this.
 
         Raises:
-            ValueError: see `fit`.
+            ValueError: see `train_network`.
             WorkStopped: a time limit or a signal stopped it; train again with ``resume=True``.
         """
         facts, folder = self._facts(), self.output / MODEL
@@ -592,30 +503,13 @@ class Trainer:
         # only the adapters of a frozen model are trained, on vectors encoded once
         body = self.model.model
         trained = body.head if isinstance(body, FrozenWithAdapters) else body
-        relation, sampler = self.train_set.relation, None
-        if self.lists:
-            sampler = OfflineNegativeSampler(
-                lists=self.lists, relation=relation, plan=self.sampling
-            )
-        partition = None
-        if self.batch_lists:
-            partition = NeighbourBatches(self.batch_lists, relation, self.batch_mining)
-        inputs, guide = self.model.process(self.train_set), None
-        if self.distilled:
-            original = deepcopy(trained)
-            teacher = FrozenTeacher(
-                model=original, processor=inputs, inputs="clean", weight=(1.0, 0.0)
-            )
-            guide = TeacherEnsemble(teachers=(teacher,))
-        result = fit(
+        result = train_network(
             self.config,
             trained,
             self.objective,
-            inputs,
+            self.model.process(self.train_set),
             folder=self.output,
-            draws=sampler,
-            partition=partition,
-            guide=guide,
+            sources=self.sources,
             evaluate=dev_figures(self.model, self.dev) if self.dev else None,
             callbacks=self.callbacks,
             run=digest(facts),
@@ -631,10 +525,6 @@ class Trainer:
 
     def _facts(self) -> dict[str, Any]:
         """All that the trained weights depend on, by name."""
-        lists, batches = (
-            mined and _tensors_digest(mined.texts, mined.images)
-            for mined in (self.lists, self.batch_lists)
-        )
         return {
             "model": self.model.digest(),
             "loss": _describe_loss(self.objective),
@@ -642,10 +532,7 @@ class Trainer:
             "dev": self.dev and self.dev.fingerprint,
             "positives": self.train_set.positives,
             "config": self.config.numbers(),
-            "negatives": lists,
-            "sampling": asdict(self.sampling),
-            "mined_batches": batches,
-            "batch_mining": asdict(self.batch_mining),
+            "sources": [source.describe() for source in self.sources],
         }
 
     def _open_finished(self, facts: Mapping[str, Any]) -> Model:
@@ -660,14 +547,15 @@ class Trainer:
 
     def _save(self, result: TrainResult, facts: Mapping[str, Any]) -> Model:
         spec = merge_lora(self.model)
+        mined = next((source for source in self.sources if isinstance(source, Mined)), None)
         made = result.provenance(
             self.config,
             self.train_set,
             train=self.train_set,
             dev=self.dev,
             objective=self.objective,
-            negatives=self._negatives,
-            sampling=self.sampling if self.lists else None,
+            negatives=mined and mined.negatives,
+            sampling=mined and mined.sampling,
         )
         provenance = {"start": self.model.name, "asked": facts, **made}
         metrics = result.best.dev if result.best else {}
@@ -725,71 +613,6 @@ def _describe_loss(objective: WeightedSum) -> list[object]:
         objective.weights,
         [[name, type(loss).__name__, settings(loss)] for name, loss in losses],
     ]
-
-
-def _tensors_digest(*tensors: Tensor) -> str:
-    """Return sixteen hex digits of the values of tensors on the CPU."""
-    content = sha256()
-    for tensor in tensors:
-        content.update(tensor.contiguous().numpy().tobytes())
-    return content.hexdigest()[:16]
-
-
-def _open_lists(negatives: Negatives | None, train: ImageTextDataset) -> HardNegativeLists | None:
-    if negatives is None or isinstance(negatives, HardNegativeLists):
-        return negatives  # the sampler checks that lists fit the data set
-    if isinstance(negatives, str | Path):
-        opened = NegativeStore.open(
-            Path(negatives), fingerprint=train.fingerprint, relation=train.relation
-        )
-        opened.manifest.check_contents(train, f"the lists in {negatives}")
-        return opened.lists
-    store = negatives if isinstance(negatives, NegativeStore) else negatives.store
-    if store.manifest.corpus != train.fingerprint:
-        raise ValueError(
-            f"the negatives were mined from another data set than {train.name} "
-            f"({train.split_name}); mine them from the data set that is trained on"
-        )
-    store.manifest.check_contents(train, "the negatives")
-    return store.lists
-
-
-def _check_needs(objective: WeightedSum, lists: HardNegativeLists | None) -> None:
-    """Refuse a loss that needs more than scores of the batch and mined negatives."""
-    names = ", ".join(sorted({type(term).__name__ for term in objective.terms.values()}))
-    mined = objective.needs & OfflineNegativeSampler.provides
-    if mined and lists is None:
-        roles = ", ".join(sorted(repr(role.value) for role in mined))
-        raise ValueError(
-            f"the loss {names} needs mined negatives ({roles}), and none are given; mine them from "
-            "the training split and give negatives=..., or choose a loss that needs the batch "
-            "alone, such as HardestTripletLoss()"
-        )
-    if lists is not None and not mined:
-        raise ValueError(
-            f"negatives are given, and the loss {names} does not use them; leave negatives out, or "
-            "choose a loss that does, such as AdaptiveQuintuplet()"
-        )
-    others = sorted(role.value for role in objective.needs - OfflineNegativeSampler.provides)
-    others += sorted(objective.needs_words)
-    others += ["targets of teachers"] if objective.needs_guide or objective.needs_guided else []
-    if others:
-        raise ValueError(
-            f"the loss {names} needs {', '.join(others)}, which a Trainer does not provide; train "
-            "with a recipe that does (`counterfoil plan` lists them)"
-        )
-
-
-def _distilled(objective: WeightedSum, weight: float) -> WeightedSum:
-    """The loss with distillation towards the original beside it, reduced as its first term."""
-    terms = {n: (w, cast("Loss", objective.terms[n])) for n, w in objective.weights.items()}
-    if "original" in terms:
-        raise ValueError(
-            'distill adds a term "original" to the loss, which has one of this name; rename it'
-        )
-    first = next(iter(terms.values()))[1]
-    loss = MarginDistillationLoss(**distillation_settings(reduction=first.reduction))
-    return WeightedSum(terms={**terms, "original": (weight, loss)})
 
 
 def _default_config(model: RetrievalModel) -> TrainConfig:

@@ -39,7 +39,7 @@ def test_rows_of_a_seed_differ_in_their_foils_alone(budget: str) -> None:
             assert terms.pop("written")[0] in (0.1, 1.0, 10.0)
             objective = stage.objective.replace(terms=terms)
             alone = replace(
-                stage, name=own[row.seed].name, objective=objective, proposer=None, written=None
+                stage, name=own[row.seed].name, objective=objective, sources=(), written=None
             )
             assert alone == own[row.seed]
         methods = {s: {r.method for r in experiment.rows if r.seed == s} for s in own}

@@ -15,6 +15,7 @@ from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.training.step import TrainingStep
 from papers_matcher_cases import ALL
+from sources_cases import Guided
 
 COUNT, UNKNOWN = 6, 3
 HOSTS = [c for c in ALL if c.images is matcher_cases.regions]
@@ -38,7 +39,11 @@ def step_of(case: Any) -> TrainingStep:
         "explored": (1.0, SelfExploredCFMLoss(margin=2.0)),
     }
     source = CounterfactualSampler(margin=2.0, adjust=1.0, explore=1.0, mask=UNKNOWN)
-    return TrainingStep(case.build(), WeightedSum(terms=terms), proposer=source, guide=near)
+    return TrainingStep(
+        case.build(),
+        WeightedSum(terms=terms),
+        sources=[source, Guided(near)],
+    )
 
 
 def poisoned(items: ModalityBatch) -> ModalityBatch:

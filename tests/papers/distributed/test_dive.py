@@ -14,6 +14,7 @@ from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.layers.towers import GRU, MLPRegions
 from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.training.step import TrainingStep
+from sources_cases import Drawn
 
 ANCHORS = {
     "odd": [0, 1, 2, 3, 4, 5, 9, 10, 11],  # three images with all of their captions
@@ -50,7 +51,7 @@ def step_of(processor: Any, dropout: float = 0.0) -> TrainingStep:
     return TrainingStep(
         host(processor.processor.tokenizer.size, dropout),
         WeightedSum(terms=terms),
-        provides=provides,
+        sources=[Drawn(provides)],
     ).double()
 
 

@@ -36,7 +36,7 @@ def worker(kind: str, gradients: Any, chunk: int) -> dict[str, Any]:
         "explored": (0.5, SelfExploredCFMLoss(margin=0.3)),
     }
     step = TrainingStep(
-        cases.host(kind, processor), WeightedSum(terms=terms), proposer=source
+        cases.host(kind, processor), WeightedSum(terms=terms), sources=[source]
     ).double()
     batch = cases.batch_of(processor, ANCHORS, offline=True, step=3)
     batch = cases.double(batch)

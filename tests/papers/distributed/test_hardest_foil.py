@@ -22,7 +22,7 @@ def worker(folder: str) -> dict[str, Any]:
     terms = {"written": (1.0, MarginRankingLoss(role="written"))}
     source = GeneratedCaptions(folder=folder, processor=seen, count=2, shared=True, hardest=True)
     model = train_cases.host("global", seen)
-    step = TrainingStep(model, WeightedSum(terms=terms), proposer=source)
+    step = TrainingStep(model, WeightedSum(terms=terms), sources=[source])
     told: dict[str, Any] = train_cases.stepped(step, collate(seen, torch.tensor(ANCHORS)))
     return told
 

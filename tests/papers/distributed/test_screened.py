@@ -17,6 +17,7 @@ from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.training.step import TrainingStep
+from sources_cases import Drawn
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
 CASES = [("bag", "one", 0), ("scan", "one", 0), ("scan", "two", 0), ("scan", "one", 3)]
@@ -40,7 +41,7 @@ def step_of(kind: str) -> TrainingStep:
     terms["triplet"] = (0.5, HardestTripletLoss(margin=0.4))
     source = TopScoringMiner(keep=3, at_once=4)
     return TrainingStep(
-        cases.host(kind, cases.processor()), WeightedSum(terms=terms), proposer=source
+        cases.host(kind, cases.processor()), WeightedSum(terms=terms), sources=[source]
     ).double()
 
 
@@ -115,7 +116,9 @@ def test_what_is_screened_is_trained_on_as_if_it_had_been_drawn() -> None:
     drawn = cases.double(collate(processor, torch.tensor(ANCHORS), negatives=kept, step=3))
     terms = {name: (1.0, term) for name, term in step.objective.terms.items()}
     terms["triplet"] = (0.5, terms["triplet"][1])
-    plain = TrainingStep(step.model, WeightedSum(terms=terms), provides=TopScoringMiner.provides)
+    plain = TrainingStep(
+        step.model, WeightedSum(terms=terms), sources=[Drawn(TopScoringMiner().gives.roles)]
+    )
     losses = plain(drawn)
     torch.stack(list(losses.values())).sum().backward()
     assert {n: loss.item() for n, loss in losses.items()} == pytest.approx(one["losses"])

@@ -9,16 +9,17 @@ import torch
 
 import processes
 import train_cases as cases
-from counterfoil.core.types import ModalityBatch, Pairs, Role, Scores
+from counterfoil.core.types import ModalityBatch, Needs, Pairs, Role, Scores
 from counterfoil.losses.aoq import OfflineQuintuplet
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import StartAt
 from counterfoil.losses.triplet import SumTripletLoss
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss
 from counterfoil.papers.models.hrem import BOTH, IMAGES, TEXTS
 from counterfoil.training.step import TrainingStep
+from sources_cases import Drawn
 
 ANCHORS = {
     "odd": [0, 1, 5, 7, 9, 12, 30],  # captions 0 and 1 share an image
@@ -32,23 +33,23 @@ ANCHORS = {
 class OnPlain(Loss):
     """Judges another view than the one for inference."""
 
-    needs_grid = "plain"
+    view = "plain"
 
     def forward(self, scores: Scores) -> torch.Tensor:
         return self.grid(scores).scores.square().mean()
 
 
 class OnWritten(Loss):
-    needs = frozenset({Role.WRITTEN})
+    needs = Needs(roles=frozenset({Role.WRITTEN}))
 
     def forward(self, scores: Scores) -> torch.Tensor:
         return scores.pairs[Role.WRITTEN].exp().sum()
 
 
-class Written(OnlineMiner):
+class Written(NegativeSource):
     """Two texts for each anchor, of unequal lengths, that are in no corpus."""
 
-    provides = frozenset({Role.WRITTEN})
+    gives = Needs(roles=frozenset({Role.WRITTEN}))
 
     def propose(self, model: Any, batch: Any, views: Any, grid: Any, rng: Any) -> MinedExtras:
         assert len(views.inference.texts) == len(batch.text_rows)
@@ -80,8 +81,7 @@ def step_of(kind: str, processor: Any) -> TrainingStep:
     step = TrainingStep(
         cases.host(kind, processor),
         WeightedSum(terms=terms),
-        proposer=Written(),
-        provides=cases.Offline.provides,
+        sources=[Drawn(cases.Offline.provides), Written()],
     )
     return step.double()
 

@@ -37,7 +37,7 @@ def worker(words: Any, frozen: bool, anchors: list[int]) -> dict[str, Any]:
     kind = StrayTailored if stray else TagsGenerator
     source = cases.writer(seen, kind, words=words, filler=filler, keep=3)
     model = cases.host(seen)
-    step = TrainingStep(model, WeightedSum(terms=terms), proposer=source).double()
+    step = TrainingStep(model, WeightedSum(terms=terms), sources=[source]).double()
     batch = cases.batch_of(seen, anchors, step=3)
     batch = replace(batch, images=double(batch.images))
     look = seen.images

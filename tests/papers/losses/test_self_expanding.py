@@ -87,7 +87,7 @@ def test_a_copy_that_already_fits_is_not_the_positive():
 
 def test_it_warms_up_against_all():
     warm = SwitchAfter(first=SelfExpandingLoss(against="all"), second=SelfExpandingLoss(), steps=3)
-    assert warm.needs_grid == "expanded"
+    assert warm.view == "expanded"
     scores = block(6, [0, 1, 2], 2)
     for step, against in ((2, "all"), (3, "hardest")):
         expected = SelfExpandingLoss(against=against)(expanded(scores, [0, 1, 2], 2))

@@ -119,12 +119,12 @@ def test_the_objective_of_tags_dc_is_written_down() -> None:
     )
     again = config_from_dict(json.loads(json.dumps(spec.to_dict())))
     assert again == spec
-    assert again.build().needs_words == {"masked", "doubt", "correct"}
+    assert again.build().needs.words == {"masked", "doubt", "correct"}
 
 
 def test_a_task_may_begin_later() -> None:
     term = SwitchAfter(first=HardestTripletLoss(), second=WordLoss(task="doubt"), steps=10)
-    assert WeightedSum(terms={"later": (1.0, term)}).needs_words == {"doubt"}
+    assert WeightedSum(terms={"later": (1.0, term)}).needs.words == {"doubt"}
 
 
 def test_half_precision_is_judged_in_full_with_its_anchors() -> None:

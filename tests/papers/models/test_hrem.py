@@ -16,7 +16,7 @@ from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss
 from counterfoil.papers.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS, BatchGraph
 from counterfoil.training.config import OptimizerConfig, TrainConfig
 from counterfoil.training.step import TrainingStep
-from counterfoil.training.trainer import fit
+from counterfoil.training.trainer import train_network
 
 WIDTH, WORDS = 8, 40
 ANCHORS = [0, 1, 5, 7, 9]  # captions 0 and 1 share an image
@@ -185,7 +185,9 @@ def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, chunk: int)
 
     def train(folder: str, plan: TrainConfig, **more) -> tuple[object, HREM]:
         host = model(dropout=0.2)
-        return fit(plan, host, objective(3), processor, folder=tmp_path / folder, **more), host
+        return train_network(
+            plan, host, objective(3), processor, folder=tmp_path / folder, **more
+        ), host
 
     whole, expected = train("whole", plan)
     assert whole.steps > 5

@@ -19,6 +19,7 @@ from counterfoil.core.types import (
     EncodedBatch,
     EncodedViews,
     ModalityBatch,
+    Needs,
     Pairs,
     Role,
 )
@@ -28,7 +29,7 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.papers.compared.counterfactual import (
     CounterfactualSampler,
     check_word_gradients,
@@ -424,7 +425,7 @@ def test_any_host_of_regions_and_words(kind: str, precision: Any) -> None:
     else:
         model = cases.host(kind, processor)
     source = always(margin=0.4, mask=None if kind == "vse" else UNKNOWN)
-    step = TrainingStep(model, terms(), proposer=source, precision=precision)
+    step = TrainingStep(model, terms(), sources=[source], precision=precision)
     losses = step(cases.batch_of(processor, ANCHORS, step=1))
     assert losses["adjusted"] > 0
     assert losses["explored"] > 0
@@ -454,9 +455,9 @@ def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="'word' is not a kind of gradients"):
         CounterfactualSampler(gradients="word")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="has no token that hides a word; give its id as mask"):
-        TrainingStep(cases.host("scan", processor), terms(), proposer=CounterfactualSampler())
+        CounterfactualSampler().check(cases.host("scan", processor), processor.dataset)
     with pytest.raises(ValueError, match="Global has 0 text encoders"):
-        TrainingStep(cases.host("global", processor), terms(), proposer=always())
+        always().check(cases.host("global", processor), processor.dataset)
 
 
 def test_images_without_regions() -> None:
@@ -477,15 +478,15 @@ def test_images_without_regions() -> None:
 def test_pairs_of_no_place_are_not_scored() -> None:
     batch, model = batch_of(), scan_model()
 
-    class Half(OnlineMiner):
-        provides = frozenset({Role.EDITED})
+    class Half(NegativeSource):
+        gives = Needs(roles=frozenset({Role.EDITED}))
 
         def propose(self, *given: Any) -> MinedExtras:
             place = torch.tensor([[0, -1], [-1, 2]])
             return MinedExtras(pairs={Role.EDITED: Pairs(place, torch.tensor([[1, 1], [1, 2]]))})
 
     loss = WeightedSum(terms={"t": (1.0, SelfAdjustedCFMLoss())})
-    step = TrainingStep(model, loss, proposer=Half())
+    step = TrainingStep(model, loss, sources=[Half()])
     views = views_of(model, batch)
     proposal = step._proposal(batch, views, torch.zeros(batch.block))
     found = step._pairs(batch, views, proposal)[Role.EDITED]

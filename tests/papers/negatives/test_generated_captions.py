@@ -24,7 +24,8 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.generated import ROWS, GeneratedCaptions, GeneratedStore
-from counterfoil.negatives.online import MinedExtras, MinerChain
+from counterfoil.negatives.momentum import MomentumQueue
+from counterfoil.negatives.online import MinedExtras
 from counterfoil.papers.compared.rules import RuleGenerator, frequent_nouns
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.step import TrainingStep
@@ -190,8 +191,8 @@ def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -
         terms={"t": (1.0, HardestTripletLoss()), "w": (1.0, MarginRankingLoss(role="written"))}
     )
     found = []
-    for proposer in (written, MinerChain(proposers=(written,))):
-        step = TrainingStep(train_cases.host(host, seen), judged, proposer=proposer)
+    for others in ([], [MomentumQueue(size=4)]):
+        step = TrainingStep(train_cases.host(host, seen), judged, sources=[written, *others])
         losses = step(batch)
         losses["w"].backward()
         assert losses["w"] > 0
@@ -213,7 +214,7 @@ def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
     assert (pairs.image == batch.anchors.image.unsqueeze(1)).all()
     model = train_cases.host("global", seen)
     loss = WeightedSum(terms={"contrast": (1.0, InfoNCEWithCandidatesLoss())})
-    TrainingStep(model, loss, proposer=sampler)(batch)["contrast"].backward()
+    TrainingStep(model, loss, sources=[sampler])(batch)["contrast"].backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
@@ -228,7 +229,7 @@ def test_the_hardest_of_the_pool_by_a_slow_loop(host: str, shared: bool, tmp_pat
     whole, hardest = (
         source(tmp_path / "w", seen, count=2, shared=shared, hardest=one) for one in (False, True)
     )
-    step = TrainingStep(model, WeightedSum(terms=terms), proposer=hardest, seed=3)
+    step = TrainingStep(model, WeightedSum(terms=terms), sources=[hardest], seed=3)
     found = step(batch)["w"]
     rng = torch.Generator().manual_seed(derive_seed(3, "propose", batch.step))
     views = model(batch)

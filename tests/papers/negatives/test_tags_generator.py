@@ -13,7 +13,7 @@ from counterfoil.data.processor import ProcessedDataset, Processor
 from counterfoil.data.tokenizers import SPECIAL, WordPieceTokenizer, WordTokenizer
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.sources import MinedExtras
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.tags.inputs import CandidateFilter
 from counterfoil.papers.tags.losses import WordLoss
@@ -143,7 +143,7 @@ def test_word_tasks_say_what_was_changed(
 @pytest.mark.parametrize("words", [(), ("masked",), TASKS])
 def test_a_step_learns(seen: ProcessedDataset, words: tuple[Any, ...]) -> None:
     model = cases.host(seen, dropout=0.1)
-    step = TrainingStep(model, objective(words), proposer=cases.writer(seen, words=words))
+    step = TrainingStep(model, objective(words), sources=[cases.writer(seen, words=words)])
     losses = step(cases.batch_of(seen))
     torch.stack(list(losses.values())).sum().backward()
     assert losses["written"] > 0
@@ -168,7 +168,7 @@ def test_a_frozen_writer_teaches_a_model_that_reads_otherwise(seen: ProcessedDat
     model = train_cases.Global(words=own.processor.tokenizer.size)
     filler = cases.host(seen)
     source = cases.writer(seen, filler=filler, model_inputs=own, words=())
-    step = TrainingStep(model, objective(()), proposer=source)
+    step = TrainingStep(model, objective(()), sources=[source])
     losses = step(cases.batch_of(own))
     losses["written"].backward()
     assert losses["written"] > 0
@@ -191,7 +191,7 @@ def test_a_frozen_writer_may_share_the_lens(seen: ProcessedDataset) -> None:
         for p in filler.parameters():
             p.mul_(-1.1)
     source = cases.writer(seen, filler=filler, words=TASKS)
-    step = TrainingStep(model, objective(TASKS), proposer=source)
+    step = TrainingStep(model, objective(TASKS), sources=[source])
     losses = step(cases.batch_of(seen))
     torch.stack(list(losses.values())).sum().backward()
     assert all(p.grad is None for p in filler.parameters())
@@ -219,7 +219,7 @@ def test_nothing_left_is_no_pair_and_no_error(seen: ProcessedDataset) -> None:
     plain, _, _ = cases.proposed(cases.writer(seen), model, batch)
     assert plain.texts is None
     assert (plain.pairs[Role.WRITTEN].text == -1).all()
-    step = TrainingStep(model, objective(TASKS), proposer=cases.writer(seen, words=TASKS))
+    step = TrainingStep(model, objective(TASKS), sources=[cases.writer(seen, words=TASKS)])
     losses = step(batch)
     assert losses["written"] == losses["doubt"] == losses["correct"] == 0
     torch.stack(list(losses.values())).sum().backward()
@@ -256,13 +256,13 @@ def test_a_step_as_released(seen: ProcessedDataset) -> None:
     released = {"specials": True, "words": TASKS}
     candidate_filter = CandidateFilter(rules=(), choice="lowered logits")
     source = cases.writer(seen, StrayTailored, candidate_filter=candidate_filter, **released)
-    losses = TrainingStep(cases.host(seen), objective(TASKS), proposer=source)(batch)
+    losses = TrainingStep(cases.host(seen), objective(TASKS), sources=[source])(batch)
     assert all(loss.isfinite() and loss > 0 for loss in losses.values())
 
 
 def test_half_precision(seen: ProcessedDataset) -> None:
     source = cases.writer(seen, words=TASKS)
-    step = TrainingStep(cases.host(seen), objective(TASKS), proposer=source, precision="bf16")
+    step = TrainingStep(cases.host(seen), objective(TASKS), sources=[source], precision="bf16")
     losses = step(cases.batch_of(seen))
     torch.stack(list(losses.values())).sum().backward()
     assert losses["written"] > 0
@@ -318,15 +318,10 @@ def test_what_cannot_be(seen: ProcessedDataset) -> None:
     with pytest.raises(ValueError, match="the authors' form"):
         CandidateFilter(choice="lowered logits")
     with pytest.raises(ValueError, match="the model Global does not read words"):
-        TrainingStep(
-            train_cases.Global(words=9), objective(("masked",)), proposer=cases.writer(seen)
-        )
+        cases.writer(seen).check(train_cases.Global(words=9), seen.dataset)
+    writer = cases.writer(seen, words=TASKS)
     with pytest.raises(ValueError, match="has no heads for correct, doubt"):
-        TrainingStep(
-            cases.host(seen, outputs=("rank", "fill")),
-            objective(TASKS),
-            proposer=cases.writer(seen, words=TASKS),
-        )
+        writer.check(cases.host(seen, outputs=("rank", "fill")), seen.dataset)
 
 
 @pytest.fixture
@@ -373,7 +368,7 @@ def test_pieces_are_written_for_a_model_of_words(pieces: ProcessedDataset) -> No
     own = cases.processor()
     model = train_cases.Global(words=own.processor.tokenizer.size)
     source = cases.writer(pieces, filler=filler, model_inputs=own, words=())
-    losses = TrainingStep(model, objective(()), proposer=source)(cases.batch_of(own))
+    losses = TrainingStep(model, objective(()), sources=[source])(cases.batch_of(own))
     assert losses["written"] > 0
 
 
@@ -382,7 +377,7 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole() -> None:
     for chunk in (0, 2):
         model = cases.host(seen)
         source = cases.writer(seen, words=TASKS)
-        step = TrainingStep(model, objective(TASKS), proposer=source)
+        step = TrainingStep(model, objective(TASKS), sources=[source])
         if chunk:
             train_cases.cached_backward(step, cases.batch_of(seen), chunk)
         else:

@@ -19,6 +19,7 @@ from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
 from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     ComputeTargets,
@@ -29,7 +30,7 @@ from counterfoil.pipelines.pipeline import (
     stage_digests,
 )
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.pipelines.stages.train import build_guide
+from counterfoil.pipelines.stages.train import build_sources
 from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes.catalogue import find_recipe, smoke_recipe
 from counterfoil.training.logging import read_metrics
@@ -47,6 +48,14 @@ GUIDED = weighted_sum(
     margins=(100.0, lazy(MarginDistillationLoss)),
     rectified=(0.5, lazy(HardNegativeRectificationLoss)),
 )
+
+
+def guide_of(context: RunContext, stage: Train, scale: float) -> NegativeSource:
+    """The source of targets of a training."""
+    data = stage.processor.fit(context.train).process(context.train)
+    sources = build_sources(context, stage, data, scale)
+    (guide,) = (source for source in sources if source.gives.targets)
+    return guide
 
 
 def recipe(host: str = "vsepp", *settings: str, form: str = "stored", **more) -> Recipe:
@@ -232,17 +241,17 @@ def test_a_teacher_that_is_missing_or_was_trained_again_is_refused(whole, tmp_pa
     plain = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**plain, "form": "models"}))
     resealed(manifest.parent)
-    assert build_guide(context(folder, made), student(made), 1.0) is not None
+    assert guide_of(context(folder, made), student(made), 1.0) is not None
     plain["teachers"][1]["source"]["checkpoint"] = "0123"
     manifest.write_text(json.dumps({**plain, "form": "models"}))
     resealed(manifest.parent)
     with pytest.raises(
         ValueError, match=r"teacher 1 of .* had the weights 0123, but the model has"
     ):
-        build_guide(context(folder, made), student(made), 1.0)
+        guide_of(context(folder, made), student(made), 1.0)
     shutil.rmtree(folder / "teacher-0" / "model")
     with pytest.raises(ValueError, match=r"holds no model: .*; was its training finished"):
-        build_guide(context(folder, made), student(made), 1.0)
+        guide_of(context(folder, made), student(made), 1.0)
 
 
 def saved(whole: Path, *names: str) -> Recipe:
@@ -293,7 +302,7 @@ def test_what_was_taught_on_other_data_is_refused(whole, tmp_path):
     made = recipe()
     other = DataSource("scenes:images=40").open()
     with pytest.raises(ValueError, match=r"was taught on corpus .*, but this one is"):
-        build_guide(RunContext(made, other, whole, stage_digests(made, "data")), student(made), 1.0)
+        guide_of(RunContext(made, other, whole, stage_digests(made, "data")), student(made), 1.0)
 
 
 def test_scores_are_brought_to_the_students_scale(whole):
@@ -301,7 +310,7 @@ def test_scores_are_brought_to_the_students_scale(whole):
 
     made, at = recipe(), context(whole, recipe())
     batch = collate(_lens(at), torch.arange(12))
-    one, ten = (build_guide(at, student(made), scale)(batch) for scale in (1.0, 10.0))
+    one, ten = (guide_of(at, student(made), scale).targets(batch) for scale in (1.0, 10.0))
     torch.testing.assert_close(10 * one, ten)
 
 

@@ -29,7 +29,7 @@ from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import CaptionSpaceStage, Recipe, Train, stage_digests
 from counterfoil.pipelines.plan import print_plan
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.pipelines.stages.train import build_miner, check_miner
+from counterfoil.pipelines.stages.train import build_sources, check_generators
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.logging import read_metrics
@@ -55,7 +55,7 @@ CFM = Train(
         explored=lazy(SelfExploredCFMLoss),
     ),
     plan=PLAN,
-    proposer=config(CounterfactualSampler, adjust=1.0, explore=1.0),
+    sources=(config(CounterfactualSampler, adjust=1.0, explore=1.0),),
 )
 
 
@@ -81,7 +81,7 @@ TAGS = Train(
     model=recipes_cases.uniter("rank", "fill"),
     objective=weighted_sum(written=RANKED, masked=lazy(WordLoss, task="masked")),
     plan=TrainConfig(batch=4, steps=2, log_every=1),
-    proposer=written(),
+    sources=(written(),),
 )
 
 
@@ -126,11 +126,11 @@ def test_a_damaged_space_is_told(tmp_path: Path) -> None:
     ("stages", "words"),
     [
         ((MEANT, replace(LSEH, guide=None)), "the loss of 'lseh' needs a guide"),
-        ((replace(CFM, proposer=None),), "the loss of 'cfm' judges edited negatives, and the "),
-        ((replace(TAGS, proposer=None),), "'tags' judges written captions, and the stage names no"),
+        ((replace(CFM, sources=()),), "the loss of 'cfm' judges edited negatives, and the "),
+        ((replace(TAGS, sources=()),), "'tags' judges written captions, and the stage names no"),
         (
-            (replace(TAGS, proposer=written(words=())),),
-            "'tags' judges the word task 'masked', which its proposer leaves out; name it in wor",
+            (replace(TAGS, sources=(written(words=()),)),),
+            "'tags' judges the word task 'masked', which its sources leave out; name it in wor",
         ),
         ((WRITER, replace(CFM, filler="writer")), "'cfm' names the filler 'writer', and nothing"),
         (
@@ -160,8 +160,8 @@ def test_images_of_one_vector_cannot_be_edited(tmp_path: Path) -> None:
     one = replace(dataset, features=FeatureArray.of(np.zeros((len(dataset), 1, 6), np.float32)))
     context = RunContext(recipe(CFM), one, tmp_path, {})
     with pytest.raises(ValueError, match="'cfm' sees one vector an image and texts as 'words'"):
-        check_miner(context, CFM)
-    check_miner(replace(context, dataset=dataset), CFM)
+        check_generators(context, CFM)
+    check_generators(replace(context, dataset=dataset), CFM)
 
 
 def test_a_model_without_a_mask_is_refused_when_it_is_built(tmp_path: Path) -> None:
@@ -169,19 +169,22 @@ def test_a_model_without_a_mask_is_refused_when_it_is_built(tmp_path: Path) -> N
     plain = replace(CFM, model=MODEL.replace(text=text))
     with pytest.raises(ValueError, match="no token that hides a word; give its id as mask"):
         run_pipeline(recipe(plain), DataSource(REGIONS), tmp_path / "run")
-    masked = replace(plain, proposer=config(CounterfactualSampler, adjust=1.0, explore=1.0, mask=3))
+    masked = replace(
+        plain, sources=(config(CounterfactualSampler, adjust=1.0, explore=1.0, mask=3),)
+    )
     assert run_pipeline(recipe(masked), DataSource(REGIONS), tmp_path / "run")
 
 
 def test_digests() -> None:
-    plain = replace(CFM, name="own", proposer=None)
+    plain = replace(CFM, name="own", sources=())
     known = stage_digests(recipe(MEANT, LSEH, CFM, plain), "d")
     changed = stage_digests(
         apply_overrides(recipe(MEANT, LSEH, CFM, plain), ["meant.space.seed=1"]), "d"
     )
     assert {name for name in known if known[name] != changed[name]} == {"meant", "lseh"}
     changed = stage_digests(
-        apply_overrides(recipe(MEANT, LSEH, CFM, plain), ["cfm.proposer.hidden=0.2"]), "d"
+        apply_overrides(recipe(MEANT, LSEH, CFM, plain), ["cfm.counterfactualsampler.hidden=0.2"]),
+        "d",
     )
     assert {name for name in known if known[name] != changed[name]} == {"cfm"}
 
@@ -200,7 +203,7 @@ def test_a_measure_that_is_none() -> None:
 
 def test_a_model_writes_for_itself_and_a_frozen_one_for_it(tmp_path: Path) -> None:
     frozen = replace(
-        TAGS, name="frozen", proposer=written(filler=from_data("filler")), filler="writer"
+        TAGS, name="frozen", sources=(written(filler=from_data("filler")),), filler="writer"
     )
     assert run_pipeline(recipe(WRITER, TAGS, frozen), DataSource(REGIONS), tmp_path / "run")
     losses = {}
@@ -219,8 +222,8 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
         objective=weighted_sum(triplet=lazy(HardestTripletLoss), written=RANKED),
         processor=ProcessorConfig(min_count=3),
         plan=TrainConfig(batch=8, steps=2, log_every=1),
-        proposer=written(
-            filler=from_data("filler"), model_inputs=from_data("model_inputs"), words=()
+        sources=(
+            written(filler=from_data("filler"), model_inputs=from_data("model_inputs"), words=()),
         ),
         filler="writer",
     )
@@ -229,7 +232,7 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
     assert any(line.get("loss_written") for line in read_metrics(folder / "host" / "metrics.jsonl"))
     context = RunContext(whole, source.open(), folder, stage_digests(whole, "d"))
     seen = host.processor.fit(context.train).process(context.train)
-    made = build_miner(context, host, seen)
+    (made,) = build_sources(context, host, seen, 1.0)
     assert isinstance(made, TagsGenerator)
     assert made.model_inputs is seen
     assert made.inputs.tokenizer.size > seen.processor.tokenizer.size

@@ -7,7 +7,7 @@ import pytest
 from counterfoil.core.config import config, digest, from_data
 from counterfoil.negatives.filters import FilterConfig
 from counterfoil.negatives.generated import GeneratedCaptions
-from counterfoil.negatives.online import MinerChain
+from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import (
     Compare,
@@ -156,28 +156,30 @@ def test_a_folder_of_written_captions_counts_by_its_content(tmp_path):
     """It may be written again under the same name; nothing else changes a digest."""
     plain, foils = made(train("a")), tmp_path / "foils.jsonl"
     drawing = config(GeneratedCaptions, folder=str(tmp_path), processor=from_data("generator_data"))
-    wrapped = config(MinerChain, proposers=(drawing,))
+    queue = config(MomentumQueue)
     stored = made(
         train(
             "a",
-            proposer=config(
-                GeneratedCaptions,
-                folder=from_data("written"),
-                processor=from_data("generator_data"),
+            sources=(
+                config(
+                    GeneratedCaptions,
+                    folder=from_data("written"),
+                    processor=from_data("generator_data"),
+                ),
             ),
         )
     )
     unwritten = stage_digests(plain, "d"), stage_digests(stored, "d")
-    for proposer in (drawing, wrapped):
+    for sources in ((drawing,), (queue, drawing)):
         told = []
         for text in ("", "one\n", "two\n"):
             foils.write_text(text)
-            told.append(stage_digests(made(train("a", proposer=proposer)), "d")["a"])
+            told.append(stage_digests(made(train("a", sources=sources)), "d")["a"])
         assert len(set(told)) == 3
         foils.write_text("one\n")
-        assert stage_digests(made(train("a", proposer=proposer)), "d")["a"] == told[1]
+        assert stage_digests(made(train("a", sources=sources)), "d")["a"] == told[1]
     foils.unlink()
-    assert stage_digests(made(train("a", proposer=drawing)), "d")["a"] not in told
+    assert stage_digests(made(train("a", sources=(drawing,))), "d")["a"] not in told
     assert (stage_digests(plain, "d"), stage_digests(stored, "d")) == unwritten
 
 

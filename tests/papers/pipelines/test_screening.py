@@ -12,7 +12,7 @@ import recipes_cases
 from counterfoil.core.config import config, lazy
 from counterfoil.losses.base import weighted_sum
 from counterfoil.losses.triplet import MarginRankingLoss, SumTripletLoss
-from counterfoil.negatives.online import MinerChain, TopScoringMiner
+from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.compared.losses import SelfAdjustedCFMLoss
@@ -32,9 +32,13 @@ HARD = Train(
         images=lazy(MarginRankingLoss, role="hard image", reduction="mean"),
     ),
     plan=TrainConfig(batch=8, steps=6, log_every=2),
-    proposer=config(TopScoringMiner, keep=3),
-    candidates=CandidateConfig(texts=9, images=7),
+    sources=(config(TopScoringMiner, keep=3, candidates=CandidateConfig(texts=9, images=7)),),
 )
+
+
+def screening(**offered: Any) -> dict[str, Any]:
+    candidates = CandidateConfig(**offered)
+    return {"sources": (config(TopScoringMiner, keep=3, candidates=candidates),)}
 
 
 def run(place: Path, *stages: Any) -> Recipe:
@@ -77,8 +81,7 @@ def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> Non
         HARD,
         name="begin",
         objective=weighted_sum(triplet=lazy(SumTripletLoss)),
-        proposer=None,
-        candidates=CandidateConfig(),
+        sources=(),
     )
     both = replace(
         HARD,
@@ -90,13 +93,9 @@ def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> Non
         start="begin",
         negatives="lists",
         draw=SamplingConfig(texts=12, images=8),
-        candidates=CandidateConfig(texts=9, images=7, source="mined", streams=streams),
-        proposer=config(
-            MinerChain,
-            proposers=(
-                lazy(TopScoringMiner, keep=3),
-                lazy(CounterfactualSampler, adjust=1.0, mask=3),
-            ),
+        sources=(
+            *screening(texts=9, images=7, source="mined", streams=streams)["sources"],
+            config(CounterfactualSampler, adjust=1.0, mask=3),
         ),
     )
     mine = Mine(name="lists", using=("begin",), texts=20, images=10)
@@ -105,32 +104,32 @@ def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> Non
     assert {"loss_texts", "loss_images", "loss_adjusted"} <= named
 
 
-def test_stages_without_candidates_keep_their_digests() -> None:
-    plain = replace(HARD, proposer=None, candidates=CandidateConfig(), positives="id")
+def test_stages_without_sources_keep_their_digests() -> None:
+    plain = replace(HARD, sources=(), positives="id")
     before = stage_digests(Recipe(name="mine", stages=(plain,)), "data")["hard"]
     assert before == "104b6718221b"  # of a stage that names none
-    more = replace(plain, candidates=CandidateConfig(texts=1))
+    more = replace(plain, sources=HARD.sources)
     assert stage_digests(Recipe(name="mine", stages=(more,)), "data")["hard"] != before
 
 
 def test_numbers_are_set_by_name() -> None:
     recipe = Recipe(name="mine", stages=(HARD,))
+    miner = "hard.topscoringminer"
     changed = apply_overrides(
         recipe,
-        ["hard.candidates.texts=5", "hard.proposer.keep=2", "hard.candidates.streams=two"],
+        [f"{miner}.candidates.texts=5", f"{miner}.keep=2", f"{miner}.candidates.streams=two"],
     ).stage("hard")
     assert isinstance(changed, Train)
-    assert changed.candidates == CandidateConfig(texts=5, images=7, streams="two")
-    assert changed.proposer == config(TopScoringMiner, keep=2)
+    assert changed.screened == CandidateConfig(texts=5, images=7, streams="two")
+    assert changed.sources[0].arguments["keep"] == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"candidates": CandidateConfig()}, "'hard image' and 'hard text' are to be screened"),
-        ({"candidates": CandidateConfig(texts=9)}, "'hard image' are to be screened, and none are"),
-        ({"proposer": None}, "the proposer screens none"),
-        ({"proposer": config(CounterfactualSampler)}, "the proposer screens none"),
+        (screening(), "'hard image' and 'hard text' are to be screened"),
+        (screening(texts=9), "'hard image' are to be screened, and none are"),
+        ({"sources": ()}, "needs pairs in the role of 'hard image', 'hard text', which no source"),
     ],
 )
 def test_what_does_not_go_together(changes: Any, words: str, tmp_path: Path) -> None:
@@ -140,18 +139,17 @@ def test_what_does_not_go_together(changes: Any, words: str, tmp_path: Path) -> 
 
 
 def test_mined_candidates_need_lists(tmp_path: Path) -> None:
-    mined = CandidateConfig(texts=9, images=7, source="mined")
+    mined = screening(texts=9, images=7, source="mined")
     with pytest.raises(ValueError, match="the candidates of 'hard' are to come from mined lists"):
-        replace(HARD, candidates=mined)
+        replace(HARD, **mined)
     with pytest.raises(ValueError, match="or offer random ones"):
-        replace(HARD, candidates=mined, negatives="lists", refresh=RemineConfig(every=1))
+        replace(HARD, **mined, negatives="lists", refresh=RemineConfig(every=1))
     begin = replace(
         HARD,
         name="begin",
         objective=weighted_sum(triplet=lazy(SumTripletLoss)),
-        proposer=None,
-        candidates=CandidateConfig(),
+        sources=(),
     )
     mine = Mine(name="lists", using=("begin",), texts=8, images=10)
     with pytest.raises(ValueError, match="'hard' draws from the 9 hardest texts of an image"):
-        run(tmp_path, begin, mine, replace(HARD, candidates=mined, negatives="lists"))
+        run(tmp_path, begin, mine, replace(HARD, **mined, negatives="lists"))

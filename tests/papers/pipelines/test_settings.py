@@ -149,24 +149,24 @@ def test_a_written_call():
     assert WHOLE.stage("online").model.make is VSEPP
 
 
-def test_each_of_several_proposers_is_named() -> None:
+def test_each_of_several_sources_is_named() -> None:
     recipe = find_recipe("tags-dc")
     cooler = apply_overrides(
-        recipe, ["*.proposer.tagsgenerator.temperature=1", "tags.proposer.topscoringminer.keep=5"]
+        recipe, ["*.tagsgenerator.temperature=1", "tags.topscoringminer.keep=5"]
     )
-    graphs = apply_overrides(recipe, ["tags.proposer.tagsgenerator.inputs.parser=txt_db/"])
-    writes = graphs.stage("tags").proposer.arguments["proposers"][1]
+    graphs = apply_overrides(recipe, ["tags.tagsgenerator.inputs.parser=txt_db/"])
+    writes = graphs.stage("tags").sources[1]
     assert writes.arguments["inputs"].arguments["parser"] == "txt_db/"
     made = {}
     for stage in ("tags", "tags-dc"):
-        screens, writes = cooler.stage(stage).proposer.arguments["proposers"]
+        screens, writes = cooler.stage(stage).sources
         made[stage] = screens.arguments["keep"], writes.arguments["temperature"]
         assert writes.arguments["keep"] == 7
     assert made == {"tags": (5, 1.0), "tags-dc": (7, 1.0)}
     for wrong, told in (
-        ("tags.proposer.tagsgenerater.masks=3", "did you mean 'tagsgenerator'"),
-        ("tags.proposer.tagsgenerator=3", "cannot be replaced whole"),
-        ("tags.proposer.proposers=3", "cannot be replaced whole"),
+        ("tags.sources.tagsgenerater.masks=3", "did you mean 'tagsgenerator'"),
+        ("tags.tagsgenerator=3", "cannot be replaced whole"),
+        ("tags.sources=3", "cannot be replaced whole"),
     ):
         with pytest.raises(ValueError, match=told):
             apply_overrides(recipe, [wrong])

@@ -39,7 +39,7 @@ HOST = Train(
         own=lazy(HardestTripletLoss), written=lazy(MarginRankingLoss, role="written")
     ),
     plan=TrainConfig(batch=16, steps=4, log_every=1),
-    proposer=generated_captions(2),
+    sources=(generated_captions(2),),
     written="foils",
 )
 
@@ -142,11 +142,11 @@ def test_the_plan_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     ("stages", "fragment"),
     [
         ((FOILS, replace(HOST, written=None)), "names no stage that writes them"),
-        ((FOILS, replace(HOST, proposer=None)), "nothing that writes them"),
+        ((FOILS, replace(HOST, sources=())), "nothing that writes them"),
         (
             (
                 FOILS,
-                replace(HOST, proposer=None, objective=weighted_sum(own=lazy(HardestTripletLoss))),
+                replace(HOST, sources=(), objective=weighted_sum(own=lazy(HardestTripletLoss))),
             ),
             "and nothing that draws from them",
         ),

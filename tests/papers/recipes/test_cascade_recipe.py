@@ -21,9 +21,9 @@ SMALL = (
     "own.model.text.width=16",
     "*.plan.steps=1",
     "*.plan.batch=4",
-    "hard.candidates.texts=8",
-    "hard.candidates.images=8",
-    "hard.proposer.keep=3",
+    "hard.topscoringminer.candidates.texts=8",
+    "hard.topscoringminer.candidates.images=8",
+    "hard.topscoringminer.keep=3",
     "test-cascade.depth=6",
 )
 

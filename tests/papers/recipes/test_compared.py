@@ -42,8 +42,8 @@ def test_losses(dataset):
     weight, size = {"flickr30k": (20.0, 2048), "coco": (1.0, 4096)}[dataset]
     terms = {"batch": (weight, lazy(UTOLoss)), "queue": (1.0, lazy(MomentumQueueLoss))}
     assert stage.objective.arguments["terms"] == terms
-    assert stage.proposer == config(MomentumQueue, size=size)
-    built = stage.proposer.build()
+    assert stage.sources == (config(MomentumQueue, size=size),)
+    built = stage.sources[0].build()
     assert (len(built.rows), built.momentum) == (size, 0.999)
     assert (UTOLoss().sharpness, UTOLoss().bar) == (90, 0.5)
 

@@ -156,7 +156,7 @@ VILT = (
     "*.epochs=1",
     "*.steps=2",
 )
-VILT += ("*.candidates.texts=9", "*.candidates.images=9")
+VILT += ("*.topscoringminer.candidates.texts=9", "*.topscoringminer.candidates.images=9")
 
 
 @pytest.mark.parametrize("name", ["vilt", "tags-dc/vilt"])

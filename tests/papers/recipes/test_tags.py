@@ -33,8 +33,7 @@ def training(stage: str, recipe: str, **arguments: Any) -> Train:
 
 def writer(stage: Train) -> dict[str, Any]:
     """Arguments of a training's generator."""
-    assert stage.proposer is not None
-    screens, generates = stage.proposer.arguments["proposers"]
+    screens, generates = stage.sources
     assert (screens.make, generates.make) == (TopScoringMiner, TagsGenerator)
     assert screens.arguments["keep"] == generates.arguments["keep"]
     return dict(generates.arguments)
@@ -142,8 +141,8 @@ def test_the_large_setting(dataset: str, released: bool) -> None:
 
 def test_hard_negatives_of_the_large_model() -> None:
     stage = training("hard", "tags", model="uniter-large", like="flickr30k")
-    assert stage.proposer is not None
-    assert stage.proposer.arguments["keep"] == 23
+    (screens,) = stage.sources
+    assert screens.arguments["keep"] == 23
     other = training("hard", "online", model="uniter-large", like="coco")
     assert other.model == stage.model
     assert find_recipe("tags", model="uniter-large", like="coco").about.startswith("UNITER-large;")

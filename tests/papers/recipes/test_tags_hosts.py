@@ -32,7 +32,7 @@ def pair(recipe: Recipe) -> tuple[Train, Train]:
 @each
 def test_only_the_foils_differ(recipe: Recipe) -> None:
     alone, taught = pair(recipe)
-    changed = {"name", "objective", "proposer", "written"}
+    changed = {"name", "objective", "sources", "written"}
     before, after = (
         {key: value for key, value in recipe_to_dict(stage).items() if key not in changed}
         for stage in (alone, taught)
@@ -40,11 +40,11 @@ def test_only_the_foils_differ(recipe: Recipe) -> None:
     assert before == after
     terms, more = (stage.objective.arguments["terms"] for stage in (alone, taught))
     assert {key: term for key, term in more.items() if key != "written"} == terms
-    assert taught.proposer is not None
-    assert taught.proposer.make is GeneratedCaptions
-    assert taught.proposer.arguments["folder"] == from_data("written")
+    (foils,) = taught.sources
+    assert foils.make is GeneratedCaptions
+    assert foils.arguments["folder"] == from_data("written")
     assert config_from_dict(taught.objective.to_dict()) == taught.objective
-    assert taught.objective.build().needs > alone.objective.build().needs
+    assert taught.objective.build().needs.roles > alone.objective.build().needs.roles
 
 
 @each

@@ -24,7 +24,7 @@ from uniter_cases import authors_state
 DATA = "scenes:images=16,features=regions"
 SIZES = {"layers": 1, "width": 64, "heads": 1, "inner": 16}
 TINY = [f"*.model.{key}={value}" for key, value in SIZES.items()]
-GENERATOR = [f"*.proposer.tagsgenerator.{key}=2" for key in ("masks", "refills")]
+GENERATOR = [f"*.tagsgenerator.{key}=2" for key in ("masks", "refills")]
 SMALL = [*TINY, "*.batch=4", "*.accumulate=1", "*.steps=2"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -70,8 +70,10 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe(way: str, *settings: str) -> Recipe:
     found = apply_overrides(find_recipe("tags", way=way), [*settings, *SMALL, *GENERATOR])
-    offers = [s.name for s in found.stages if isinstance(s, Train) and s.candidates.provides]
-    less = [f"{one}.candidates.{key}=6" for one in offers for key in ("texts", "images")]
+    offers = [s.name for s in found.stages if isinstance(s, Train) and s.screened]
+    less = [
+        f"{one}.topscoringminer.candidates.{key}=6" for one in offers for key in ("texts", "images")
+    ]
     return apply_overrides(found, less)
 
 

@@ -143,7 +143,7 @@ def test_all_captions_in_one_batch(name, hub, tmp_path, capsys):
     ("name", "words"),
     [
         ("aoq", "the loss AdaptiveQuintuplet, negatives would need it"),
-        ("negclip", "the loss InfoNCEWithCandidatesLoss, proposer, neighbours would need it"),
+        ("negclip", "the loss InfoNCEWithCandidatesLoss, sources, neighbours would need it"),
     ],
 )
 def test_what_draws_negatives_has_no_batch_of_all(name, words, hub, tmp_path, capsys):

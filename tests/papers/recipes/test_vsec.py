@@ -30,7 +30,7 @@ def test_numbers_of_the_authors(dataset: str, epoch: int) -> None:
     weight, later = terms["written"]
     assert (weight, later.arguments["steps"]) == (1.0, epoch)  # silent in the first epoch
     assert later.arguments["term"].arguments == {"role": "written", "margin": 0.2}
-    pool = training.proposer
+    (pool,) = training.sources
     assert isinstance(pool, Config)
     drawn = {name: pool.arguments[name] for name in ("count", "shared", "hardest")}
     assert drawn == {"count": 5, "shared": True, "hardest": True}

@@ -16,7 +16,7 @@ from counterfoil.losses.aoq import OfflineTriplet
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.negatives.online import MinerChain, TopScoringMiner
+from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.papers.compared.counterfactual import CounterfactualSampler
 from counterfoil.papers.tags.losses import WordLoss
@@ -32,11 +32,11 @@ def below(role: str) -> MarginRankingLoss:
 def step_of(kind: str, weight: float | None) -> tuple[TrainingStep, Batch]:
     """A step and its batch; a weight of 0 adds a term that says nothing but looks at the block."""
     terms: Any = {"texts": (1.0, below("hard text")), "images": (1.0, below("hard image"))}
-    source: Any = TopScoringMiner(keep=3, at_once=4)
+    sources: Any = [TopScoringMiner(keep=3, at_once=4)]
     processor = cases.processor()
     if kind == "uniter":
         processor = tailored_cases.processor()
-        source = MinerChain(proposers=(source, tailored_cases.writer(processor)))
+        sources.append(tailored_cases.writer(processor))
         terms |= {"written": (1.0, below("written")), "masked": (0.1, WordLoss(task="masked"))}
     if weight is not None:
         terms["triplet"] = (weight, HardestTripletLoss(margin=0.4))
@@ -44,7 +44,7 @@ def step_of(kind: str, weight: float | None) -> tuple[TrainingStep, Batch]:
     rows = torch.tensor(ANCHORS)
     offer = CandidateConfig(texts=6, images=4).draws(processor.dataset.relation)
     drawn = offer.draw(rows, torch.Generator().manual_seed(1))
-    step = TrainingStep(host, WeightedSum(terms=terms), proposer=source)
+    step = TrainingStep(host, WeightedSum(terms=terms), sources=sources)
     return step, collate(processor, rows, candidates=drawn, step=3)
 
 
@@ -85,21 +85,19 @@ def test_the_block_is_scored_where_somebody_looks(
 def test_what_proposes_says_whether_it_looks() -> None:
     processor = tailored_cases.processor()
     sparing = TopScoringMiner(), tailored_cases.writer(processor)
-    assert all(miner.anchors_only for miner in (*sparing, MinerChain(proposers=sparing)))
-    edited = CounterfactualSampler()
-    assert not edited.anchors_only
-    assert not MinerChain(proposers=(TopScoringMiner(), edited)).anchors_only
+    assert all(source.anchors_only for source in sparing)
+    assert not CounterfactualSampler().anchors_only
 
 
 def test_which_terms_look() -> None:
     below_, triplet = below("hard text"), HardestTripletLoss()
-    assert not WeightedSum(terms={"a": (1.0, StartAt(term=below_, steps=3))}).needs_block
+    assert not WeightedSum(terms={"a": (1.0, StartAt(term=below_, steps=3))}).needs.block
     assert WeightedSum(
         terms={"a": (1.0, SwitchAfter(first=below_, second=triplet, steps=3))}
-    ).needs_block
-    assert WeightedSum(terms={"a": (1.0, below_), "b": (1.0, OfflineTriplet())}).needs_block
+    ).needs.block
+    assert WeightedSum(terms={"a": (1.0, below_), "b": (1.0, OfflineTriplet())}).needs.block
     other = HardestTripletLoss(grid="enhanced")
-    assert not WeightedSum(terms={"a": (1.0, below_), "b": (1.0, other)}).needs_block
+    assert not WeightedSum(terms={"a": (1.0, below_), "b": (1.0, other)}).needs.block
 
 
 def every(kinds: list[str]) -> list[dict[str, Any]]:

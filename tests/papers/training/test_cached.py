@@ -13,6 +13,7 @@ from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss
 from counterfoil.papers.models.hrem import BOTH
 from counterfoil.training import step as step_module
 from counterfoil.training.step import TrainingStep
+from sources_cases import Drawn
 
 ANCHORS = [0, 1, 5, 7, 9, 12, 30, 18, 21]
 
@@ -23,7 +24,7 @@ def step(kind: str, dropout: float) -> TrainingStep:
         "nce": (0.2, InfoNCELoss(learnable=True)),
     }
     model = cases.host(kind, cases.processor(), dropout=dropout)
-    return TrainingStep(model, WeightedSum(terms=terms), provides=cases.Offline.provides)
+    return TrainingStep(model, WeightedSum(terms=terms), sources=[Drawn(cases.Offline.provides)])
 
 
 def enhanced(dropout: float) -> TrainingStep:

@@ -51,7 +51,7 @@ def test_nothing_written():
 def test_a_step_that_writes_is_looked_at_when_that_is_wanted():
     seen = processor()
     below = WeightedSum(terms={"written": (1.0, MarginRankingLoss(role="written"))})
-    step = TrainingStep(host(seen), below, proposer=writer(seen, words=()))
+    step = TrainingStep(host(seen), below, sources=[writer(seen, words=())])
     step(batch_of(seen))
     assert step.watch.take() == {}
     step.watch.wanted = True

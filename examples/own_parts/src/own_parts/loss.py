@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Role, Scores
+from counterfoil.core.types import Needs, Role, Scores
 from counterfoil.losses.base import Loss
 
 
@@ -19,7 +19,7 @@ class SoftplusLoss(Loss):
         temperature: in units of a score.
     """
 
-    needs = frozenset({Role.HARD_TEXT})
+    needs = Needs(roles=frozenset({Role.HARD_TEXT}))
 
     def __init__(self, *, temperature: float = 0.1) -> None:
         super().__init__(reduction="mean")

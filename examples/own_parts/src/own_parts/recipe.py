@@ -28,7 +28,7 @@ def own_recipe() -> Recipe:
                     text=lazy(GRU, words=from_data("words"), width=WIDTH, word_width=WIDTH),
                 ),
                 objective=weighted_sum(soft=lazy(SoftplusLoss)),
-                proposer=config(NextTexts),
+                sources=(config(NextTexts),),
                 processor=ProcessorConfig(images="pixels", size=32),
                 plan=TrainConfig(epochs=2, batch=16),
             ),

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Batch, EncodedViews, Pairs, Role
+from counterfoil.core.types import Batch, EncodedViews, Needs, Pairs, Role
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinedExtras, OnlineMiner
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 
 
 @final
-class NextTexts(OnlineMiner):
+class NextTexts(NegativeSource):
     """The texts of the anchors that follow in the batch, as hard texts.
 
     Args:
         count: N, texts of each anchor.
     """
 
-    provides = frozenset({Role.HARD_TEXT})
+    gives = Needs(roles=frozenset({Role.HARD_TEXT}))
 
     def __init__(self, *, count: int = 2) -> None:
         self.count = count
-
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset()
 
     def propose(
         self,
         model: RetrievalModel,
         batch: Batch,
         views: EncodedViews,
-        grid: Tensor,
+        scores: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
         anchors = batch.anchors

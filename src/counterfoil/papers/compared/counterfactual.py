@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from counterfoil.core.config import parse_literal
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedViews,
+    ModalityBatch,
+    Needs,
+    Pairs,
+    Role,
+)
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
-from counterfoil.negatives.online import MinedExtras, OnlineMiner, with_values
+from counterfoil.negatives.online import with_values
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.scoring.encode import (
     concatenate_batches,
     evaluation_mode,
@@ -266,7 +276,7 @@ EXPLORED = (Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
 
 
 @final
-class CounterfactualSampler(OnlineMiner):
+class CounterfactualSampler(NegativeSource):
     """Edits the counterparts of anchors at their most important regions or words.
 
     CFM (Wei et al., "Synthesizing counterfactual samples for effective image-text matching", MM
@@ -283,18 +293,14 @@ class CounterfactualSampler(OnlineMiner):
     parameters get no gradient.
     """
 
-    provides = frozenset({*ADJUSTED, *EXPLORED})
-
-    @classmethod
-    def word_tasks(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset()
+    gives = Needs(roles=frozenset({*ADJUSTED, *EXPLORED}))
 
     @classmethod
     def check_inputs(cls, images: str, texts: str) -> None:
         if images != "regions" or texts == "vectors":
             raise ValueError(
                 "edited negatives need images of several regions, and words: choose other "
-                "features, or leave the proposer out"
+                "features, or leave the source out"
             )
 
     def __init__(
@@ -333,7 +339,7 @@ class CounterfactualSampler(OnlineMiner):
         self.swapped, self.hidden, self.mask = swapped, hidden, mask
         self.gradients, self.specials = gradients, specials
 
-    def check(self, model: RetrievalModel) -> None:
+    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
         """Check that a model's words have gradients and can be hidden.
 
         Raises:
@@ -350,7 +356,7 @@ class CounterfactualSampler(OnlineMiner):
         model: RetrievalModel,
         batch: Batch,
         views: EncodedViews,
-        grid: Tensor,
+        scores: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
         """Return edited items for the anchors that break the margin, the same on every process.
@@ -361,7 +367,7 @@ class CounterfactualSampler(OnlineMiner):
         chance = torch.rand(2, generator=rng) < torch.tensor(self.chances)
         adjust, explore = chance.tolist()
         roles = (ADJUSTED if adjust else ()) + (EXPLORED if explore else ())
-        by_image, by_text = violated_triplets(batch, grid.detach().float(), self.margin)
+        by_image, by_text = violated_triplets(batch, scores.detach().float(), self.margin)
         if not roles:
             return MinedExtras(pairs=_role_pairs(batch, roles, by_image, by_text))
         images, texts = triplet_pools(batch)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.config import parse_literal
-from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
+from counterfoil.core.types import INFERENCE, Needs, Role, ScoreMatrix, Scores
 from counterfoil.losses.base import (
     Loss,
     Reduction,
@@ -61,7 +61,7 @@ class LSEHLoss(Loss):
     0.88
     """
 
-    needs_guide = True
+    needs = Needs(targets=True)
 
     def __init__(
         self,
@@ -129,8 +129,7 @@ class SelfAdjustedCFMLoss(Loss):
     0.15
     """
 
-    needs = frozenset({Role.EDITED})
-    needs_block = False
+    needs = Needs(roles=frozenset({Role.EDITED}), block=False)
 
     def __init__(self, *, margin: float = 0.1, reduction: Reduction = "sum") -> None:
         super().__init__(reduction=reduction)
@@ -162,8 +161,7 @@ class SelfExploredCFMLoss(Loss):
     0.3
     """
 
-    needs = frozenset({Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
-    needs_block = False
+    needs = Needs(roles=frozenset({Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE}), block=False)
 
     def __init__(self, *, margin: float = 0.1, reduction: Reduction = "sum") -> None:
         super().__init__(reduction=reduction)
@@ -226,7 +224,7 @@ class DistanceWeightedTripletLoss(Loss):
             )
         if dimensions < 3:
             raise ValueError(f"a sphere of {dimensions} dimensions is too small; give 3 or more")
-        self.margin, self.needs_grid = margin, grid
+        self.margin, self.view = margin, grid
         self.nearest, self.furthest, self.dimensions = nearest, furthest, dimensions
 
     def forward(self, scores: Scores) -> Tensor:
@@ -313,7 +311,7 @@ class SelfExpandingLoss(Loss):
     0.1
     """
 
-    needs_grid = EXPANDED
+    view = EXPANDED
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ def neighbour_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -
 def with_neighbours(stage: Train) -> Train:
     """The stage with neighbours and one foil of each caption in its batches."""
     generated = generated_captions(1, shared=True)
-    return replace(stage, neighbours="lists", written=REWRITE.name, proposer=generated)
+    return replace(stage, neighbours="lists", written=REWRITE.name, sources=(generated,))
 
 
 @as_published

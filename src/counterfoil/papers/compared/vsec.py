@@ -71,7 +71,7 @@ def vse_c(
     training = replace(
         base.with_terms(written=(1.0, lazy(StartAt, term=below, steps=begin))),
         written=written.name,
-        proposer=generated_captions(VSEC_FOILS, shared=True, hardest=True),
+        sources=(generated_captions(VSEC_FOILS, shared=True, hardest=True),),
     )
     part = "" if kinds == "all" else f"{kinds}/"
     return dataset_recipe(

@@ -240,7 +240,7 @@ def _mining(name: str, dataset: str) -> Recipe:
     }
     hidden = UNKNOWN_WORD if name == "vsrn" else None  # other models have a mask word
     editor = config(CounterfactualSampler, margin=margin, mask=hidden)
-    cfm = replace(setup.stage("cfm", edited), proposer=editor)
+    cfm = replace(setup.stage("cfm", edited), sources=(editor,))
     mined_mr: Terms = {"mr": mr(reduction, offline=True), "hnr": hnr(reduction)}
     mined_hnr: Terms = {"mr": mr(reduction), "hnr": hnr(reduction, candidates="offline")}
     trainings = [

@@ -14,6 +14,7 @@ from counterfoil.core.types import (
     Batch,
     EncodedViews,
     ModalityBatch,
+    Needs,
     Pairs,
     Role,
     WordHead,
@@ -21,10 +22,12 @@ from counterfoil.core.types import (
     WordSlots,
     WordTask,
 )
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
-from counterfoil.negatives.online import MinedExtras, OnlineMiner, with_values
+from counterfoil.negatives.online import with_values
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.papers.compared.counterfactual import word_embeddings_of
 from counterfoil.papers.tags.inputs import (
     SHARE,
@@ -255,7 +258,7 @@ INSTEAD = "give TagsGenerator a frozen filler that does, such as UNITER, and no 
 
 
 @final
-class TagsGenerator(OnlineMiner):
+class TagsGenerator(NegativeSource):
     """Hides phrases of a caption, fills them with a model that sees the image, keeps the hardest.
 
     TAGS (https://arxiv.org/abs/2111.03349; Algorithm 1): each anchor caption is masked K times, and
@@ -272,7 +275,6 @@ class TagsGenerator(OnlineMiner):
     are never generated; if fewer than `keep` are left, the other places are empty.
     """
 
-    provides = frozenset({Role.WRITTEN})
     anchors_only = True
     takes_filler = True
 
@@ -339,9 +341,9 @@ class TagsGenerator(OnlineMiner):
         self.inputs, self.filler, self.model_inputs = inputs, filler, model_inputs
         self.keep, self.words = keep, words
         self.candidate_filter = candidate_filter or CandidateFilter()
-        self.provides_words = frozenset[str](words)
+        self.gives = Needs(roles=frozenset({Role.WRITTEN}), words=frozenset(words))
 
-    def check(self, model: RetrievalModel) -> None:
+    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
         """Check that generator and model have the heads they need.
 
         Raises:
@@ -359,7 +361,7 @@ class TagsGenerator(OnlineMiner):
         model: RetrievalModel,
         batch: Batch,
         views: EncodedViews,
-        grid: Tensor,
+        scores: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
         """Return generated captions of every anchor, the same on every process."""
@@ -378,9 +380,9 @@ class TagsGenerator(OnlineMiner):
             )
         pairs = PairInputs(views.inference.images, texts, batch.anchors.image[best.anchor])
         slots = masked.slots[best.anchor, best.number // self.mask_refill.refills]
-        scores, more = word_tasks(model, pairs, best.anchor, slots, masked.texts, self.words)
-        table = scores.new_full((len(batch.anchors.image), self.keep), -torch.inf)
-        table = table.index_put((best.anchor, best.rank), scores)
+        written, more = word_tasks(model, pairs, best.anchor, slots, masked.texts, self.words)
+        table = written.new_full((len(batch.anchors.image), self.keep), -torch.inf)
+        table = table.index_put((best.anchor, best.rank), written)
         return MinedExtras(words={**tasks, **more}, scores={Role.WRITTEN: table})
 
     def _predict(

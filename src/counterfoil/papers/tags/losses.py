@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Scores, WordTask
+from counterfoil.core.types import Needs, Scores, WordTask
 from counterfoil.losses.base import Loss, Reduction
 
 __all__ = ["WordLoss"]
@@ -42,8 +42,6 @@ class WordLoss(Loss):
     0.52
     """
 
-    needs_block = False
-
     def __init__(
         self, *, task: str, weights: tuple[float, ...] = (), reduction: Reduction = "sum"
     ) -> None:
@@ -51,7 +49,7 @@ class WordLoss(Loss):
         if any(not weight >= 0 for weight in weights):
             raise ValueError(f"weights={weights}: the weight of a class may not be below 0")
         self.task, self.weights = task, tuple(weights)
-        self.needs_words = frozenset({task})
+        self.needs = Needs(words=frozenset({task}), block=False)
 
     def forward(self, scores: Scores) -> Tensor:
         grid, words = self.grid(scores), scores.words[self.task]

@@ -24,8 +24,9 @@ from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinerChain, OnlineMiner, TopScoringMiner
+from counterfoil.negatives.online import TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.papers.aoq import recipe as aoq
 from counterfoil.papers.models.uniter import UNITER
 from counterfoil.papers.models.vilt import ViLT
@@ -258,7 +259,8 @@ def tags_stage(
     system = SYSTEMS[model]
     table = system.tags_released if way == "released" else system.tags
     numbers = numbers or table[dataset][max(step - 1, 0)]
-    screening = config(TopScoringMiner, keep=numbers.keep)
+    offered = CandidateConfig(texts=numbers.offered, images=numbers.offered)
+    screening = config(TopScoringMiner, keep=numbers.keep, candidates=offered)
     return Train(
         name=name or STEP_NAMES[step],
         model=tags_model(dataset, *OUTPUTS[step], name=model),
@@ -266,14 +268,13 @@ def tags_stage(
         processor=tags_processor(dataset, model),
         plan=tags_train_config(numbers, dataset),
         start=start or (STEP_1 if step == 2 else BEFORE),
-        proposer=_generator(numbers, way, step) if step else screening,
-        candidates=CandidateConfig(texts=numbers.offered, images=numbers.offered),
+        sources=(screening, _generator(numbers, way, step)) if step else (screening,),
         filler=FILLERS.get(way),
     )
 
 
-def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner]:
-    """Screening and generation: as Table 2 has it, or the authors' code."""
+def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[NegativeSource]:
+    """Generation of captions: as Table 2 has it, or the authors' code."""
     released = way == "released"
     choice: Literal["lowered logits", "lowered scores"]
     choice = "lowered logits" if step == 1 else "lowered scores"
@@ -283,7 +284,7 @@ def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner
         parser=lazy(RulePhraseParser),
         mask=from_data("mask"),
     )
-    generator = lazy(
+    return config(
         TagsGenerator,
         inputs=inputs,
         filler=from_data("filler") if way in FILLERS else None,
@@ -296,8 +297,6 @@ def _generator(numbers: TagsNumbers, way: Way, step: Step) -> Config[OnlineMiner
         candidate_filter=lazy(CandidateFilter, rules=(), choice=choice) if released else None,
         specials=released,
     )
-    screening = lazy(TopScoringMiner, keep=numbers.keep)
-    return config(MinerChain, proposers=(screening, generator))
 
 
 # The recipes: a row of trainings each, beside one another where there are several.
@@ -478,7 +477,7 @@ def with_generated(
 
     The margin is in units of the model's scores.
     """
-    assert stage.proposer is None
+    assert not stage.sources
     terms = stage.objective.arguments["terms"]
     below: Loss = lazy(MarginRankingLoss, role="written", margin=margin, reduction=reduction)
     warmups = [term.arguments["steps"] for _, term in terms.values() if term.make is SwitchAfter]
@@ -487,7 +486,7 @@ def with_generated(
     return replace(
         stage.with_terms(written=(WEIGHT, below)),
         name=name,
-        proposer=generated_captions(COUNT),
+        sources=(generated_captions(COUNT),),
         written=FOILS,
     )
 

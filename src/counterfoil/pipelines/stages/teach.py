@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, final
 
 import torch
@@ -20,17 +20,16 @@ from counterfoil.negatives.similarity import (
     Measure,
     check_captions,
 )
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.negatives.teachers import (
     FrozenTeacher,
-    StoredFragments,
-    StoredVectors,
-    TargetSource,
     TargetStore,
     Teacher,
     TeacherEnsemble,
     TeacherForm,
     TeacherInputs,
     TeacherModel,
+    stored_teachers,
     target_weighting,
     write_targets,
 )
@@ -47,7 +46,7 @@ class GuideStage(Stage):
     """A stage that stores target similarities of images and texts."""
 
     @abstractmethod
-    def targets(self, context: RunContext, scale: float) -> TargetSource:
+    def targets(self, context: RunContext, scale: float) -> NegativeSource:
         """Open the stored targets for a student of this `RetrievalModel.loss_scale`."""
 
     def check_student(self, context: RunContext, student: ModelStage) -> None:
@@ -124,9 +123,9 @@ class ComputeTargets(GuideStage):
                     f"has another processor than {student.name!r}; set {self.name}.inputs=clean"
                 )
 
-    def targets(self, context: RunContext, scale: float) -> TargetSource:
+    def targets(self, context: RunContext, scale: float) -> NegativeSource:
         """The ensemble of the teachers."""
-        return TeacherEnsemble(teachers=tuple(_teachers(context, self, scale)))
+        return TeacherEnsemble(teachers=_teachers(context, self, scale))
 
     def run(self, context: RunContext, *, resume: bool) -> None:
         """Store the teachers' encodings of the training split."""
@@ -168,7 +167,7 @@ class CaptionSpaceStage(GuideStage):
         """Refuse captions that the space cannot be made of."""
         check_captions(context.train.texts, self.space)
 
-    def targets(self, context: RunContext, scale: float) -> TargetSource:
+    def targets(self, context: RunContext, scale: float) -> NegativeSource:
         """Similarity of the captions in the stored space."""
         space = CaptionSpace.open(context.place(self.name), fingerprint=context.train.fingerprint)
         return CaptionSimilarity(space=space, measure=self.measure)
@@ -183,28 +182,23 @@ class CaptionSpaceStage(GuideStage):
             info(f"{self.name}: {texts:,} captions in {width} dimensions, {place}")
 
 
-def _teachers(context: RunContext, stage: ComputeTargets, scale: float) -> Iterator[Teacher]:
-    """The stage's teachers; all that store one vector per item are one."""
+def _teachers(context: RunContext, stage: ComputeTargets, scale: float) -> list[Teacher]:
+    """The stage's teachers."""
     place = context.place(stage.name)
     store = TargetStore.open(place, fingerprint=context.train.fingerprint)
     weights = target_weighting(store.manifest.teachers, scale, standardise=stage.standardise)
-    if stage.form == "models":
-        for number, weight in enumerate(weights):
-            model = _teacher_model(context, stage, store, number)
-            processor = model.process(context.train)
-            yield FrozenTeacher(
-                model=model.model, processor=processor, inputs=stage.inputs, weight=weight
-            )
-        return
-    vectors = [n for n, teacher in enumerate(store.manifest.teachers) if teacher.plain]
-    if vectors:
-        stores = [store.encodings[n] for n in vectors]
-        yield StoredVectors(stores=stores, weights=[weights[n] for n in vectors])
-    for number, weight in enumerate(weights):
-        if number not in vectors:
-            images, texts = store.encodings[number]
-            network = _teacher_model(context, stage, store, number).model
-            yield StoredFragments(model=network, images=images, texts=texts, weight=weight)
+    models = partial(_teacher_model, context, stage, store)
+    if stage.form == "stored":
+        return stored_teachers(store, weights, lambda number: models(number).model)
+    return [
+        FrozenTeacher(
+            model=model.model,
+            processor=model.process(context.train),
+            inputs=stage.inputs,
+            weight=weight,
+        )
+        for model, weight in zip(map(models, range(len(weights))), weights, strict=True)
+    ]
 
 
 def _teacher_model(

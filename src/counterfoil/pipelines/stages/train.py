@@ -16,21 +16,17 @@ from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.aoq_format import lists_digest, open_lists
-from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
+from counterfoil.negatives.batch_mining import BatchMiningConfig
 from counterfoil.negatives.generated import (
     GeneratedCaptions,
     GeneratedStore,
     generated_digest,
 )
-from counterfoil.negatives.online import OnlineMiner
-from counterfoil.negatives.sampling import (
-    CandidateConfig,
-    NeighbourImages,
-    OfflineNegativeSampler,
-    SamplingConfig,
-    check_candidates,
-)
-from counterfoil.negatives.teachers import GuideMask, TargetSource
+from counterfoil.negatives.online import CANDIDATES, TopScoringMiner
+from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
+from counterfoil.negatives.sources import NegativeSource
+from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.negatives.teachers import GuideMask, Mask
 from counterfoil.pipelines.overrides import named_values
 from counterfoil.pipelines.stages.base import LATER, CaptionStage, is_stage_name
 from counterfoil.pipelines.stages.fitting import (
@@ -51,11 +47,13 @@ from counterfoil.pipelines.stages.mine import ListsStage
 from counterfoil.pipelines.stages.teach import GuideStage
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training.config import TrainConfig
+from counterfoil.training.mined import Mined, MinedBatches, MinedNeighbours
 from counterfoil.training.remine import RemineConfig, check_remine
 from counterfoil.training.step import check_tiled
-from counterfoil.training.trainer import fit, sampler_of
+from counterfoil.training.trainer import sampler_of, train_network
 
 EDITS = frozenset({Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
+_SCREENED = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
 LISTS = ("negatives", "neighbours", "mined_batches")  # fields that name mined lists
 
 
@@ -78,16 +76,16 @@ class Train(ModelStage):
             them for true pairs, with any loss; off by default.
         word_vectors: file in GloVe's text format that word embeddings begin with, see
             `counterfoil.data.word_vectors`.
-        proposer: picks or generates negatives with the model as it is now. In its config,
-            ``from_data("generator_data")`` is the training split as its generator sees it,
+        sources: further sources of negatives, such as a `TopScoringMiner`. In their configs,
+            ``from_data("generator_data")`` is the training split as a generator sees it,
             ``from_data("mask")`` the token that hides a word, ``from_data("filler")`` and
             ``from_data("model_inputs")`` the frozen model of `filler` and, where that has a
-            processor of its own, the training split as the model in training sees it.
-        candidates: negatives that are offered to a proposer that screens.
+            processor of its own, the training split as the model in training sees it. Candidates
+            of the source "mined" come from the lists of `negatives`, as far down as `draw` says.
         filler: model that, frozen, generates in place of the one in training: a stage, or a model
             folder or name that `counterfoil.model.load_model` opens.
         written: stage, or folder, whose stored captions are sampled; ``from_data("written")`` in
-            the proposer is their folder.
+            a source is their folder.
         neighbours: stage, or folder, whose mined images join the batch of an anchor, each with a
             caption of its own, see `counterfoil.negatives.sampling.NeighbourImages`.
         mined_batches: stage, or folder, whose lists compose the batches, so that they hold mutual
@@ -106,8 +104,7 @@ class Train(ModelStage):
     guide: str | None = field(default=None, metadata=LATER)
     mask: GuideMask = field(default=GuideMask(), metadata=LATER)
     word_vectors: str | None = field(default=None, metadata=LATER)
-    proposer: Config[OnlineMiner] | None = field(default=None, metadata=LATER)
-    candidates: CandidateConfig = field(default=CandidateConfig(), metadata=LATER)
+    sources: tuple[Config[NegativeSource], ...] = field(default=(), metadata=LATER)
     filler: str | None = field(default=None, metadata=LATER)
     written: str | None = field(default=None, metadata=LATER)
     neighbours: str | None = field(default=None, metadata=LATER)
@@ -132,9 +129,18 @@ class Train(ModelStage):
         return details | ({"sampling": self.draw} if lists else {})
 
     @property
+    def screened(self) -> CandidateConfig | None:
+        """The candidates that one of its sources chooses from."""
+        for part in self.sources:
+            if _class_of(part) is TopScoringMiner:
+                found: CandidateConfig = part.arguments.get("candidates", CANDIDATES)
+                return found
+        return None
+
+    @property
     def screens_lists(self) -> bool:
-        """True if mined lists are offered to its proposer, and not drawn from."""
-        return bool(self.candidates.provides) and self.candidates.source == "mined"
+        """True if mined lists are offered as candidates, and not drawn from."""
+        return self.screened is not None and self.screened.source == "mined"
 
     @property
     def dependencies(self) -> tuple[tuple[str, str], ...]:
@@ -155,7 +161,7 @@ class Train(ModelStage):
 
     def digest_content(self) -> dict[str, Any]:
         content = super().digest_content() | weights_content("filler", self.filler)
-        folders = _caption_digests(self.proposer)
+        folders = _caption_digests(self.sources)
         if self.written and not is_stage_name(self.written):
             folders.append(generated_digest(Path(self.written)))
             content["written"] = None
@@ -176,17 +182,17 @@ class Train(ModelStage):
             )
         context.train.with_positives(self.positives).check_wrong_pairs()
         _check_guide(context, self)
-        check_miner(context, self)
+        check_generators(context, self)
         check_pictures(context, self)
         check_model(context, self)
         check_word_vectors(self)
         if not self.plan.batch:
-            names = ("negatives", "proposer", "guide", "neighbours", "mined_batches")
+            names = ("negatives", "sources", "guide", "neighbours", "mined_batches")
             made = self.model.make
             check_tiled(
                 self.objective.build(),
                 made if isinstance(made, type) and issubclass(made, RetrievalModel) else None,
-                **{name: getattr(self, name) for name in names},
+                [name.replace("_", " ") for name in names if getattr(self, name)],
             )
         if self.refresh.every:
             check_remine(
@@ -213,36 +219,21 @@ class Train(ModelStage):
         model = build_for_training(context, self, vectors)
         assert model.processor is not None
         train = context.train.with_positives(self.positives)
-        place, relation = context.place(self.name), train.relation
-        network = model.model
-        if isinstance(network, FrozenWithAdapters) and not self.proposer:
-            network = network.head  # on stored vectors; a proposer may make new items
-        lists = {
-            name: open_lists(context.place(listed), train)
-            for name in LISTS
-            if (listed := getattr(self, name))
-        }
-        mined, neighbours, batches = (lists.get(name) for name in LISTS)
-        offered = self.candidates.provides
-        screened = mined if self.screens_lists else None
-        draws = None
-        if mined and not self.screens_lists:
-            draws = OfflineNegativeSampler(lists=mined, relation=relation, plan=self.draw)
-        fitted = fit(
+        place = context.place(self.name)
+        network, data = model.model, model.process(train)
+        sources = build_sources(context, self, data, network.loss_scale)
+        # on stored vectors, but not where a source may make new items
+        if isinstance(network, FrozenWithAdapters) and not self.sources:
+            network = network.head
+        for source in sources:
+            source.check(network, train)
+        fitted = train_network(
             limit_minutes(self.plan, context.left()),
             network,
             self.objective.build(),
-            model.process(train),
+            data,
             folder=place,
-            draws=draws,
-            candidates=self.candidates.draws(relation, screened, self.draw) if offered else None,
-            proposer=build_miner(context, self, model.processor.process(train)),
-            guide=build_guide(context, self, model.model.loss_scale),
-            mask=self.mask,
-            refresh=self.refresh,
-            draw=self.draw,
-            neighbours=NeighbourImages(lists=neighbours, relation=relation) if neighbours else None,
-            partition=NeighbourBatches(batches, relation, self.batch_mining) if batches else None,
+            sources=sources,
             evaluate=dev_measure(context, self, model),
             run=context.digests[self.name],
             resume=resume,
@@ -256,15 +247,40 @@ def _stage_or_none(name: str | None) -> str | None:
     return name if name and is_stage_name(name) else None
 
 
-def build_guide(context: RunContext, stage: Train, scale: float) -> TargetSource | None:
-    """Open a training's targets of similarity; None where it names none."""
-    return context.stage(stage.guide, GuideStage).targets(context, scale) if stage.guide else None
+def build_sources(
+    context: RunContext, stage: Train, data: ProcessedDataset, scale: float
+) -> tuple[NegativeSource, ...]:
+    """Build the sources of negatives of a training, of the data as its model sees them."""
+    train = context.train.with_positives(stage.positives)
+
+    def lists(name: str) -> HardNegativeLists:
+        return open_lists(context.place(name), train)
+
+    found: list[NegativeSource] = []
+    if stage.neighbours:
+        found.append(MinedNeighbours(lists(stage.neighbours)))
+    if stage.mined_batches:
+        found.append(MinedBatches(lists(stage.mined_batches), stage.batch_mining))
+    mined = lists(stage.negatives) if stage.negatives else None
+    if not stage.screens_lists and (mined is not None or stage.refresh.every):
+        found.append(Mined(mined, sampling=stage.draw, remine=stage.refresh))
+    known = _known_to_sources(context, stage, data) if stage.sources else {}
+    for part in stage.sources:
+        if stage.screens_lists and _class_of(part) is TopScoringMiner:
+            part = part.replace(negatives=mined, sampling=stage.draw)
+        found.append(part.fill(known).build())
+    if stage.guide:
+        guide = context.stage(stage.guide, GuideStage).targets(context, scale)
+        needs = stage.objective.build().needs
+        if needs.targets:
+            found.append(guide)
+        if stage.mask.margin is not None:
+            found.append(Mask(guide, margin=stage.mask.margin, kind=stage.mask.kind))
+    return tuple(found)
 
 
-def build_miner(context: RunContext, stage: Train, data: ProcessedDataset) -> OnlineMiner | None:
-    """Build the proposer of a training, if it has one; see `Train` for what its config may read."""
-    if stage.proposer is None:
-        return None
+def _known_to_sources(context: RunContext, stage: Train, data: ProcessedDataset) -> dict[str, Any]:
+    """What the configs of sources may read from the data; see `Train`."""
     # the generator is the model in training, or the frozen filler, which may see other inputs
     filler, generator_data = None, data
     if stage.filler:
@@ -273,30 +289,29 @@ def build_miner(context: RunContext, stage: Train, data: ProcessedDataset) -> On
         if _other_processor(context, stage):
             generator_data = model.process(context.train)
     tokenizer = generator_data.processor.tokenizer
-    known = {
+    return {
         "generator_data": generator_data,
         "mask": tokenizer.mask if tokenizer else None,
         "filler": filler,
         "model_inputs": None if generator_data is data else data,
         "written": str(context.place(stage.written)) if stage.written else None,
     }
-    return stage.proposer.fill(known).build()
 
 
-def check_miner(context: RunContext, stage: Train) -> None:
-    """Refuse a loss, proposer and candidates that do not fit each other or the data."""
+def check_generators(context: RunContext, stage: Train) -> None:
+    """Refuse a loss and sources that do not fit each other or the data."""
     _check_candidates(stage)
     _check_generated(context, stage)
     _check_stored_captions(context, stage)
-    if stage.proposer is None:
-        if stage.objective.build().needs & EDITS:
+    if not stage.sources:
+        if stage.objective.build().needs.roles & EDITS:
             raise ValueError(
                 f"the loss of {stage.name!r} judges edited negatives, and the stage names nothing "
-                "that makes them; set its proposer to CounterfactualSampler"
+                "that makes them; add CounterfactualSampler to its sources"
             )
         return
     images, texts = _image_inputs(context, stage), stage.processor.texts
-    for part in _miners(stage):
+    for part in map(_class_of, stage.sources):
         try:
             part.check_inputs(images, texts)
         except ValueError as error:
@@ -306,32 +321,38 @@ def check_miner(context: RunContext, stage: Train) -> None:
 
 
 def _check_candidates(stage: Train) -> None:
-    """Refuse candidates that no proposer screens, and a screening proposer without any."""
-    screened = frozenset[Role]().union(*(part.screens for part in _miners(stage)))
-    check_candidates(stage.candidates.provides, screened, stage.objective.build().needs)
+    """Refuse candidates in fewer roles than the loss reads."""
+    screened, roles = stage.screened, stage.objective.build().needs.roles
+    missing = roles & _SCREENED - screened.provides if screened else frozenset[Role]()
+    if missing:
+        names = " and ".join(sorted(repr(role.value) for role in missing))
+        raise ValueError(
+            f"candidates in the role of {names} are to be screened, and none are drawn; say how "
+            "many texts and images are offered for an anchor, as in texts=399, images=399"
+        )
 
 
 def _check_generated(context: RunContext, stage: Train) -> None:
     """Refuse a loss of generated captions or word tasks that no proposer makes."""
-    objective, parts = stage.objective.build(), _proposers(stage)
-    writers = [part for part in _miners(stage) if part.takes_filler]
-    if not parts and (Role.WRITTEN in objective.needs or objective.needs_words):
+    needs, kinds = stage.objective.build().needs, [_class_of(part) for part in stage.sources]
+    writers = [kind for kind in kinds if kind.takes_filler]
+    if not kinds and (Role.WRITTEN in needs.roles or needs.words):
         raise ValueError(
             f"the loss of {stage.name!r} judges written captions, and the stage names nothing that "
-            "writes them; set its proposer to TagsGenerator"
+            "writes them; add TagsGenerator to its sources"
         )
-    made = [miner.word_tasks(named_values(part)) for miner, part in zip(_miners(stage), parts)]
+    made = [kind.word_tasks(named_values(part)) for kind, part in zip(kinds, stage.sources)]
     tasks = frozenset[str]().union(*filter(None, made))
-    missing = sorted(objective.needs_words - tasks)
+    missing = sorted(needs.words - tasks)
     if missing and None not in made:
         raise ValueError(
-            f"the loss of {stage.name!r} judges the word task {missing[0]!r}, which its proposer "
-            "leaves out; name it in words, or drop the loss"
+            f"the loss of {stage.name!r} judges the word task {missing[0]!r}, which its sources "
+            "leave out; name it in words, or drop the loss"
         )
     if stage.filler and not writers:
         raise ValueError(
             f"{stage.name!r} names the filler {stage.filler!r}, and nothing that it could write "
-            "for; set its proposer to TagsGenerator"
+            "for; add TagsGenerator to its sources"
         )
     if stage.filler and not is_stage_name(stage.filler):
         filler = open_initial_model(context, stage, stage.filler).model
@@ -345,20 +366,20 @@ def _check_generated(context: RunContext, stage: Train) -> None:
 
 
 def _check_stored_captions(context: RunContext, stage: Train) -> None:
-    """Refuse stored captions that no proposer reads, and a proposer without any."""
-    folders = [p.arguments.get("folder") for p in _proposers(stage) if p.make is GeneratedCaptions]
+    """Refuse stored captions that no source reads, and a source without any."""
+    folders = [p.arguments.get("folder") for p in stage.sources if p.make is GeneratedCaptions]
     draws = any(isinstance(folder, FromData) for folder in folders)
     if draws and not stage.written:
         raise ValueError(
             f"{stage.name!r} draws from written captions and names no stage that writes them; set "
-            "its written to a stage such as Generate, or its proposer's folder to one that is there"
+            "its written to a stage such as Generate, or the source's folder to one that is there"
         )
     if not stage.written:
         return
     if not draws:
         raise ValueError(
             f"{stage.name!r} names the written captions of {stage.written!r}, and nothing that "
-            "draws from them; set its proposer to GeneratedCaptions"
+            "draws from them; add GeneratedCaptions to its sources"
         )
     if not is_stage_name(stage.written):
         GeneratedStore.open(Path(stage.written), fingerprint=context.train.fingerprint)
@@ -371,22 +392,10 @@ def _check_stored_captions(context: RunContext, stage: Train) -> None:
         )
 
 
-def _proposers(stage: Train) -> tuple[Config[OnlineMiner], ...]:
-    """Configs of the proposers of a stage: its own, or those inside it."""
-    if stage.proposer is None:
-        return ()
-    inner: tuple[Config[OnlineMiner], ...] = stage.proposer.arguments.get("proposers", ())
-    return inner or (stage.proposer,)
-
-
-def _miners(stage: Train) -> list[type[OnlineMiner]]:
-    """Classes of the proposers of a stage."""
-    made = (part.make for part in _proposers(stage))
-    # of what a function makes nothing is known
-    return [
-        make if isinstance(make, type) and issubclass(make, OnlineMiner) else OnlineMiner
-        for make in made
-    ]
+def _class_of(part: Config[NegativeSource]) -> type[NegativeSource]:
+    """Class of a source; of what a function makes nothing is known."""
+    make = part.make
+    return make if isinstance(make, type) and issubclass(make, NegativeSource) else NegativeSource
 
 
 def _other_processor(context: RunContext, stage: Train) -> bool:
@@ -441,8 +450,8 @@ def _caption_digests(call: Any) -> list[str]:
 
 def _check_guide(context: RunContext, stage: Train) -> None:
     """Refuse a loss without the guide that it needs, before teachers are trained for it."""
-    objective = stage.objective.build()
-    if stage.guide is None and (objective.needs_guide or objective.needs_guided):
+    needs = stage.objective.build().needs
+    if stage.guide is None and (needs.targets or needs.pair_targets):
         raise ValueError(
             f"the loss of {stage.name!r} needs a guide that says how similar images and texts "
             "ought to be, and the stage names none; set guide to a stage such as ComputeTargets"
@@ -485,7 +494,7 @@ def _check_list_lengths(context: RunContext, stage: Train, mining: str) -> None:
     else:
         dataset, lists = context.train, open_lists(Path(mining), context.train)
         lengths = lists.texts.shape[1], lists.images.shape[1]
-    offer = stage.candidates if stage.screens_lists else CandidateConfig()
+    offer = stage.screened if stage.screened and stage.screens_lists else CandidateConfig()
     texts, images = max(stage.draw.texts, offer.texts), max(stage.draw.images or 0, offer.images)
     for items, wanted, listed, total in (
         ("texts of an image", texts, lengths[0], len(dataset.texts)),

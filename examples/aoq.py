@@ -1,4 +1,4 @@
-"""Mine hard negatives with a model, then train it on them (AOQ's adaptive quintuplet loss)."""
+"""AOQ: train online, mine the whole training split, train again on the mined negatives."""
 
 import argparse
 import tempfile
@@ -9,7 +9,7 @@ import counterfoil as cf
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="openai/clip-vit-base-patch32")
 parser.add_argument("--data", default="my-photos/")
-parser.add_argument("--out", type=Path, default=Path("runs/tuned"))
+parser.add_argument("--out", type=Path, default=Path("runs/aoq"))
 parser.add_argument("--resume", action="store_true", help="continue a training that was stopped")
 parser.add_argument("--smoke", action="store_true", help="tiny random CLIP on rendered scenes")
 args = parser.parse_args()
@@ -21,23 +21,17 @@ if args.smoke:
     args.model, args.data, args.out = tiny_clip(place / "clip"), "scenes:images=60", place / "run"
     epochs, batch_size = 1, 32
 
-model = cf.load_model(args.model)
 data = cf.load_dataset(args.data)
+given = {"train": data["train"], "dev": data["dev"], "resume": args.resume}
+given |= {"epochs": epochs, "batch_size": batch_size}
+
+loss = cf.losses.HardestTripletLoss()
+model = cf.Trainer(cf.load_model(args.model), loss=loss, output=args.out / "1", **given).train()
 
 # the hardest wrong captions of every image, and wrong images of every caption, in all of `train`
 negatives = cf.mine_hard_negatives(model, data["train"], texts_per_image=50, images_per_text=10)
 
-trainer = cf.Trainer(
-    model,
-    loss=cf.losses.AdaptiveQuintuplet(),
-    train=data["train"],
-    dev=data["dev"],  # the epoch with the best sum of recalls here is kept
-    negatives=negatives,
-    output=args.out,
-    resume=args.resume,
-    epochs=epochs,
-    batch_size=batch_size,
-)
-tuned = trainer.train()
-print(cf.evaluate(tuned, data["test"]))
-print(f"saved in {args.out}; open it with cf.load_model({str(args.out)!r})")
+loss, sources = cf.losses.AdaptiveQuintuplet(), [cf.Mined(negatives)]
+trainer = cf.Trainer(model, loss=loss, sources=sources, output=args.out / "2", **given)
+print(cf.evaluate(trainer.train(), data["test"]))
+print(f"saved in {args.out / '2'}; open it with cf.load_model({str(args.out / '2')!r})")
