@@ -153,7 +153,7 @@ def loop_guide(
 def test_an_image_stands_for_its_captions() -> None:
     space, batch = stored(), batch_of(ANCHORS)
     text_to_image = cases.dataset().text_to_image.tolist()
-    found = CaptionSimilarity(space=space)(batch)
+    found = CaptionSimilarity(space=space).targets(batch)
     wanted = loop_guide(space.take(torch.arange(36)), ANCHORS, text_to_image)
     rows = [wanted[image] for image in batch.image_rows[: batch.block[0]].tolist()]
     torch.testing.assert_close(found, torch.tensor(rows))
@@ -164,11 +164,11 @@ def test_an_image_stands_for_its_captions() -> None:
 
 def test_diagonal_positives_mark_the_other_captions() -> None:
     space = stored()
-    found = CaptionSimilarity(space=space)(batch_of(ANCHORS, positives="diagonal"))
+    found = CaptionSimilarity(space=space).targets(batch_of(ANCHORS, positives="diagonal"))
     marked = torch.zeros(6, 6, dtype=torch.bool)
     marked[0, 1] = marked[1, 0] = True
     assert torch.equal(found.isneginf(), marked)
-    by_id = CaptionSimilarity(space=space)(batch_of(ANCHORS))
+    by_id = CaptionSimilarity(space=space).targets(batch_of(ANCHORS))
     torch.testing.assert_close(found[2:], by_id[1:])
 
 
@@ -182,13 +182,13 @@ def test_drawn_items_behind_the_block_say_nothing() -> None:
 
 def test_cosine_is_symmetric() -> None:
     batch = batch_of([0, 3, 6, 9])
-    cosine = CaptionSimilarity(space=stored(), measure="cosine")(batch)
+    cosine = CaptionSimilarity(space=stored(), measure="cosine").targets(batch)
     torch.testing.assert_close(cosine, cosine.T)
     torch.testing.assert_close(cosine.diagonal(), torch.ones(4))
 
 
 def worker() -> np.ndarray:
-    return CaptionSimilarity(space=stored())(batch_of(ANCHORS)).numpy()
+    return CaptionSimilarity(space=stored()).targets(batch_of(ANCHORS)).numpy()
 
 
 def test_processes_agree() -> None:

@@ -331,7 +331,7 @@ def test_judged_pairs_are_no_negatives_of_a_step_and_extra_positives_have_their_
     for source in (plain, processor):
         torch.manual_seed(0)
         term = Seen(roles=frozenset(drawn))
-        step = made(term, kind, provides=frozenset(drawn))
+        step = made(term, kind, sources=[Drawn(drawn)])
         step(collate(source, texts, negatives=drawn))
         seen.append(term.scores)
     whole, left = (scores.grids[INFERENCE] for scores in seen)

@@ -76,7 +76,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("streams", ["one", "two"])
-def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> None:
+def test_mined_candidates_and_two_sources(tmp_path: Path, streams: Any) -> None:
     begin = replace(
         HARD,
         name="begin",

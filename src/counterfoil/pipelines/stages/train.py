@@ -174,7 +174,7 @@ class Train(ModelStage):
         return content
 
     def check(self, context: RunContext) -> None:
-        """Refuse data and earlier stages that do not fit the loss, the proposer or the draws."""
+        """Refuse data and earlier stages that do not fit the loss or the sources."""
         if len(context.train) < 2:
             raise ValueError(
                 f"the train split of {context.train.name} has {len(context.train)} image; a model "
@@ -333,7 +333,7 @@ def _check_candidates(stage: Train) -> None:
 
 
 def _check_generated(context: RunContext, stage: Train) -> None:
-    """Refuse a loss of generated captions or word tasks that no proposer makes."""
+    """Refuse a loss of generated captions or word tasks that no source makes."""
     needs, kinds = stage.objective.build().needs, [_class_of(part) for part in stage.sources]
     writers = [kind for kind in kinds if kind.takes_filler]
     if not kinds and (Role.WRITTEN in needs.roles or needs.words):
@@ -437,7 +437,7 @@ def _image_inputs(context: RunContext, stage: Train) -> str:
 
 
 def _caption_digests(call: Any) -> list[str]:
-    """Digests of the folders of stored captions inside the config of a proposer."""
+    """Digests of the folders of stored captions inside the configs of sources."""
     match call:
         case Config():
             inner = [name for value in call.arguments.values() for name in _caption_digests(value)]
