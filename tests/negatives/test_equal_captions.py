@@ -355,9 +355,9 @@ def drawn_companions() -> Pairs:
 
 def test_a_queue_holds_them_back() -> None:
     queue = MomentumQueue(size=32)
-    step = TrainingStep(
-        host(), WeightedSum(terms={"queue": (1.0, MomentumQueueLoss())}), sources=[queue]
-    )
+    model, loss = host(), WeightedSum(terms={"queue": (1.0, MomentumQueueLoss())})
+    queue.begin(model, processed(dataset()), loss, batches=1)
+    step = TrainingStep(model, loss, sources=[queue])
     texts: list[int] = []
     for rows in ([0, 3, 6], [2, 7, 12], [4, 5, 10, 13]):
         batch = collate(processed(dataset()), torch.tensor(rows))

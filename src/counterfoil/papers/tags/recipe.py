@@ -259,7 +259,7 @@ def tags_stage(
     system = SYSTEMS[model]
     table = system.tags_released if way == "released" else system.tags
     numbers = numbers or table[dataset][max(step - 1, 0)]
-    offered = CandidateConfig(texts=numbers.offered, images=numbers.offered)
+    offered = lazy(CandidateConfig, texts=numbers.offered, images=numbers.offered)
     screening = config(TopScoringMiner, keep=numbers.keep, candidates=offered)
     return Train(
         name=name or STEP_NAMES[step],

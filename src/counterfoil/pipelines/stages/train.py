@@ -133,7 +133,8 @@ class Train(ModelStage):
         """The candidates that one of its sources chooses from."""
         for part in self.sources:
             if _class_of(part) is TopScoringMiner:
-                found: CandidateConfig = part.arguments.get("candidates", CANDIDATES)
+                given = part.arguments.get("candidates", CANDIDATES)
+                found: CandidateConfig = given.build() if isinstance(given, Config) else given
                 return found
         return None
 
