@@ -76,7 +76,7 @@ def queue(
     check_numbers(model, like, find_system(model).datasets)
     setup = ModelSetting(name=model, dataset=like).setup()
     more: Terms = {"queue": (1.0, lazy(MomentumQueueLoss, reduction=setup.reduction))}
-    queued = replace(setup, proposer=momentum_queue(like)).stage("queue", more)
+    queued = replace(setup, sources=(momentum_queue(like),)).stage("queue", more)
     tests = [t for k in ("online", "queue") for t in evaluation_stages(k, model, like)]
     return dataset_recipe(
         f"queue/{model}-{like}",

@@ -14,7 +14,7 @@ from counterfoil.losses.queue import MomentumQueueLoss, UTOLoss
 from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
 from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss, SumTripletLoss
 from counterfoil.negatives.momentum import MomentumQueue
-from counterfoil.negatives.online import OnlineMiner
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.papers.compared.losses import DistanceWeightedTripletLoss, SelfExpandingLoss
 from counterfoil.papers.models.configs import model_config, processor_config
 from counterfoil.papers.systems import (
@@ -113,7 +113,7 @@ def _distance_weighted(dataset: str, grid: str = INFERENCE) -> Loss:
     return lazy(DistanceWeightedTripletLoss, margin=MARGIN, furthest=furthest, grid=grid)
 
 
-def momentum_queue(dataset: str) -> Config[OnlineMiner]:
+def momentum_queue(dataset: str) -> Config[NegativeSource]:
     """USER's queue, which scores the anchors of any model with items of earlier batches."""
     return config(MomentumQueue, size=QUEUE[dataset])
 
@@ -164,7 +164,7 @@ class ModelSetting:
             processor=processor_config(self.name, self.dataset),
             plan=plan,
             reduction=self.system.reduction,
-            proposer=momentum_queue(self.dataset) if self.system.paper == "user" else None,
+            sources=(momentum_queue(self.dataset),) if self.system.paper == "user" else (),
         )
 
     def _classic_setup(

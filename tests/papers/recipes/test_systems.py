@@ -199,11 +199,11 @@ def test_numbers_of_tags(row):
         assert weights == {
             "texts": 1, "images": 1, "masked": wanted.masked, "written": wanted.written
         }  # fmt: skip
-        screens, writer = made.proposer.arguments["proposers"]
+        screens, writer = made.sources
         assert screens.arguments["keep"] == writer.arguments["keep"] == wanted.kept
         assert (writer.arguments["masks"], writer.arguments["refills"]) == (20, 20)
         assert writer.arguments["temperature"] == wanted.temperature
-        assert (made.candidates.texts, made.candidates.images) == (399, 399)
+        assert (made.screened.texts, made.screened.images) == (399, 399)
         plan = made.plan
         assert (plan.optimiser.rate, plan.steps) == (wanted.rate, wanted.steps)
         assert plan.batch * plan.accumulate == wanted.batch
