@@ -236,8 +236,9 @@ def _hub_result(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _cutoffs(evaluation: Evaluation) -> list[int]:
-    """Each k of the recalls that the evaluation holds."""
-    return [int(key[1:]) for key in evaluation["i2t"] if key[:1] == "r" and key[1:].isdecimal()]
+    """Each k of the recalls that the evaluation holds, in order: a file may have its keys sorted."""
+    keys = [key[1:] for key in evaluation["i2t"] if key[:1] == "r"]
+    return sorted(int(key) for key in keys if key.isdecimal())
 
 
 def _columns(evaluation: Evaluation) -> list[str]:

@@ -260,6 +260,7 @@ class GeneratedCaptions(NegativeSource):
 
     gives = Needs(roles=frozenset({Role.WRITTEN}))
     anchors_only = True
+    seed_name = "propose"
 
     def __init__(
         self,

@@ -85,13 +85,14 @@ class NegativeSource:
     Attributes:
         gives: roles of pairs, word tasks and targets that it provides for losses.
         anchors_only: whether `propose` reads no wrong pairs of the score matrix.
-        seed_name: names its random numbers; a second source of the name gets others.
+        seed_name: names its random numbers, its class by default; a second source of the name gets
+            others.
         saved: whether its state belongs in checkpoints.
     """
 
     gives: Needs = Needs()
     anchors_only: bool = False
-    seed_name: str = "propose"
+    seed_name: str = ""
     saved: bool = False
 
     # what a recipe checks before there is a model or an instance
@@ -212,12 +213,13 @@ def having(sources: Iterable[NegativeSource], hook: str) -> tuple[NegativeSource
 
 
 def numbered_names(sources: Iterable[NegativeSource]) -> tuple[str, ...]:
-    """Names of the sources' random numbers: "propose", and "propose 2" for a second one."""
+    """Names of the sources' random numbers: "draw", and "draw 2" for a second one."""
     names: list[str] = []
     seen: dict[str, int] = {}
     for source in sources:
-        seen[source.seed_name] = number = seen.get(source.seed_name, 0) + 1
-        names.append(source.seed_name if number == 1 else f"{source.seed_name} {number}")
+        name = source.seed_name or type(source).__name__
+        seen[name] = number = seen.get(name, 0) + 1
+        names.append(name if number == 1 else f"{name} {number}")
     return tuple(names)
 
 

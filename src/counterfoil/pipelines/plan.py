@@ -32,10 +32,13 @@ def print_plan(recipe: Recipe) -> None:
 
 def _settings(stage: Stage) -> list[str]:
     """Lines ``key: value``: models, losses and the like first, as they are written in Python."""
+    values = {field.name: getattr(stage, field.name) for field in fields(stage)}
     calls = {
-        f.name: value for f in fields(stage) if isinstance(value := getattr(stage, f.name), Config)
+        key: value if isinstance(value, tuple) else (value,)
+        for key, value in values.items()
+        if isinstance(value[0] if isinstance(value, tuple) and value else value, Config)
     }
-    lines = [f"{key}: {value!r}" for key, value in calls.items()]
+    lines = [f"{key}: {', '.join(map(repr, value))}" for key, value in calls.items()]
     for key, value in recipe_to_dict(stage).items():
         if key == "name" or key in calls or value in (None, [], ""):
             continue

@@ -14,7 +14,6 @@ from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.layers.towers import GRU, MLPRegions
 from counterfoil.papers.models.dive import DivE, PooledParts, WordsAndStates
 from counterfoil.training.step import TrainingStep
-from sources_cases import Drawn
 
 ANCHORS = {
     "odd": [0, 1, 2, 3, 4, 5, 9, 10, 11],  # three images with all of their captions
@@ -47,11 +46,9 @@ def host(words: int, dropout: float = 0.0) -> DivE:
 def step_of(processor: Any, dropout: float = 0.0) -> TrainingStep:
     assert processor.processor.tokenizer is not None
     terms = {"triplet": (1.0, HardestTripletLoss(reduction="mean"))}
-    provides = cases.Offline.provides
     return TrainingStep(
         host(processor.processor.tokenizer.size, dropout),
         WeightedSum(terms=terms),
-        sources=[Drawn(provides)],
     ).double()
 
 

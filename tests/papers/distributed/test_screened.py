@@ -48,7 +48,7 @@ def step_of(kind: str) -> TrainingStep:
 def worker(kind: str, streams: str, chunk: int, anchors: list[int] = ANCHORS) -> dict[str, Any]:
     step, batch = step_of(kind), batch_of(streams, anchors)
     assert batch.offered
-    source, _ = step._miner_and_guide
+    ((_, source),) = step._proposing
     assert isinstance(source, TopScoringMiner)
     kept = cases.proposals(source)
     told = cases.stepped(step, batch, chunk, unused=True)
@@ -100,7 +100,7 @@ def test_what_is_screened_is_trained_on_as_if_it_had_been_drawn() -> None:
     """The same losses and gradients as with the kept rows drawn from the first."""
     one = worker("scan", "one", 0)
     processor, batch, step = cases.processor(), batch_of("one", ANCHORS), step_of("scan")
-    source, _ = step._miner_and_guide
+    ((_, source),) = step._proposing
     assert source
     step.train()
     with torch.no_grad():

@@ -144,7 +144,7 @@ def test_without_a_graph_there_are_no_enhanced_grids():
     host = model(graph=False)
     assert not host.uses_batch_context
     assert host(batch()).views.keys() == {INFERENCE}
-    with pytest.raises(ValueError, match="needs the grids both enhanced, images enhanced"):
+    with pytest.raises(ValueError, match="reads the scores of 'both enhanced', 'images enhanced'"):
         TrainingStep(host, objective(0))
 
 

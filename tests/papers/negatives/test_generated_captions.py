@@ -24,8 +24,8 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 from counterfoil.negatives.generated import ROWS, GeneratedCaptions, GeneratedStore
-from counterfoil.negatives.momentum import MomentumQueue
 from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.sources import NegativeSource
 from counterfoil.papers.compared.rules import RuleGenerator, frequent_nouns
 from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.step import TrainingStep
@@ -182,6 +182,13 @@ def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
     assert (pairs.text[-1] == -1).all(), "there is nothing to change"
 
 
+class Counts(NegativeSource):
+    """Proposes nothing."""
+
+    def propose(self, *given: Any) -> MinedExtras:
+        return MinedExtras()
+
+
 @pytest.mark.parametrize("host", ["global", "bag"])
 def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -> None:
     seen = processor()
@@ -191,8 +198,9 @@ def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -
         terms={"t": (1.0, HardestTripletLoss()), "w": (1.0, MarginRankingLoss(role="written"))}
     )
     found = []
-    for others in ([], [MomentumQueue(size=4)]):
-        step = TrainingStep(train_cases.host(host, seen), judged, sources=[written, *others])
+    for first in (True, False):
+        sources = [written, Counts()] if first else [Counts(), written]
+        step = TrainingStep(train_cases.host(host, seen), judged, sources=sources)
         losses = step(batch)
         losses["w"].backward()
         assert losses["w"] > 0

@@ -192,7 +192,7 @@ def test_digests() -> None:
 def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(recipe(MEANT, LSEH, CFM))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "CounterfactualSampler(adjust=1.0, explore=1.0)" in shown
+    assert "sources: CounterfactualSampler(adjust=1.0, explore=1.0)" in shown
     assert "lseh train ← meant" in shown
 
 

@@ -69,7 +69,7 @@ def host(text: GRU | BertTextTower) -> GPO:
 def test_a_word_for_masks_may_have_been_added(tmp_path, masks):
     made = host(GRU(words=len(WORDS) + masks, word_width=5, width=6))
     checkpoint = saved(made, tmp_path / "a.safetensors")
-    convert_command("gpo", checkpoint, vocabulary(tmp_path), tmp_path / "out", settings=())
+    convert_command("gpo", checkpoint, vocabulary(tmp_path), tmp_path / "out")
     opened = load_model(tmp_path / "out")
     dataset = small_corpus((2, 1, 3, 2))
     member, processor = opened.embed(dataset), opened.process(dataset)
@@ -83,7 +83,7 @@ def test_bert_comes_with_its_folder(tmp_path):
     folder = bert(tmp_path / "bert")
     made = host(BertTextTower(name=str(folder), width=6))
     checkpoint = saved(made, tmp_path / "a.safetensors")
-    convert_command("gpo", checkpoint, folder, tmp_path / "out", settings=())
+    convert_command("gpo", checkpoint, folder, tmp_path / "out")
     opened = load_model(tmp_path / "out")
     assert opened.processor.tokenizer.tokens(opened.processor.tokenizer.encode(["dogs"])[0]) == [
         *("[CLS]", "dog", "##s", "[SEP]")
@@ -97,7 +97,7 @@ def test_bert_comes_with_its_folder(tmp_path):
 def refused(system: str, made: GPO, given: Path, folder: Path, message: str) -> None:
     checkpoint = saved(made, folder / "a.safetensors")
     with pytest.raises(ValueError, match=message):
-        convert_command(system, checkpoint, given, folder / "out", settings=())
+        convert_command(system, checkpoint, given, folder / "out")
     assert not (folder / "out").exists()
 
 
@@ -130,7 +130,7 @@ def test_uniter_brings_its_own_embeddings(tmp_path):
     ).eval()
     save_file(authors_state(made.state_dict()), tmp_path / "uniter.safetensors")
     checkpoint, out = tmp_path / "uniter.safetensors", tmp_path / "out"
-    convert_command("uniter", checkpoint, folder, out, settings=["score=logit"])
+    convert_command("uniter", checkpoint, folder, out)
     opened = load_model(out)
     assert opened.processor.tokenizer.tokens([opened.model.text.mask_word]) == ["[MASK]"]
     texts = opened.processor.process_texts(["a dog in snow"])

@@ -294,6 +294,7 @@ class CounterfactualSampler(NegativeSource):
     """
 
     gives = Needs(roles=frozenset({*ADJUSTED, *EXPLORED}))
+    seed_name = "propose"
 
     @classmethod
     def check_inputs(cls, images: str, texts: str) -> None:

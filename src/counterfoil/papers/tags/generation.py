@@ -276,6 +276,7 @@ class TagsGenerator(NegativeSource):
     """
 
     anchors_only = True
+    seed_name = "propose"
     takes_filler = True
 
     @classmethod

@@ -222,7 +222,7 @@ class Train(ModelStage):
         train = context.train.with_positives(self.positives)
         place = context.place(self.name)
         network, data = model.model, model.process(train)
-        sources = build_sources(context, self, data, network.loss_scale)
+        sources = build_sources(context, self, model.processor.process(train), network.loss_scale)
         # on stored vectors, but not where a source may make new items
         if isinstance(network, FrozenWithAdapters) and not self.sources:
             network = network.head
