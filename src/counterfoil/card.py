@@ -236,7 +236,7 @@ def _hub_result(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _cutoffs(evaluation: Evaluation) -> list[int]:
-    """Each k of the recalls that the evaluation holds, in order: a file may have its keys sorted."""
+    """Each k of the recalls that the evaluation holds, in order; a file has its keys sorted."""
     keys = [key[1:] for key in evaluation["i2t"] if key[:1] == "r"]
     return sorted(int(key) for key in keys if key.isdecimal())
 
