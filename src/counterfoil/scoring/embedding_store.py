@@ -478,7 +478,6 @@ def write_vectors(
     if VECTORS.exists(folder):
         check_facts(folder, VECTORS.read_manifest(folder).facts, dict(facts))
     if not _is_cached(folder):
-        begin_facts(partial_folder(folder), facts)
         _encode_to_cache(folder, model, processor, facts)
 
 
@@ -492,6 +491,8 @@ def _encode_to_cache(
         _is_whole.cache_clear()
         if _is_cached(folder):  # by another run meanwhile
             return
+        # not before the lock: another run would take the folder away while this one begins in it
+        begin_facts(partial, facts)
         for kind, encode, process, count in (
             ("images", images_in_batches, processor.images, len(dataset)),
             ("texts", texts_in_batches, processor.texts, len(dataset.texts)),
