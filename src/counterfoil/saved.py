@@ -59,15 +59,29 @@ class OpenedModel(Protocol):
     """What is saved of a `counterfoil.model.Model`."""
 
     @property
-    def model(self) -> RetrievalModel: ...
+    def model(self) -> RetrievalModel:
+        """The network."""
+        ...
+
     @property
-    def processor(self) -> Processor | None: ...
+    def processor(self) -> Processor | None:
+        """What makes its inputs, where it has one."""
+        ...
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What it is called in cards and reports."""
+        ...
+
     @property
-    def spec(self) -> Config[RetrievalModel] | None: ...
+    def spec(self) -> Config[RetrievalModel] | None:
+        """The call that builds the network again."""
+        ...
+
     @property
-    def card(self) -> SavedModelCard | None: ...
+    def card(self) -> SavedModelCard | None:
+        """Where its weights come from and what was measured."""
+        ...
 
 
 def save_model(

@@ -224,18 +224,6 @@ def test_links_of_the_page_for_agents_lead_somewhere():
     assert all((DOCS / target).is_file() for target in targets)
 
 
-def test_names_of_the_migration_table_exist():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    table = text[text.index("### Migration") : text.index("The command line. The old")]
-    rows = re.findall(r"^\| (.+) \| (.+) \|$", table, re.MULTILINE)[2:]
-    assert len(rows) > 20
-    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src/counterfoil").rglob("*.py"))
-    for _, now in rows:
-        for name in re.findall(r"`([^`]+)`", now):
-            last = name.strip(".").split(".")[-1]
-            assert re.search(rf"\b{last}\b", source), name
-
-
 def test_everything_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}

@@ -24,6 +24,7 @@ PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Bert": "counterfoil.models.layers.pretrained:BertTextTower",
     "BoxedRegions": "counterfoil.papers.models.uniter:RegionEmbedding",
     "CHAN": "counterfoil.papers.models.chan:CHAN",
+    "CandidateConfig": "counterfoil.negatives.sampling:CandidateConfig",
     "Captioner": "counterfoil.papers.models.vsrn:Captioner",
     "ClassHead": "counterfoil.models.layers.joint_encoder:ClassHead",
     "CrossEncoderModel": "counterfoil.models.sentence_transformers:CrossEncoderModel",

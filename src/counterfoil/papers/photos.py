@@ -261,7 +261,7 @@ def known_models(like: str) -> list[str]:
 
 
 @final
-class ScratchModels:
+class PaperModels:
     """Models of the papers that are trained from scratch on one's own data."""
 
     own_data_recipe = staticmethod(own_data_recipe)
@@ -274,4 +274,4 @@ class ScratchModels:
         )
 
 
-SCRATCH = ScratchModels()
+SCRATCH = PaperModels()

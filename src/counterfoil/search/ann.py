@@ -61,7 +61,9 @@ class AnnBackend(Protocol):
     """
 
     @property
-    def files(self) -> tuple[str, ...]: ...
+    def files(self) -> tuple[str, ...]:
+        """Names of its files in the folder of the index; () where it keeps none there."""
+        ...
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
         """Numbers of about the k nearest vectors of each of (Q, D) float32 queries.
