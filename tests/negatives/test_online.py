@@ -29,14 +29,13 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import (
-    MinedExtras,
-    NegativeSource,
     TopScoringMiner,
     candidate_places,
     distinct_candidates,
     hardest_candidates,
 )
 from counterfoil.negatives.sampling import RandomNegativeSampler
+from counterfoil.negatives.sources import MinedExtras, NegativeSource
 from counterfoil.papers.tags.losses import WordLoss
 from counterfoil.scoring.encode import concatenate_batches, pad_tokens
 from counterfoil.training.step import TrainingStep

@@ -11,6 +11,7 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.ndgl import MarginDistillationLoss
 from counterfoil.losses.triplet import SumTripletLoss
+from counterfoil.negatives.sources import with_asked
 from counterfoil.negatives.teachers import GuideMask, Mask
 from counterfoil.training.step import TrainingStep
 from sources_cases import Drawn, Guided
@@ -129,3 +130,9 @@ def test_a_mask_needs_a_guide_that_scores_the_pairs():
     with pytest.raises(ValueError, match="Guided does not score drawn pairs"):
         step(by_block, 0.0, quintuplet)
     step(by_block, 0.0, terms, roles=())
+
+
+def test_a_guide_of_a_loss_and_of_a_mask_begins_once():
+    guide = Guided(lambda batch: torch.zeros(batch.block))
+    mask, other = Mask(guide), Drawn(ROLES)
+    assert with_asked([other, mask, guide]) == (other, guide, mask)

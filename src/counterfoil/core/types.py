@@ -50,7 +50,7 @@ class Role(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What losses need beside the score matrix, or what sources give; ``|`` adds them up.
+    """The pairs, word tasks and targets that losses need, or that sources give; ``|`` unites.
 
     Attributes:
         roles: roles of pairs that are scored.

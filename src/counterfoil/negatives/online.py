@@ -20,20 +20,12 @@ from counterfoil.core.types import (
     Pairs,
     Role,
 )
-from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import check_positive
 from counterfoil.negatives.sampling import CandidateConfig, RoleSubset, SamplingConfig
-from counterfoil.negatives.sources import (
-    MinedExtras,
-    Negatives,
-    NegativeSource,
-    open_negatives,
-    tensors_digest,
-)
-from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.negatives.sources import ListedSource, MinedExtras, Negatives
 from counterfoil.scoring.encode import (
     evaluation_mode,
     gather_batches,
@@ -62,7 +54,7 @@ CANDIDATES, _WHOLE_LISTS = CandidateConfig(texts=399, images=399), SamplingConfi
 
 
 @final
-class TopScoringMiner(NegativeSource):
+class TopScoringMiner(ListedSource):
     """Trains on the highest-scoring of many candidates of every anchor, in both directions.
 
     UNITER (Chen et al., "UNITER: universal image-text representation learning", ECCV 2020,
@@ -99,6 +91,7 @@ class TopScoringMiner(NegativeSource):
         negatives: Negatives | None = None,
         sampling: SamplingConfig = _WHOLE_LISTS,
     ) -> None:
+        super().__init__(negatives)
         check_positive(keep=keep, at_once=at_once)
         self.keep, self.at_once = keep, at_once
         self.offer, self.sampling = candidates, sampling
@@ -117,25 +110,18 @@ class TopScoringMiner(NegativeSource):
                 )
             )
         self.gives = Needs(roles=candidates.provides)
-        self._negatives = negatives
-        self._lists: HardNegativeLists | None = None
         self._candidates: RoleSubset | None = None
-
-    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
-        """Open the lists, if candidates come from some."""
-        self._lists = open_negatives(self._negatives, data) if self._negatives is not None else None
 
     def begin(
         self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
     ) -> None:
         """Make the sampler of the candidates that the loss needs."""
-        sampler = self.offer.draws(data.dataset.relation, self._lists, self.sampling)
+        sampler = self.offer.draws(data.dataset.relation, self.lists, self.sampling)
         self._candidates = RoleSubset(sampler, loss.needs.roles)
 
     def describe(self) -> dict[str, Any]:
-        lists = self._lists and tensors_digest(self._lists.texts, self._lists.images)
         settings = {"candidates": asdict(self.offer), "sampling": asdict(self.sampling)}
-        return {**super().describe(), **settings, "negatives": lists}
+        return {**super().describe(), **settings}
 
     def candidates(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
         """Draw pairs of data set rows for (B,) anchor texts, by role, each (B, texts or images)."""

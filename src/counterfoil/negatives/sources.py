@@ -88,12 +88,14 @@ class NegativeSource:
         seed_name: names its random numbers, its class by default; a second source of the name gets
             others.
         saved: whether its state belongs in checkpoints.
+        asks: other sources that it asks; they are checked, and begin, once before it.
     """
 
     gives: Needs = Needs()
     anchors_only: bool = False
     seed_name: str = ""
     saved: bool = False
+    asks: tuple[NegativeSource, ...] = ()
 
     # what a recipe checks before there is a model or an instance
 
@@ -212,15 +214,24 @@ def having(sources: Iterable[NegativeSource], hook: str) -> tuple[NegativeSource
     return tuple(source for source in sources if overrides(source, hook))
 
 
-def numbered_names(sources: Iterable[NegativeSource]) -> tuple[str, ...]:
-    """Names of the sources' random numbers: "draw", and "draw 2" for a second one."""
-    names: list[str] = []
+def named(sources: Iterable[NegativeSource]) -> tuple[tuple[str, NegativeSource], ...]:
+    """Sources by the names of their random numbers: "draw", and "draw 2" for a second one."""
+    pairs: list[tuple[str, NegativeSource]] = []
     seen: dict[str, int] = {}
     for source in sources:
         name = source.seed_name or type(source).__name__
         seen[name] = number = seen.get(name, 0) + 1
-        names.append(name if number == 1 else f"{name} {number}")
-    return tuple(names)
+        pairs.append((name if number == 1 else f"{name} {number}", source))
+    return tuple(pairs)
+
+
+def with_asked(sources: Iterable[NegativeSource]) -> tuple[NegativeSource, ...]:
+    """All sources and those that they ask, each once, behind those that it asks."""
+    each: dict[int, NegativeSource] = {}
+    for source in sources:
+        for part in (*with_asked(source.asks), source):
+            each.setdefault(id(part), part)
+    return tuple(each.values())
 
 
 # Mined lists, in any of the forms in which people hold them.
@@ -258,7 +269,37 @@ def open_negatives(negatives: Negatives, train: ImageTextDataset) -> HardNegativ
     return store.lists
 
 
-def tensors_digest(*tensors: Tensor) -> str:
+class ListedSource(NegativeSource):
+    """A source with mined lists of the data that are trained on; None where it has none of its own.
+
+    Attributes:
+        negatives: as they were given.
+        lists: opened by `check`.
+    """
+
+    def __init__(self, negatives: Negatives | None) -> None:
+        self.negatives = negatives
+        self.lists: HardNegativeLists | None = None
+
+    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
+        """Open the lists.
+
+        Raises:
+            ValueError: there are none, or they were mined from other data.
+        """
+        self.lists = None if self.negatives is None else open_negatives(self.negatives, data)
+
+    def describe(self) -> dict[str, Any]:
+        lists = self.lists and _tensors_digest(self.lists.texts, self.lists.images)
+        return {**super().describe(), "lists": lists}
+
+    def opened(self) -> HardNegativeLists:
+        """The lists, which `check` has opened."""
+        assert self.lists is not None, "`check` opens them"
+        return self.lists
+
+
+def _tensors_digest(*tensors: Tensor) -> str:
     """Return sixteen hex digits of the values of tensors on the CPU."""
     content = sha256()
     for tensor in tensors:

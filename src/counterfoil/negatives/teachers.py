@@ -27,7 +27,6 @@ from counterfoil.core.config import parse_literal
 from counterfoil.core.io import write_lock
 from counterfoil.core.resumable import partial_folder
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Needs, Pairs, Role
-from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model
@@ -127,16 +126,7 @@ class Mask(NegativeSource):
                 f"{type(guide).__name__}"
             )
         self.guide, self.rule = guide, GuideMask(margin=margin, kind=kind)
-
-    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
-        """Check the guide."""
-        self.guide.check(model, data)
-
-    def begin(
-        self, model: RetrievalModel, data: ProcessedDataset, loss: WeightedSum, *, batches: int
-    ) -> None:
-        """Let the guide get ready."""
-        self.guide.begin(model, data, loss, batches=batches)
+        self.asks = (guide,)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "guide": self.guide.describe(), **asdict(self.rule)}

@@ -14,7 +14,7 @@ import torch
 from counterfoil.core.types import Batch, Pairs, Role
 from counterfoil.data.batching import BatchSampler, collate
 from counterfoil.data.processor import ProcessedDataset
-from counterfoil.negatives.sources import NegativeSource, numbered_names, overrides
+from counterfoil.negatives.sources import NegativeSource, named, overrides
 from counterfoil.training.checkpoint import derive_seed
 
 T = TypeVar("T")
@@ -37,13 +37,13 @@ class BatchStream:
             yield self._batch(texts, number)
 
     def _batch(self, texts: torch.Tensor, number: int) -> Batch:
-        named = list(zip(numbered_names(self.sources), self.sources, strict=True))
-        for name, source in named:
+        sources = named(self.sources)
+        for name, source in sources:
             if overrides(source, "join"):
                 texts = source.join(texts, self._rng(name, number))
         negatives: dict[Role, Pairs] = {}
         candidates: dict[Role, Pairs] = {}
-        for name, source in named:
+        for name, source in sources:
             if overrides(source, "draw"):
                 negatives |= source.draw(texts, self._rng(name, number))
             if overrides(source, "candidates"):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from counterfoil.core.types import Needs, Pairs, Role
-from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.losses.base import WeightedSum
 from counterfoil.models.base import RetrievalModel
@@ -23,12 +22,7 @@ from counterfoil.negatives.sampling import (
     RoleSubset,
     SamplingConfig,
 )
-from counterfoil.negatives.sources import (
-    Negatives,
-    NegativeSource,
-    open_negatives,
-    tensors_digest,
-)
+from counterfoil.negatives.sources import ListedSource, Negatives
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.training.callbacks import Callback
 from counterfoil.training.remine import RemineConfig, Reminer, check_remine
@@ -36,33 +30,8 @@ from counterfoil.training.remine import RemineConfig, Reminer, check_remine
 _WHOLE_LISTS, _NO_REMINING = SamplingConfig(), RemineConfig()
 
 
-class _Listed(NegativeSource):
-    """A source with mined lists of the data that are trained on."""
-
-    def __init__(self, negatives: Negatives | None) -> None:
-        self.negatives = negatives
-        self.lists: HardNegativeLists | None = None
-
-    def check(self, model: RetrievalModel, data: ImageTextDataset) -> None:
-        """Open the lists.
-
-        Raises:
-            ValueError: there are none, or they were mined from other data.
-        """
-        self.lists = None if self.negatives is None else open_negatives(self.negatives, data)
-
-    def describe(self) -> dict[str, Any]:
-        lists = self.lists and tensors_digest(self.lists.texts, self.lists.images)
-        return {**super().describe(), "lists": lists}
-
-    def opened(self) -> HardNegativeLists:
-        """The lists, which `check` has opened."""
-        assert self.lists is not None, "`check` opens them"
-        return self.lists
-
-
 @final
-class Mined(_Listed):
+class Mined(ListedSource):
     """Draws mined negatives of every anchor, for losses such as `AdaptiveQuintuplet`.
 
     AOQ (https://arxiv.org/abs/2003.03669), sections 3.2 and 4.1; see `OfflineNegativeSampler`. With
@@ -142,7 +111,7 @@ class Mined(_Listed):
 
 
 @final
-class MinedBatches(_Listed):
+class MinedBatches(ListedSource):
     """Composes batches of mutual negatives from mined lists, for any loss; see `NeighbourBatches`.
 
     Args:
@@ -173,7 +142,7 @@ class MinedBatches(_Listed):
 
 
 @final
-class MinedNeighbours(_Listed):
+class MinedNeighbours(ListedSource):
     """Brings one mined hard image of each anchor into the batch (NegCLIP); see `NeighbourImages`.
 
     Args:

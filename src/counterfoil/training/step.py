@@ -50,7 +50,8 @@ from counterfoil.negatives.sources import (
     MinedExtras,
     NegativeSource,
     having,
-    numbered_names,
+    named,
+    overrides,
 )
 from counterfoil.negatives.teachers import Mask
 from counterfoil.scoring.encode import (
@@ -209,16 +210,16 @@ class TrainingStep(TrainableModule[Batch]):
         self.model, self.objective = model, objective
         # in tuples, so that modules inside the sources are not registered: they are frozen, belong
         # in no checkpoint, and DDP must not see them
-        proposing = having(sources, "propose")
-        names = dict(zip(map(id, sources), numbered_names(sources), strict=True))
-        self._proposing = tuple((names[id(source)], source) for source in proposing)
+        self._proposing = tuple(
+            (name, source) for name, source in named(sources) if overrides(source, "propose")
+        )
         self._teachers = having(sources, "targets")[:1]
         self._masks = tuple(source for source in sources if isinstance(source, Mask))
         # but a source with a state of its own is saved with the training
         self.stateful = nn.ModuleList(
             source for source in sources if source.saved and isinstance(source, nn.Module)
         )
-        anchors_only = all(source.anchors_only for source in proposing)
+        anchors_only = all(source.anchors_only for _, source in self._proposing)
         self.scores_anchors_only = anchors_only and not objective.needs.block
         self.precision, self.seed, self.chunk, self.tiled = precision, seed, chunk, tiled
         self._flat: Tensor | None = None

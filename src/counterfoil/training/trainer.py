@@ -32,7 +32,7 @@ from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.model import MODEL, Model, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.negatives.sources import NegativeSource, having
+from counterfoil.negatives.sources import NegativeSource, having, with_asked
 from counterfoil.saved import CARD, SavedModelCard, check_model_reopens
 from counterfoil.training.batches import BatchStream, prefetch
 from counterfoil.training.callbacks import (
@@ -326,7 +326,7 @@ def train_network(
     sampler = sampler_of(
         config, train.dataset, composing[0] if composing else None, together=loss.uses_extra
     )
-    for source in sources:
+    for source in with_asked(sources):
         source.begin(network, train, loss, batches=len(sampler))
     stream = BatchStream(
         processor=train,
@@ -349,9 +349,10 @@ def train_network(
         "plan": config.numbers(),
         "data": train.dataset.fingerprint,
         "positives": train.dataset.positives,
-        "sources": [source.describe() for source in sources],
         "run": run,
     }
+    if "sources" not in facts:  # a `Trainer` has described them: digests of lists and teachers
+        facts["sources"] = [source.describe() for source in sources]
     key = digest([facts, state_shapes(step)])
     hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
     for source in sources:
@@ -467,7 +468,7 @@ class Trainer:
         )
         self.sources = tuple(sources)
         check_sources(self.objective, model.model, self.sources)
-        for source in self.sources:
+        for source in with_asked(self.sources):
             source.check(model.model, train)
         config = config or _default_config(model.model)
         rate = config.optimiser.rate if lr is None else lr

@@ -24,8 +24,7 @@ from counterfoil.negatives.generated import (
 )
 from counterfoil.negatives.online import CANDIDATES, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
-from counterfoil.negatives.sources import NegativeSource
-from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.negatives.sources import NegativeSource, with_asked
 from counterfoil.negatives.teachers import GuideMask, Mask
 from counterfoil.pipelines.overrides import named_values
 from counterfoil.pipelines.stages.base import LATER, CaptionStage, is_stage_name
@@ -226,7 +225,7 @@ class Train(ModelStage):
         # on stored vectors, but not where a source may make new items
         if isinstance(network, FrozenWithAdapters) and not self.sources:
             network = network.head
-        for source in sources:
+        for source in with_asked(sources):
             source.check(network, train)
         fitted = train_network(
             limit_minutes(self.plan, context.left()),
@@ -252,17 +251,12 @@ def build_sources(
     context: RunContext, stage: Train, data: ProcessedDataset, scale: float
 ) -> tuple[NegativeSource, ...]:
     """Build the sources of negatives of a training, of the data as its model sees them."""
-    train = context.train.with_positives(stage.positives)
-
-    def lists(name: str) -> HardNegativeLists:
-        return open_lists(context.place(name), train)
-
     found: list[NegativeSource] = []
     if stage.neighbours:
-        found.append(MinedNeighbours(lists(stage.neighbours)))
+        found.append(MinedNeighbours(context.place(stage.neighbours)))
     if stage.mined_batches:
-        found.append(MinedBatches(lists(stage.mined_batches), stage.batch_mining))
-    mined = lists(stage.negatives) if stage.negatives else None
+        found.append(MinedBatches(context.place(stage.mined_batches), stage.batch_mining))
+    mined = context.place(stage.negatives) if stage.negatives else None
     if not stage.screens_lists and (mined is not None or stage.refresh.every):
         found.append(Mined(mined, sampling=stage.draw, remine=stage.refresh))
     known = _known_to_sources(context, stage, data) if stage.sources else {}
