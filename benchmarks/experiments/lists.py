@@ -123,12 +123,13 @@ class TrueShareLists(Mine):
                 kept = parts[False][: length - len(true)]
                 for _ in range(TRIES if len(kept) + len(true) < length else 0):
                     item = int(torch.randint(items, (), generator=rng))
-                    if not is_true(anchor, item):
+                    if item not in kept and not is_true(anchor, item):
                         kept.append(item)
                     if len(kept) + len(true) == length:
                         break
                 # a caption such as "Some objects." is true of every image: its mined list stays
-                kept = kept or row[: length - len(true)]
+                others = [item for item in row if item >= 0 and item not in true]
+                kept = kept or others[: length - len(true)]
                 for item in true:
                     kept.insert(int(torch.randint(len(kept) + 1, (), generator=rng)), item)
                 chosen[anchor, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
