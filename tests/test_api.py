@@ -63,6 +63,8 @@ def test_evaluate(model, data):
     assert plain["protocol"] == result.protocol
     span = plain["intervals"]["RSum"]
     assert span["low"] <= result.rsum <= span["high"]
+    more = cf.evaluate(model, data["test"], metrics=["R@20", "MRR"])
+    assert more.metrics["t2i R@20"] >= more.metrics["t2i R@10"] == result.metrics["t2i R@10"]
     both = cf.evaluate([model, model], data["test"])
     assert "ensemble of 2" in both.protocol
     with pytest.raises(ValueError, match="no model was given"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evaluation_cases
-from counterfoil.evaluation import metrics
-from counterfoil.evaluation.metrics import ranks_of, recall_from_ranks
+from counterfoil.evaluation import bootstrap, metrics
+from counterfoil.evaluation.evaluate import EvaluationResult
+from counterfoil.evaluation.metrics import (
+    Protocol,
+    further_metrics,
+    ranks_of,
+    recall_from_ranks,
+)
+from counterfoil.evaluation.protocols import evaluate_scores
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,3 +142,93 @@ def test_a_metric_is_one_line_of_one_file(tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def second_or_better(ranks):
+    return ranks <= 2
+
+
+def ninetieth(ranks):
+    return np.quantile(ranks, 0.9)
+
+
+def split_in_two():
+    scores = torch.randn(60, 120, generator=torch.Generator().manual_seed(3))
+    owner = torch.arange(60).repeat_interleave(2)
+    scores[owner, torch.arange(120)] += 0.5
+    return evaluate_scores(scores, owner, Protocol("two", folds=2))
+
+
+def test_metrics_that_are_asked_for_stand_beside_the_others():
+    report = split_in_two()
+    asked = ["R@20", "MRR", "MRR@10", "mean rank", second_or_better, ninetieth]
+    found = EvaluationResult(report, further_metrics(asked))
+    plain, shown = json.loads(json.dumps(found.to_dict())), repr(found)
+    for side, ranked in zip(("i2t", "t2i"), report.ranked):
+        folds = [ranked.ranks[ranked.folds == fold].numpy() + 1 for fold in (0, 1)]
+        for name, key, of_fold in (
+            ("R@20", "r20", lambda r: 100 * (r <= 20).mean()),
+            ("MRR", "mrr", lambda r: 100 * (1 / r).mean()),
+            ("MRR@10", "mrr10", lambda r: 100 * np.where(r <= 10, 1 / r, 0).mean()),
+            ("second_or_better", "second_or_better", lambda r: (r <= 2).mean()),
+            ("ninetieth", "ninetieth", lambda r: np.quantile(r, 0.9)),
+        ):
+            number = np.mean([of_fold(ranks) for ranks in folds])
+            assert found.metrics[f"{side} {name}"] == pytest.approx(number)
+            assert plain[side][key] == found.metrics[f"{side} {name}"]
+            span = found.intervals[f"{side} {name}"]
+            assert span.low <= number <= span.high
+            assert span.low < span.high
+            assert name in shown
+    assert found.intervals.keys() == found.metrics.keys() == plain["intervals"].keys()
+    assert list(found.metrics)[-1] == "RSum"
+    assert found.rsum == report.rsum
+    # of the same resamples, however a metric is written
+    one, other = (bootstrap._resampled(report, 30, 0, further_metrics([f])) for f in twice())
+    torch.testing.assert_close(one, other)
+
+
+def twice():
+    def each(ranks):
+        return (ranks - 3) ** 2
+
+    def at_once(ranks):
+        return ((ranks - 3) ** 2).mean()
+
+    return each, at_once
+
+
+def test_small_numbers_of_a_function_are_shown_with_three_decimals():
+    shown = repr(EvaluationResult(split_in_two(), further_metrics([second_or_better, "R@3"])))
+    assert re.search(r"image to text .* 0\.\d{3} \(0\.\d{3} to 0\.\d{3}\)", shown)
+
+
+def no_numbers(ranks):
+    return [1.0] * 7
+
+
+def infinite(ranks):
+    return torch.log(ranks - 1)
+
+
+def broken(ranks):
+    return ranks["first"]
+
+
+@pytest.mark.parametrize(
+    "metrics, message",
+    [
+        (["R@0"], "'R@0' is not a metric; known are R@K and MRR@K .* any function of ranks"),
+        (["nDCG@10"], "needs the ranks of all positives.*--to trec"),
+        ("R@20", r"write metrics=\['R@20'\]"),
+        ([lambda ranks: ranks], "a function of ranks that has a name"),
+        ([3], "3 is no metric"),
+        ([no_numbers], r"no_numbers gave \(7,\) for 4 ranks"),
+        ([infinite], "infinite gave .* with NaN or infinite values"),
+        ([broken], "broken fails on the ranks"),
+        (["R@20", "recall@20"], "two metrics are called 'R@20'"),
+    ],
+)
+def test_metrics_that_cannot_be_measured(metrics, message):
+    with pytest.raises(ValueError, match=message):
+        further_metrics(metrics)

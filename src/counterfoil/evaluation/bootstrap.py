@@ -26,9 +26,10 @@ from counterfoil.evaluation.metrics import (
 
 CELLS = 2**22  # numbers in memory at once
 RESAMPLES = 1000
-_OF_BOTH = [*DIRECTION_METRICS.values()] * 2  # the metric behind each of `METRICS` but RSum
-MEDIANS = tuple(name for name, metric in zip(METRICS, _OF_BOTH) if not metric.of_query)
-_MEANS = [metric for metric in DIRECTION_METRICS.values() if metric.of_query]
+_SHOWN = tuple(DIRECTION_METRICS.values())
+_OF_BOTH = [*_SHOWN, *_SHOWN]  # the metric behind each of `METRICS` but RSum
+MEDIANS = tuple(name for name, metric in zip(METRICS, _OF_BOTH) if not metric.is_mean)
+_MEANS = [metric for metric in _SHOWN if metric.is_mean]
 EDGES = (0.025, 0.975)  # of a 95 % interval
 
 
@@ -206,7 +207,11 @@ class Comparison:
 
 
 def intervals(
-    report: EvaluationReport, *, resamples: int = RESAMPLES, seed: int = 0
+    report: EvaluationReport,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    metrics: Sequence[Metric] = _SHOWN,
 ) -> tuple[Interval, ...]:
     """Percentile bootstrap intervals of all `METRICS`, over images with all their queries.
 
@@ -214,8 +219,9 @@ def intervals(
         report: an evaluation.
         resamples: number of resamples.
         seed: of the resampling.
+        metrics: of a direction, if others are asked; the last interval is that of their RSum.
     """
-    return tuple(map(percentile_interval, _resampled(report, resamples, seed).T))
+    return tuple(map(percentile_interval, _resampled(report, resamples, seed, metrics).T))
 
 
 def sums(
@@ -279,19 +285,25 @@ def _draws(report: EvaluationReport, resamples: int, seed: int) -> Iterator[Tens
     return image_draws(strata, len(folds), resamples=resamples, seed=seed, width=width)
 
 
-def _resampled(report: EvaluationReport, resamples: int, seed: int) -> Tensor:
-    """(R, M) all `METRICS` of each resample."""
-    return torch.cat([_metrics(report, counts) for counts in _draws(report, resamples, seed)])
+def _resampled(
+    report: EvaluationReport, resamples: int, seed: int, metrics: Sequence[Metric] = _SHOWN
+) -> Tensor:
+    """(R, M) the metrics of both directions and RSum of each resample."""
+    draws = _draws(report, resamples, seed)
+    return torch.cat([_metrics(report, counts, metrics) for counts in draws])
 
 
-def _metrics(report: EvaluationReport, counts: Tensor) -> Tensor:
-    """(b, M) all `METRICS` of some resamples."""
+def _metrics(
+    report: EvaluationReport, counts: Tensor, metrics: Sequence[Metric] = _SHOWN
+) -> Tensor:
+    """(b, M) the metrics of both directions and RSum of some resamples."""
     each = [
-        torch.cat([_within(ranked, counts, fold) for ranked in report.ranked], 1)
+        torch.cat([_within(ranked, counts, fold, metrics) for ranked in report.ranked], 1)
         for fold in range(len(report.folds))
     ]
     mean = torch.stack(each).mean(0)
-    return torch.cat([mean, mean[:, _summed(_OF_BOTH)].sum(1, keepdim=True)], 1)
+    summed = _summed([*metrics, *metrics])
+    return torch.cat([mean, mean[:, summed].sum(1, keepdim=True)], 1)
 
 
 def _summed(metrics: Sequence[Metric]) -> list[int]:
@@ -299,33 +311,34 @@ def _summed(metrics: Sequence[Metric]) -> list[int]:
     return [place for place, metric in enumerate(metrics) if metric.in_rsum]
 
 
-def _within(ranked: RankedQueries, counts: Tensor, fold: int) -> Tensor:
-    """(b, D) `DIRECTION_METRICS` of one direction in one fold."""
+def _within(ranked: RankedQueries, counts: Tensor, fold: int, metrics: Sequence[Metric]) -> Tensor:
+    """(b, D) metrics of one direction in one fold; NaN where a resample has no query."""
     in_fold = ranked.counted & (ranked.folds == fold)
     order = ranked.ranks[in_fold].argsort(stable=True)
     ranks, images = ranked.ranks[in_fold][order], ranked.images[in_fold][order]
-    table = torch.zeros(counts.shape[1], len(_MEANS) + 1, dtype=torch.float64)
-    table.index_add_(0, images, torch.cat([_values(ranks), torch.ones(len(ranks), 1)], 1).double())
+    means = [metric for metric in metrics if metric.is_mean]
+    table = torch.zeros(counts.shape[1], len(means) + 1, dtype=torch.float64)
+    ones = torch.ones(len(ranks), 1, dtype=torch.float64)
+    table.index_add_(0, images, torch.cat([_values(ranks, means), ones], 1))
     sums = counts @ table
-    means = iter((sums[:, :-1] / sums[:, -1:].clamp(min=1)).unbind(1))
-    medians = _medians(ranks, counts[:, images])
+    columns = iter((sums[:, :-1] / sums[:, -1:].clamp(min=1)).unbind(1))
+    times = counts[:, images].long()
     return torch.stack(
-        [next(means) if metric.of_query else medians for metric in DIRECTION_METRICS.values()], 1
+        [next(columns) if m.is_mean else _of_resamples(m, ranks, times) for m in metrics], 1
     )
 
 
-def _values(ranks: Tensor) -> Tensor:
-    """(Q, C) contribution of each query to every metric of a direction but the median."""
-    return torch.stack([metric.shares(ranks) for metric in _MEANS], 1)
+def _values(ranks: Tensor, means: Sequence[Metric]) -> Tensor:
+    """(Q, C) contribution of each query to every metric that is a mean."""
+    values = [metric.shares(ranks) for metric in means]
+    return torch.stack(values, 1) if values else torch.zeros(len(ranks), 0, dtype=torch.float64)
 
 
-def _medians(ranks: Tensor, weights: Tensor) -> Tensor:
-    """(b,) floor(median) + 1 of sorted ranks, each repeated `weights` times."""
-    upto = weights.cumsum(1)
-    total = upto[:, -1:]
-    middle = torch.cat([((total - 1) / 2).floor(), (total / 2).floor()], 1)
-    places = torch.searchsorted(upto, middle, right=True).clamp(max=len(ranks) - 1)
-    return ranks[places].double().mean(1).floor() + 1
+def _of_resamples(metric: Metric, ranks: Tensor, times: Tensor) -> Tensor:
+    """(b,) a metric of sorted ranks, each repeated (b, Q) times; NaN of no rank at all."""
+    drawn = (ranks.double().repeat_interleave(one) for one in times)
+    values = [metric.from_ranks(some) if len(some) else torch.nan for some in drawn]
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _shares(report: EvaluationReport) -> Tensor:
@@ -343,7 +356,7 @@ def _query_shares(ranked: RankedQueries) -> Tensor:
     images = int(ranked.images.max()) + 1
     table = torch.zeros(images, len(_MEANS), dtype=torch.float64)
     return table.index_add_(
-        0, ranked.images[counted], _values(ranked.ranks[counted]) * weights[:, None]
+        0, ranked.images[counted], _values(ranked.ranks[counted], _MEANS) * weights[:, None]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, final
@@ -30,21 +31,31 @@ TIES = {
 @final
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of one direction: ``scale * mean(of_query(ranks)) + start``, or the median rank.
+    """A number of one direction, of the ranks of the best positives.
 
     Attributes:
         name: as in tables.
-        of_query: (Q,) ranks of the best positives, from 0, to (Q,) values; None for the median.
+        of_ranks: (Q,) double ranks from 1, ascending, to (Q,) values, whose mean is the number, or
+            to the number itself.
         scale: 100 for percent.
-        start: 1 for ranks, which are shown from 1.
         in_rsum: whether RSum adds it up.
+        is_mean: whether `of_ranks` gives values of queries.
     """
 
     name: str
-    of_query: Callable[[Tensor], Tensor] | None
+    of_ranks: Callable[[Tensor], Tensor]
     scale: float = 1.0
-    start: float = 0.0
     in_rsum: bool = False
+    is_mean: bool = True
+
+    @property
+    def key(self) -> str:
+        """The name in JSON.
+
+        >>> named_metric("R@20").key, named_metric("median rank").key
+        ('r20', 'median_rank')
+        """
+        return self.name.lower().replace("@", "").replace(" ", "_")
 
     def from_ranks(self, ranks: Tensor) -> float:
         """The number.
@@ -52,25 +63,30 @@ class Metric:
         Args:
             ranks: (Q,) double, ascending, from 0.
         """
-        if self.of_query is None:
-            middle = (ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]) / 2
-            return middle.floor().item() + self.start
-        return self.scale * self.of_query(ranks).double().mean().item() + self.start
+        return self.scale * self.of_ranks(ranks + 1).double().mean().item()
 
     def shares(self, ranks: Tensor) -> Tensor:
-        """(Q,) double, what each query contributes: their mean is the number.
+        """(Q,) double, what each query contributes: their mean is the number."""
+        return self.scale * self.of_ranks(ranks.double() + 1).double()
 
-        Raises:
-            ValueError: a median, which is no mean.
-        """
-        if self.of_query is None:
-            raise ValueError(f"the {self.name} is no mean over queries")
-        return self.scale * self.of_query(ranks).double() + self.start
+
+def _first(k: int) -> Metric:
+    return Metric(f"R@{k}", lambda ranks: ranks <= k, scale=100.0)
+
+
+def _reciprocal(k: int | None = None) -> Metric:
+    def of_ranks(ranks: Tensor) -> Tensor:
+        return (1 / ranks).where(ranks <= (k or torch.inf), 0.0)
+
+    return Metric(f"MRR@{k}" if k else "MRR", of_ranks, scale=100.0)
+
+
+def _floor_of_median(ranks: Tensor) -> Tensor:
+    return ((ranks[(len(ranks) - 1) // 2] + ranks[len(ranks) // 2]) / 2).floor()
 
 
 def _recall(k: int, *, in_rsum: bool = True) -> dict[str, Metric]:
-    metric = Metric(f"R@{k}", lambda ranks: ranks < k, scale=100.0, in_rsum=in_rsum)
-    return {"metric": metric}
+    return {"metric": replace(_first(k), in_rsum=in_rsum)}
 
 
 @final
@@ -98,8 +114,10 @@ class RecallMetrics:
     r1: float = field(metadata=_recall(1))
     r5: float = field(metadata=_recall(5))
     r10: float = field(metadata=_recall(10))
-    median_rank: float = field(metadata={"metric": Metric("median rank", None, start=1)})
-    mean_rank: float = field(metadata={"metric": Metric("mean rank", lambda r: r, start=1)})
+    median_rank: float = field(
+        metadata={"metric": Metric("median rank", _floor_of_median, is_mean=False)}
+    )
+    mean_rank: float = field(metadata={"metric": Metric("mean rank", lambda ranks: ranks)})
     queries: int
     left_out: int = 0
     tied: int = 0
@@ -143,6 +161,110 @@ DIRECTION_METRICS: dict[str, Metric] = {
     each.name: each.metadata["metric"] for each in fields(RecallMetrics) if each.metadata
 }  # by field, in order
 RECALLS = {key: metric for key, metric in DIRECTION_METRICS.items() if metric.scale == 100.0}
+
+RankFunction = Callable[[Tensor], Any]
+_FAMILIES = "R@K and MRR@K with any number K, MRR"
+_OF_ALL_POSITIVES = ("ndcg", "map", "r-precision", "rprecision")
+_SOME_RANKS = (1.0, 2.0, 3.0, 50.0)  # on which functions are tried
+
+
+def further_metrics(asked: Sequence[str | RankFunction]) -> tuple[Metric, ...]:
+    """The metrics that are asked for besides those of `RecallMetrics`.
+
+    Args:
+        asked: names as "R@20", "MRR" and "MRR@10", and functions: of (Q,) double ranks of the best
+            positives, ascending, from 1, to (Q,) values, whose mean counts, or to one number. The
+            name of the function is that of the metric.
+
+    Raises:
+        ValueError: an unknown name, a function without a name or of another result, or two of one
+            name.
+    """
+    if isinstance(asked, str) or callable(asked):
+        raise ValueError(f"metrics={asked!r} is one metric; write metrics=[{asked!r}]")
+    found = tuple(named_metric(one) if isinstance(one, str) else _of_user(one) for one in asked)
+    shown = {metric.name for metric in DIRECTION_METRICS.values()}
+    found = tuple(metric for metric in found if metric.name not in shown)
+    keys = [field.name for field in fields(RecallMetrics)]
+    for metric in found:
+        if metric.key in keys:
+            raise ValueError(f"two metrics are called {metric.name!r}; rename one")
+        keys.append(metric.key)
+    return found
+
+
+def named_metric(name: str) -> Metric:
+    """The metric of a name.
+
+    >>> named_metric("R@20").from_ranks(torch.tensor([0.0, 19, 20, 99]))
+    50.0
+    >>> named_metric("MRR@10").from_ranks(torch.tensor([0.0, 1, 20, 99]))
+    37.5
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    for metric in DIRECTION_METRICS.values():
+        if name.lower() == metric.name:
+            return metric
+    match re.fullmatch(r"(r|recall|mrr)(?:@([1-9][0-9]{0,8}))?", name.strip().lower()):
+        case re.Match() as found if found[1] == "mrr":
+            return _reciprocal(int(found[2]) if found[2] else None)
+        case re.Match() as found if found[2]:
+            return _first(int(found[2]))
+    if name.lower().startswith(_OF_ALL_POSITIVES):
+        raise ValueError(
+            f"{name!r} needs the ranks of all positives, and an evaluation keeps that of the best; "
+            "export the rankings with `counterfoil export MODEL --to trec` and count with ranx, or "
+            "use ECCV-Caption (`counterfoil evaluate --eccv`)"
+        )
+    names = ", ".join(
+        metric.name for metric in DIRECTION_METRICS.values() if "@" not in metric.name
+    )
+    raise ValueError(
+        f"{name!r} is not a metric; known are {_FAMILIES}, {names}, and any function of ranks"
+    )
+
+
+def _of_user(function: RankFunction) -> Metric:
+    """The metric of a user's function, which is tried first."""
+    name = getattr(function, "__name__", "")
+    if not callable(function) or not name.isidentifier():
+        raise ValueError(
+            f"{function!r} is no metric; give a name as 'R@20', or a function of ranks that has a "
+            "name (def hit_in_3(ranks): return ranks <= 3)"
+        )
+
+    def of_ranks(ranks: Tensor) -> Tensor:
+        values = torch.as_tensor(function(ranks.clone())).double()
+        if values.shape not in ((), ranks.shape) or not bool(values.isfinite().all()):
+            some = "" if values.isfinite().all() else " with NaN or infinite values"
+            raise ValueError(
+                f"the metric {name} gave {tuple(values.shape)}{some} for {len(ranks)} ranks; a "
+                "finite value of each, or one number, is needed"
+            )
+        return values
+
+    tried = torch.tensor(_SOME_RANKS, dtype=torch.double)
+    try:
+        values = of_ranks(tried)
+    except ValueError as error:
+        if "the metric" in str(error):
+            raise
+        raise ValueError(f"the metric {name} fails on the ranks {_SOME_RANKS}: {error}") from error
+    except Exception as error:  # whatever a user's function raises
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the metric {name} fails on the ranks {_SOME_RANKS}: {what}") from error
+    return Metric(name, of_ranks, is_mean=values.dim() == 1)
+
+
+def further_numbers(ranked: RankedQueries, metrics: Sequence[Metric]) -> tuple[float, ...]:
+    """The metrics of one direction, means over its folds."""
+    folds = [
+        ranked.ranks[ranked.counted & (ranked.folds == fold)].double().sort().values
+        for fold in range(int(ranked.folds.max()) + 1)
+    ]
+    return tuple(sum(m.from_ranks(ranks) for ranks in folds) / len(folds) for m in metrics)
 
 
 @final
