@@ -110,10 +110,36 @@ def test_add_and_delete(photos, printed, models):
     )
     assert "deleted 2 images and 0 captions" in shown
     asked = ("my-index", "more/new-0.png", "--find", "images", "--top", "50")
-    ids = [hit["id"] for hit in found(printed, *asked)]
+    hits = found(printed, *asked)
+    assert len(hits) == 36  # one of them is twice in the index
+    ids = [name for hit in hits for name in (hit["id"], *hit.get("same", ()))]
     assert len(ids) == 37
     assert "new-1.png" in ids
     assert not {"new-0.png", "new-2.png"} & set(ids)
+
+
+def test_pruned_renamed_missing_and_equal_pictures(models, tmp_path, printed, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_folder(load_dataset("scenes:images=4"), tmp_path / "made")
+    shutil.copytree("made/images", "photos")
+    shutil.copy("photos/3.png", "photos/copy.png")
+    made = ("index", models / "pixels", "photos", "--output", "photos/index")
+    assert "5 images" in printed(*made)
+    Path("photos/0.png").unlink()
+    Path("photos/1.png").rename("photos/first.png")
+    asked = ("search", "photos/index", "a red circle")
+    shown = printed(*asked)
+    assert "0.png (its file is gone)" in shown
+    assert "(+1 the same)" in shown
+    assert "missing" in printed(*asked, "--json")
+    shown = printed(*made, "--add", "--prune")
+    assert "3 images known before; 1 image known under another name or place" in shown
+    assert "dropped 1 image whose files are gone" in shown
+    assert "gone" not in printed(*asked)
+    assert recipes_cases.run(*made[:-1], "x", "--prune") == 2
+    assert "--prune is read only with --add" in capsys.readouterr().err
+    assert recipes_cases.run("search", "photos/index", "a dog " * 50) == 0
+    assert "the query is longer than the 62 tokens" in " ".join(capsys.readouterr().err.split())
 
 
 def test_decisions_about_pictures_alone_are_honoured(photos, printed, models, capsys):

@@ -85,8 +85,107 @@ def test_the_same_picture_elsewhere_is_the_same(index, photos, tmp_path):
     assert index.add(load_dataset(tmp_path / "copy")) == IndexUpdate(0, 0, 3)
     stands(index, "beach.png", photos / "beach.png")
     photos.rename(tmp_path / "moved")
-    assert index.add(load_dataset(tmp_path / "moved")) == IndexUpdate(3, 0, 0, 3)
+    assert index.add(load_dataset(tmp_path / "moved")) == IndexUpdate(0, 0, moved=3)
     stands(index, "beach.png", tmp_path / "moved" / "beach.png")
+
+
+def never_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("an image is encoded")
+
+    monkeypatch.setattr(index_module, "encode_images", refused)
+
+
+def test_a_renamed_picture_keeps_its_vector(index, photos, monkeypatch):
+    known = vector(index, "beach.png")
+    (photos / "sea").mkdir()
+    (photos / "beach.png").rename(photos / "sea" / "b.png")
+    never_encoded(monkeypatch)
+    assert index.add(load_dataset(photos)) == IndexUpdate(0, 0, 2, moved=1)
+    assert sorted(index.vectors.images.rows) == ["sea/b.png", "snow.png", "wood.png"]
+    assert torch.equal(vector(index, "sea/b.png"), known)
+    assert index.image_path("sea/b.png").resolve() == (photos / "sea" / "b.png").resolve()
+    assert index.add(load_dataset(photos), prune=True) == IndexUpdate(0, 0, 3)
+
+
+def test_captions_follow_a_renamed_picture(photos, tmp_path):
+    (photos / "beach.txt").write_text("a yellow beach\n")
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index = build_index(model, load_dataset(photos), tmp_path / "x")
+    (photos / "beach.txt").unlink()
+    (photos / "beach.png").rename(photos / "b.png")
+    assert index.add(load_dataset(photos)) == IndexUpdate(0, 0, 2, moved=1)
+    assert index.captions("b.png") == ("a yellow beach",)
+    (photos / "b.png").rename(photos / "c.png")
+    (photos / "c.txt").write_text("sand\n")
+    assert index.add(load_dataset(photos)) == IndexUpdate(0, 1, 2, moved=1)
+    assert index.captions("c.png") == ("sand",)
+    assert len(index.vectors.texts) == 1
+
+
+def test_pruned_are_the_entries_whose_files_are_gone(index, photos, tmp_path):
+    (photos / "beach.png").unlink()
+    assert index.is_missing("beach.png")
+    hits = {hit.id: hit for hit in index.search("a beach", 3)}
+    assert hits["beach.png"].missing
+    assert hits["beach.png"].to_dict()["missing"]
+    assert "missing" not in hits["snow.png"].to_dict()
+    paint(photos / "hill.png", "red")
+    assert index.add(load_dataset(photos)) == IndexUpdate(1, 0, 2)
+    assert index.add(load_dataset(photos), prune=True) == IndexUpdate(0, 0, 3, pruned=1)
+    assert sorted(index.vectors.images.rows) == ["hill.png", "snow.png", "wood.png"]
+    photos.rename(tmp_path / "away")  # as a drive that is not connected
+    paint(tmp_path / "trip" / "lake.png", "blue")
+    state = index.vectors.state
+    with pytest.raises(ValueError, match=r"none of the 3 pictures .* is the drive connected\?"):
+        index.add(load_dataset(tmp_path / "trip"), prune=True)
+    assert index.vectors.state == state
+
+
+def test_all_pictures_of_a_folder_may_be_replaced(index, photos):
+    for path in photos.iterdir():
+        path.unlink()
+    paint(photos / "hill.png", "red")
+    assert index.add(load_dataset(photos), prune=True) == IndexUpdate(1, 0, 0, pruned=3)
+    assert [*index.vectors.images.rows] == ["hill.png"]
+
+
+def test_equal_pictures_are_one_result(photos, tmp_path):
+    for name in ("snow-1.png", "snow-2.png", "a/snow.png"):
+        (photos / name).parent.mkdir(exist_ok=True)
+        shutil.copy(photos / "snow.png", photos / name)
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index = build_index(model, load_dataset(photos), tmp_path / "x")
+    hits = index.search("a white picture", 3)
+    equal = {"a/snow.png", "snow-1.png", "snow-2.png", "snow.png"}
+    groups = [{hit.id, *hit.same} for hit in hits]
+    assert sorted(map(len, groups)) == [1, 1, 4]
+    assert equal in groups
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+    assert len(index.search("a white picture", 2)) == 2
+    twin = index.search_id("snow.png", 1, find="images")[0]
+    assert twin.id in equal - {"snow.png"}
+    first = next(hit for hit in hits if hit.same)
+    (photos / first.id).unlink()  # the result is one whose file is there
+    again = next(hit for hit in index.search("a white picture", 3) if hit.same)
+    assert again.id in first.same
+    assert not again.missing
+
+
+def test_unreadable_pictures_are_left_out_of_an_addition(index, photos, capsys):
+    paint(photos / "hill.png", "red")
+    (photos / "lake.png").write_bytes(b"no picture")
+    (photos / "snow.png").write_bytes(b"damaged since")
+    assert index.add(load_dataset(photos), skip_unreadable=True) == IndexUpdate(1, 0, 2)
+    assert "left out 2 unreadable pictures" in " ".join(capsys.readouterr().err.split())
+    assert sorted(index.vectors.images.rows) == ["beach.png", "hill.png", "snow.png", "wood.png"]
+
+
+def test_an_index_inside_the_photos_is_not_indexed(photos, tmp_path):
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    build_index(model, load_dataset(photos), photos / "index").close()
+    with open_index(photos / "index") as index:
+        assert index.add(load_dataset(photos), prune=True) == IndexUpdate(0, 0, 3)
 
 
 def test_a_picture_that_is_gone_does_not_make_room_for_another(index, photos, tmp_path):

@@ -364,4 +364,6 @@ def test_an_answer_says_that_no_word_is_known(app, capfd):
     assert known["note"] is None
     unknown = posted(app, "/search", json={"text": "xyzzy plugh"}).json()
     assert unknown["note"].startswith("the model knows no word of 'xyzzy plugh'")
+    cut = posted(app, "/search", json={"text": "a dog " * 50}).json()
+    assert cut["note"].startswith("the query is longer than the 62 tokens that the model reads")
     assert "xyzzy" not in capfd.readouterr().err  # a query is not logged

@@ -55,7 +55,10 @@ def ordered(root):
 
 def offline(found) -> list[tuple[object, ...]]:
     return [
-        (hit.id, hit.score, hit.captions[0], hit.image_id, hit.probability, hit.columns)
+        (
+            *(hit.id, hit.score, hit.captions[0], hit.image_id, hit.probability, hit.columns),
+            *(hit.missing, list(hit.same)),
+        )
         for hit in found
     ]
 
@@ -129,6 +132,20 @@ def test_batching_changes_no_answer(root):
             assert online(answer) == offline(index.search(text, 1 + number))
     assert "counterfoil_queries_total 10.0\n" in metrics
     assert "counterfoil_reranked_total 9.0\n" in metrics
+
+
+def test_missing_and_equal_pictures_are_told(root, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for row in range(2):
+        (photos / f"{row}.png").write_bytes(content(painted(row)))
+    shutil.copy(photos / "0.png", photos / "copy.png")
+    build_index(load_model(root / "mine"), load_dataset(photos), tmp_path / "index").close()
+    (photos / "1.png").unlink()
+    app = application(SearchService(open_index(tmp_path / "index")), FREE)
+    hits = {hit["id"]: hit for hit in posted(app, "/search", json={"text": TEXT}).json()["results"]}
+    told = {name: (hit["missing"], hit["same"]) for name, hit in hits.items()}
+    assert told == {"0.png": (False, ["copy.png"]), "1.png": (True, [])}
 
 
 def test_about_and_health_name_the_reranker(root, plain, ordered):

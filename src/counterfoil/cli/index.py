@@ -48,6 +48,9 @@ Half = Annotated[bool, typer.Option("--half", help="Store vectors in 16 bits.")]
 Add = Annotated[
     bool, typer.Option("--add", help="Add images and captions that are new or have changed, by id.")
 ]
+Prune = Annotated[
+    bool, typer.Option("--prune", help="With --add: drop images whose files are gone.")
+]
 Prefix = Annotated[
     str, typer.Option(help="Prefix of every id, for data whose ids are in the index already.")
 ]
@@ -99,6 +102,7 @@ DATA_OPTIONS = (
     "half",
     "prefix",
     "exchange",
+    "prune",
     "strict",
 )
 
@@ -109,6 +113,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     epilog=example(
         "counterfoil index runs/mine my-photos/ --output my-index/",
         "counterfoil index runs/mine more-photos/ --output my-index/ --add",
+        "counterfoil index runs/mine my-photos/ --output my-index/ --add --prune",
         "counterfoil index runs/mine trip/ --output my-index/ --add --prefix trip/",
         "counterfoil index --output my-index/ --delete beach.jpg --delete snow.jpg",
         "counterfoil index --output my-index/ --calibrate my-photos/",
@@ -135,6 +140,7 @@ def index(
     address: Address = None,
     half: Half = False,
     add: Add = False,
+    prune: Prune = False,
     prefix: Prefix = "",
     exchange: Exchange = False,
     device: Device = None,
@@ -173,7 +179,7 @@ def index(
             _verify(folder)
         _describe(folder)
         return
-    refuse_without(context, "add", ("exchange",))
+    refuse_without(context, "add", ("exchange", "prune"))
     if add and (backend is not None or address or half):
         raise ValueError(
             f"the storage of {folder} was chosen when it was made; leave out --backend, "
@@ -181,25 +187,23 @@ def index(
         )
     from counterfoil.core import distributed
     from counterfoil.core.console import output
-    from counterfoil.data.checks import counted
     from counterfoil.model import load_model
     from counterfoil.search.index import build_index, open_index
 
     distributed.init()
+    # an addition looks at new pictures alone
     source = DataOptions(
-        data, features, images, corrections, not strict, caption_column, image_column
+        data, features, images, corrections, not (strict or add), caption_column, image_column
     ).source()
     if add:
         with open_index(folder, model=model) as opened:
-            update = opened.add(_dataset(source, split, prefix), replace=exchange)
-        replaced = f", {update.replaced:,} exchanged" if update.replaced else ""
-        known = f"; {counted(update.unchanged, 'image')} known before" if update.unchanged else ""
-        columns = (
-            f"; columns of {counted(update.relabelled, 'image')} updated"
-            if update.relabelled
-            else ""
-        )
-        output(f"added {_counts(update)}{replaced}{known}{columns}")
+            update = opened.add(
+                _dataset(source, split, prefix),
+                replace=exchange,
+                prune=prune,
+                skip_unreadable=not strict,
+            )
+        output(update_note(update))
     else:
         name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
         dataset, opened_model = _dataset(source, split, prefix), load_model(model)
@@ -278,6 +282,23 @@ def _dataset(source: DataSource, split: str, prefix: str) -> ImageTextDataset:
 
     dataset = replace(source, unlisted=True).split(split)
     return with_id_prefix(dataset, prefix) if prefix else dataset
+
+
+def update_note(update: IndexUpdate) -> str:
+    """What an addition changed, in words."""
+    from counterfoil.data.checks import counted
+
+    def told(number: int, words: str) -> str:
+        return words.format(counted(number, "image")) if number else ""
+
+    return (
+        f"added {_counts(update)}"
+        + (f", {update.replaced:,} exchanged" if update.replaced else "")
+        + told(update.unchanged, "; {} known before")
+        + told(update.relabelled, "; columns of {} updated")
+        + told(update.moved, "; {} known under another name or place")
+        + told(update.pruned, "; dropped {} whose files are gone")
+    )
 
 
 def _counts(update: IndexUpdate) -> str:

@@ -245,7 +245,7 @@ def print_hits(
     for name in columns:
         table.add_column(Text(name))
     for hit in hits:
-        cells = Text(_image_label(hit)), Text(_caption_label(hit))
+        cells = Text(_image_label(hit) + _file_note(hit)), Text(_caption_label(hit))
         known = [f"{hit.probability or 0:.2f}"] if calibrated else []
         row = cells if find == "images" else reversed(cells)
         values = [Text(str(hit.columns.get(name, ""))) for name in columns]
@@ -279,7 +279,8 @@ def write_hits_page(
             return blocks.PageItem(_caption_label(hit), place=hit.rank, score=hit.score)
         image = open_image(hit)
         picture = None if image is None else blocks.thumbnail(image)
-        return blocks.PageItem(_image_label(hit), picture, place=hit.rank, score=hit.score)
+        label = _image_label(hit) + _file_note(hit)
+        return blocks.PageItem(label, picture, place=hit.rank, score=hit.score)
 
     column = blocks.CardColumn("", "", tuple(card(hit) for hit in hits))
     results = blocks.CardSection(
@@ -294,6 +295,12 @@ def _image_label(hit: SearchHit) -> str:
         return hit.image_id
     here = Path.cwd()
     return str(hit.path.relative_to(here) if hit.path.is_relative_to(here) else hit.path)
+
+
+def _file_note(hit: SearchHit) -> str:
+    """That the file of a hit is gone, and how many files hold the same picture."""
+    gone = " (its file is gone)" if hit.missing else ""
+    return f"{gone} (+{len(hit.same)} the same)" if hit.same else gone
 
 
 def _caption_label(hit: SearchHit) -> str:

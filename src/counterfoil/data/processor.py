@@ -269,9 +269,23 @@ class Processor:
         note = f"the model knows no word of {text!r}, so that its results are arbitrary"
         return f"{note}; {SUBWORDS if without_blanks([text]) else 'use other words'}"
 
-    def warn_of_query(self, text: str) -> None:
-        """Warn of a query of which no word is in the vocabulary, each time."""
+    def query_note(self, text: str) -> str:
+        """A sentence on a query of unknown words, or one that is cut; "" for any other."""
+        if self.tokenizer is None:
+            return ""
         if note := self.unknown_note(text):
+            return note
+        read = self.tokenizer.read([text])
+        if not read.truncated:
+            return ""
+        return (
+            f"the query is longer than the {len(read.ids[0])} tokens that the model reads, so that "
+            "its end counts for nothing; say it in fewer words"
+        )
+
+    def warn_of_query(self, text: str) -> None:
+        """Warn of a query of unknown words, or one that is cut, each time."""
+        if note := self.query_note(text):
             _SAID.add(_UNKNOWN_CAPTIONS)  # said here
             warn(note)
 

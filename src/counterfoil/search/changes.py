@@ -3,67 +3,152 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 
-from counterfoil.core.console import progress
+from counterfoil.core.console import progress, warn
 from counterfoil.core.io import check_file
-from counterfoil.data.checks import counted
+from counterfoil.data.checks import check_pictures, counted
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.search.vector_index import IndexEntry, VectorIndex
 
 _MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file systems (FAT)
 
+KeptEntry: TypeAlias = tuple[int, IndexEntry]  # a row whose vector stays, and its new entry
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetChanges:
-    """Rows of a data set to encode, and rows of an index that they replace.
+    """Rows of a data set to encode, and what becomes of rows of an index.
 
-    Of `relabelled` images, a row of each, only the columns have changed.
+    Attributes:
+        images: rows of the data set to encode.
+        texts: the same of its captions.
+        replaced_images: rows of the index that go.
+        replaced_texts: the same of its captions.
+        relabelled: rows of the index whose vectors stay under another entry, with other columns.
+        moved: the same, of pictures whose file has another path or name.
+        moved_texts: captions of the index whose image has another id.
+        pruned: rows of the index whose files are gone.
+        unreadable: number of rows of the data set that are left out.
     """
 
     images: list[int] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)
     replaced_images: list[int] = field(default_factory=list)
-    relabelled: list[tuple[int, int]] = field(default_factory=list)
     replaced_texts: list[int] = field(default_factory=list)
+    relabelled: list[KeptEntry] = field(default_factory=list)
+    moved: list[KeptEntry] = field(default_factory=list)
+    moved_texts: list[KeptEntry] = field(default_factory=list)
+    pruned: list[int] = field(default_factory=list)
+    unreadable: int = 0
 
 
 def compare_dataset(
-    dataset: ImageTextDataset, index: VectorIndex, *, replace: bool
+    dataset: ImageTextDataset, index: VectorIndex, *, replace: bool, prune: bool = False
 ) -> DatasetChanges:
     """Compare a data set with what an index holds under its ids.
 
     Images are compared by content, unless the file has the path, size and modification time that
-    the index knows. An image whose file has changed or moved replaces its entry, and so does a
-    caption whose text has changed; changed columns need no encoding. With `replace`, so do
-    different images, and captions of different images, under the id of an entry; without it they
-    are refused.
+    the index knows. An image whose file has changed replaces its entry, and so does a caption whose
+    text has changed; changed columns need no encoding, nor does a file that was moved or renamed,
+    which is known by its content. With `replace`, different images, and captions of different
+    images, under the id of an entry replace it, too; without it they are refused. With `prune`,
+    entries whose files are gone go, with their captions.
+
+    Raises:
+        ValueError: ids are those of other images, or all files of the index are gone.
     """
     changes = DatasetChanges()
-    image_conflicts, text_conflicts = [], []
+    conflicts = _compare_images(dataset, index, changes)
+    new_ids = _find_moved(dataset, index, changes)
+    text_conflicts = _compare_texts(dataset, index, changes, new_ids)
+    if not replace and (conflicts or text_conflicts):
+        kind = "picture than the one" if conflicts else "image's caption than the one"
+        numbers = [
+            counted(len(of_kind), noun)
+            for of_kind, noun in ((conflicts, "image"), (text_conflicts, "caption"))
+        ]
+        raise ValueError(
+            f"{(conflicts or text_conflicts)[0]!r} of {dataset.name} is another {kind} that "
+            f"{index.folder} holds under this id ({', '.join(numbers)}); give their ids a "
+            "--prefix, or replace the others with --exchange"
+        )
+    if prune:
+        _prune(dataset, index, changes)
+    return changes
+
+
+def _compare_images(
+    dataset: ImageTextDataset, index: VectorIndex, changes: DatasetChanges
+) -> list[str]:
+    """Note the images that are new or have changed; the ids that are those of other images."""
+    conflicts = []
     with progress("pictures compared", len(dataset)) as advance:
         for row, image_id in enumerate(dataset.image_ids):
             advance(1)
             known = index.images.rows.get(image_id)
-            if known is not None:
-                entry = index.images.entry(known)
-                if _unchanged(dataset, row, entry):
-                    # data without any columns, as of another format, leave those of the index
-                    if dataset.columns and dataset.column_values(row) != entry.columns:
-                        changes.relabelled.append((row, known))
-                    continue
-                changes.replaced_images.append(known)
-                same_file = _same_file(dataset, row, entry)
-                if not same_file and image_digest(dataset, row) != entry.content:
-                    image_conflicts.append(image_id)
+            if known is None:
+                changes.images.append(row)
+                continue
+            entry = index.images.entry(known)
+            if _unchanged(dataset, row, entry):
+                # data without any columns, as of another format, leave those of the index
+                columns = dataset.column_values(row) if dataset.columns else entry.columns
+                if columns != entry.columns:
+                    changes.relabelled.append((known, replace(entry, columns=columns)))
+                continue
+            digest = image_digest(dataset, row)
+            moved = _moved_entry(dataset, row, entry) if digest == entry.content else None
+            if moved is not None and digest and is_missing(entry):
+                changes.moved.append((known, moved))
+                continue
+            changes.replaced_images.append(known)
+            if not _same_file(dataset, row, entry) and digest != entry.content:
+                conflicts.append(image_id)
             changes.images.append(row)
+    return conflicts
+
+
+def _find_moved(
+    dataset: ImageTextDataset, index: VectorIndex, changes: DatasetChanges
+) -> dict[str, str]:
+    """Find the new images whose content is that of a missing file; new ids by the old ones."""
+    new = [row for row in changes.images if dataset.image_ids[row] not in index.images.rows]
+    missing: dict[str, list[int]] = {}
+    for known in _missing_rows(dataset, index) if new else ():
+        missing.setdefault(index.images.entry(known).content, []).append(known)
+    missing.pop("", None)
+    new_ids: dict[str, str] = {}
+    found = set()
+    for row in new if missing else ():
+        rows = missing.get(image_digest(dataset, row))
+        entry = index.images.entry(rows[0]) if rows else None
+        moved = entry and _moved_entry(dataset, row, entry)
+        if rows and entry and moved:
+            new_ids[entry.id] = moved.id
+            changes.moved.append((rows.pop(0), moved))
+            found.add(row)
+    changes.images[:] = [row for row in changes.images if row not in found]
+    return new_ids
+
+
+def _compare_texts(
+    dataset: ImageTextDataset,
+    index: VectorIndex,
+    changes: DatasetChanges,
+    new_ids: Mapping[str, str],
+) -> list[str]:
+    """Note the captions that are new or have changed; the ids that are those of other images."""
+    conflicts = []
     for row, text_id in enumerate(dataset.text_ids):
         known = index.texts.rows.get(text_id)
         if known is not None:
@@ -71,21 +156,97 @@ def compare_dataset(
             if entry == new:
                 continue
             changes.replaced_texts.append(known)
-            if entry.image not in ("", new.image):
-                text_conflicts.append(text_id)
+            if new_ids.get(entry.image, entry.image) not in ("", new.image):
+                conflicts.append(text_id)
         changes.texts.append(row)
-    if not replace and (image_conflicts or text_conflicts):
-        kind = "picture than the one" if image_conflicts else "image's caption than the one"
-        numbers = [
-            counted(len(conflicts), noun)
-            for conflicts, noun in ((image_conflicts, "image"), (text_conflicts, "caption"))
-        ]
+    replaced = set(changes.replaced_texts)
+    told = {dataset.image_ids[row] for row in dataset.text_to_image.tolist() if row >= 0}
+    for old, new_id in new_ids.items():
+        for known in index.texts.rows_by_image.get(old, ()):
+            if known in replaced:
+                continue
+            if new_id in told:  # its captions come with it
+                changes.replaced_texts.append(known)
+            else:
+                entry = index.texts.entry(known)
+                changes.moved_texts.append((known, replace(entry, image=new_id)))
+    return conflicts
+
+
+def _prune(dataset: ImageTextDataset, index: VectorIndex, changes: DatasetChanges) -> None:
+    moved = {known for known, _ in changes.moved}
+    gone = [known for known in _missing_rows(dataset, index) if known not in moved]
+    entries = [index.images.entry(row) for row in gone]
+    if gone and len(gone) == len(index.images) and not _any_beside(dataset, entries):
         raise ValueError(
-            f"{(image_conflicts or text_conflicts)[0]!r} of {dataset.name} is another {kind} that "
-            f"{index.folder} holds under this id ({', '.join(numbers)}); give their ids a "
-            "--prefix, or replace the others with --exchange"
+            f"none of the {counted(len(gone), 'picture')} of {index.folder} is where it was, such "
+            f"as {entries[0].place}; is the drive connected? To drop them all, delete the index"
         )
-    return changes
+    changes.pruned.extend(gone)
+    replaced = set(changes.replaced_texts)
+    for entry in entries:
+        texts = index.texts.rows_by_image.get(entry.id, ())
+        changes.replaced_texts.extend(row for row in texts if row not in replaced)
+
+
+def _missing_rows(dataset: ImageTextDataset, index: VectorIndex) -> list[int]:
+    """Rows of the images of an index that are not in a data set and whose files are gone."""
+    ids = set(dataset.image_ids)
+    rows = index.images.live_rows.tolist()
+    entries = ((row, index.images.entry(row)) for row in rows)
+    return [row for row, entry in entries if entry.id not in ids and is_missing(entry)]
+
+
+def _any_beside(dataset: ImageTextDataset, gone: Sequence[IndexEntry]) -> bool:
+    """Return True if a data set has pictures in the folder around those that are gone."""
+    folder = os.path.commonpath([Path(entry.place).parent for entry in gone])
+    paths = dataset.pictures.paths if isinstance(dataset.pictures, PictureFiles) else ()
+    return any(path.resolve().is_relative_to(folder) for path in paths)
+
+
+def is_missing(entry: IndexEntry) -> bool:
+    """Return True for an image whose file is not where it was."""
+    return Path(entry.place).is_absolute() and not Path(entry.place).exists()
+
+
+def _moved_entry(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> IndexEntry | None:
+    """The entry of an image as that of a file of a data set; None if it is in none."""
+    if not isinstance(dataset.pictures, PictureFiles):
+        return None
+    return replace(
+        entry,
+        id=dataset.image_ids[row],
+        place=str(dataset.pictures.paths[row].resolve()),
+        stamp=file_stamp(dataset, row),
+        columns=dataset.column_values(row) if dataset.columns else entry.columns,
+    )
+
+
+def without_unreadable_rows(
+    dataset: ImageTextDataset, changes: DatasetChanges, index: VectorIndex
+) -> DatasetChanges:
+    """Leave out the pictures that cannot be read, and their captions; what they replace stays."""
+    rows = torch.tensor(changes.images, dtype=torch.long)
+    subset = None if dataset.pictures is None else dataset.pictures.subset(rows)
+    errors, _ = check_pictures(None if dataset.features is not None else subset)
+    if not errors:
+        return changes
+    warn(
+        f"left out {counted(len(errors), 'unreadable picture')} of {dataset.name}, such as: "
+        f"{next(iter(errors.values()))}"
+    )
+    unreadable = {changes.images[place] for place in errors}
+    ids = {dataset.image_ids[row] for row in unreadable}
+    images, texts = index.images, index.texts
+    owners = dataset.text_to_image.tolist()
+    return replace(
+        changes,
+        images=[row for row in changes.images if row not in unreadable],
+        texts=[row for row in changes.texts if owners[row] not in unreadable],
+        replaced_images=[row for row in changes.replaced_images if images.entry(row).id not in ids],
+        replaced_texts=[row for row in changes.replaced_texts if texts.entry(row).image not in ids],
+        unreadable=len(errors),
+    )
 
 
 def with_id_prefix(dataset: ImageTextDataset, prefix: str) -> ImageTextDataset:
@@ -145,8 +306,7 @@ def _unchanged(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:
     digest = image_digest(dataset, row)
     if digest and entry.content and digest != entry.content:
         return False
-    missing = Path(entry.place).is_absolute() and not Path(entry.place).exists()
-    return not (missing and digest)
+    return not (is_missing(entry) and digest)
 
 
 def _same_file(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:

@@ -53,10 +53,13 @@ from counterfoil.search.calibrate import (
 )
 from counterfoil.search.changes import (
     DatasetChanges,
+    KeptEntry,
     compare_dataset,
     file_stamp,
     image_digest,
+    is_missing,
     text_entry,
+    without_unreadable_rows,
 )
 from counterfoil.search.filters import Where, matching, parse_where
 from counterfoil.search.hubness import ALPHA, NEAREST, HubnessCorrection, bank_rows
@@ -69,6 +72,7 @@ from counterfoil.search.proposals import (
 from counterfoil.search.query import encode_query, parse_query
 from counterfoil.search.rerank import ImageInput, Reranker, RerankItems
 from counterfoil.search.vector_index import (
+    Collection,
     IndexEntry,
     IndexState,
     NewVectors,
@@ -107,6 +111,9 @@ class SearchHit:
         probability: that an image matches the caption; None where the index is not calibrated, and
             for other queries and results.
         columns: values of the image in the further columns of the data, as album or year.
+        missing: whether the image's file is not where it was.
+        same: ids of other images of the index with equal contents, for an image; these are no
+            results of their own.
     """
 
     rank: int
@@ -117,6 +124,8 @@ class SearchHit:
     path: Path | None
     probability: float | None = None
     columns: Mapping[str, ColumnValue] = field(default_factory=dict, hash=False)
+    missing: bool = False
+    same: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -125,6 +134,10 @@ class SearchHit:
             known["probability"] = self.probability
         if self.columns:
             known["columns"] = dict(self.columns)
+        if self.missing:
+            known["missing"] = True
+        if self.same:
+            known["same"] = list(self.same)
         return {
             "place": self.rank,
             "score": self.score,
@@ -147,6 +160,8 @@ class IndexUpdate:
         unchanged: images that the index held already.
         replaced: number of added images that replaced an entry with their id.
         relabelled: number of images of which only the columns were updated.
+        moved: number of images that were known, in files of another name or place.
+        pruned: number of images whose files were gone.
     """
 
     images: int
@@ -154,6 +169,8 @@ class IndexUpdate:
     unchanged: int = 0
     replaced: int = 0
     relabelled: int = 0
+    moved: int = 0
+    pruned: int = 0
 
 
 @final
@@ -439,7 +456,7 @@ class SearchIndex:
         """
         self._check_target(find)
         for query in queries:
-            _warn_of_unknown(self.model, query)
+            _warn_of_query(self.model, query)
         if any(isinstance(query, str) and parse_query(query)[1] for query in queries):
             captions = [query for query in queries if isinstance(query, str)]
             encoded = Embeddings.cat([encode_query(self.model, caption) for caption in captions])
@@ -448,23 +465,35 @@ class SearchIndex:
         items = [RerankItems.from_query(query) for query in queries]
         return self._hits(encoded, items, top_k, find, where=where)
 
-    def add(self, dataset: ImageTextDataset, *, replace: bool = False) -> IndexUpdate:
+    def add(
+        self,
+        dataset: ImageTextDataset,
+        *,
+        replace: bool = False,
+        prune: bool = False,
+        skip_unreadable: bool = False,
+    ) -> IndexUpdate:
         """Add the images and captions that are new or have changed, in one commit.
 
-        See `counterfoil.search.changes.compare_dataset` for what counts as a change.
+        See `counterfoil.search.changes.compare_dataset` for what counts as a change. A picture
+        that was moved or renamed keeps its vector.
 
         Args:
             dataset: the data set; pictures beside its table are taken, too.
             replace: whether different images replace the entries with their ids.
+            prune: whether entries go whose files are gone.
+            skip_unreadable: leave out new pictures that cannot be read, with a warning.
 
         Raises:
-            ValueError: there are such images and `replace` is false, the model cannot encode the
-                data, or another process writes.
+            ValueError: there are such images and `replace` is false, all files of the index are
+                gone, the model cannot encode the data, or another process writes.
         """
         dataset = dataset.with_unlisted()
         # from before the long work: of two additions the second is refused at once
         with distributed.on_rank_0(self.vectors.writing()):
-            changes = compare_dataset(dataset, self.vectors, replace=replace)
+            changes = compare_dataset(dataset, self.vectors, replace=replace, prune=prune)
+            if skip_unreadable:
+                changes = without_unreadable_rows(dataset, changes, self.vectors)
             work = _encode(self.model, dataset, changes, self.proposals, self.folder)
             with work as (images, texts, _):
                 if distributed.rank() == 0:
@@ -473,14 +502,15 @@ class SearchIndex:
                     finally:
                         self._remove_unused_images()
         distributed.barrier()
-        added = len(changes.images)
-        relabelled = len(changes.relabelled)
+        added, known = len(changes.images), len(changes.relabelled) + len(changes.moved)
         return IndexUpdate(
             added,
             len(changes.texts),
-            len(dataset) - added - relabelled,
+            len(dataset) - added - known - changes.unreadable,
             len(changes.replaced_images),
-            relabelled,
+            relabelled=len(changes.relabelled),
+            moved=len(changes.moved),
+            pruned=len(changes.pruned),
         )
 
     def delete(self, item_ids: Sequence[str]) -> IndexUpdate:
@@ -571,18 +601,26 @@ class SearchIndex:
         """
         if only is not None and not bool(only.any()):
             return [[] for _ in range(len(queries))]
-        wanted = count + bool(exclude)
-        if self.proposals is None:
-            offsets = self._hubness_offsets(side) if cross_modal else None
-            collection, vectors = self.vectors.collection(side), queries.tokens[:, 0]
-            rows, scores = collection.search(vectors, wanted, offsets=offsets, only=only)
-        else:
-            rows, scores = self._rank_bags(self.proposals, queries, side, wanted, only)
+        collection, wanted = self.vectors.collection(side), count + bool(exclude)
         skip = exclude or [-1] * len(queries)  # -1 stands for no row
-        return [
-            [(row, score) for row, score in ranking if row not in (-1, own)][:count]
-            for own, ranking in zip(skip, map(zip, rows.tolist(), scores.tolist()), strict=True)
-        ]
+        while True:
+            if self.proposals is None:
+                offsets = self._hubness_offsets(side) if cross_modal else None
+                vectors = queries.tokens[:, 0]
+                rows, scores = collection.search(vectors, wanted, offsets=offsets, only=only)
+            else:
+                rows, scores = self._rank_bags(self.proposals, queries, side, wanted, only)
+            found = [
+                _without_copies(collection, zip(own_rows, own_scores), own, only)
+                for own, own_rows, own_scores in zip(
+                    skip, rows.tolist(), scores.tolist(), strict=True
+                )
+            ]
+            short = torch.tensor([len(ranking) < count for ranking in found])
+            # more can be found where copies alone made it short
+            if wanted >= len(collection) or not bool((short & (rows >= 0).all(1)).any()):
+                return [ranking[:count] for ranking in found]
+            wanted = min(2 * wanted, len(collection))
 
     @torch.inference_mode()
     def _rank_bags(
@@ -700,10 +738,29 @@ class SearchIndex:
         entry = self.vectors.collection(side).entry(row)
         if side == "image":
             captions = self.captions(entry.id)
-            path = self._path(row)
-            return SearchHit(rank, score, entry.id, entry.id, captions, path, columns=entry.columns)
-        path, columns = self.image_path(entry.image), self.column_values(entry.image)
-        return SearchHit(rank, score, entry.id, entry.image, (entry.text,), path, columns=columns)
+            image_id, image = entry.id, row
+        else:
+            captions, image_id = (entry.text,), entry.image
+            image = self.vectors.images.rows.get(image_id, -1)
+        columns, missing = self.column_values(image_id), self.is_missing(image_id)
+        path = self.image_path(image_id)
+        return SearchHit(
+            *(rank, score, entry.id, image_id, captions, path),
+            columns=columns,
+            missing=missing,
+            same=self.copies(image) if side == "image" else (),
+        )
+
+    def is_missing(self, image_id: str) -> bool:
+        """Return True for an image of the index whose file is not where it was."""
+        row = self.vectors.images.rows.get(image_id)
+        return row is not None and is_missing(self.vectors.images.entry(row))
+
+    def copies(self, row: int) -> tuple[str, ...]:
+        """Ids of the other images whose contents are those of the image of a row."""
+        images = self.vectors.images
+        rows = images.copies.get(row, ())
+        return tuple(images.entry(other).id for other in rows if other != row)
 
     def _path(self, row: int) -> Path | None:
         place = self.vectors.images.entry(row).place
@@ -757,6 +814,25 @@ class SearchIndex:
                 "another model or was trained on since: their vectors cannot be compared; search "
                 "with the model of the index, or make an index with this one"
             )
+
+
+def _without_copies(
+    collection: Collection, ranking: Iterable[tuple[int, float]], own: int, only: Tensor | None
+) -> list[tuple[int, float]]:
+    """A ranking in which equal pictures stand once, by one whose file is there.
+
+    Rows of -1 and the query's own are left out; `only` are the rows that may be found.
+    """
+    found: dict[int, tuple[int, float]] = {}
+    for row, score in ranking:
+        if row in (-1, own):
+            continue
+        equal = collection.copies.get(row, (row,))
+        if equal[0] not in found:
+            may = (n for n in equal if n != own and (only is None or bool(only[n])))
+            there = (n for n in may if not is_missing(collection.entry(n)))
+            found[equal[0]] = (row if len(equal) == 1 else next(there, row)), score
+    return [*found.values()]
 
 
 def open_index(
@@ -851,7 +927,7 @@ def build_index(
     return SearchIndex(folder, model=model)
 
 
-def _warn_of_unknown(model: Model, query: SearchQuery) -> None:
+def _warn_of_query(model: Model, query: SearchQuery) -> None:
     if isinstance(query, str) and model.processor:
         model.processor.warn_of_query(parse_query(query)[0])
 
@@ -875,7 +951,7 @@ def search_dataset(
     from counterfoil.scoring.reducers import TopK
     from counterfoil.scoring.stream import stream_scores
 
-    _warn_of_unknown(model, query)
+    _warn_of_query(model, query)
     encoded, member = model.encode([query]), model.embed(dataset)
     if isinstance(query, str):
         member = EmbeddedDataset(model.model, member.images, encoded)
@@ -1042,37 +1118,33 @@ def _write(
                 entry = replace(entry, columns=index.images.entry(replaced).columns)
             entries.append(replace(entry, place=place))
         images = replace(images, entries=entries)
-    known = [row for _, row in rows.relabelled]
+    kept = [*rows.relabelled, *rows.moved]
     index.change(
-        images=_with_relabelled(index, dataset, rows, images),
-        texts=texts,
-        remove_images=[*rows.replaced_images, *known],
-        remove_texts=rows.replaced_texts,
+        images=_with_kept(index.images, kept, images),
+        texts=_with_kept(index.texts, rows.moved_texts, texts),
+        remove_images=[*rows.replaced_images, *rows.pruned, *(row for row, _ in kept)],
+        remove_texts=[*rows.replaced_texts, *(row for row, _ in rows.moved_texts)],
     )
 
 
-def _with_relabelled(
-    index: VectorIndex, dataset: ImageTextDataset, rows: DatasetChanges, images: NewVectors | None
+def _with_kept(
+    collection: Collection, kept: Sequence[KeptEntry], new: NewVectors | None
 ) -> NewVectors | None:
-    """New images, and those whose columns alone have changed with the vectors that they have."""
-    if not rows.relabelled:
-        return images
-    known = torch.tensor([row for _, row in rows.relabelled])
-    entries = [
-        replace(index.images.entry(row), columns=dataset.column_values(new))
-        for new, row in rows.relabelled
-    ]
+    """New items, and those that keep the vectors of their rows under another entry."""
+    if not kept:
+        return new
+    rows = torch.tensor([row for row, _ in kept])
     same = NewVectors(
-        entries,
-        index.images.vectors(known),
-        index.images.bags(known) if index.state.tokens else None,
+        [entry for _, entry in kept],
+        collection.vectors(rows),
+        collection.bags(rows) if collection.tokens else None,
     )
-    if images is None:
+    if new is None:
         return same
-    bags = [one.bags for one in (images, same) if one.bags is not None]
+    bags = [one.bags for one in (new, same) if one.bags is not None]
     return NewVectors(
-        [*images.entries, *same.entries],
-        torch.cat([images.vectors.cpu(), same.vectors]),
+        [*new.entries, *same.entries],
+        torch.cat([new.vectors.cpu(), same.vectors]),
         Embeddings.cat([one.to("cpu") for one in bags]) if bags else None,
     )
 

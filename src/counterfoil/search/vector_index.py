@@ -377,6 +377,15 @@ class Collection:
         return {entry["id"]: row for row, entry in self._live_entries()}
 
     @cached_property
+    def copies(self) -> dict[int, tuple[int, ...]]:
+        """Rows of equal contents, ascending, by each row that has the contents of another."""
+        rows: dict[str, list[int]] = {}
+        for row, entry in self._live_entries():
+            if content := entry.get("content"):
+                rows.setdefault(content, []).append(row)
+        return {row: tuple(equal) for equal in rows.values() if len(equal) > 1 for row in equal}
+
+    @cached_property
     def rows_by_image(self) -> dict[str, list[int]]:
         """Rows of the texts that describe each image, by image id."""
         rows: dict[str, list[int]] = {}

@@ -358,7 +358,7 @@ class SearchServer(Collector):
                 _log.warning("not re-ranked: %r", str(error))
         if least is not None:
             hits = tuple(hit for hit in hits if (hit.probability or 0) >= least)
-        note = service.unknown_note(value)
+        note = service.query_note(value)
         return SearchResponse(find=options.find, reranker=reranker, note=note, results=hits[:top])
 
     async def _explain(self, query: ExplainRequest) -> ExplanationResponse:

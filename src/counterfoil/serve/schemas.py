@@ -145,6 +145,10 @@ class SearchResult(BaseModel):
     columns: dict[str, ColumnValue] = Field(
         default={}, description="Values of the image in the columns of the data, as album or year."
     )
+    missing: bool = Field(default=False, description="Whether the file of the image is gone.")
+    same: tuple[str, ...] = Field(
+        default=(), description="Ids of other images with equal contents, which are no results."
+    )
 
 
 @final
@@ -153,7 +157,9 @@ class SearchResponse(BaseModel):
 
     find: SearchTarget
     reranker: str | None = Field(description="Model that ordered the results; null for none.")
-    note: str | None = Field(description="Why the results may be arbitrary; null for no reason.")
+    note: str | None = Field(
+        description="What the model does not read of the query; null for nothing."
+    )
     results: tuple[SearchResult, ...]
 
 

@@ -176,12 +176,12 @@ class SearchService:
             return False
         return not isinstance(query.value, Image.Image) or self.reranker.model.reads_pixels
 
-    def unknown_note(self, value: QueryInput) -> str | None:
-        """Note on a query of words that the model does not know; None for any other."""
+    def query_note(self, value: QueryInput) -> str | None:
+        """Note on a query of unknown words, or one that is cut; None for any other."""
         processor = self._search.model.processor
         if processor is None or not isinstance(value, str):
             return None
-        return processor.unknown_note(parse_query(value)[0]) or None
+        return processor.query_note(parse_query(value)[0]) or None
 
     def has_probabilities(self, query: SearchQuery) -> bool:
         """Return True if the results are of the kind that a calibration is for."""
@@ -350,8 +350,15 @@ class SearchService:
             caption, image = next(iter(self._captions[entry.id]), ""), entry.id
         else:
             caption, image = entry.text, entry.image if entry.image in self._rows else ""
-        columns = dict(self._search.column_values(image))
-        return SearchResult(id=entry.id, score=score, caption=caption, image=image, columns=columns)
+        return SearchResult(
+            id=entry.id,
+            score=score,
+            caption=caption,
+            image=image,
+            columns=dict(self._search.column_values(image)),
+            missing=image not in self._dataset_rows and self._search.is_missing(image),
+            same=self._search.copies(row) if side == "image" else (),
+        )
 
 
 def _column_infos(images: Collection) -> tuple[ColumnInfo, ...]:

@@ -160,7 +160,8 @@
       const order = plain.reranker ? `, put in order by ${plain.reranker}` : "";
       const best = Math.max(...plain.results.map((one) => one.probability ?? 1)); // null: not calibrated
       const nothing = plain.results.length && best < LEAST ? `Nothing here matches: the best has a probability of ${percent(best)}. The nearest: ` : "";
-      find("told").textContent = `${nothing}${told} for ${named}${refined()}${filtered()}, in ${time} ms${order}.`;
+      const note = plain.note ? `${sentence(plain.note)} ` : "";
+      find("told").textContent = `${note}${nothing}${told} for ${named}${refined()}${filtered()}, in ${time} ms${order}.`;
     } catch (error) {
       if (turn !== latest) return;
       list([], kind());
@@ -212,6 +213,13 @@
       const file = make("span", "name", one.id);
       file.setAttribute("aria-hidden", "true"); // the title of the picture's dialog reads it
       node.append(file);
+    }
+    const equal = one.same.length ? [`+ ${counted(one.same.length, "equal picture")}`] : [];
+    const about = [...(one.missing ? ["its file is gone"] : []), ...equal].join(", ");
+    if (about) {
+      const told = make("span", "name", about);
+      told.title = one.same.join("\n");
+      node.append(told);
     }
     const values = valuesOf(one);
     if (values.length) {
