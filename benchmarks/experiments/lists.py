@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, final
@@ -69,15 +69,11 @@ class TrueShareLists(Mine):
     """
 
     kind: ClassVar[str] = "mine"
+    takes: ClassVar[Mapping[str, str]] = {"lists": "mine"}
     using: tuple[str, ...] = ()
     lists: str
     share: float
     seed: int = 0
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        """The mined lists."""
-        return ((self.lists, "mine"),)
 
     @property
     def lacks_inputs(self) -> bool:

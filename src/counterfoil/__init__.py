@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from counterfoil import losses
-    from counterfoil.core.config import Config, config, from_data, lazy
+    from counterfoil.core.config import Config, config, from_data, from_stage, lazy
     from counterfoil.data.dataset import ImageTextDataset
     from counterfoil.data.processor import Processor, ProcessorConfig
     from counterfoil.data.readers import load_dataset
@@ -80,6 +80,7 @@ _MODULES = {
     "config": "core.config",
     "lazy": "core.config",
     "from_data": "core.config",
+    "from_stage": "core.config",
     "Recipe": "pipelines.pipeline",
     "Train": "pipelines.stages.train",
     "Mine": "pipelines.stages.mine",
@@ -124,6 +125,7 @@ __all__ = [
     "evaluate",
     "explain",
     "from_data",
+    "from_stage",
     "lazy",
     "load_dataset",
     "load_model",

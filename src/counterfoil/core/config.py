@@ -45,13 +45,24 @@ class FromData:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class FromStage:
+    """Placeholder of what another stage of a recipe writes, see `from_stage`."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"from_stage({self.name!r})"
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Config(Generic[T_co]):
     """A recorded call.
 
     Attributes:
         make: the class or function to call.
-        arguments: by keyword; plain values, nested configurations, or `FromData`.
+        arguments: by keyword; plain values, nested configurations, `FromData` or `FromStage`.
     """
 
     make: Callable[..., T_co]
@@ -80,7 +91,7 @@ class Config(Generic[T_co]):
         return Config(self.make, {**self.arguments, **changes})
 
     def fill(self, values: Mapping[str, Any]) -> Config[T_co]:
-        """Return the call with its placeholders filled in; names without a value stay."""
+        """Return the call with values known from the data filled in; names without one stay."""
         return Config(self.make, _map(self.arguments, partial(_fill, values)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,6 +111,9 @@ class Config(Generic[T_co]):
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         return f"{self.make.__qualname__}({inner})"
+
+
+Placeholder = Config[Any] | FromData | FromStage  # what stands for a value that is made later
 
 
 def config(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Config[T]:
@@ -127,6 +141,25 @@ def from_data(name: str) -> Any:
     return FromData(name)
 
 
+def from_stage(name: str) -> Any:
+    """Placeholder of what a stage of the recipe writes, as ``from_stage("lists")``."""
+    return FromStage(name)
+
+
+def fill_stages(value: Any, find: Callable[[FromStage], Any]) -> Any:
+    """A value in which `find` gives what stands for each placeholder of a stage."""
+
+    def change(found: Placeholder) -> Any:
+        match found:
+            case FromStage():
+                return find(found)
+            case Config():
+                return Config(found.make, _map(found.arguments, change))
+        return found
+
+    return _map(value, change)
+
+
 def digest(plain: object) -> str:
     """Twelve hex digits, the hash of a JSON-ready value."""
     text = json.dumps(plain, sort_keys=True)
@@ -152,10 +185,10 @@ def config_from_dict(plain: object, *, allow: tuple[str, ...] = ("counterfoil",)
     return recorded
 
 
-def _map(value: Any, change: Callable[[Config[Any] | FromData], Any]) -> Any:
+def _map(value: Any, change: Callable[[Placeholder], Any]) -> Any:
     """Change the configurations and placeholders in a value, also those in containers."""
     match value:
-        case Config() | FromData():
+        case Config() | FromData() | FromStage():
             return change(value)
         case Mapping():
             return {name: _map(inner, change) for name, inner in value.items()}
@@ -164,14 +197,17 @@ def _map(value: Any, change: Callable[[Config[Any] | FromData], Any]) -> Any:
     return value
 
 
-def _build(value: Config[Any] | FromData) -> Any:
-    if isinstance(value, FromData):
-        raise ValueError(f"{value!r} has not been filled in; it is known when the data are")
-    return value.build()
+def _build(value: Placeholder) -> Any:
+    if isinstance(value, Config):
+        return value.build()
+    known = "the data are" if isinstance(value, FromData) else "the stage is done"
+    raise ValueError(f"{value!r} has not been filled in; it is known when {known}")
 
 
-def _fill(values: Mapping[str, Any], value: Config[Any] | FromData) -> Any:
-    return values.get(value.name, value) if isinstance(value, FromData) else value.fill(values)
+def _fill(values: Mapping[str, Any], value: Placeholder) -> Any:
+    if isinstance(value, Config):
+        return value.fill(values)
+    return values.get(value.name, value) if isinstance(value, FromData) else value
 
 
 def _to_plain(value: Any) -> Any:
@@ -181,6 +217,8 @@ def _to_plain(value: Any) -> Any:
             return call | {name: _to_plain(v) for name, v in value.arguments.items()}
         case FromData():
             return {"late": value.name}
+        case FromStage():
+            return {"from_stage": value.name}
         case Mapping():
             return {str(name): _to_plain(v) for name, v in value.items()}
         case tuple() | list():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, Literal, final
 
@@ -355,7 +355,6 @@ def exclude_pictures(near: NearPairs, relation: Relation) -> tuple[Tensor, Tenso
 Positive = Literal["lowest", "highest"]
 _SPARSE = {"captions", "pictures", "meanings", "encoder", "positive"}  # not of scores
 JUDGED = "pairs that were judged to be no negatives"
-_LATER = {"later": True}  # a field added later: left out of digests at its default value
 
 
 @final
@@ -401,8 +400,8 @@ class FilterConfig:
 
     captions: float | None = None
     pictures: float | None = None
-    meanings: float | None = field(default=None, metadata=_LATER)
-    encoder: str | None = field(default=None, metadata=_LATER)
+    meanings: float | None = None
+    encoder: str | None = None
     lowest: float | None = None
     highest: float | None = None
     below_positive: float | None = None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -261,6 +261,7 @@ class GeneratedCaptions(NegativeSource):
     gives = Needs(roles=frozenset({Role.WRITTEN}))
     anchors_only = True
     seed_name = "propose"
+    takes: ClassVar[Mapping[str, str]] = {"folder": "write"}
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
@@ -89,6 +89,8 @@ class NegativeSource:
             others.
         saved: whether its state belongs in checkpoints.
         asks: other sources that it asks; they are checked, and begin, once before it.
+        takes: in a recipe, arguments that name what a stage writes (or a folder of that kind), each
+            with the kind of stage, such as "mine" for lists.
     """
 
     gives: Needs = Needs()
@@ -96,6 +98,7 @@ class NegativeSource:
     seed_name: str = ""
     saved: bool = False
     asks: tuple[NegativeSource, ...] = ()
+    takes: ClassVar[Mapping[str, str]] = {}
 
     # what a recipe checks before there is a model or an instance
 
@@ -276,6 +279,8 @@ class ListedSource(NegativeSource):
         negatives: as they were given.
         lists: opened by `check`.
     """
+
+    takes: ClassVar[Mapping[str, str]] = {"negatives": "mine"}
 
     def __init__(self, negatives: Negatives | None) -> None:
         self.negatives = negatives

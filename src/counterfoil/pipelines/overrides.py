@@ -29,7 +29,6 @@ from typing import (
 
 from counterfoil.core.config import Config, FromData, unknown_name
 from counterfoil.pipelines.stages.base import KINDS as STAGE_KINDS
-from counterfoil.pipelines.stages.base import is_stage_name
 
 if TYPE_CHECKING:
     from counterfoil.pipelines.pipeline import Recipe, Stage
@@ -71,7 +70,7 @@ def apply_overrides(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 def _without_replaced(before: Recipe, after: Recipe) -> Recipe:
     """Leave out trainings that were read, and whose place models from elsewhere have taken."""
-    if not any(not is_stage_name(name) for each in after.stages for name in each.initial_models):
+    if not any(stage.outside_models for stage in after.stages):
         return after
     once_read = {name for stage in before.stages for name in stage.reads}
     stages: list[Stage] = []

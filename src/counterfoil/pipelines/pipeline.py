@@ -12,7 +12,13 @@ from typing import TypeVar, final
 
 from counterfoil.core.config import digest, parse_choice
 from counterfoil.data.contents import data_contents
-from counterfoil.pipelines.stages.base import KINDS, Stage, is_stage_name, recipe_to_dict
+from counterfoil.pipelines.stages.base import (
+    KINDS,
+    Stage,
+    is_stage_name,
+    recipe_to_dict,
+    resolved,
+)
 from counterfoil.pipelines.stages.compare import Compare
 from counterfoil.pipelines.stages.evaluate import Evaluate, ProtocolName, evaluation_title
 from counterfoil.pipelines.stages.mine import Mine
@@ -88,9 +94,9 @@ class Recipe:
                 ]
                 raise ValueError(
                     f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
-                    + (_other_models(name, models) if name in stage.initial_models else "")
+                    + (_other_models(name, models) if kind == "train" and stage.elsewhere else "")
                 )
-            if known[name] not in KINDS.get(kind, (kind,)):
+            if kind and known[name] not in KINDS.get(kind, (kind,)):
                 raise ValueError(
                     f"{self.name}: {stage.name!r} needs {_with_article(kind)} stage where "
                     f"it names {name!r}, {_with_article(known[name])} stage"
@@ -121,15 +127,7 @@ def stage_digests(recipe: Recipe, data: str) -> dict[str, str]:
     """
     known: dict[str, str] = {}
     for stage in recipe.stages:
-        known[stage.name] = digest(
-            {
-                "kind": stage.kind,
-                "data": data,
-                **recipe_to_dict(stage, brief=True),
-                **stage.digest_content(),
-                "reads": [known[name] for name in stage.reads],
-            }
-        )
+        known[stage.name] = digest({"data": data, **resolved(stage, known)})
     return known
 
 

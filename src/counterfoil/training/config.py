@@ -299,7 +299,6 @@ def _match_names(pattern: str, names: list[str], key: str) -> list[str]:
 
 Tracker = Literal["tensorboard", "wandb"]
 _NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
-_ADDED_LATER = ("all_captions", "dev_images", "keep_last")  # left out of digests at their defaults
 
 
 @final
@@ -389,5 +388,4 @@ class TrainConfig:
 
     def numbers(self) -> dict[str, Any]:
         """The settings that change the result, JSON-ready: time limits and logging are left out."""
-        at_default = {name for name in _ADDED_LATER if not getattr(self, name)}
-        return {n: v for n, v in asdict(self).items() if n not in at_default.union(_NO_INFLUENCE)}
+        return {n: v for n, v in asdict(self).items() if n not in _NO_INFLUENCE}

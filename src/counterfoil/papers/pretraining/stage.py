@@ -16,7 +16,6 @@ from counterfoil.papers.pretraining.pretrain import (
     REGION_TASKS,
     PretrainTasks,
 )
-from counterfoil.pipelines.stages.base import is_stage_name
 from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
@@ -85,10 +84,6 @@ class Pretrain(ModelStage):
                 f"{self.processor.texts}; set images to 'features' (or mrfr, mrc and mrckl to 0), "
                 f"and texts to 'words' or a tokenizer"
             )
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, "train") for name in self.initial_models if is_stage_name(name))
 
     def check(self, context: RunContext) -> None:
         """Refuse missing pictures and a model without the output that some task trains."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -31,7 +31,7 @@ from counterfoil.papers.tags.inputs import (
     Singles,
 )
 from counterfoil.papers.tags.judges import JudgeModel, ParaphraseJudge
-from counterfoil.pipelines.stages.base import LATER, CaptionStage
+from counterfoil.pipelines.stages.base import CaptionStage
 from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.state import RunContext, stop_watch
 
@@ -121,6 +121,7 @@ class Generate(CaptionStage):
     """
 
     kind: ClassVar[str] = "write"
+    takes: ClassVar[Mapping[str, str]] = {"using": "train", "guide": "train"}
     using: str
     split: str = "train"
     parser: Config[PhraseParser] = BY_RULE
@@ -134,7 +135,7 @@ class Generate(CaptionStage):
     guide: str | None = None
     slack: float = 0.0
     seed: int = 0
-    encoder: str | None = field(default=None, metadata=LATER)
+    encoder: str | None = None
 
     def shortened(self, steps: int) -> Generate:
         return replace(self, masks=2, refills=2, keep=2)
@@ -159,10 +160,6 @@ class Generate(CaptionStage):
     @property
     def source_split(self) -> str:
         return self.split
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, "train") for name in (self.using, self.guide) if name)
 
     def check(self, context: RunContext) -> None:
         """Refuse a split or parser that does not exist, and a model without an output for words."""

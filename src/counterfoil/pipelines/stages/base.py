@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from counterfoil.core.config import Config
+from counterfoil.core.config import Config, FromData, FromStage
+from counterfoil.core.saved_names import saved_name
 from counterfoil.model import model_identity
+from counterfoil.negatives.aoq_format import lists_digest
+from counterfoil.negatives.generated import generated_digest
 
 if TYPE_CHECKING:
     from counterfoil.pipelines.state import RunContext
-
-# Metadata of fields that were added later: left out of digests at their default, so that runs from
-# before keep theirs. `before` is what was done without the field, where the default is another.
-LATER = {"later": True}
-
-
-def later(*, before: object) -> dict[str, object]:
-    """Metadata of a field that was added later with a new default."""
-    return {"later": True, "before": before}
-
 
 # Kinds of stages that may stand for one another where a stage is read.
 KINDS = {
     "guide": ("teach", "semantics"),
     "train": ("train", "pretrain", "select", "interpolate"),
     "write": ("write", "rewrite"),
+}
+# Content of what a field names instead of a stage: files may be written again under one name.
+CONTENTS: Mapping[str, Callable[[str], Any]] = {
+    "train": model_identity,
+    "mine": lambda folder: lists_digest(Path(folder)),
+    "write": lambda folder: generated_digest(Path(folder)),
 }
 _STAGE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
@@ -46,17 +48,35 @@ def is_stage_name(name: str) -> bool:
 class Stage(ABC):
     """One step of a recipe: its settings, what it checks before a run, and what it does.
 
+    A stage names the stages whose results it reads: by their names, in the fields of `takes`, and
+    inside of recorded calls by `counterfoil.core.config.from_stage`.
+
     Attributes:
         name: of the stage and of its folder.
+        kind: of the stage; `KINDS` has those that may stand for one another.
+        version: raised when the same settings come to another result, so that older folders count
+            as those of another stage.
+        takes: fields that hold names of stages, each with their kind.
+        elsewhere: those of them that may name a model or a folder that no stage writes.
     """
 
     kind: ClassVar[str]
+    version: ClassVar[int] = 1
+    takes: ClassVar[Mapping[str, str]] = {}
+    elsewhere: ClassVar[frozenset[str]] = frozenset()
     name: str
 
     @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
+    def dependencies(self) -> tuple[tuple[str, str | None], ...]:
         """Names of the stages whose results this one reads, each with the kind it must have."""
-        return ()
+        named = (
+            (name, kind)
+            for field, kind in self.takes.items()
+            for name in _names(getattr(self, field))
+            if field not in self.elsewhere or is_stage_name(name)
+        )
+        inside = (_placeholders(value) for value in _members(self).values())
+        return (*named, *chain.from_iterable(inside))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -64,9 +84,12 @@ class Stage(ABC):
         return tuple(name for name, _ in self.dependencies)
 
     @property
-    def initial_models(self) -> tuple[str, ...]:
-        """Names of models in its fields that are those of stages, or of `load_model`."""
-        return ()
+    def outside_models(self) -> tuple[str, ...]:
+        """Models that it reads and that no stage writes, as `load_model` opens them."""
+        named = (
+            _names(getattr(self, field)) for field in self.elsewhere if self.takes[field] == "train"
+        )
+        return tuple(name for name in chain.from_iterable(named) if not is_stage_name(name))
 
     @property
     def lacks_inputs(self) -> bool:
@@ -109,22 +132,110 @@ def models_content(models: Sequence[str]) -> dict[str, Any]:
     return {"models": [model_identity(model) for model in models]} if models else {}
 
 
-def recipe_to_dict(value: Any, *, brief: bool = False) -> Any:
-    """JSON-ready form of a stage or anything inside one; `brief`, for digests, leaves out later
-    fields at their defaults.
-    """
+def recipe_to_dict(value: Any) -> Any:
+    """JSON-ready form of a stage or anything inside one."""
     if isinstance(value, Config):
         return value.to_dict()
+    if isinstance(value, FromStage):
+        return {"from_stage": value.name}
     if is_dataclass(value) and not isinstance(value, type):
-        listed = (f for f in fields(value) if not (brief and _at_later_default(value, f)))
-        return {f.name: recipe_to_dict(getattr(value, f.name), brief=brief) for f in listed}
+        return {f.name: recipe_to_dict(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple | list):
-        return [recipe_to_dict(inner, brief=brief) for inner in value]
+        return [recipe_to_dict(inner) for inner in value]
     if isinstance(value, dict):
-        return {key: recipe_to_dict(inner, brief=brief) for key, inner in value.items()}
+        return {key: recipe_to_dict(inner) for key, inner in value.items()}
     return value
 
 
-def _at_later_default(holder: Any, member: Field[Any]) -> bool:
-    before = member.metadata.get("before", member.default)
-    return bool(member.metadata) and bool(getattr(holder, member.name) == before)
+def resolved(stage: Stage, known: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that the result of a stage depends on but the data, JSON-ready.
+
+    Defaults of recorded calls are spelt out. In place of another stage stands its digest, by name
+    in `known`, and in place of a model or a folder from elsewhere its content.
+    """
+    return {
+        "kind": stage.kind,
+        "version": stage.version,
+        **_resolved_fields(stage, known),
+        **stage.digest_content(),
+    }
+
+
+def _resolved_fields(holder: Any, known: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a dataclass, or arguments of a recorded call."""
+    takes, stages = _kinds_taken(holder), known if isinstance(holder, Stage) else {}
+    return {
+        name: _resolved(_identity(value, takes[name], stages) if name in takes else value, known)
+        for name, value in _members(holder).items()
+    }
+
+
+def _resolved(value: Any, known: Mapping[str, str]) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case FromStage():
+            return known[value.name]
+        case FromData():
+            return {"late": value.name}
+        case Config():
+            return {"call": saved_name(value.make), **_resolved_fields(value, known)}
+        case Mapping():
+            return {str(key): _resolved(inner, known) for key, inner in value.items()}
+        case tuple() | list():
+            return [_resolved(inner, known) for inner in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__qualname__, **_resolved_fields(value, known)}
+    return getattr(value, "__qualname__", type(value).__qualname__)  # a default of a call
+
+
+def _identity(named: Any, kind: str, stages: Mapping[str, str]) -> Any:
+    """Digest of the stages that a field names, and of the contents of what is from elsewhere."""
+    match named:
+        case tuple() | list():
+            return [_identity(inner, kind, stages) for inner in named]
+        case str() if named in stages:
+            return stages[named]
+        case str() if kind in CONTENTS:
+            return CONTENTS[kind](named)
+    return named
+
+
+def _members(holder: Any) -> dict[str, Any]:
+    """Fields of a dataclass by name, or arguments of a recorded call, those by default too."""
+    if isinstance(holder, Config):
+        parameters = inspect.signature(holder.make).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return defaults | dict(holder.arguments)
+    return {member.name: getattr(holder, member.name) for member in fields(holder)}
+
+
+def _kinds_taken(holder: Any) -> Mapping[str, str]:
+    """What fields of a stage, or arguments of a source of negatives, name."""
+    taken: Mapping[str, str] = getattr(
+        holder.make if isinstance(holder, Config) else holder, "takes", {}
+    )
+    return taken
+
+
+def _names(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _placeholders(value: Any, kind: str | None = None) -> Iterator[tuple[str, str | None]]:
+    """Names of the placeholders of stages in a value, with the kind that these must have."""
+    match value:
+        case FromStage():
+            yield value.name, kind
+        case Config():
+            takes = _kinds_taken(value)
+            for name, inner in value.arguments.items():
+                yield from _placeholders(inner, takes.get(name))
+        case Mapping():
+            for inner in value.values():
+                yield from _placeholders(inner, kind)
+        case tuple() | list():
+            for inner in value:
+                yield from _placeholders(inner, kind)

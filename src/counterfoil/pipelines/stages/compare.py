@@ -10,7 +10,7 @@ intervals and paired tests, see `counterfoil.evaluation.bootstrap`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -35,7 +35,7 @@ from counterfoil.evaluation.results import (
 )
 from counterfoil.loading import starts_untrained
 from counterfoil.pipelines.plan import console
-from counterfoil.pipelines.stages.base import LATER, Stage
+from counterfoil.pipelines.stages.base import Stage
 from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
 from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.stages.mine import Mine, hardness_at
@@ -85,18 +85,17 @@ class Compare(Stage):
     """
 
     kind: ClassVar[str] = "compare"
+    takes: ClassVar[Mapping[str, str]] = {
+        "results": "evaluate",
+        "others": "evaluate",
+        "negatives": "mine",
+        "selection": "select",
+    }
     results: tuple[str, ...]
     negatives: str | None = None
-    others: tuple[str, ...] = field(default=(), metadata=LATER)
-    selection: str | None = field(default=None, metadata=LATER)
-    foils: int = field(default=0, metadata=LATER)
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        mining = ((self.negatives, "mine"),) if self.negatives else ()
-        selection = ((self.selection, "select"),) if self.selection else ()
-        evaluations = ((name, "evaluate") for name in (*self.results, *self.others))
-        return (*evaluations, *mining, *selection)
+    others: tuple[str, ...] = ()
+    selection: str | None = None
+    foils: int = 0
 
     @property
     def lacks_inputs(self) -> bool:

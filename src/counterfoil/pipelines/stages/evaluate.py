@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, final
 
@@ -38,7 +38,7 @@ from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protoc
 from counterfoil.evaluation.results import result_table, results
 from counterfoil.model import load_model
 from counterfoil.pipelines.plan import console
-from counterfoil.pipelines.stages.base import LATER, Stage, is_stage_name, models_content
+from counterfoil.pipelines.stages.base import Stage, models_content
 from counterfoil.pipelines.state import RunContext
 from counterfoil.report.tables import terminal_table
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -89,22 +89,19 @@ class Evaluate(Stage):
     """
 
     kind: ClassVar[str] = "evaluate"
+    takes: ClassVar[Mapping[str, str]] = {"using": "train", "first": "train"}
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"first"})
     using: tuple[str, ...]
     split: str = "test"
     protocol: ProtocolName = "whole"
-    first: tuple[str, ...] = field(default=(), metadata=LATER)
-    depth: int = field(default=DEPTH, metadata=LATER)
-    full: bool = field(default=False, metadata=LATER)
-    models: tuple[str, ...] = field(default=(), metadata=LATER)
-    data: str | None = field(default=None, metadata=LATER)
+    first: tuple[str, ...] = ()
+    depth: int = DEPTH
+    full: bool = False
+    models: tuple[str, ...] = ()
+    data: str | None = None
 
     def __post_init__(self) -> None:
         check_depth(self.depth)
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        first = (name for name in self.first if is_stage_name(name))
-        return tuple((name, "train") for name in (*self.using, *first))
 
     @property
     def lacks_inputs(self) -> bool:
@@ -120,8 +117,6 @@ class Evaluate(Stage):
 
     def digest_content(self) -> dict[str, Any]:
         content = models_content(self.models)
-        if others := [name for name in self.first if not is_stage_name(name)]:
-            content["shortlists"] = models_content(others)["models"]
         if self.data is not None:
             content["data"] = data_contents(load_dataset(self.data))
         return content

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -16,7 +17,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.processor import Processor, ProcessorConfig, say_unknown
 from counterfoil.data.tokenizers import WordTokenizer
-from counterfoil.model import MODEL, Model, load_model, model_identity
+from counterfoil.model import MODEL, Model, load_model
 from counterfoil.models.base import (
     AcceptsOtherWeights,
     PretrainedPart,
@@ -46,6 +47,8 @@ class ModelStage(Stage):
             a model folder or name that `counterfoil.model.load_model` opens.
     """
 
+    takes: ClassVar[Mapping[str, str]] = {"start": "train"}
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"start"})
     model: Config[RetrievalModel]
     plan: TrainConfig
     processor: ProcessorConfig = ProcessorConfig()
@@ -56,7 +59,7 @@ class ModelStage(Stage):
         return self.plan.seed
 
     def digest_content(self) -> dict[str, Any]:
-        return {"plan": self.plan.numbers(), **weights_content("start", self.start)}
+        return {"plan": self.plan.numbers()}
 
     def shortened(self, steps: int) -> Self:
         return replace(self, plan=replace(self.plan, epochs=1, steps=steps, log_every=1))
@@ -64,15 +67,6 @@ class ModelStage(Stage):
     def training_details(self, context: RunContext) -> dict[str, Any]:
         """Further arguments of `training_record`: the loss and the negatives, where there are."""
         return {}
-
-    @property
-    def initial_models(self) -> tuple[str, ...]:
-        return (self.start,) if self.start else ()
-
-
-def weights_content(key: str, name: str | None) -> dict[str, Any]:
-    """Digest content of a model that no stage writes: its weights, not its path."""
-    return {} if name is None or is_stage_name(name) else {key: model_identity(name)}
 
 
 def build_for_training(

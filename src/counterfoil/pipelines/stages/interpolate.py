@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -36,6 +37,7 @@ class Interpolate(Stage):
     """
 
     kind: ClassVar[str] = "interpolate"
+    takes: ClassVar[Mapping[str, str]] = {"tuned": "train"}
     original: str
     tuned: str
     alphas: tuple[float, ...] = ALPHAS
@@ -45,10 +47,6 @@ class Interpolate(Stage):
             raise ValueError(
                 f"alphas={self.alphas}: shares of the tuned weights from 0 to 1 are needed"
             )
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        return ((self.tuned, "train"),)
 
     def digest_content(self) -> dict[str, Any]:
         return {**models_content((self.original,)), "original": None}

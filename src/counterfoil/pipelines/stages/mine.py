@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast, final
 
@@ -24,7 +24,7 @@ from counterfoil.negatives.mining import mine_store
 from counterfoil.negatives.proposals import IVF
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
-from counterfoil.pipelines.stages.base import LATER, Stage, later, models_content
+from counterfoil.pipelines.stages.base import Stage, models_content
 from counterfoil.pipelines.state import RunContext, stop_watch
 from counterfoil.report.figures import NamedSample
 from counterfoil.scoring.checkpoint import EVERY
@@ -73,14 +73,19 @@ class Mine(ListsStage):
             as in the papers.
     """
 
+    takes: ClassVar[Mapping[str, str]] = {
+        "using": "train",
+        "guides": "train",
+        "proposing": "train",
+    }
     using: tuple[str, ...]
-    filters: FilterConfig = field(default=FilterConfig(), metadata=LATER)
-    guides: tuple[str, ...] = field(default=(), metadata=LATER)
-    proposing: tuple[str, ...] = field(default=(), metadata=LATER)
-    proposals: int = field(default=4, metadata=LATER)
-    precision: Precision = field(default="fp32", metadata=LATER)
-    models: tuple[str, ...] = field(default=(), metadata=LATER)
-    positives: Positives = field(default="text", metadata=later(before="id"))
+    filters: FilterConfig = FilterConfig()
+    guides: tuple[str, ...] = ()
+    proposing: tuple[str, ...] = ()
+    proposals: int = 4
+    precision: Precision = "fp32"
+    models: tuple[str, ...] = ()
+    positives: Positives = "text"
 
     def __post_init__(self) -> None:
         models = (*self.using, *self.models)
@@ -105,9 +110,8 @@ class Mine(ListsStage):
             )
 
     @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        proposing = tuple(name for name in self.proposing if name != IVF)
-        return tuple((name, "train") for name in (*self.using, *self.guides, *proposing))
+    def dependencies(self) -> tuple[tuple[str, str | None], ...]:
+        return tuple(named for named in super().dependencies if named[0] != IVF)
 
     @property
     def lacks_inputs(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -38,11 +38,8 @@ class Select(Stage):
     """
 
     kind: ClassVar[str] = "select"
+    takes: ClassVar[Mapping[str, str]] = {"using": "train"}
     using: tuple[str, ...]
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, "train") for name in self.using)
 
     @property
     def lacks_inputs(self) -> bool:

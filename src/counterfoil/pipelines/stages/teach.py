@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, final
 
@@ -33,7 +34,7 @@ from counterfoil.negatives.teachers import (
     target_weighting,
     write_targets,
 )
-from counterfoil.pipelines.stages.base import LATER, Stage, models_content
+from counterfoil.pipelines.stages.base import Stage, models_content
 from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.state import RunContext, stop_watch
 from counterfoil.scoring.embedding_store import StoredPrecision
@@ -70,8 +71,9 @@ class ComputeTargets(GuideStage):
     """
 
     kind: ClassVar[str] = "teach"
+    takes: ClassVar[Mapping[str, str]] = {"using": "train"}
     using: tuple[str, ...] = ()
-    models: tuple[str, ...] = field(default=(), metadata=LATER)
+    models: tuple[str, ...] = ()
     form: TeacherForm = "stored"
     precision: StoredPrecision = "fp32"
     inputs: TeacherInputs = "clean"
@@ -94,10 +96,6 @@ class ComputeTargets(GuideStage):
                 f"{self.models[0]} has a vocabulary and features of its own, so {self.name!r} "
                 "cannot show it the same items as the student; set inputs=clean"
             )
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, "train") for name in self.using)
 
     @property
     def lacks_inputs(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -15,19 +16,18 @@ from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.model import load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
-from counterfoil.negatives.aoq_format import lists_digest, open_lists
+from counterfoil.negatives.aoq_format import open_lists
 from counterfoil.negatives.batch_mining import BatchMiningConfig
 from counterfoil.negatives.generated import (
     GeneratedCaptions,
     GeneratedStore,
-    generated_digest,
 )
 from counterfoil.negatives.online import CANDIDATES, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
 from counterfoil.negatives.sources import NegativeSource, with_asked
 from counterfoil.negatives.teachers import GuideMask, Mask
 from counterfoil.pipelines.overrides import named_values
-from counterfoil.pipelines.stages.base import LATER, CaptionStage, is_stage_name
+from counterfoil.pipelines.stages.base import CaptionStage, is_stage_name
 from counterfoil.pipelines.stages.fitting import (
     ModelStage,
     best_epoch_note,
@@ -40,7 +40,6 @@ from counterfoil.pipelines.stages.fitting import (
     open_initial_model,
     remove_checkpoints,
     save_result,
-    weights_content,
 )
 from counterfoil.pipelines.stages.mine import ListsStage
 from counterfoil.pipelines.stages.teach import GuideStage
@@ -94,21 +93,31 @@ class Train(ModelStage):
     """
 
     kind: ClassVar[str] = "train"
+    takes: ClassVar[Mapping[str, str]] = {
+        "start": "train",
+        "negatives": "mine",
+        "guide": "guide",
+        "filler": "train",
+        "written": "write",
+        "neighbours": "mine",
+        "mined_batches": "mine",
+    }
+    elsewhere: ClassVar[frozenset[str]] = frozenset(takes) - {"guide"}
     objective: Config[WeightedSum]
     plan: TrainConfig = TrainConfig()
     negatives: str | None = None
     draw: SamplingConfig = SamplingConfig()
-    refresh: RemineConfig = field(default=RemineConfig(), metadata=LATER)
+    refresh: RemineConfig = RemineConfig()
     positives: Positives = "text"
-    guide: str | None = field(default=None, metadata=LATER)
-    mask: GuideMask = field(default=GuideMask(), metadata=LATER)
-    word_vectors: str | None = field(default=None, metadata=LATER)
-    sources: tuple[Config[NegativeSource], ...] = field(default=(), metadata=LATER)
-    filler: str | None = field(default=None, metadata=LATER)
-    written: str | None = field(default=None, metadata=LATER)
-    neighbours: str | None = field(default=None, metadata=LATER)
-    mined_batches: str | None = field(default=None, metadata=LATER)
-    batch_mining: BatchMiningConfig = field(default=BatchMiningConfig(), metadata=LATER)
+    guide: str | None = None
+    mask: GuideMask = GuideMask()
+    word_vectors: str | None = None
+    sources: tuple[Config[NegativeSource], ...] = ()
+    filler: str | None = None
+    written: str | None = None
+    neighbours: str | None = None
+    mined_batches: str | None = None
+    batch_mining: BatchMiningConfig = BatchMiningConfig()
 
     def __post_init__(self) -> None:
         if self.screens_lists and (self.negatives is None or self.refresh.every):
@@ -141,37 +150,6 @@ class Train(ModelStage):
     def screens_lists(self) -> bool:
         """True if mined lists are offered as candidates, and not drawn from."""
         return self.screened is not None and self.screened.source == "mined"
-
-    @property
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        wanted = (
-            (_stage_or_none(self.start), "train"),
-            (_stage_or_none(self.negatives), "mine"),
-            (self.guide, "guide"),
-            (_stage_or_none(self.filler), "train"),
-            (_stage_or_none(self.written), "write"),
-            (_stage_or_none(self.neighbours), "mine"),
-            (_stage_or_none(self.mined_batches), "mine"),
-        )
-        return tuple((name, kind) for name, kind in wanted if name)
-
-    @property
-    def initial_models(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.start, self.filler) if name)
-
-    def digest_content(self) -> dict[str, Any]:
-        content = super().digest_content() | weights_content("filler", self.filler)
-        folders = _caption_digests(self.sources)
-        if self.written and not is_stage_name(self.written):
-            folders.append(generated_digest(Path(self.written)))
-            content["written"] = None
-        if folders:
-            content["foils"] = folders
-        for name in LISTS:
-            folder = getattr(self, name)
-            if folder and not is_stage_name(folder):
-                content[name] = lists_digest(Path(folder))
-        return content
 
     def check(self, context: RunContext) -> None:
         """Refuse data and earlier stages that do not fit the loss or the sources."""
@@ -429,18 +407,6 @@ def _image_inputs(context: RunContext, stage: Train) -> str:
     if features is None:
         return "no features"
     return "regions" if features.regions > 1 else "one vector an image"
-
-
-def _caption_digests(call: Any) -> list[str]:
-    """Digests of the folders of stored captions inside the configs of sources."""
-    match call:
-        case Config():
-            inner = [name for value in call.arguments.values() for name in _caption_digests(value)]
-            folder = call.arguments.get("folder") if call.make is GeneratedCaptions else None
-            return [*inner, generated_digest(Path(folder))] if isinstance(folder, str) else inner
-        case tuple() | list():
-            return [name for inner in call for name in _caption_digests(inner)]
-    return []
 
 
 def _check_guide(context: RunContext, stage: Train) -> None:
