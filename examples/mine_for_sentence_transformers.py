@@ -13,14 +13,18 @@ import counterfoil as cf
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", default="openai/clip-vit-base-patch32")
 parser.add_argument("--data", default="my-photos/")
-parser.add_argument("--out", type=Path, default=Path("negatives"))
+parser.add_argument("--output", type=Path, default=Path("negatives"))
 parser.add_argument("--smoke", action="store_true", help="tiny random CLIP on rendered scenes")
 args = parser.parse_args()
 if args.smoke:
     from _tiny import tiny_clip
 
     place = Path(tempfile.mkdtemp())
-    args.model, args.data, args.out = tiny_clip(place / "clip"), "scenes:images=60", place / "out"
+    args.model, args.data, args.output = (
+        tiny_clip(place / "clip"),
+        "scenes:images=60",
+        place / "out",
+    )
 
 model = cf.load_model(args.model)
 train = cf.load_dataset(args.data)["train"]
@@ -29,4 +33,4 @@ print(negatives)
 
 rows = negatives.to_dataset()
 print(rows)
-rows.save_to_disk(str(args.out))
+rows.save_to_disk(str(args.output))

@@ -14,7 +14,7 @@ parser.add_argument(
     default=["openai/clip-vit-large-patch14", "openai/clip-vit-base-patch16"],
 )
 parser.add_argument("--data", default="my-photos/")
-parser.add_argument("--out", type=Path, default=Path("runs/ndgl"))
+parser.add_argument("--output", type=Path, default=Path("runs/ndgl"))
 parser.add_argument("--smoke", action="store_true", help="tiny random CLIPs on rendered scenes")
 args = parser.parse_args()
 few = {}
@@ -23,7 +23,7 @@ if args.smoke:
 
     place = Path(tempfile.mkdtemp())
     args.student, args.teachers = tiny_clip(place / "student"), [tiny_clip(place / "teacher")] * 2
-    args.data, args.out, few = "scenes:images=60", place / "run", {"epochs": 1, "batch_size": 32}
+    args.data, args.output, few = "scenes:images=60", place / "run", {"epochs": 1, "batch_size": 32}
 
 data = cf.load_dataset(args.data)
 loss = cf.WeightedSum(
@@ -34,8 +34,8 @@ loss = cf.WeightedSum(
     }
 )
 # each photo and caption is encoded once by each teacher, into the folder
-teachers = cf.Teachers(*map(cf.load_model, args.teachers), store=args.out / "teachers")
+teachers = cf.Teachers(*map(cf.load_model, args.teachers), store=args.output / "teachers")
 student = cf.load_model(args.student)
 given = {"train": data["train"], "dev": data["dev"], "sources": [teachers]}
-tuned = cf.Trainer(student, loss=loss, output=args.out / "student", **given, **few).train()
+tuned = cf.Trainer(student, loss=loss, output=args.output / "student", **given, **few).train()
 print(cf.evaluate(tuned, data["test"]))

@@ -19,12 +19,12 @@ from counterfoil.papers.tags.losses import WordLoss
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", help="a UNITER folder; a small random one if it is left out")
 parser.add_argument("--data", default="scenes:images=300,features=regions", help="with regions")
-parser.add_argument("--out", type=Path, default=Path("runs/tags"))
+parser.add_argument("--output", type=Path, default=Path("runs/tags"))
 parser.add_argument("--smoke", action="store_true", help="a few rendered scenes")
 args = parser.parse_args()
 offered, few = CandidateConfig(texts=399, images=399), {"epochs": 5, "batch_size": 64}
 if args.smoke:
-    args.data, args.out = "scenes:images=40,features=regions", Path(tempfile.mkdtemp()) / "run"
+    args.data, args.output = "scenes:images=40,features=regions", Path(tempfile.mkdtemp()) / "run"
     offered, few = CandidateConfig(texts=9, images=9), {"epochs": 1, "batch_size": 16}
 
 data = cf.load_dataset(args.data)
@@ -43,6 +43,6 @@ sources = [
     cf.TopScoringMiner(keep=5, candidates=offered),  # the hardest of random pairs
     TagsGenerator(inputs=inputs, masks=4, refills=4, keep=5, words=tasks),  # its own captions
 ]
-given = {"train": data["train"], "dev": data["dev"], "sources": sources, "output": args.out}
+given = {"train": data["train"], "dev": data["dev"], "sources": sources, "output": args.output}
 tuned = cf.Trainer(model, loss=cf.WeightedSum(terms=terms), **given, **few).train()
 print(cf.evaluate(tuned, data["test"]))

@@ -408,7 +408,7 @@ audit scenes --output x --near 0 => near=0 | above 0 and up to 1
 audit scenes --output x --negatives y --alike 2 => alike=2 | above 0 and up to 1
 audit $SCENES --output x --model vectors --split tst => 'tst'
 audit $SCENES --output x --negatives y => y | does not exist
-audit $SCENES --output x --corrections d.jsonl => d.jsonl does not exist
+audit $SCENES,corrections=d.jsonl --output x => d.jsonl does not exist
 train vsepp --tune lora --data $FEW => with --model
 train vsepp --other scenes --data $FEW => --other are for
 train tripelt --model a --data $FEW => did you mean 'triplet'
@@ -506,13 +506,7 @@ index runs/mine --output x => name both
 # options that nothing would read
 plan --set online.seed=1 => --set is | with a recipe
 export a --to hf --output b --data $FEW => --data is | with negatives | a holds none
-export a --to hf --output b --split dev --images p => --images and --split are | them out
-export a --to hf --output b --most 2 --features f => --features and --most | negatives
-export a --to hf --output b --corrections d => --corrections is | leave it out
-report a --images p => --images is | with --data
-report a --features p --corrections d => --features and --corrections are | with --data
-interpolate a b --output c --alpha 1 --images p => --images is | with --data
-interpolate a b --output c --alpha 1 --corrections p => --corrections is | with --data
+export a --to hf --output b --split dev --most 2 => --split and --most are | them out
 train vsepp --tune full --written w => --tune and --written are | with --model
 mine a --output b --proposals 3 => --proposals is | with --propose
 audit scenes --output a --split dev => --split is | with --model or --explainer
@@ -521,17 +515,23 @@ papers write rules scenes --output a --kind numeral --synonyms wordnet => --syno
 papers write tags a scenes --output b --slack 0.1 => --slack is | with --guide
 explain a b c --resume --top 3 => --top and --resume are | with --data alone
 explain a b c --data $FEW --split dev => --split is | with --data alone
-explain a --corrections d => --corrections is | with --data
-explain a b c --images p => --images is | with --data
+explain a b c --split dev => --split is | with --data
 index --half --backend milvus => --backend and --half are | with a model
 index --output a --delete b --split dev => --split is | with a model and data
-serve a --images p => --images is | with --data
-serve a b --features p --corrections d => --features and --corrections are | with --data
-foils a scenes --images p => scenes renders its own pictures | --images
 foils a scenes --examples 3 => --examples is | with --output
 foils a b.json --split dev => --split is | with foils of scenes
-foils a scenes --blind b.txt --corrections d => --corrections is | with --blind and data
-evaluate vectors --data $FEW --images p => has its own pictures | --images p
+foils a set.json:corrections=d => a foil set has images and features, and no corrections
+
+# settings of data
+audit phots --images p => no option --images; it is said with the data | :images=VALUE
+audit phots --folder a => there is no option --folder; audit has --alike
+mine a --out b => there is no option --out; did you mean --output?
+evaluate vectors --data phots:image=p => 'image' is not a setting | did you mean 'images'
+evaluate vectors --data phots:images=p,images=q => images twice
+evaluate vectors --data phots:images= => images of a data set has no value
+evaluate vectors --data phots:unreadable=drop => 'drop' | skip, stop
+evaluate vectors --data a.csv:image-column=b --image-column c => image-column is said in a.csv
+photos :: evaluate vectors --data photos:image-column=b => has no columns | image-column
 papers analyse map a --output c.html --query d --count 2 --seed 1
     => --count and --seed are | --query
 papers analyse triples a --output c.html --written w --masks 3 => --masks is | without --written
@@ -556,7 +556,7 @@ mine $run/online --output lists => no data set is given; add --data
 train vsepp => no data set is given; add --data with a folder
 one_photo :: train vsepp --data . --output run => image; a model learns from the other images
 evaluate vectors --data $SCENES --device gpu => 'gpu' is not a device
-audit phots --folder a => phots does not exist
+audit phots --output a => phots does not exist
 cache --clear pixel => 'pixel' is not a kind of cached files; did you mean 'pixels'
 
 # recipes
@@ -576,7 +576,7 @@ photos :: rm photos/images/4.png :: $TRAIN => photos/images/4.png | missing
 photos :: keep photos/images/4.png 150 :: $TRAIN => photos/images/4.png cannot be read as a picture
 photos :: write photos/images/0.png 'no picture' :: $TRAIN
     => photos/images/0.png cannot be read as a picture
-photos :: mkdir other :: $TRAIN --images other
+photos :: mkdir other :: $TRAIN --data photos:images=other
     => holds none of the first 12 pictures | give the folder of the pictures
 photos :: cut photos/dataset_toy.json 40 :: $TRAIN => dataset_toy.json cannot be read
 photo_without_split :: $TRAIN => images[1].split
@@ -617,10 +617,11 @@ vectors :: pickled vec/images.npy :: evaluate vectors --data vec --split all
     => images.npy cannot be read
 precomp :: feature_model wide 9 :: evaluate wide --data pre => 4 wide | reads features of width 9
 precomp :: evaluate $pixels --data pre => has no pictures | reads pixels
-precomp :: train mobilenet --data pre => pre (train) has no pictures | reads pixels | --images
+precomp :: train mobilenet --data pre => pre (train) has no pictures
+    | reads pixels | :images=pictures/
 photos :: array 2,3,4 feat/features.npy :: write feat/features.json '{"ids": ["x", "y"]}' ::
-    evaluate $regions --data photos --features feat => 12 of 12 images have no features | '0.png'
-photos :: array 3,4 f.npy :: evaluate $regions --data photos --features f.npy
+    evaluate $regions --data photos:features=feat => 12 of 12 images have no features | '0.png'
+photos :: array 3,4 f.npy :: evaluate $regions --data photos:features=f.npy
     => 3 rows for 12 images
 vectors :: integers 7 vec/owner.npy :: evaluate vectors --data vec --split all
     => owner.npy has shape (7,) | 8 whole numbers
@@ -710,7 +711,7 @@ precomp :: features pre feat --model $clip => has no pictures
 vit :: features $FEW feat --model vit --regions 9 => no detector that can be read
 region_table trainval.tsv :: train vsepp --data trainval.tsv
     => holds features of images and no captions | counterfoil features trainval.tsv
-region_table trainval.tsv :: features trainval.tsv feat --images photos => is read only with --model
+region_table trainval.tsv :: features trainval.tsv feat --grid 2 => is read only with --model
 authors 11 :: $CONVERT => vocab.json has 9 words | trained with 11
 authors :: mkdir out :: $CONVERT => out exists and is left alone
 authors :: pickled best.pth.tar :: $CONVERT => best.pth.tar cannot be read without running code
@@ -755,7 +756,7 @@ mkdir c.jsonl :: $JUDGE => c.jsonl exists and is left alone
 $JUDGE --promote-at 1.5 => promote_at=1.5
 $JUDGE --drop-at 0.99 => drop_at may not be above promote_at
 $JUDGE --weight 0 => weight=0.0
-$JUDGE --corrections none => none does not exist
+$JUDGE --data $SCENES,corrections=none => none does not exist
 
 # audit
 write audit/audit.html mine :: audit $FEW --output audit => audit.html exists and is left alone
@@ -810,12 +811,12 @@ foil_set :: write set.jsonl '{"image": "a", "caption": "b", "foil": "c"}' { ::
 foil_set '{"image": "a", "text": "b"}' :: $FOILS => set.json is in no form of foils | image, text
 foil_set '{"image": "a", "caption": "b", "foil": " "}' :: $FOILS => entry '0' has an empty caption
 foil_set '{"image": "a.jpg", "caption": "b", "foil": "c"}' :: mkdir pictures ::
-    foils $pixels set.json --images pictures
+    foils $pixels set.json:images=pictures
     => 1 of 1 pictures of set are not in pictures, such as 'a.jpg' | give the folder
 foil_set '{"image": "a.jpg", "caption": "b", "foil": "c"}' :: foils $pixels set.json
-    => set comes without pictures, such as 'a.jpg' | --images
+    => set comes without pictures, such as 'a.jpg' | :images=pictures/
 foil_set '{"image": "a.jpg", "caption": "b", "foil": "c"}' :: foils $regions set.json
-    => reads stored features | --features | 'a.jpg'
+    => reads stored features | :features=folder/ | 'a.jpg'
 foil_set '{"image": "a", "caption": "a dog in the snow", "foil": "c"}' :: $FOILS
     => captions.txt holds no caption that is not in set
 foil_set '{"image": "a", "caption": "b", "foil": "c"}' :: rm captions.txt :: $FOILS
@@ -838,7 +839,7 @@ picture a.png :: explain $pixels a.png '$LONG' => the caption is too long | leav
 picture a.png :: explain $regions a.png 'a dog' => reads stored features | counterfoil features
 picture a.png :: mkdir page :: explain $pixels a.png 'a dog' --output page
     => page is a folder; name a file
-nan_features :: explain $regions 0.png 'a dog' --data photos --features photos/features.npy
+nan_features :: explain $regions 0.png 'a dog' --data photos:features=photos/features.npy
     => photos/features.npy | NaN or infinite
 
 # generated negatives
@@ -934,7 +935,8 @@ indexed $clip :: search my-index 'a dog' --as word => 'word' is not one of | pic
 indexed $clip :: search my-index nope.jpg => nope.jpg does not exist | no image of | has this id
 indexed $clip :: search my-index ' ' => caption 0 of 1 is empty
 indexed $clip :: search my-index 'a dog' --depth 9 => --depth is the number of re-ranked | --rerank
-indexed $clip :: search my-index 'a dog' --rerank $regions => reads stored features | --features
+indexed $clip :: search my-index 'a dog' --rerank $regions => reads stored features
+    | :features=features/
 indexed $clip :: search my-index 'a dog' --rerank $clip --depth 5
     => 10 results are wanted | only the first 5
 search $clip 'a dog' --json => --json is read only with an index

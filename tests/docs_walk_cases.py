@@ -31,9 +31,9 @@ MADE = {
     "runs/demo": "run demo --smoke --output runs/demo",
     "runs/mine": f"train contrastive --model {CLIP} --tune frozen --data my-photos/ --epochs 1 "
     "--output runs/mine",
-    "runs/scan": "train scan-t2i --data flickr8k/ --features flickr8k_regions/ --epochs 1 "
+    "runs/scan": "train scan-t2i --data flickr8k/:features=flickr8k_regions/ --epochs 1 "
     "--output runs/scan",
-    "runs/vsepp": "train vsepp --data flickr8k/ --features flickr8k_regions/ --epochs 1 "
+    "runs/vsepp": "train vsepp --data flickr8k/:features=flickr8k_regions/ --epochs 1 "
     "--output runs/vsepp",
     "lists": f"mine {CLIP} --data my-photos/ --output lists/ --texts 100 --images-per-text 20",
     "generated": "papers write rules my-photos/ --output generated/",

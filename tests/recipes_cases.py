@@ -53,7 +53,7 @@ def recipe_of(line: str) -> Recipe:
 def aoq(folder: Path, data: str = "scenes:images=36", *more: object, host: str = "vsepp") -> int:
     """The smoke run of both rounds, small."""
     recipe = ("aoq", "--model", host, "--data", data)
-    return run("run", *recipe, "--folder", folder, "--smoke", *SMALL_AOQ, *more)
+    return run("run", *recipe, "--output", folder, "--smoke", *SMALL_AOQ, *more)
 
 
 def pixel_model(folder: Path) -> Path:

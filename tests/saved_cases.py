@@ -145,7 +145,7 @@ def outputs(here: Path) -> dict[str, Any]:
         run(name, *words, "--json", f"{name}.json", out=f"{name}.json")
 
     def analysed(name: str, *words: object) -> None:
-        page = ("--out", f"{name}.html")
+        page = ("--output", f"{name}.html")
         run(name, "papers", "analyse", *words, "--data", REGIONS, *page, out=f"{name}.json")
 
     asked("evaluate-vse", "evaluate", "vse", "--data", SCENES)
@@ -155,11 +155,11 @@ def outputs(here: Path) -> dict[str, Any]:
     asked("evaluate-first", "evaluate", "scan", "--data", REGIONS, *first)
     few = ("--texts", 8, "--images-per-text", 4)
     manifest = "lists/manifest.json"
-    run("mine", "mine", "scan", "--data", REGIONS, "--out", "lists", *few, out=manifest)
+    run("mine", "mine", "scan", "--data", REGIONS, "--output", "lists", *few, out=manifest)
     for name in ("texts", "images", "text_scores", "image_scores"):
         found[f"mine-{name}"] = np.load(here / "lists" / f"{name}.npy").tolist()
     by_scan = ("--model", "scan", "--data", REGIONS)
-    asked("diagnose", "diagnose", "lists", *by_scan, "--page", "diagnose.html")
+    asked("diagnose", "diagnose", "lists", *by_scan, "--output", "diagnose.html")
     for name, query in (("search", "a red circle"), ("search-picture", "data/images/04.png")):
         run(name, "search", "index", query, "--top", 4, "--json")
     run("search-clip", "search", "clip-index", "a red circle and a square", "--top", 4, "--json")
@@ -171,12 +171,23 @@ def outputs(here: Path) -> dict[str, Any]:
     run("explain-all", "explain", "uniter", "--data", REGIONS, *lines, out="explain.jsonl")
     asked("foils", "foils", "vse", SCENES, "--split", "dev")
     suspects = ("--model", "scan", "--explainer", "uniter", "--negatives", "lists")
-    run("audit", "audit", REGIONS, *suspects, "--folder", "audit", out="audit/audit.json")
+    run("audit", "audit", REGIONS, *suspects, "--output", "audit", out="audit/audit.json")
     analysed("online-rank", "online-rank", "scan")
     analysed("cross-rank", "cross-rank", "scan", "vse")
     analysed("margins", "margins", "scan", "vse")
     analysed("quantiles", "quantiles", "scan")
-    written = ("papers", "write", "rules", SCENES, "--split", "test", "--out", "foils", "--most", 1)
+    written = (
+        "papers",
+        "write",
+        "rules",
+        SCENES,
+        "--split",
+        "test",
+        "--output",
+        "foils",
+        "--most",
+        1,
+    )
     run("write", *written, out="foils/manifest.json")
     foils = (here / "foils" / "foils.jsonl").read_text(encoding="utf-8").splitlines()
     found["write-foils"] = [json.loads(line) for line in foils]

@@ -26,7 +26,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     go.add_argument("table", help="as aoq-batch")
     go.add_argument("--budget", default="cpu", help="cpu, gpu or smoke; default cpu")
     go.add_argument("--data", help="as `counterfoil run` has it")
-    for name in ("features", "images", "decisions"):
+    for name in ("features", "images", "corrections"):
         go.add_argument(f"--{name}", type=Path, help="as `counterfoil run` has it")
     go.add_argument("--folder", type=Path, help="of the runs; default runs/TABLE/BUDGET")
     go.add_argument("--ledger", type=Path, help="raw results, JSONL; default in the folder")
@@ -51,7 +51,7 @@ def _run(given: argparse.Namespace) -> bool:
     return run(
         table,
         given.budget,
-        DataSource(given.data or table.data, given.features, given.images, given.decisions),
+        DataSource(given.data or table.data, given.features, given.images, given.corrections),
         folder,
         given.ledger or folder / "ledger.jsonl",
         only=given.only,

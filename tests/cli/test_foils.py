@@ -116,7 +116,7 @@ def test_a_blind_model_above_chance_marks_the_set(models, asked, tmp_path):
 @pytest.mark.parametrize("form", ["aro-relation", "valse", "vsr"])
 def test_every_form_from_end_to_end(form, models, asked, tmp_path):
     source = foil_cases.WRITERS[form](tmp_path / "set")
-    plain, page = asked(models / "pixels", source, "--images", tmp_path / "set" / "images")
+    plain, page = asked(models / "pixels", f"{source}:images={tmp_path / 'set' / 'images'}")
     assert plain["form"] == form
     assert plain["lines"]
     assert "data:image/" in page
@@ -140,7 +140,7 @@ def test_region_features_and_ensembles(models, asked, tmp_path):
     np.save(folder / "features.npy", random_array(3, 2, 4))
     (folder / "features.json").write_text(json.dumps({"ids": list(foil_cases.COCO)}))
     names = (f"{models / 'regions'}+{models / 'pixels'}", models / "regions", models / "pixels")
-    both, *single = (asked(name, source, "--features", folder)[0] for name in names)
+    both, *single = (asked(name, f"{source}:features={folder}")[0] for name in names)
     assert "ensemble of 2 by mean score" in both["protocol"]
     for mean, one, other in zip(both["items"], single[0]["items"], single[1]["items"]):
         means = [(a + b) / 2 for a, b in zip(one["scores"], other["scores"])]

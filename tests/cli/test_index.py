@@ -153,9 +153,9 @@ def test_decisions_about_pictures_alone_are_honoured(photos, printed, models, ca
     assert "2 images" in printed("index", models / "pixels", bare, "--output", "x")
     (bare / "corrections.jsonl").rename(photos / "d.jsonl")
     assert "3 images" in printed("index", models / "pixels", bare, "--output", "y")
-    named = ("index", models / "pixels", bare, "--output", "z", "--corrections", "d.jsonl")
+    named = ("index", models / "pixels", f"{bare}:corrections=d.jsonl", "--output", "z")
     assert "2 images" in printed(*named)
-    assert recipes_cases.run(*named[:5], "--images", "my-photos") == 2
+    assert recipes_cases.run(*named[:2], f"{bare}:images=my-photos", *named[3:]) == 2
     assert "bare holds no captions that could name pictures of my-photos" in capsys.readouterr().err
 
 
@@ -198,7 +198,7 @@ def test_an_unreadable_picture_is_left_out_and_named(models, photos, printed, ca
     damaged = sorted(folder.rglob("*.png"))[0]
     damaged.write_bytes(damaged.read_bytes()[:200])
     make = ("index", models / "pixels", "my-photos", "--output", "new-index")
-    assert recipes_cases.run(*make, "--strict") == 2
+    assert recipes_cases.run(*make[:2], "my-photos:unreadable=stop", *make[3:]) == 2
     assert damaged.name in capsys.readouterr().err
     assert not Path("new-index").exists()
     assert "35 images" in printed(*make)
@@ -211,10 +211,10 @@ def test_an_unreadable_picture_is_left_out_and_named(models, photos, printed, ca
 def test_evaluation_of_readable_pictures_is_asked_for(models, photos, printed, capsys):
     picture = sorted((photos / "my-photos").rglob("*.png"))[0]
     picture.write_bytes(picture.read_bytes()[:200])
-    words = ("evaluate", models / "pixels", "--data", "my-photos", "--split", "all")
-    assert recipes_cases.run(*words) == 2
+    words = ("evaluate", models / "pixels", "--split", "all", "--data")
+    assert recipes_cases.run(*words, "my-photos") == 2
     assert picture.name in capsys.readouterr().err
-    shown = printed(*words, "--skip-unreadable")
+    shown = printed(*words, "my-photos:unreadable=skip")
     assert "35 images" in shown
 
 

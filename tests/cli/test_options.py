@@ -1,58 +1,56 @@
-"""Options that several commands share."""
+"""Settings of data sets, said with their names; options of several commands."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from cli_cases import ROOT
-from counterfoil.cli.options import DataOptions, Split, current_spelling, data_options
-
-
-def test_a_command_has_the_data_options_in_place_of_one_parameter():
-    seen = []
-    app = typer.Typer()
-
-    @app.command()
-    @data_options
-    def command(
-        model: Annotated[str, typer.Argument()], data: DataOptions, split: Split = "test"
-    ) -> None:
-        """Do something."""
-        seen.append((model, data, split))
-
-    words = ["m", "--data", "photos/", "--images", "pictures", "--split", "dev"]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert CliRunner().invoke(app, ["m"]).exit_code == 0
-    first, second = seen
-    assert first == ("m", DataOptions("photos/", images=Path("pictures")), "dev")
-    assert second == ("m", DataOptions(), "test")
-    assert second[1].source("scenes").data == "scenes"
-    with pytest.raises(ValueError, match=r"no data set is given; add --data"):
-        second[1].source()
-    text = CliRunner().invoke(app, ["--help"]).output
-    assert all(option in text for option in ("--features", "--corrections", "Do something."))
+from counterfoil.cli.options import data_source
+from counterfoil.data.readers.settings import split_settings
+from counterfoil.pipelines.run import DataSource
 
 
-@pytest.mark.papers
 @pytest.mark.parametrize(
-    ("line", "current"),
+    ("text", "source"),
     [
-        ("mine m --out lists --decisions c", "mine m --output lists --corrections c"),
-        ("run demo --folder=runs/a", "run demo --output=runs/a"),
-        ("diagnose l --html p --out n", "diagnose l --output p --json n"),
-        ("diagnose l --page p --json n", "diagnose l --output p --json n"),
-        ("evaluate m --out n", "evaluate m --json n"),
-        ("papers analyse curves r --out p", "papers analyse curves r --output p"),
-        ("search i q --page p --json", "search i q --output p --json"),
-        ("plan demo --out p", "plan demo --out p"),
-        ("explain m --data d --corrections 2", "explain m --data d --alternatives 2"),
-        ("explain m --data d --corrections=c", "explain m --data d --corrections=c"),
+        ("photos/", DataSource("photos/")),
+        ("hf:me/photos", DataSource("hf:me/photos")),
+        ("hf:me/photos:image-column=foto", DataSource("hf:me/photos", image_column="foto")),
+        (
+            "a.csv:caption-column=Titel, deutsch,images=a,b/",
+            DataSource("a.csv", images=Path("a,b/"), caption_column="Titel, deutsch"),
+        ),
+        ("a:features=f:g/", DataSource("a", features=Path("f:g/"))),
+        ("a:unreadable=skip", DataSource("a", skip_unreadable=True)),
+        ("scenes", DataSource("scenes")),
+        ("scenes:images=9,features=regions", DataSource("scenes:images=9,features=regions")),
+        ("scenes:corrections=c", DataSource("scenes", corrections=Path("c"))),
+        (
+            "scenes:images=9,features=/,seed=2",
+            DataSource("scenes:images=9,seed=2", features=Path("/")),
+        ),
     ],
 )
-def test_options_of_the_last_release_are_accepted(line, current):
-    assert current_spelling(ROOT, line.split()) == current.split()
+def test_settings_follow_the_name_of_data(text, source):
+    assert DataSource.of(text) == source
+
+
+def test_a_path_that_exists_has_no_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a:images=b").mkdir()
+    assert split_settings("a:images=b") == ("a:images=b", {})
+
+
+def test_settings_of_a_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/anna")
+    assert split_settings("a:images=~/b") == ("a", {"images": Path("/home/anna/b")})
+
+
+def test_data_of_a_verb():
+    assert data_source(None, "scenes") == DataSource("scenes")
+    assert data_source("a", skip_unreadable=True).skip_unreadable
+    assert not data_source("a:unreadable=stop", skip_unreadable=True).skip_unreadable
+    assert data_source("a", image_column="foto", caption_column=None).image_column == "foto"
+    with pytest.raises(ValueError, match=r"no data set is given; add --data"):
+        data_source(None)

@@ -282,7 +282,7 @@ def test_decisions_that_are_named_come_before_those_beside_the_data(tmp_path):
     folder = photos(tmp_path / "photos")
     write(folder / CORRECTIONS_FILE, {"do": "drop", "image": "0.png", "was": "picture 0"})
     path = write(tmp_path / "mine.jsonl", {"do": "drop", "image": "2.png", "was": "picture 2"})
-    assert load_dataset(folder, decisions=path).image_ids == ["0.png", "1.png", "3.png"]
+    assert load_dataset(folder, corrections=path).image_ids == ["0.png", "1.png", "3.png"]
 
 
 def test_features_of_a_dropped_image_need_not_be_there_and_may(tmp_path):

@@ -33,8 +33,8 @@ def test_sentence_transformers_learns_from_mined_negatives(direction, tmp_path):
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     clip = recipes_cases.clip_like(tmp_path / "clip")
     lists, folder = tmp_path / "lists", tmp_path / "negatives"
-    assert run("mine", clip, "--data", DATA, "--split", "train", "--out", lists) == 0
-    asked = ("--to", "sentence-transformers", "--data", DATA, "--most", "2", "--folder", folder)
+    assert run("mine", clip, "--data", DATA, "--split", "train", "--output", lists) == 0
+    asked = ("--to", "sentence-transformers", "--data", DATA, "--most", "2", "--output", folder)
     assert run("export", lists, *asked) == 0
     export_model(*_parts(clip), "sentence-transformers", tmp_path / "st", name="clip")
 

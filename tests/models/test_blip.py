@@ -191,7 +191,7 @@ def test_it_ranks_again_what_a_faster_model_finds(place, monkeypatch):
     for name, first in (("alone", ()), ("all", (whole,)), ("few", (2,))):
         more = ("--first", "fast", "--depth", *first) if first else ()
         asked = ("evaluate", "blip", "--data", "photos", "--split", "all", *more)
-        assert recipes_cases.run(*asked, "--out", f"{name}.json") == 0
+        assert recipes_cases.run(*asked, "--json", f"{name}.json") == 0
         found[name] = json.loads((place / f"{name}.json").read_text())
     assert found["all"]["i2t"] == found["alone"]["i2t"]
     assert found["few"]["i2t"] != found["alone"]["i2t"]

@@ -294,7 +294,7 @@ def test_a_recipe_composes_its_batches(tmp_path: Path, capsys: pytest.CaptureFix
     """By the recipe, and by a setting of any recipe that has lists; other splits are refused."""
     data = ("--data", "scenes:images=36")
     small = (*SMALL, *SMALL_LISTS, "--smoke")
-    assert run("run", "batches", *data, "--folder", tmp_path / "a", *small) == 0
+    assert run("run", "batches", *data, "--output", tmp_path / "a", *small) == 0
     first, second = (
         [
             line["loss"]
@@ -306,8 +306,8 @@ def test_a_recipe_composes_its_batches(tmp_path: Path, capsys: pytest.CaptureFix
     assert first != second
     asked = ("run", "aoq", *data, *small, *SMALL_DRAW)
     mined = ("--set", "adaptive.mined_batches=lists", "--set", "adaptive.batch_mining.size=4")
-    assert run(*asked, "--folder", tmp_path / "b", *mined) == 0
+    assert run(*asked, "--output", tmp_path / "b", *mined) == 0
     capsys.readouterr()
     other = (*mined, "--set", "lists.split=test")
-    assert run(*asked, "--folder", tmp_path / "c", *other) == 2
+    assert run(*asked, "--output", tmp_path / "c", *other) == 2
     assert "set lists.split=train" in capsys.readouterr().err

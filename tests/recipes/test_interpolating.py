@@ -27,7 +27,7 @@ def models(tmp_path_factory):
         clip = recipes_cases.clip_like(root / "clip")
         for way, more in (("full", ()), ("lora", ("tuned.model.apart=true",)), ("frozen", ())):
             words = [word for one in (*SHORT, *more) for word in ("--set", one)]
-            where = ("--data", SCENES, "--folder", root / way, "--tune", way, "--model", clip)
+            where = ("--data", SCENES, "--output", root / way, "--tune", way, "--model", clip)
             assert run("train", "contrastive", *where, *words) == 0
     return root
 
@@ -87,7 +87,7 @@ def test_the_best_on_dev_is_saved_and_what_is_forgotten_is_said(models, tmp_path
 
 def test_one_alpha_needs_no_data(models, tmp_path):
     command = ("interpolate", models / "clip", models / "lora" / "tuned", "--alpha", "0.25")
-    assert run(*command, "--out", tmp_path / "out") == 0
+    assert run(*command, "--output", tmp_path / "out") == 0
     saved = load_model(tmp_path / "out")
     assert saved.spec.arguments["lora"] == 0
     assert not any(".lora_" in name for name in saved.model.state_dict())

@@ -67,7 +67,7 @@ def their_vectors(model, body):
 
 def trained(folder: Path, name: str, model: str | Path, *more: object, settings=SHORT) -> int:
     words = [word for setting in settings for word in ("--set", setting)]
-    where = ("--data", "scenes:images=36", "--folder", folder)
+    where = ("--data", "scenes:images=36", "--output", folder)
     return run("train", name, "--model", model, *where, *words, *more)
 
 
@@ -214,7 +214,7 @@ def test_weights_in_between(tmp_path):
     folder, out = vision_cases.clip_folder(tmp_path / "clip"), tmp_path / "between"
     assert trained(tmp_path / "run", "contrastive", folder, "--tune", "lora") == 0
     tuned = tmp_path / "run" / "tuned"
-    assert run("interpolate", folder, tuned, "--alpha", 0.5, "--out", out) == 0
+    assert run("interpolate", folder, tuned, "--alpha", 0.5, "--output", out) == 0
     found = (load_model(name).model.state_dict() for name in (folder, tuned, out))
     for one, other, between in zip(*(state.values() for state in found), strict=True):
         torch.testing.assert_close(between, (one + other) / 2)
@@ -224,9 +224,9 @@ def test_open_clip_mines_and_is_indexed(tmp_path):
     folder = vision_cases.clip_folder(tmp_path / "clip", "siglip")
     data, lists, index = "scenes:images=20", tmp_path / "lists", tmp_path / "index"
     assert run("evaluate", folder, "--data", data, "--split", "all") == 0
-    assert run("mine", folder, "--data", data, "--split", "all", "--out", lists, "--texts", 5,
+    assert run("mine", folder, "--data", data, "--split", "all", "--output", lists, "--texts", 5,
                "--images-per-text", 2) == 0  # fmt: skip
-    assert run("index", folder, data, "--folder", index) == 0
+    assert run("index", folder, data, "--output", index) == 0
     assert run("search", index, "a red circle") == 0
 
 
@@ -326,7 +326,7 @@ def test_weights_at_random_have_nothing_to_forget(tmp_path, towers, capsys):
         said = " ".join(capsys.readouterr().err.split())
         assert "begins with weights at random; leave it out" in said
     out = tmp_path / "between"
-    assert run("interpolate", towers, folder / "tuned", "--alpha", 0.5, "--out", out) == 2
+    assert run("interpolate", towers, folder / "tuned", "--alpha", 0.5, "--output", out) == 2
     assert "begins with weights at random, so there is nothing between" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -68,7 +68,7 @@ def test_one_report_compares_original_tuned_interpolated_and_distilled(
     folder = tmp_path / "run"
     more = ("--remedies", "--distill", "10", "--other", OTHER, *SHORT)
     assert (
-        run("train", "triplet", "--model", model, "--data", SCENES, *more, "--folder", folder) == 0
+        run("train", "triplet", "--model", model, "--data", SCENES, *more, "--output", folder) == 0
     )
     page = (folder / "report" / "report.html").read_text()
     table = page[page.index("What is forgotten") :]

@@ -666,8 +666,8 @@ def _differing_queries(
     if dataset.fingerprint != one.dataset:
         raise ValueError(
             f"{first} was measured on other data than {dataset.name} {dataset.split_name} as they "
-            "are now; name the data of the run with --data, and its --corrections where it had "
-            "some, or leave them out for a report without pictures"
+            "are now; name the data of the run with --data, and its corrections where it had "
+            "some (--data DATA:corrections=FILE), or leave them out for a report without pictures"
         )
     both = {first: one.evaluation, last: other.evaluation}
     sections, queries = [], []

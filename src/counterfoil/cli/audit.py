@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import (
-    DataArgument,
+    DataName,
+    data_source,
     earlier_corrections,
     open_negatives,
     print_tables,
@@ -38,7 +39,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 )
 def audit(
     context: typer.Context,
-    data: DataArgument,
+    data: DataName,
     folder: Annotated[Path, typer.Option("--output", help="Folder of the page and its numbers.")],
     model: Annotated[
         list[str] | None,
@@ -75,7 +76,7 @@ def audit(
     for name in (PAGE_FILE, JSON_FILE):
         ensure_absent(folder / name, "a new folder with --output")
     distributed.init()
-    source = data.source()
+    source = data_source(data)
     dataset, earlier = source.open(), earlier_corrections(source)
     names = tuple(model or ())
     models = [load_model(name) for name in names]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataArgument, verb
+from counterfoil.cli.options import CaptionColumn, DataName, ImageColumn, data_source, verb
 from counterfoil.core.console import console, output
 
 app = typer.Typer(name="data", no_args_is_help=True, help="Check a data set before training on it.")
@@ -15,7 +15,9 @@ app = typer.Typer(name="data", no_args_is_help=True, help="Check a data set befo
 
 @verb(app, "counterfoil data check my-photos/")
 def check(
-    data: DataArgument,
+    data: DataName,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     quick: Annotated[bool, typer.Option(help="Do not open every image.")] = False,
 ) -> None:
     """Describe a data set; exit with code 2 and the reasons if it cannot be trained on.
@@ -24,7 +26,8 @@ def check(
     """
     from counterfoil.data.checks import check_dataset
 
-    findings = check_dataset(data.source().open(), quick=quick)
+    source = data_source(data, caption_column=caption_column, image_column=image_column)
+    findings = check_dataset(source.open(), quick=quick)
     console().print(findings)
     for error in findings.unreadable:
         output(f"unreadable: {error}")
@@ -34,15 +37,18 @@ def check(
 
 @verb(app, "counterfoil data convert my-photos/ --output shards/")
 def convert(
-    data: DataArgument,
+    data: DataName,
     output_folder: Annotated[Path, typer.Option("--output", help="New folder of the shards.")],
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     size: Annotated[int, typer.Option(min=1, help="Pictures of a shard.")] = 1000,
 ) -> None:
     """Write a data set with its captions and splits as WebDataset shards."""
     from counterfoil.data.checks import counted
     from counterfoil.data.readers.webdataset import write_webdataset
 
-    dataset = data.source().open()
+    source = data_source(data, caption_column=caption_column, image_column=image_column)
+    dataset = source.open()
     shards = write_webdataset(dataset, output_folder, size=size)
     pictures = counted(len(dataset), "picture")
     output(f"{output_folder}: {pictures} in {counted(shards, 'shard')}")

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import (
-    DataOptions,
+    CaptionColumn,
+    Data,
     Device,
+    ImageColumn,
     Numbers,
     Split,
     check_new_files,
     check_new_folder,
+    data_source,
     print_tables,
     verb,
 )
@@ -52,7 +55,9 @@ def evaluate(
             "compared with the first."
         ),
     ],
-    data: DataOptions,
+    data: Data = None,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     split: Split = "test",
     ensemble: Annotated[
         bool, typer.Option("--ensemble", help="Make one ensemble of all models.")
@@ -106,7 +111,8 @@ def evaluate(
     if folder is not None:
         check_new_folder(folder)
     distributed.init()
-    dataset = data.source().split(split)
+    source = data_source(data, caption_column=caption_column, image_column=image_column)
+    dataset = source.split(split)
     folds_of(settings, len(dataset))  # fails before anything is encoded
     shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
     evaluations = {

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from counterfoil.cli.options import (
-    DataOptions,
+    Data,
     Device,
     Resume,
     Split,
     check_new_files,
+    data_source,
     refuse,
     refuse_without,
     verb,
@@ -55,16 +56,16 @@ app = typer.Typer(rich_markup_mode="markdown")
     '"a red star above a square" --data scenes:features=regions --output page.html',
     "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --json out.json",
     "counterfoil explain runs/mine --data photos/ --split all --output page.html",
-    "counterfoil explain runs/mine --data flickr8k/ --features regions/ --json all.jsonl",
+    "counterfoil explain runs/mine --data flickr8k/:features=regions/ --json all.jsonl",
 )
 def explain(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Model folder or HF name.")],
-    data: DataOptions,
     image: Annotated[
         str | None, typer.Argument(help="Path of an image; with --data, its id.")
     ] = None,
     caption: Annotated[str | None, typer.Argument(help="Caption to explain.")] = None,
+    data: Data = None,
     split: Split = "test",
     threshold: Threshold = 0.5,
     index: Annotated[
@@ -90,9 +91,9 @@ def explain(
 
     if image is not None:
         refuse(context, ("split", "top", "resume"), "with --data alone")
-    refuse_without(context, "data", ("features", "images", "corrections", "split"))
+    refuse_without(context, "data", ("split",))
     config = ExplainConfig(threshold, alternatives, _exchanges(index) if index else None)
-    source = data.source() if data.data else None
+    source = data_source(data) if data else None
     if caption is None and (image is not None or source is None):
         raise ValueError(
             "give an image and a caption, or --data without either for all captions of a split"

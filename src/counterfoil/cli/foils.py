@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import (
-    Corrections,
-    Features,
-    Images,
     Split,
     check_new_files,
+    data_source,
     print_tables,
     refuse,
     verb,
@@ -43,8 +41,8 @@ MEANINGS = {
 
 @verb(
     app,
-    "counterfoil foils runs/mine/best winoground/ --images winoground/images --output w.html",
-    "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/ --images coco/val2017",
+    "counterfoil foils runs/mine/best winoground/:images=winoground/images --output w.html",
+    "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/:images=coco/val2017",
     "counterfoil foils blind sugarcrepe/ --blind captions.txt",
 )
 def foils(
@@ -55,11 +53,12 @@ def foils(
     ],
     foil_set: Annotated[
         list[str],
-        typer.Argument(metavar="SET", help="Files or folder of a set, `scenes`, or `FORM:PATH`."),
+        typer.Argument(
+            metavar="SET",
+            help="Files or folder of a set, `scenes`, or `FORM:PATH`; its images or features "
+            "after a colon, as `my-set/:images=pictures/`.",
+        ),
     ],
-    images: Images = None,
-    features: Features = None,
-    corrections: Corrections = None,
     split: Split = "test",
     blind: Annotated[
         str | None,
@@ -83,14 +82,13 @@ def foils(
         refuse(context, ("examples",), "with --output")
     if not is_scenes(foil_set[0]):
         refuse(context, ("split",), "with foils of scenes")
-    if blind is None or blind.endswith(".txt"):
-        refuse(context, ("corrections",), "with --blind and data, whose captions they correct")
     if model == BLIND and blind is None:
         raise ValueError("the blind model learns from captions; name them with --blind")
     check_new_files(page, json)
     distributed.init()
-    foils = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
-    report = _report(model, foils, blind, corrections, seed)
+    names, places = _places(foil_set)
+    foils = open_foil_set(names, **places, split=split, seed=seed)
+    report = _report(model, foils, blind, seed)
     if distributed.rank():
         return
     print_tables(_tables(report), report.protocol)
@@ -103,13 +101,22 @@ def foils(
         output(f"{json}")
 
 
-def _report(
-    name: str,
-    foils: FoilSet,
-    blind: str | None,
-    corrections: Path | None,
-    seed: int,
-) -> FoilReport:
+def _places(foil_set: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
+    """Files or folder of a set, and the folders of its images and features that are said there."""
+    from counterfoil.data.readers.settings import split_settings
+
+    names: list[str] = []
+    places: dict[str, Path] = {}
+    for name, said in map(split_settings, foil_set):
+        names.append(name)
+        if others := said.keys() - {"images", "features"}:
+            key = min(others).replace("_", "-")
+            raise ValueError(f"a foil set has images and features, and no {key}; leave it out")
+        places |= said
+    return names, places
+
+
+def _report(name: str, foils: FoilSet, blind: str | None, seed: int) -> FoilReport:
     """Evaluate a model or an ensemble, or the blind control alone."""
     from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
     from counterfoil.pipelines.publishing import open_scorers
@@ -117,7 +124,7 @@ def _report(
     scorer = None if name == BLIND else open_scorers([name])[0]
     for model in scorer.models if scorer else ():
         _check_readable(model, foils)
-    control = _blind_control(blind, corrections, foils) if blind else None
+    control = _blind_control(blind, foils) if blind else None
     if scorer is not None:
         scores = score_foils(scorer.on(foils.dataset), foils)
         description = scorer.describe()
@@ -141,26 +148,25 @@ def _check_readable(model: Model, foils: FoilSet) -> None:
     if needs_features and dataset.features is None:
         raise ValueError(
             f"{model.name} reads stored features of pictures and {foils.name} comes without; "
-            f"extract those of its pictures and name their folder with --features; a picture is "
-            f"called as in {dataset.image_ids[0]!r}"
+            f"extract those of its pictures and name their folder, as in my-set/:features=folder/; "
+            f"a picture is called as in {dataset.image_ids[0]!r}"
         )
     if not needs_features and dataset.pictures is None:
         raise ValueError(
             f"{foils.name} comes without pictures, such as {dataset.image_ids[0]!r}; name "
-            "their folder with --images"
+            "their folder, as in my-set/:images=pictures/"
         )
 
 
-def _blind_control(source: str, corrections: Path | None, foils: FoilSet) -> BlindControl:
+def _blind_control(source: str, foils: FoilSet) -> BlindControl:
     """The blind control, trained on a text file or on the training split of data."""
     from counterfoil.core.io import read_text_lines
-    from counterfoil.data.readers import load_dataset
     from counterfoil.evaluation.foils.measures import train_blind_control
 
     if source.endswith(".txt"):
         captions = [line for line in read_text_lines(Path(source), "captions") if line.strip()]
     else:
-        captions = list(load_dataset(source, decisions=corrections).split("train").texts)
+        captions = list(data_source(source).split("train").texts)
     return train_blind_control(captions, source, foils)
 
 

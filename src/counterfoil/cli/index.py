@@ -10,13 +10,10 @@ import typer
 
 from counterfoil.cli.options import (
     CaptionColumn,
-    Corrections,
-    DataOptions,
     Device,
-    Features,
     ImageColumn,
-    Images,
     Split,
+    data_source,
     example,
     refuse,
     refuse_without,
@@ -58,7 +55,6 @@ Exchange = Annotated[
     bool,
     typer.Option("--exchange", help="Replace entries whose id exists but whose image differs."),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Stop at a picture that cannot be read.")]
 Delete = Annotated[
     list[str] | None,
     typer.Option(help="Id to delete: an image with its captions, or a caption; repeatable."),
@@ -91,9 +87,6 @@ Hubness = Annotated[
 ]
 
 DATA_OPTIONS = (
-    "features",
-    "images",
-    "corrections",
     "caption_column",
     "image_column",
     "split",
@@ -103,7 +96,6 @@ DATA_OPTIONS = (
     "prefix",
     "exchange",
     "prune",
-    "strict",
 )
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -130,9 +122,6 @@ def index(
     model: Model = None,
     data: DataName = None,
     folder: IndexFolder = Path("index"),
-    features: Features = None,
-    images: Images = None,
-    corrections: Corrections = None,
     caption_column: CaptionColumn = None,
     image_column: ImageColumn = None,
     split: Split = "all",
@@ -145,7 +134,6 @@ def index(
     exchange: Exchange = False,
     device: Device = None,
     delete: Delete = None,
-    strict: Strict = False,
     calibrate: Calibrate = None,
     words: CalibrateWords = False,
     verify: Verify = False,
@@ -153,9 +141,6 @@ def index(
 ) -> None:
     """Index images and captions for search; without a model, describe an index."""
     refuse_without(context, "calibrate", ("words",))
-
-    def other(name: str) -> DataSource:
-        return DataOptions(name, features, images, skip_unreadable=not strict).source()
 
     if model is None or data is None or delete:
         if model is not None or add:
@@ -165,16 +150,13 @@ def index(
                 else "an index is made of a model and data; name both, as in `counterfoil index "
                 "runs/mine my-photos/ --output my-index/`"
             )
-        needless = DATA_OPTIONS[
-            2 if calibrate or hubness else 0 :
-        ]  # --features and --images are read with it
-        refuse(context, needless, "with a model and data to make an index of")
+        refuse(context, DATA_OPTIONS, "with a model and data to make an index of")
         if delete:
             _delete(folder, delete)
         if calibrate is not None:
-            _calibrate(folder, other(calibrate), words)
+            _calibrate(folder, _source(calibrate), words)
         if hubness is not None:
-            _correct_hubness(folder, other(hubness))
+            _correct_hubness(folder, _source(hubness))
         if verify:
             _verify(folder)
         _describe(folder)
@@ -191,17 +173,15 @@ def index(
     from counterfoil.search.index import build_index, open_index
 
     distributed.init()
-    # an addition looks at new pictures alone
-    source = DataOptions(
-        data, features, images, corrections, not (strict or add), caption_column, image_column
-    ).source()
+    source = _source(data, caption_column=caption_column, image_column=image_column)
     if add:
         with open_index(folder, model=model) as opened:
             update = opened.add(
-                _dataset(source, split, prefix),
+                # of what is there already no picture is opened
+                _dataset(replace(source, skip_unreadable=False), split, prefix),
                 replace=exchange,
                 prune=prune,
-                skip_unreadable=not strict,
+                skip_unreadable=source.skip_unreadable,
             )
         output(update_note(update))
     else:
@@ -211,9 +191,9 @@ def index(
             opened_model, dataset, folder, backend=name, address=address or "", half=half
         ).close()
     if calibrate is not None:
-        _calibrate(folder, other(calibrate), words)
+        _calibrate(folder, _source(calibrate), words)
     if hubness is not None:
-        _correct_hubness(folder, other(hubness))
+        _correct_hubness(folder, _source(hubness))
     _describe(folder)
 
 
@@ -275,6 +255,11 @@ def _describe(folder: Path) -> None:
         output(f"{folder}: {opened.description}, by {by}; {state.backend}{address}")
         if columns := opened.vectors.images.columns:
             output(f"columns for --where: {', '.join(sorted(columns))}")
+
+
+def _source(data: str, **columns: str | None) -> DataSource:
+    """Data whose unreadable pictures are left out, unless they say otherwise."""
+    return data_source(data, skip_unreadable=True, **columns)
 
 
 def _dataset(source: DataSource, split: str, prefix: str) -> ImageTextDataset:

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import (
-    DataOptions,
+    CaptionColumn,
+    Data,
     Device,
+    ImageColumn,
     Minutes,
     NewFolder,
     Resume,
     Split,
+    data_source,
     earlier_corrections,
     open_negatives,
     refuse_without,
@@ -59,7 +62,9 @@ def mine(
     context: typer.Context,
     model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
     folder: NewFolder,
-    data: DataOptions,
+    data: Data = None,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     split: Split = "train",
     texts: Annotated[
         int | None,
@@ -98,7 +103,8 @@ def mine(
     from counterfoil.negatives.advice import advise_mining
     from counterfoil.pipelines.stages.mine import mining_request, remove_partial, run_mining
 
-    dataset = data.source().split(split)
+    source = data_source(data, caption_column=caption_column, image_column=image_column)
+    dataset = source.split(split)
     dataset.check_captions("to mine")
     advice = advise_mining(len(dataset.texts), len(dataset))
     if texts is None or hard_images is None:
@@ -136,7 +142,7 @@ def judge(
     file: Annotated[
         Path, typer.Option("--output", help="Corrections to write; the file must not exist yet.")
     ],
-    data: DataOptions,
+    data: Data = None,
     promote_at: Annotated[
         float, typer.Option(help="Quantile of true pairs from which a pair is an extra positive.")
     ] = 0.95,
@@ -156,7 +162,7 @@ def judge(
     ensure_absent(file, "another file with --output")
     ensure_writable_file(file)
     distributed.init()
-    source = data.source()
+    source = data_source(data)
     store, dataset = open_negatives(negatives, source)
     earlier = earlier_corrections(source)
     members = [load_model(name).embed(dataset) for name in model]

@@ -9,16 +9,11 @@ import typer
 
 from counterfoil.cli.options import (
     CONVERSION,
-    CaptionColumn,
-    Corrections,
     Data,
-    DataArgument,
-    DataOptions,
+    DataName,
     Device,
-    ImageColumn,
-    Images,
     NewFolder,
-    SkipUnreadable,
+    data_source,
     refuse,
     refuse_without,
     verb,
@@ -57,9 +52,6 @@ Other = Annotated[
 
 DEFAULT_MOST, OURS, RANKINGS = 8, "counterfoil", "trec"
 
-# options of the data set, which only some uses of a verb read
-_WITH_DATA = ("images", "corrections", "skip_unreadable", "caption_column", "image_column")
-
 app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -81,11 +73,6 @@ def features(
     model: Annotated[
         str | None, typer.Option(help="HF vision model or detector, its folder, or `timm:NAME`.")
     ] = None,
-    images: Images = None,
-    corrections: Corrections = None,
-    skip_unreadable: SkipUnreadable = False,
-    caption_column: CaptionColumn = None,
-    image_column: ImageColumn = None,
     batch: Annotated[int, typer.Option(min=1, help="Images in a batch.")] = 32,
     grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
     regions: Annotated[
@@ -105,18 +92,14 @@ def features(
     from counterfoil.data.extract import convert_features, extract_features
 
     if model is None:
-        only = (*_WITH_DATA, "batch", "grid", "regions")
-        refuse(context, only, "with --model")
+        refuse(context, ("batch", "grid", "regions"), "with --model")
     if regions is not None:
         refuse(context, ("batch", "grid"), "without --regions")
     ensure_writable_folder(folder)
     if model is None:
         table = convert_features(Path(data), folder)
     else:
-        source = DataOptions(
-            data, None, images, corrections, skip_unreadable, caption_column, image_column
-        ).source()
-        dataset = source.open()
+        dataset = data_source(data).open()
         table = extract_features(
             dataset,
             model,
@@ -137,7 +120,7 @@ def features(
 )
 def encode(
     model: Annotated[str, typer.Argument(help="Model folder, or HF name.")],
-    data: DataArgument,
+    data: DataName,
     folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the vectors.")],
     weights: Weights = "stored",
     device_map: DeviceMap = None,
@@ -154,7 +137,7 @@ def encode(
     from counterfoil.model import load_model
 
     distributed.init()
-    dataset = data.source().open()
+    dataset = data_source(data).open()
     opened = load_model(model, weights=weights, device_map=device_map, tokens=tokens)
     written = opened.write_vectors(dataset, folder)
     output(f"{len(written):,} images and {len(written.texts):,} texts: {folder}")
@@ -177,7 +160,7 @@ def export(
     ],
     to: To,
     folder: NewFolder,
-    data: DataOptions,
+    data: Data = None,
     split: Annotated[
         str | None, typer.Option(help="Split of the data; default train, of rankings test.")
     ] = None,
@@ -214,7 +197,7 @@ def export(
         refuse_without(context, "batch", ("epochs",))
         check = check_negatives_export if batch is None else check_batches_export
         check(store, to, folder)
-        dataset = data.source().split(split or "train")
+        dataset = data_source(data).split(split or "train")
         if batch is None:
             lines = export_negatives(store, to, folder, dataset, most=most or DEFAULT_MOST)
         else:
@@ -226,7 +209,7 @@ def export(
     else:
         refuse(
             context,
-            ("data", "features", "images", "corrections", "split", "most", "batch", "epochs"),
+            ("data", "split", "most", "batch", "epochs"),
             f"with negatives or --to {RANKINGS}, and {name} holds none that `counterfoil mine` or "
             "`counterfoil papers write` made",
         )
@@ -237,7 +220,7 @@ def export(
 
 
 def _export_rankings(
-    name: str, folder: Path, data: DataOptions, split: str, depth: int | None
+    name: str, folder: Path, data: str | None, split: str, depth: int | None
 ) -> list[str]:
     """Export the rankings of a model, or of an ensemble."""
     from counterfoil.core.io import ensure_absent
@@ -246,7 +229,7 @@ def _export_rankings(
     from counterfoil.pipelines.publishing import ensemble_parts
 
     ensure_absent(folder)
-    dataset = data.source().split(split)
+    dataset = data_source(data).split(split)
     models = [load_model(part) for part in ensemble_parts(name)]
     return export_rankings(models, folder, dataset, depth=depth or DEPTH)
 
@@ -275,33 +258,23 @@ def _export_model(name: str, to: str, folder: Path, evaluations: Sequence[Path])
     panel=CONVERSION,
 )
 def interpolate(
-    context: typer.Context,
     original: Annotated[str, typer.Argument(help="Model before fine-tuning.")],
     tuned: Annotated[str, typer.Argument(help="Folder of the fine-tuned model.")],
     folder: NewFolder,
     alpha: Alpha = None,
     data: Data = None,
-    images: Images = None,
-    corrections: Corrections = None,
-    skip_unreadable: SkipUnreadable = False,
-    caption_column: CaptionColumn = None,
-    image_column: ImageColumn = None,
     other: Other = None,
 ) -> None:
     """Average the weights of a model before and after fine-tuning (WiSE-FT)."""
-    refuse_without(context, "data", _WITH_DATA)
     from counterfoil import hub
 
-    chosen = DataOptions(
-        data, None, images, corrections, skip_unreadable, caption_column, image_column
-    )
     hub.interpolate(
         original,
         tuned,
         folder,
         alphas=alpha or (),
-        source=chosen.source() if data else None,
-        other=DataOptions(other, skip_unreadable=skip_unreadable).source() if other else None,
+        source=data_source(data) if data else None,
+        other=data_source(other) if other else None,
     )
 
 

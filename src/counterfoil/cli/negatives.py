@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import (
-    DataOptions,
+    Data,
     NewFolder,
     Numbers,
     Split,
     check_new_files,
     check_new_folder,
+    data_source,
     open_negatives,
     print_tables,
     verb,
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 def diagnose(
     store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
-    data: DataOptions,
+    data: Data = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Model whose scores to compare; several are an ensemble."),
@@ -61,7 +62,7 @@ def diagnose(
 
     check_new_files(page, json)
     distributed.init()
-    negatives, dataset = open_negatives(store, data.source())
+    negatives, dataset = open_negatives(store, data_source(data))
     models = [load_model(name) for name in model or ()]
     diagnosis = diagnose_lists(negatives, dataset, models, samples=samples, seed=seed, alike=alike)
     if distributed.rank() == 0:
@@ -81,7 +82,7 @@ def diagnose(
 def push(
     store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
     name: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set on the hub.")],
-    data: DataOptions,
+    data: Data = None,
     split: Split = "train",
     judge: Annotated[
         str, typer.Option(help="Who judged the corrected pairs, for the card; default nobody.")
@@ -93,7 +94,7 @@ def push(
     from counterfoil.negatives.mining import HardNegatives
     from counterfoil.negatives.store import NegativeStore
 
-    dataset = data.source().split(split)
+    dataset = data_source(data).split(split)
     mined = NegativeStore.open(store, fingerprint=dataset.fingerprint, relation=dataset.relation)
     output(push_negatives(HardNegatives(mined, dataset), name, judge=judge, private=not public))
 
@@ -107,7 +108,7 @@ def pull(
         str, typer.Argument(metavar="USER/NAME", help="Data set on the hub, or folder.")
     ],
     folder: NewFolder,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "train",
     revision: Annotated[str | None, typer.Option(help="Of the hub; default the newest.")] = None,
 ) -> None:
@@ -115,6 +116,6 @@ def pull(
     from counterfoil.hub import load_negatives
 
     check_new_folder(folder)
-    negatives = load_negatives(name, data.source().split(split), revision=revision)
+    negatives = load_negatives(name, data_source(data).split(split), revision=revision)
     negatives.save(folder)
     output(f"{negatives.lists.describe()}: {folder}")

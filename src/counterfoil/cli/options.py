@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import gc
 import inspect
@@ -14,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, final, get_type_hints
 
@@ -42,28 +43,18 @@ RECIPES, CONVERSION, RESEARCH = "Recipes", "Models and features", "Research"
 Data = Annotated[
     str | None,
     typer.Option(
-        help="Data set: a folder, JSON file, Hugging Face name, or "
-        "`scenes[:images=...,seed=...]`, rendered here. Recipes have one of their own."
+        help="Data set: a folder, file, Hugging Face name, or `scenes`, rendered here; its "
+        "settings after a colon, as `photos.csv:caption-column=title,images=pictures/`."
     ),
 ]
 DataName = Annotated[
     str, typer.Argument(help="Data set: a folder, a file, or a name as `--data` takes.")
 ]
-Features = Annotated[Path | None, typer.Option(help="Folder of region or grid features.")]
-Images = Annotated[Path | None, typer.Option(help="Folder of images, if they are not in the data.")]
 CaptionColumn = Annotated[
     str | None, typer.Option(help="Column of the captions in a table; by default a usual name.")
 ]
 ImageColumn = Annotated[
     str | None, typer.Option(help="Column of the images in a table; by default a usual name.")
-]
-Corrections = Annotated[
-    Path | None,
-    typer.Option(help="Corrections from an audit; default `corrections.jsonl` beside the data."),
-]
-SkipUnreadable = Annotated[
-    bool,
-    typer.Option("--skip-unreadable", help="Leave out pictures that cannot be read."),
 ]
 NewFolder = Annotated[
     Path, typer.Option("--output", help="Folder to write; it must not exist yet.")
@@ -125,72 +116,30 @@ STOPPED = 3  # exit code of a run that `--resume` can continue
 INTERRUPTED = 130
 
 
-@final
-@dataclass(frozen=True)
-class DataOptions:
-    """The options ``--data``, ``--features``, ``--images``, … of a verb.
+def data_source(
+    data: str | None,
+    default: str | None = None,
+    *,
+    skip_unreadable: bool = False,
+    **columns: str | None,
+) -> DataSource:
+    """The data set that a verb reads, as it is typed; `default` if the user names none."""
+    from counterfoil.pipelines.run import DataSource
 
-    A function decorated with `data_options` takes them as one parameter of this type.
-    """
-
-    data: Data = None
-    features: Features = None
-    images: Images = None
-    corrections: Corrections = None
-    skip_unreadable: SkipUnreadable = False
-    caption_column: CaptionColumn = None
-    image_column: ImageColumn = None
-
-    def source(self, default: str | None = None) -> DataSource:
-        """The data; `default` if the user names none."""
-        from counterfoil.pipelines.run import DataSource
-
-        data = default if self.data is None else self.data
-        if data is None:
-            raise ValueError(
-                "no data set is given; add --data with a folder, a file or a Hugging Face name, "
-                "as in --data my-photos/, or --data scenes for pictures and captions rendered here"
-            )
-        return DataSource(
-            data,
-            self.features,
-            self.images,
-            self.corrections,
-            self.skip_unreadable,
-            caption_column=self.caption_column,
-            image_column=self.image_column,
+    data = default if data is None else data
+    if data is None:
+        raise ValueError(
+            "no data set is given; add --data with a folder, a file or a Hugging Face name, "
+            "as in --data my-photos/, or --data scenes for pictures and captions rendered here"
         )
-
-    def optional_source(self, context: typer.Context) -> DataSource | None:
-        """The data; None if the user names none, and then the other options are refused."""
-        others = [field.name for field in fields(self) if field.name != "data"]
-        refuse_without(context, "data", others)
-        return self.source() if self.data else None
-
-
-@final
-@dataclass(frozen=True)
-class DataArgument:
-    """`DataOptions` whose data set is a required argument."""
-
-    data: DataName
-    features: Features = None
-    images: Images = None
-    corrections: Corrections = None
-    skip_unreadable: SkipUnreadable = False
-    caption_column: CaptionColumn = None
-    image_column: ImageColumn = None
-
-    def source(self) -> DataSource:
-        """The data."""
-        return DataOptions(**asdict(self)).source()
+    return DataSource.of(data, skip_unreadable=skip_unreadable, **columns)
 
 
 def earlier_corrections(source: DataSource) -> tuple[Correction, ...]:
     """The corrections that are applied when the data are read."""
     from counterfoil.data.corrections import corrections_beside, read_corrections
 
-    file = source.decisions or corrections_beside(source.data)
+    file = source.corrections or corrections_beside(source.data)
     return () if file is None else read_corrections(Path(file))
 
 
@@ -204,7 +153,7 @@ def open_negatives(folder: Path, source: DataSource) -> tuple[NegativeStore, Ima
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb one option for each field of its dataclass parameters, such as `DataOptions`.
+    """Give a verb one option for each field of its dataclass parameters.
 
     Typer reads a function's signature, so the decorated function has a signature in which these
     parameters are replaced by their fields.
@@ -458,16 +407,6 @@ _UsageError: type[Exception] = next(  # the parent of all complaints, which is i
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
-# Spellings of the last release, accepted until the next one and shown nowhere.
-RENAMED = {
-    "--out": "--output",
-    "--folder": "--output",
-    "--html": "--output",
-    "--page": "--output",
-    "--decisions": "--corrections",
-}
-RENAMED_IN = {"diagnose": {"--out": "--json"}, "evaluate": {"--out": "--json"}}
-
 
 @functools.cache
 def _command(app: typer.Typer) -> Any:
@@ -487,7 +426,7 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
         # what cleans up after an error does so after SIGTERM too; trainings handle it themselves
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     warnings.filterwarnings("ignore", "Corrupt EXIF data")  # such a block is ignored
-    words = current_spelling(command, sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = command.main(words, prog_name="counterfoil", standalone_mode=False)
     except _UsageError as error:
@@ -530,22 +469,6 @@ def _called(command: Any, words: Sequence[str]) -> Any:
     return command
 
 
-def current_spelling(command: Any, arguments: Sequence[str]) -> list[str]:
-    """Replace options of the last release by those of this one."""
-    command = _called(command, arguments)
-    options = {name for parameter in command.params for name in parameter.opts}
-    renamed = RENAMED | RENAMED_IN.get(command.name, {})
-    words = []
-    for word, following in zip(arguments, [*arguments[1:], ""]):
-        name, equals, value = word.partition("=")
-        new = renamed.get(name) if name not in options else None
-        if command.name == "explain" and name == "--corrections":
-            # in the last release a number of words, now a file
-            new = "--alternatives" if (value or following).isdigit() else None
-        words.append(f"{new}{equals}{value}" if new in options else word)
-    return words
-
-
 def _usage(error: Exception) -> str:
     """Error message for a wrong command line, with the help to read; "" if help was shown."""
     message = str(getattr(error, "format_message", error.__str__)()).strip().rstrip(".")
@@ -553,8 +476,23 @@ def _usage(error: Exception) -> str:
     if value and value not in message:
         message = f"{message}, not {value}"
     context = getattr(error, "ctx", None)
+    unknown = getattr(error, "option_name", None)
+    if context is not None and isinstance(unknown, str) and hasattr(error, "possibilities"):
+        message = f"there is no option {unknown}; {_instead(unknown, context)}"
     where = context.command_path if context is not None else "counterfoil"
     return f"{message}; `{where} --help` shows an example" if message else ""
+
+
+def _instead(unknown: str, context: Any) -> str:
+    """What to write instead of an option that does not exist."""
+    from counterfoil.data.readers.settings import KEYS
+
+    if (key := unknown.lstrip("-")) in KEYS:
+        return f"it is said with the data, as in my-photos/:{key}=VALUE"
+    options = (option for each in context.command.get_params(context) for option in each.opts)
+    known = sorted(option for option in options if option.startswith("--") and option != "--help")
+    near = difflib.get_close_matches(unknown, known, 1, cutoff=0.7)
+    return f"did you mean {near[0]}?" if near else f"{context.info_name} has {', '.join(known)}"
 
 
 def _refused_value(error: Exception) -> str:

@@ -10,7 +10,7 @@ import typer
 from counterfoil.cli.options import (
     RECIPES,
     STOPPED,
-    DataOptions,
+    Data,
     Device,
     Minutes,
     RecipeCommand,
@@ -18,6 +18,7 @@ from counterfoil.cli.options import (
     RunFolder,
     Settings,
     Smoke,
+    data_source,
     named_recipe,
     refuse_without,
     verb,
@@ -30,7 +31,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 @verb(
     app,
     "counterfoil run demo",
-    "counterfoil run aoq --model vsepp --like flickr8k --data flickr8k/ --features regions/ "
+    "counterfoil run aoq --model vsepp --like flickr8k --data flickr8k/:features=regions/ "
     "--set online.epochs=5 --resume",
     panel=RECIPES,
     cls=RecipeCommand,
@@ -40,7 +41,7 @@ def run(
     recipe: Annotated[
         str, typer.Argument(help="Name, before its options, or `.py` file; `plan` lists them.")
     ],
-    data: DataOptions,
+    data: Data = None,
     folder: RunFolder = None,
     settings: Settings = None,
     resume: Resume = False,
@@ -56,7 +57,7 @@ def run(
     pipeline = apply_overrides(named_recipe(context, recipe), settings or ())
     if smoke:
         pipeline = catalogue.smoke_recipe(pipeline)
-    source = data.source(pipeline.data)
+    source = data_source(data, pipeline.data)
     folder = folder or Path("runs") / pipeline.name
     if not run_pipeline(pipeline, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
@@ -118,14 +119,13 @@ def plan(
     "counterfoil report runs/mine/best other-model/ --data my-photos/ --output report.html",
 )
 def report(
-    context: typer.Context,
     runs: Annotated[
         list[Path],
         typer.Argument(
             help="Folders of runs, of single evaluations, or, with --data, of models to evaluate."
         ),
     ],
-    data: DataOptions,
+    data: Data = None,
     foils: Annotated[
         list[Path] | None,
         typer.Option(help="JSON file that `counterfoil foils --json` wrote; repeatable."),
@@ -135,7 +135,7 @@ def report(
     ] = Path("report.html"),
 ) -> None:
     """Compare finished runs on one page: tests, curves, hardness, foils, cost, examples."""
-    source = data.optional_source(context)
+    source = data_source(data) if data else None
     from counterfoil.analysis.runs import report as compare
     from counterfoil.pipelines.publishing import check_page_path
 

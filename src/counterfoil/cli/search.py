@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from counterfoil.cli.options import (
-    DataOptions,
+    Data,
     Depth,
     Device,
     Rerank,
     Split,
-    data_options,
+    data_source,
     example,
     loading,
     refuse,
@@ -82,12 +82,11 @@ PAGE = Path("search.html")
         'counterfoil search runs/mine/best "a dog in the snow" --data my-photos/',
     )
 )
-@data_options
 def search(
     context: typer.Context,
     where: Where,
     query: Query,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "test",
     top: Top = 10,
     page: Page = None,
@@ -117,10 +116,10 @@ def search(
             "find", "kind", "rerank", "depth", "model", "plain", "min_probability", "filters",
         )  # fmt: skip
         refuse(context, index_options, f"with an index, and {where} is none")
-        _search_dataset(where, query, data.source(), split, top, page or _unused_page())
+        _search_dataset(where, query, data_source(data), split, top, page or _unused_page())
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
-    source = data.optional_source(context)
+    source = data_source(data) if data else None
     from counterfoil.core.console import output, printable_json
     from counterfoil.core.io import ensure_writable_file
 

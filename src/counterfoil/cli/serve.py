@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import (
-    DataOptions,
+    Data,
     Depth,
     Device,
     Rerank,
+    data_source,
     loading,
     verb,
 )
@@ -35,11 +36,10 @@ app = typer.Typer(rich_markup_mode="markdown")
     "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key-file key.txt",
 )
 def serve(
-    context: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="Model; default the model of the index.")
     ],
-    data: DataOptions,
+    data: Data = None,
     index: Annotated[
         str | None, typer.Argument(metavar="INDEX", help="Folder that `counterfoil index` made.")
     ] = None,
@@ -79,7 +79,7 @@ def serve(
         explainer=explainer,
         rerank=rerank,
         depth=depth,
-        source=data.optional_source(context),
+        source=data_source(data) if data else None,
         settings=settings,
     )
 

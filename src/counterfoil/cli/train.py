@@ -9,12 +9,15 @@ import typer
 
 from counterfoil.cli.options import (
     STOPPED,
-    DataOptions,
+    CaptionColumn,
+    Data,
     Device,
+    ImageColumn,
     Minutes,
     Resume,
     RunFolder,
     Settings,
+    data_source,
     refuse_without,
     verb,
 )
@@ -144,7 +147,9 @@ Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; 
 def train(
     context: typer.Context,
     loss_or_model: LossOrModel,
-    data: DataOptions,
+    data: Data = None,
+    caption_column: CaptionColumn = None,
+    image_column: ImageColumn = None,
     model: Pretrained = None,
     tower: Tower = None,
     tune: Tune = "full",
@@ -179,7 +184,7 @@ def train(
 
     refuse_without(context, "model", ("tune", "written"))
     refuse_without(context, "guide", ("guide_margin",))
-    source = data.source()
+    source = data_source(data, caption_column=caption_column, image_column=image_column)
     dataset = source.open()
     dataset.check_captions("to train on")
     recipe = clip.train_recipe(

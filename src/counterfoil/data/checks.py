@@ -357,7 +357,7 @@ def _unreadable(report: DatasetReport) -> Iterator[str]:
     if errors := report.unreadable:
         yield (
             f"{counted(len(errors), 'picture')} cannot be read, such as: {errors[0]}; mend them, "
-            "or leave them out with --skip-unreadable"
+            "or leave them out, as in --data my-photos/:unreadable=skip"
         )
 
 

@@ -25,6 +25,7 @@ from counterfoil.core.resumable import difference, partial_folder
 from counterfoil.data.checks import counted, without_unreadable
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.settings import split_settings
 from counterfoil.pipelines.pipeline import (
     Recipe,
     Stage,
@@ -172,7 +173,7 @@ class DataSource:
         data: path or name that `load_dataset` opens.
         features: folder of features, if not beside the data.
         images: folder of pictures, if not beside the data.
-        decisions: file of corrections, if not beside the data.
+        corrections: file of corrections, if not beside the data.
         skip_unreadable: leave out images whose pictures cannot be read; all are opened to find
             them. Nothing is left out where features stand for the pictures.
         unlisted: take the pictures, too, that a table does not name.
@@ -183,11 +184,30 @@ class DataSource:
     data: str
     features: Path | None = None
     images: Path | None = None
-    decisions: Path | None = None
+    corrections: Path | None = None
     skip_unreadable: bool = False
     unlisted: bool = False
     caption_column: str | None = None
     image_column: str | None = None
+
+    @classmethod
+    def of(cls, text: str, *, skip_unreadable: bool = False, **columns: str | None) -> DataSource:
+        """A data set as it is typed, with its settings, as ``photos.csv:caption-column=title``.
+
+        Args:
+            text: path or name; `counterfoil.data.readers.settings` has the settings.
+            skip_unreadable: where the text does not decide.
+            columns: `caption_column` and `image_column` of options; None for none.
+
+        Raises:
+            ValueError: a setting is unknown, or said twice.
+        """
+        name, said = split_settings(text)
+        given = {key: value for key, value in columns.items() if value}
+        for key in given.keys() & said:
+            option = key.replace("_", "-")
+            raise ValueError(f"{option} is said in {text} and by --{option}; say it once")
+        return cls(name, **{"skip_unreadable": skip_unreadable} | given | said)
 
     def open(self) -> ImageTextDataset:
         """The data set, read once."""
@@ -199,7 +219,7 @@ class DataSource:
             self.data,
             features=self.features,
             images=self.images,
-            decisions=self.decisions,
+            corrections=self.corrections,
             caption_column=self.caption_column,
             image_column=self.image_column,
         )

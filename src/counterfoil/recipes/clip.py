@@ -19,7 +19,6 @@ import torch
 from counterfoil.core import registry
 from counterfoil.core.config import Config, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.readers import load_dataset
 from counterfoil.loading import Pretrained, load_pretrained, starts_untrained
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
@@ -40,6 +39,7 @@ from counterfoil.pipelines.pipeline import (
     Stage,
     Train,
 )
+from counterfoil.pipelines.run import DataSource
 from counterfoil.pipelines.stages.train import LISTS
 from counterfoil.recipes.base import (
     ADAPTIVE,
@@ -445,7 +445,7 @@ def with_forgetting(recipe: Recipe, data: str) -> Recipe:
 
     On its test split, or on everything where it has none.
     """
-    split = "test" if "test" in load_dataset(data).split_names else "all"
+    split = "test" if "test" in DataSource.of(data).open().split_names else "all"
     *stages, report = recipe.stages
     assert isinstance(report, Compare)
     tests = {stage.name: stage for stage in stages if isinstance(stage, Evaluate)}
@@ -474,8 +474,8 @@ def fine_tune_recipe(
         raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
     if not pictures:
         raise ValueError(
-            f"{model.name} looks at pictures, and these data have none; name their folder with "
-            "--images"
+            f"{model.name} looks at pictures, and these data have none; name their folder, as "
+            "in --data photos.csv:images=pictures/"
         )
     training: Training = registry.find("training", name)
     stages = training(model, teachers=tuple(teachers), lengths=lengths)

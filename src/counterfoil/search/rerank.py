@@ -78,7 +78,7 @@ class Reranker:
         if self.model.reads_features and self.dataset is None:
             raise ValueError(
                 f"{self.model.name} reads stored features of images; name the data that have them, "
-                "with --data and --features"
+                "as in --data my-photos/:features=features/"
             )
 
     def check(self, top_k: int) -> None:

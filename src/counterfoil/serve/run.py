@@ -168,7 +168,7 @@ def _open_explainer(name: str | None, source: DataSource | None) -> Model | None
     model = None if name is None else load_model(name)
     if model is not None and model.reads_features and source is None:
         raise ValueError(
-            f"{name} reads stored features of images; name the data that have them, with --data "
-            "and --features"
+            f"{name} reads stored features of images; name the data that have them, "
+            "as in --data my-photos/:features=features/"
         )
     return model

@@ -124,7 +124,7 @@ def test_models_rank_captions_explain_words_and_judge_negatives(models, audited,
     item = doubtful["finds"][0]["items"][0]
     line = {"do": "true", **{key: item[key] for key in ("image", "caption", "was")}}
     folder.write_text(json.dumps(line) + "\n")
-    told = load_dataset(SCENES, decisions=folder).split("train").extra_positives
+    told = load_dataset(SCENES, corrections=folder).split("train").extra_positives
     assert told is not None
     assert len(told.image) == 1
 

@@ -52,7 +52,7 @@ ELSEWHERE = {
     "make": "the tests themselves",
     "counterfoil data check photos.csv --image-column": "tests/data/test_annotations.py",
     # an encoder with random weights takes all captions for alike
-    "counterfoil mine runs/vsepp/online --data flickr8k/ --features flickr8k_regions/ --output "
+    "counterfoil mine runs/vsepp/online --data flickr8k/:features=flickr8k_regions/ --output "
     "lists-meanings/": "tests/negatives/test_filters.py",
     "pip": "installs",
     "python -m pytest": "the tests themselves",

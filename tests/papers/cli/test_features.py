@@ -79,7 +79,7 @@ def regions(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_scan_trains_on_regions_of_photos(printed, photos, regions, tmp_path):
-    place = ("--data", photos, "--features", regions)
+    place = ("--data", f"{photos}:features={regions}")
     small = ("--set", "*.model.image.width=8", "--set", "*.model.text.width=8")
     quick = ("--set", "online.epochs=1", "--set", "online.processor.min_count=1")
     run = tmp_path / "run"
@@ -128,7 +128,7 @@ def test_scene_graphs_of_a_database_are_the_phrases_of_tags(printed, tmp_path):
     write_features(tmp_path / "regions", scenes.image_ids, scenes.features)
     model = reader(tmp_path / "model")
     printed(
-        *("papers", "write", "tags", model, data, "--features", tmp_path / "regions"),
+        *("papers", "write", "tags", model, f"{data}:features={tmp_path / 'regions'}"),
         *("--phrases", data, "--masks", 3, "--refills", 3, "--output", tmp_path / "written"),
     )
     train = load_dataset(data, features=tmp_path / "regions").split("train")

@@ -8,7 +8,6 @@ import pytest
 import recipes_cases
 from cli_cases import VERBS
 from counterfoil.cli import main
-from counterfoil.cli.options import RENAMED
 
 
 def examples(command) -> list[str]:
@@ -46,22 +45,9 @@ def test_examples_parse(words):
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_every_option_is_explained_by_its_present_name(words):
+def test_every_option_is_explained(words):
     for parameter in VERBS[words].params:
         assert parameter.name == "help" or getattr(parameter, "help", None), parameter.name
-        assert not {*parameter.opts} & {*RENAMED}
-
-
-def reads_data(command) -> bool:
-    names = {parameter.name for parameter in command.params}
-    return ("images" in names and "data" in {*names, "source"}) or "blind" in names
-
-
-def test_every_verb_that_reads_data_takes_corrections():
-    with_data = [command for command in VERBS.values() if reads_data(command)]
-    assert len(with_data) > 25
-    for command in with_data:
-        assert "corrections" in {parameter.name for parameter in command.params}, command.name
 
 
 def test_examples_of_recipes_exist():
@@ -88,9 +74,8 @@ def test_version(capsys):
 
 SAME = {  # what many verbs take, by one name and with one sentence
     "--data": {"report"},  # whose data are those of the runs
-    "--features": set(),
-    "--images": set(),
-    "--corrections": set(),
+    "--caption-column": set(),
+    "--image-column": set(),
     "--minutes": set(),
 }
 

@@ -241,7 +241,7 @@ REFUSED = {
     ),
     "broken pictures": (
         broken,
-        ("3 pictures cannot be read", "--skip-unreadable", NAMES[3], NAMES[4], NAMES[5]),
+        ("3 pictures cannot be read", ":unreadable=skip", NAMES[3], NAMES[4], NAMES[5]),
     ),
     "phone pictures": (phone, ('pip install "counterfoil[phone]", or convert it to JPEG',)),
     "two tables": (

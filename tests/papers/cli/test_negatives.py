@@ -92,16 +92,17 @@ def test_lists_are_judged_and_mined_again_without_the_pairs(models, printed, cap
     assert f"{len(pairs_of(mined)):,} pairs judged" in shown
     assert f"{len(promoted):,} promoted" in shown
     assert all(one.was == plain.texts[texts[one.caption]] for one in corrections)
-    data = load_dataset(SCENES, decisions=file).split("train")
+    data = load_dataset(SCENES, corrections=file).split("train")
     assert len(data.extra_positives.image) == len(promoted)
     assert len(data.ambiguous.image) == len(corrections) - len(promoted)
     again = tmp_path / "lists"
-    words = ("--texts", 20, "--images-per-text", 5, "--corrections", file, "--output", again)
-    printed("mine", models / "run/online", "--data", SCENES, *words)
+    words = ("--texts", 20, "--images-per-text", 5, "--output", again)
+    corrected = f"{SCENES},corrections={file}"
+    printed("mine", models / "run/online", "--data", corrected, *words)
     left = NegativeStore.open(again, fingerprint=data.fingerprint).lists
     assert not pairs_of(left) & set(judged)
     # the old lists are not those of the corrected data
-    words = ("--data", SCENES, "--corrections", file, "--output", tmp_path / "more.jsonl")
+    words = ("--data", corrected, "--output", tmp_path / "more.jsonl")
     assert run("judge", models / "run/online", *lists, *words) == 2
     assert "with the same corrections" in " ".join(capsys.readouterr().err.split())
 
@@ -112,7 +113,7 @@ def test_earlier_corrections_are_written_again_and_honoured(models, printed, tmp
     earlier = {"do": "fix", "caption": name, "text": "A blue star.", "was": text}
     first.write_text(json.dumps(earlier) + "\n")
     lists = tmp_path / "lists"
-    common = ("--data", SCENES, "--corrections", first)
+    common = ("--data", f"{SCENES},corrections={first}")
     short = ("--texts", 5, "--images-per-text", 2)
     printed("mine", models / "run/online", *common, *short, "--output", lists)
     asked = (models / "run/online", "--negatives", lists, *common, "--output", second)
@@ -120,7 +121,7 @@ def test_earlier_corrections_are_written_again_and_honoured(models, printed, tmp
     lines = [json.loads(line) for line in second.read_text().splitlines()]
     assert lines[0] == earlier
     assert len(lines) > 1
-    both = load_dataset(SCENES, decisions=second)
+    both = load_dataset(SCENES, corrections=second)
     assert both.texts[0] == "A blue star."
     assert both.corrections.startswith("1 caption rewritten, ")
     assert torch.equal(both.text_to_image, load_dataset(SCENES).text_to_image)

@@ -255,11 +255,9 @@ def test_features(printed, tmp_path):
     small = ("--set", "*.model.image.width=8", "--set", "*.model.text.width=8")
     quick = ("--set", "online.epochs=1", "--set", "online.processor.min_count=1")
     run_ = ("--output", tmp_path / "run", *small, *quick)
-    printed("train", "vsepp", "--data", "scenes:images=12", "--features", tmp_path / "feat", *run_)
-    shown = printed(
-        *("evaluate", tmp_path / "run" / "online", "--data", "scenes:images=12"),
-        *("--features", tmp_path / "feat"),
-    )
+    data = f"scenes:images=12,features={tmp_path / 'feat'}"
+    printed("train", "vsepp", "--data", data, *run_)
+    shown = printed("evaluate", tmp_path / "run" / "online", "--data", data)
     assert "2 images, 10 texts" in shown
 
 

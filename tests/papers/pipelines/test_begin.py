@@ -85,7 +85,7 @@ def test_word_vectors_that_nothing_would_read(vectors, changes, sentence):
 
 def test_a_missing_file_is_refused_before_anything_is_done(tmp_path, capsys):
     words = ("online", "--data", "scenes:images=30", "--set", "online.word_vectors=gone.txt")
-    assert run("run", *words, "--folder", tmp_path / "run") == 2
+    assert run("run", *words, "--output", tmp_path / "run") == 2
     assert "gone.txt is no file" in " ".join(capsys.readouterr().err.split())
 
 

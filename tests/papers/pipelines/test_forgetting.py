@@ -60,7 +60,7 @@ def test_a_report_tells_what_is_forgotten_here_and_there(
     way: str, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Against the differences of what the single evaluations have kept."""
-    more = ("--folder", folder, "--other", OTHER, "--tune", way, *SHORT)
+    more = ("--output", folder, "--other", OTHER, "--tune", way, *SHORT)
     assert run("train", "contrastive", "--model", model, "--data", SCENES, *more) == 0
     page = (folder / "report" / "report.html").read_text()
     assert "What is forgotten" in page
@@ -83,7 +83,7 @@ def test_a_report_tells_what_is_forgotten_here_and_there(
 
 
 def test_without_other_data_it_is_told_of_its_own(model: Path, folder: Path) -> None:
-    more = ("--folder", folder, *SHORT)
+    more = ("--output", folder, *SHORT)
     assert run("train", "triplet", "--model", model, "--data", SCENES, *more) == 0
     page = (folder / "report" / "report.html").read_text()
     assert len(re.findall("has forgotten", page)) == 1
@@ -117,9 +117,9 @@ def test_other_data_are_a_part_of_what_a_result_depends_on(model: Path) -> None:
 
 
 def test_what_is_refused(folder: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("train", "vsepp", "--data", SCENES, "--folder", folder, "--other", OTHER) == 2
+    assert run("train", "vsepp", "--data", SCENES, "--output", folder, "--other", OTHER) == 2
     assert "--other are for a pretrained model" in " ".join(capsys.readouterr().err.split())
-    more = ("--folder", folder, "--other", "nothing-there/")
+    more = ("--output", folder, "--other", "nothing-there/")
     assert run("train", "triplet", "--model", model, "--data", SCENES, *more) == 2
     assert "nothing-there" in capsys.readouterr().err
     assert not folder.exists()

@@ -71,7 +71,7 @@ def test_killed_in_every_stage(whole, tmp_path):
 
 
 def command(folder: Path) -> subprocess.Popen:
-    words = ("run", "aoq", "--data", DATA, "--folder", folder, "--smoke", "--resume")
+    words = ("run", "aoq", "--data", DATA, "--output", folder, "--smoke", "--resume")
     return subprocess.Popen(
         [
             sys.executable,

@@ -55,7 +55,7 @@ def slow(monkeypatch):
 
 def mine(model: Path, out: Path, *more: object) -> int:
     lists = ("--texts", "20", "--images-per-text", "5")
-    return run("mine", model, "--data", DATA, "--out", out, *lists, *more)
+    return run("mine", model, "--data", DATA, "--output", out, *lists, *more)
 
 
 def content(folder: Path) -> list[bytes]:
@@ -197,7 +197,7 @@ def test_the_models_own_vectors_propose(model, whole, tmp_path, capsys):
     assert "name one model, and no other that proposes" in said(capsys)
     assert mine(model, tmp_path / "b", "--propose", "ivf", "--filter", "highest=1") == 2
     assert "leave out all filters but captions and pictures" in said(capsys)
-    two = ("mine", model, model, "--data", DATA, "--out", tmp_path / "b")
+    two = ("mine", model, model, "--data", DATA, "--output", tmp_path / "b")
     assert run(*two, "--propose", "ivf") == 2
     assert "name one model" in said(capsys)
     assert [f.name for f in tmp_path.iterdir()] == ["a"]

@@ -31,7 +31,7 @@ SETTINGS = (
 
 
 def again(folder: Path, *more: object) -> int:
-    words = ("run", "aoq", "--data", DATA, "--folder", folder, *SETTINGS)
+    words = ("run", "aoq", "--data", DATA, "--output", folder, *SETTINGS)
     return run(*words, *more)
 
 

@@ -83,7 +83,7 @@ def test_a_cascade_as_a_stage(whole, copy, capsys):
 @pytest.mark.parametrize("host", ["vsepp", "scan-t2i"])
 def test_one_round_on_regions(host, tmp_path):
     data = f"{DATA},features=regions"
-    args = ("train", host, "--data", data, "--folder", tmp_path / "run", *SMALL)
+    args = ("train", host, "--data", data, "--output", tmp_path / "run", *SMALL)
     assert run(*args, "--set", "online.epochs=1", "--set", "online.processor.min_count=1") == 0
     card = json.loads((tmp_path / "run" / "online" / "model" / "model.json").read_text())
     assert "Regions" in card["model"]["image"]["call"]
@@ -167,7 +167,7 @@ def test_a_missing_stage_is_made_again(copy, whole):
 
 
 def test_a_longer_recipe_builds_on_a_shorter_one(tmp_path, capsys):
-    both = ("--data", DATA, "--folder", tmp_path / "run", "--smoke", *SMALL, *FEW_CHANNELS)
+    both = ("--data", DATA, "--output", tmp_path / "run", "--smoke", *SMALL, *FEW_CHANNELS)
     assert run("run", "online", *both) == 0
     capsys.readouterr()
     assert aoq(tmp_path / "run") == 0
@@ -301,7 +301,7 @@ def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
 
 def test_lists_shorter_than_the_draws_are_refused_before_anything_is_done(tmp_path, capsys):
     words = ("aoq", "--loss", "h1000", "--data", "scenes:images=36", "--smoke")
-    assert run("run", *words, "--folder", tmp_path / "run") == 2
+    assert run("run", *words, "--output", tmp_path / "run") == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "'h1000' draws from the 1,000 hardest texts of an image" in told
     assert not (tmp_path / "run").exists()

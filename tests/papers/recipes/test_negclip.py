@@ -14,7 +14,7 @@ DROPOUT = ("--set", "*.model.text.dropout=0.2", "--set", "*.save_minutes=0")
 
 
 def negclip(folder: Path) -> int:
-    words = ("--data", DATA, "--folder", folder, "--smoke", "--resume")
+    words = ("--data", DATA, "--output", folder, "--smoke", "--resume")
     return run("run", "negclip", *words, *SMALL, *SMALL_LISTS, *DROPOUT)
 
 

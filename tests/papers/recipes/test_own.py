@@ -75,7 +75,7 @@ def test_a_model_teaches_another_kind_by_the_command_line(tmp_path, capsys):
     assert run_pipeline(first, DataSource("scenes:images=36"), tmp_path / "a")
     capsys.readouterr()
     settings = [word for setting in SMALL for word in ("--set", setting)]
-    command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--folder", str(tmp_path / "b")]
+    command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--output", str(tmp_path / "b")]
     assert main([*command, "--teacher", str(tmp_path / "a" / "online"), *settings]) == 0
     assert "targets: 1 teacher, stored for" in capsys.readouterr().err
     assert (tmp_path / "b" / "student" / "model" / "model.json").is_file()
@@ -90,12 +90,12 @@ def test_a_guide_leaves_negatives_out_by_the_command_line(tmp_path, capsys):
     guide = ("--guide", str(tmp_path / "a" / "online"), "--guide-margin", "0.1")
     losses = []
     for folder, more in (("b", ()), ("c", guide)):
-        command = ["train", "gpo", "--data", "scenes:images=36", "--folder", str(tmp_path / folder)]
+        command = ["train", "gpo", "--data", "scenes:images=36", "--output", str(tmp_path / folder)]
         assert main([*command, *more, *settings]) == 0
         losses.append(read_metrics(tmp_path / folder / "online" / "metrics.jsonl")[0]["loss"])
     assert losses[1] < losses[0]
     capsys.readouterr()
-    command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--folder", str(tmp_path / "d")]
+    command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--output", str(tmp_path / "d")]
     assert main([*command, *guide, *settings]) == 2
     assert "pass --set student.mask.margin=0.1" in capsys.readouterr().err
     assert main([*command, "--guide-margin", "0.1", *settings]) == 2
@@ -166,7 +166,7 @@ def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     sizes = [f"*.model.{size}" for size in TINY]
     where = [f"*.model.weights={public}", f"*.processor.texts={public}"]
     words = [word for setting in (*sizes, *VILT, *where) for word in ("--set", setting)]
-    command = ["train", name, "--data", "scenes:images=24", "--folder", str(tmp_path / "run")]
+    command = ["train", name, "--data", "scenes:images=24", "--output", str(tmp_path / "run")]
     assert main([*command, *words]) == 0
     last = photos.own_data_recipe(name, pixels=True).stages[
         -2 if name.startswith("tags-dc") else -1

@@ -38,7 +38,7 @@ def test_photos_train_beside_a_frozen_model(name, tmp_path):
     more = [*SMALL, f"*.model.image.name={public}", *(LISTS if name.startswith("aoq") else ())]
     beside = ",features=regions" if name == "mobilenet" else ""  # which it does not look at
     run, data = tmp_path / "run", f"scenes:images=48{beside}"
-    assert main(["train", name, "--data", data, "--folder", str(run), *settings(*more)]) == 0
+    assert main(["train", name, "--data", data, "--output", str(run), *settings(*more)]) == 0
 
     last = "adaptive" if name.startswith("aoq") else "online"
     frozen = HFVisionTower(name=public).body.state_dict()
@@ -118,7 +118,7 @@ def test_patches_feed_scan_chan_and_gpo_and_are_made_once(tower, tmp_path, monke
     monkeypatch.setattr(FrozenPatches, "states", counting)
     for name in photos.PATCH_MODELS:
         run = tmp_path / name
-        place = ("--data", "scenes:images=40", "--tower", tower, "--folder", str(run))
+        place = ("--data", "scenes:images=40", "--tower", tower, "--output", str(run))
         assert trained(name, *place) == 0
     assert sum(encoded) == 40, "every picture is encoded once, for all models and splits"
     shutil.rmtree(tower)

@@ -112,7 +112,7 @@ def test_the_card_tells_results_with_protocol_and_where_from(finished, tmp_path)
 def test_evaluations_go_along_and_others_are_added(finished, tmp_path, capsys):
     out = tmp_path / "dev.json"
     data = ("--data", "scenes:images=36", "--split", "dev")
-    assert run("evaluate", finished / "online", *data, "--out", out) == 0
+    assert run("evaluate", finished / "online", *data, "--json", out) == 0
     Model.from_pretrained(finished / "online").save_pretrained(tmp_path / "one")
     Model.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two", evaluations=[out])
     kept = json.loads((tmp_path / "two" / "evaluations.json").read_text())

@@ -45,7 +45,7 @@ def hub(tmp_path_factory):
 
 def trained(folder: Path, name: str, model: Path, *more: object, settings=SHORT) -> int:
     words = [word for setting in settings for word in ("--set", setting)]
-    where = ("--data", SCENES, "--folder", folder)
+    where = ("--data", SCENES, "--output", folder)
     return run("train", name, "--model", model, *where, *words, *more)
 
 
@@ -164,7 +164,7 @@ def test_teachers_are_any_models(hub, tmp_path):
 @pytest.mark.parametrize(("name", "way"), [("contrastive", "full"), ("aoq", "frozen")])
 def test_written_captions_join(name, way, hub, tmp_path):
     written = tmp_path / "written"
-    assert run("papers", "write", "rules", SCENES, "--out", written) == 0
+    assert run("papers", "write", "rules", SCENES, "--output", written) == 0
     settings = (*SHORT, *LISTS) if name == "aoq" else SHORT
     more = ("--tune", way, "--written", written)
     assert trained(tmp_path / "run", name, hub["clip"], *more, settings=settings) == 0
@@ -217,7 +217,7 @@ def test_negclip_mines_writes_and_trains(way, hub, tmp_path):
 
 def test_negclip_reads_what_was_written_before(hub, tmp_path):
     written = tmp_path / "written"
-    assert run("papers", "write", "rules", SCENES, "--out", written) == 0
+    assert run("papers", "write", "rules", SCENES, "--output", written) == 0
     settings = (*SHORT, "lists.texts=20")
     more = ("--written", written)
     assert trained(tmp_path / "run", "negclip", hub["clip"], *more, settings=settings) == 0

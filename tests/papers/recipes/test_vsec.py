@@ -45,7 +45,7 @@ def test_one_kind_alone(kind: str) -> None:
 
 
 def test_on_scenes(tmp_path: Path) -> None:
-    words = ("--data", "scenes:images=36", "--folder", tmp_path / "run", "--smoke", *SMALL)
+    words = ("--data", "scenes:images=36", "--output", tmp_path / "run", "--smoke", *SMALL)
     words = (*words, "--set", "written.most=2")
     assert run("run", "vse-c", *words) == 0
     lines = (tmp_path / "run/online/metrics.jsonl").read_text().splitlines()

@@ -50,7 +50,7 @@ def load_dataset(
     name: str | None = None,
     restval: str = "train",
     splits: Sequence[str] = (),
-    decisions: str | Path | None = None,
+    corrections: str | Path | None = None,
     image_column: str | None = None,
     caption_column: str | None = None,
 ) -> ImageTextDataset:
@@ -68,7 +68,7 @@ def load_dataset(
         name: of the data set in tables.
         restval: split of COCO's "restval" images.
         splits: splits of a precomp folder to read; all by default.
-        decisions: file of label corrections, see `counterfoil.data.corrections`; by default
+        corrections: file of label corrections, see `counterfoil.data.corrections`; by default
             ``corrections.jsonl`` in the data's folder, if it exists.
         image_column: of a table; by default one of the usual names.
         caption_column: of a table; by default one of the usual names, or numbered ones.
@@ -88,12 +88,12 @@ def load_dataset(
         ),
         str(source),
     )
-    corrections, table = _path(decisions) or corrections_beside(str(source)), _path(features)
+    decided, table = _path(corrections) or corrections_beside(str(source)), _path(features)
     # A .npy file has a row for every image of the uncorrected data, so it is attached first.
     if table is not None and table.is_file():
         dataset = _with_features(dataset, table)
-    if corrections is not None:
-        dataset = apply_corrections(dataset, read_corrections(corrections))
+    if decided is not None:
+        dataset = apply_corrections(dataset, read_corrections(decided))
     if table is not None and not table.is_file():
         dataset = _with_features(dataset, table)
     warn_of_left_out(dataset)
@@ -131,8 +131,9 @@ def _read(source: Source, given: str) -> ImageTextDataset:
     # a table of bottom-up attention has no names of columns
     if ".tsv" in source.path.suffixes and source.path.is_file() and is_feature_table(source.path):
         raise ValueError(
-            f"{given} holds features of images and no captions; name it as --features of a data "
-            f"set, or convert it first: counterfoil features {given} FOLDER"
+            f"{given} holds features of images and no captions; name it with a data "
+            f"set, as in --data my-photos/:features={given}, or convert it first: counterfoil "
+            f"features {given} FOLDER"
         )
     for format in _formats(source):
         if format.matches(source):
@@ -207,12 +208,11 @@ def _pictures_of(image_ids: Sequence[str], source: Source) -> PictureFiles:
 def _check_options(source: Source, *, holds_pictures: bool, has_columns: bool) -> None:
     """Refuse options that a format does not take."""
     if source.images is not None and holds_pictures:
-        raise ValueError(f"{source.path} has its own pictures; leave out --images {source.images}")
+        raise ValueError(f"{source.path} has its own pictures; leave out images={source.images}")
     chosen = source.image_column or source.caption_column
     if chosen and not has_columns:
         raise ValueError(
-            f"{source.path} has no columns; leave out --image-column and --caption-column "
-            f"({chosen!r})"
+            f"{source.path} has no columns; leave out image-column and caption-column ({chosen!r})"
         )
 
 

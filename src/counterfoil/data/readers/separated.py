@@ -166,8 +166,8 @@ def read_separated(
         raise ValueError(
             f"{file}: the first line is {first.strip()[:80]!r}; it needs the names of the columns, "
             f"one of {', '.join(IMAGE[:16])} and one of {', '.join(CAPTION[:12])}, separated by "
-            "commas, semicolons, tabs or bars; or choose them with --image-column and "
-            "--caption-column"
+            "commas, semicolons, tabs or bars; or choose "
+            f"yours, as in {file.name}:image-column=file,caption-column=title"
         )
     lines = list(io.StringIO(text, newline=""))
     at = layout.start

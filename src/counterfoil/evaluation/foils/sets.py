@@ -120,7 +120,7 @@ def open_foil_set(
     """
     if is_scenes(sources[0]):
         if images is not None:
-            raise ValueError(f"{sources[0]} renders its own pictures; leave out --images")
+            raise ValueError(f"{sources[0]} renders its own pictures; leave out their folder")
         foils = scenes_foil_set(sources[0], split, seed)
         return foils if features is None else _with_features(foils, features)
     form, rest = _split_format(sources[0])

@@ -545,7 +545,7 @@ def export_sheet(
     if pictures is None:
         raise ValueError(
             f"{stores[0].dataset.name} comes without pictures, which judges have to see; name "
-            "their folder with --images"
+            "their folder, as in --data photos.csv:images=pictures/"
         )
     rng = torch.Generator().manual_seed(seed)
     used: set[int] = set()

@@ -13,7 +13,7 @@ import typer
 
 from counterfoil.cli.options import (
     Count,
-    DataOptions,
+    Data,
     Models,
     OneModel,
     Page,
@@ -21,6 +21,7 @@ from counterfoil.cli.options import (
     Seed,
     Split,
     data_options,
+    data_source,
     example,
     refuse,
     refuse_without,
@@ -84,7 +85,7 @@ def analysis(
             options(**values)
             page, _ = values.pop("page"), values.pop("context", None)
             if "data" in values:
-                values["source"] = values.pop("data").source()
+                values["source"] = data_source(values.pop("data"))
             if "generation" in values:
                 values |= values.pop("generation").settings()
             arguments = {name: value for name, value in values.items() if value not in (None, [])}
@@ -106,7 +107,7 @@ def analysis(
 def online_rank(
     model: OneModel,
     page: Page,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "train",
     batch: Annotated[
         list[int] | None,
@@ -130,7 +131,7 @@ def online_rank(
 def negatives(
     model: OneModel,
     page: Page,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "train",
     lists: Annotated[
         Path | None,
@@ -159,7 +160,7 @@ def curves(folders: Trainings, page: Page) -> None:
     "counterfoil papers analyse cross-rank runs/mine/online runs/mine/best --data my-photos/ "
     "--output cross.html",
 )
-def cross_rank(models: Models, page: Page, data: DataOptions, split: Split = "test") -> None:
+def cross_rank(models: Models, page: Page, data: Data = None, split: Split = "test") -> None:
     """Count positive pairs by their rank among all wrong texts and images."""
 
 
@@ -168,7 +169,7 @@ def cross_rank(models: Models, page: Page, data: DataOptions, split: Split = "te
     "counterfoil papers analyse margins runs/ndgl/gpo-scenes/teacher-1 "
     "runs/ndgl/gpo-scenes/student --data scenes --output margins.html",
 )
-def margins(models: Models, page: Page, data: DataOptions, split: Split = "test") -> None:
+def margins(models: Models, page: Page, data: Data = None, split: Split = "test") -> None:
     """Draw the margins between positives and their hardest negatives."""
 
 
@@ -179,7 +180,7 @@ def margins(models: Models, page: Page, data: DataOptions, split: Split = "test"
 def quantiles(
     model: OneModel,
     page: Page,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "test",
     top: Annotated[int, typer.Option(min=1, help="Negatives of a query.")] = 30,
     level: Annotated[
@@ -198,7 +199,7 @@ def neighbourhood_map(
     context: typer.Context,
     model: OneModel,
     page: Page,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "test",
     query: Query = None,
     count: Count = 1,
@@ -251,8 +252,8 @@ def triples(
     context: typer.Context,
     models: Models,
     page: Page,
-    data: DataOptions,
     generation: GenerationOptions,
+    data: Data = None,
     split: Split = "test",
     anchors: Anchors = 200,
     batch: Batch = 128,
@@ -294,8 +295,8 @@ def discrimination(
     context: typer.Context,
     models: Models,
     page: Page,
-    data: DataOptions,
     generation: GenerationOptions,
+    data: Data = None,
     split: Split = "test",
     anchors: Anchors = 200,
     foils: Annotated[
@@ -326,7 +327,7 @@ def discrimination(
 def true_rate(
     context: typer.Context,
     page: Page,
-    data: DataOptions,
+    data: Data = None,
     stores: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[STORE]...", help="Folders of generated captions."),
@@ -365,14 +366,14 @@ def sheet(
     file: Annotated[
         Path, typer.Option("--output", help="CSV file to write; it must not exist yet.")
     ],
-    data: DataOptions,
+    data: Data = None,
     count: Annotated[int, typer.Option(min=1, help="Captions of each folder.")] = 200,
     seed: Seed = 0,
 ) -> None:
     """Write a CSV sheet to judge generated captions by hand, for `true-rate --answers`."""
     from counterfoil.papers.aoq.true_rate import export_sheet
 
-    export_sheet(stores, data.source(), file, count=count, seed=seed)
+    export_sheet(stores, data_source(data), file, count=count, seed=seed)
 
 
 @analysis(
@@ -383,8 +384,8 @@ def sheet(
 def words(
     model: OneModel,
     page: Page,
-    data: DataOptions,
     generation: GenerationOptions,
+    data: Data = None,
     split: Split = "test",
     anchors: Anchors = 200,
     writer: Annotated[
@@ -406,7 +407,7 @@ def words(
 def fluency(
     stores: Stores,
     page: Page,
-    data: DataOptions,
+    data: Data = None,
     lm: Annotated[
         str | None,
         typer.Option(
@@ -434,7 +435,7 @@ def cases(
     models: Models,
     written: Annotated[Path, typer.Option(help="Folder of generated captions.")],
     page: Page,
-    data: DataOptions,
+    data: Data = None,
     count: Annotated[int, typer.Option(min=1, help="Cases of each kind.")] = 3,
     sample: Annotated[int, typer.Option(min=1, help="Captions to score, at most.")] = 2000,
     threshold: Annotated[

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import (
-    DataOptions,
+    Data,
     NewFolder,
     Phrases,
     Seed,
     Split,
     check_new_folder,
+    data_source,
     phrase_parser,
     verb,
 )
@@ -27,7 +28,7 @@ app = typer.Typer()
 )
 def graph(
     folder: NewFolder,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "train",
     texts: Annotated[int, typer.Option(min=1, help="Texts listed for each image, at most.")] = 100,
     hard_images: Annotated[
@@ -41,7 +42,7 @@ def graph(
 
     check_new_folder(folder)
     parser = phrase_parser(phrases).build()
-    dataset = data.source().split(split)
+    dataset = data_source(data).split(split)
     negatives = graph_negatives(
         dataset, texts_per_image=texts, images_per_text=hard_images, parser=parser, seed=seed
     )

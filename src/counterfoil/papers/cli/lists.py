@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import DataOptions, NewFolder, Split, check_new_folder, verb
+from counterfoil.cli.options import Data, NewFolder, Split, check_new_folder, data_source, verb
 from counterfoil.core.console import output
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -23,7 +23,7 @@ def import_lists(
         Path, typer.Argument(metavar="FOLDER", help="Holds `i2t_NAME.npy` and `t2i_NAME.npy`.")
     ],
     folder: NewFolder,
-    data: DataOptions,
+    data: Data = None,
     split: Split = "train",
     name: Annotated[
         str | None, typer.Option(help="NAME of the files, as `f30k`; needed if there are several.")
@@ -35,7 +35,7 @@ def import_lists(
 
     check_new_folder(folder)
     name = name or only_aoq_name(source)
-    dataset = data.source().split(split)
+    dataset = data_source(data).split(split)
     lists = read_aoq(source, name, dataset.relation)
     NegativeStore.of(lists, dataset=dataset.fingerprint, split=split, sources=()).save(folder)
     output(f"{lists.describe()}, from {source}: {folder}")
@@ -48,7 +48,7 @@ def import_lists(
 def export_lists(
     store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
     folder: Annotated[Path, typer.Option("--output", help="Folder of both files.")],
-    data: DataOptions,
+    data: Data = None,
     split: Split = "train",
     name: Annotated[
         str | None, typer.Option(help="NAME of the files; default the name of the data.")
@@ -63,7 +63,7 @@ def export_lists(
     from counterfoil.negatives.aoq_format import READ, aoq_paths, write_aoq
     from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 
-    dataset = data.source().split(split)
+    dataset = data_source(data).split(split)
     name = dataset.name if name is None else name
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(f"{name!r} cannot be part of a file's name; give another with --name")

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from counterfoil.cli.options import (
-    CaptionColumn,
-    Corrections,
-    DataArgument,
     DataName,
-    ImageColumn,
-    Images,
     Minutes,
     NewFolder,
     Phrases,
@@ -21,6 +16,7 @@ from counterfoil.cli.options import (
     Seed,
     Split,
     check_new_folder,
+    data_source,
     phrase_parser,
     refuse,
     refuse_without,
@@ -70,10 +66,6 @@ def rules(
     context: typer.Context,
     data: DataName,
     folder: NewFolder,
-    images: Images = None,
-    corrections: Corrections = None,
-    caption_column: CaptionColumn = None,
-    image_column: ImageColumn = None,
     split: Split = "train",
     kind: Annotated[
         list[str] | None,
@@ -104,13 +96,7 @@ def rules(
         seed=seed,
     )
     check_new_folder(folder)
-    source = DataArgument(
-        data,
-        images=images,
-        corrections=corrections,
-        caption_column=caption_column,
-        image_column=image_column,
-    ).source()
+    source = data_source(data)
     dataset = source.split(split)
     store = rewrite_captions(config, dataset, source.split("train"), folder)
     output(f"{describe_generation(store, dataset)}: {folder / ROWS}")
@@ -120,9 +106,9 @@ def rules(
     app,
     "counterfoil papers write tags runs/tags/uniter-scenes/tags "
     "scenes:images=2600,dev=100,test=500,features=regions --output written/",
-    "counterfoil papers write tags runs/mine/tags flickr8k/ --features regions/ --output written/ "
+    "counterfoil papers write tags runs/mine/tags flickr8k/:features=regions/ --output written/ "
     "--rule captions --rule wordnet --guide runs/chan/online --minutes 60 --resume",
-    "counterfoil papers write tags runs/tags/tags txt_db/ --features img_db/flickr30k/ "
+    "counterfoil papers write tags runs/tags/tags txt_db/:features=img_db/flickr30k/ "
     "--phrases txt_db/ --output written/",
 )
 def tags(
@@ -130,7 +116,7 @@ def tags(
     model: Annotated[
         str, typer.Argument(help="Folder of a model with a masked language model: UNITER, ….")
     ],
-    data: DataArgument,
+    data: DataName,
     folder: NewFolder,
     split: Split = "train",
     phrases: Phrases = "rules",
@@ -175,6 +161,6 @@ def tags(
         seed=seed,
     )
     with resumable_work(folder, "writing", resume=resume, minutes=minutes) as minutes_left:
-        dataset = data.source().split(split)
+        dataset = data_source(data).split(split)
         store = generate_captions(stage, dataset, folder, left=minutes_left)
     output(f"{describe_generation(store, dataset)}: {folder / ROWS}")

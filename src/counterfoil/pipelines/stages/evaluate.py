@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, final
 
 from torch import Tensor
 
@@ -17,7 +17,6 @@ from counterfoil.core.io import parsing, read_json, write_json
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.contents import data_contents
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.cascade import (
     DEPTH,
     CascadePoint,
@@ -44,6 +43,9 @@ from counterfoil.report.tables import terminal_table
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import Tie, TopK
 from counterfoil.scoring.stream import stream_scores
+
+if TYPE_CHECKING:
+    from counterfoil.pipelines.run import DataSource
 
 TOP = 10  # items of every list that are saved
 _T = TypeVar("_T")
@@ -118,15 +120,20 @@ class Evaluate(Stage):
     def digest_content(self) -> dict[str, Any]:
         content = models_content(self.models)
         if self.data is not None:
-            content["data"] = data_contents(load_dataset(self.data))
+            content["data"] = data_contents(self._other(self.data).open())
         return content
 
     def dataset(self, context: RunContext) -> ImageTextDataset:
         """The split that is measured, of the run's data or of another data set."""
         if self.data is None:
             return context.split(self.split)
-        other = load_dataset(self.data)
-        return other if self.split == "all" else other.split(self.split)
+        return self._other(self.data).split(self.split)
+
+    @staticmethod
+    def _other(data: str) -> DataSource:
+        from counterfoil.pipelines.run import DataSource  # which runs stages
+
+        return DataSource.of(data)
 
     def check(self, context: RunContext) -> None:
         """Refuse a split that does not exist or does not fit the protocol."""

@@ -140,7 +140,7 @@ def _check_picture_files(dataset: ImageTextDataset) -> None:
     if dataset.pictures is None:
         raise ValueError(
             f"{dataset.name} ({dataset.split_name}) has no pictures, and this model reads pixels; "
-            "name their folder with --images"
+            "name their folder, as in --data photos.csv:images=pictures/"
         )
     if not isinstance(dataset.pictures, PictureFiles):
         return

@@ -1,0 +1,65 @@
+"""Settings of a data set that are said with its name, as in ``photos.csv:caption-column=title``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from counterfoil.core.config import unknown_name
+
+# keys as they are typed, and the arguments of `load_dataset`
+KEYS = {
+    "features": "features",
+    "images": "images",
+    "corrections": "corrections",
+    "unreadable": "skip_unreadable",
+    "caption-column": "caption_column",
+    "image-column": "image_column",
+}
+UNREADABLE = {"skip": True, "stop": False}
+_SETTINGS = re.compile(r"(?P<name>.+?):(?P<settings>[a-z_-]+=.*)", re.DOTALL)
+_NEXT = re.compile(r",(?=[a-z_-]+=)")
+
+
+def split_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """A data set's path or name, and its settings as arguments of `load_dataset`.
+
+    A path that exists is taken as it is. Rendered scenes have settings of their own, `images` and
+    ``features=regions``, which stay with the name.
+
+    Raises:
+        ValueError: a setting is unknown, given twice or has a value that it may not have.
+    """
+    match = _SETTINGS.fullmatch(text)
+    if match is None or Path(text).expanduser().exists():
+        return text, {}
+    name, own, settings = match["name"], [], {}
+    for setting in _NEXT.split(match["settings"]):
+        key, _, value = setting.partition("=")
+        if name == "scenes" and _of_scenes(key, value):
+            own.append(setting)
+            continue
+        if key not in KEYS:
+            raise ValueError(f"{text}: {unknown_name(key, [*KEYS], 'a setting of a data set')}")
+        if KEYS[key] in settings:
+            raise ValueError(f"{text} has {key} twice; give it once")
+        settings[KEYS[key]] = _value(key, value)
+    return name + (f":{','.join(own)}" if own else ""), settings
+
+
+def _of_scenes(key: str, value: str) -> bool:
+    """Whether rendered scenes have such a setting of their own."""
+    if key == "features":
+        return not Path(value).expanduser().exists()
+    return key not in KEYS or key == "images"
+
+
+def _value(key: str, value: str) -> Any:
+    if not value:
+        raise ValueError(f"{key} of a data set has no value; write {key}=VALUE")
+    if key == "unreadable":
+        if value not in UNREADABLE:
+            raise ValueError(unknown_name(value, [*UNREADABLE], "what to do with the unreadable"))
+        return UNREADABLE[value]
+    return value if key.endswith("column") else Path(value).expanduser()
