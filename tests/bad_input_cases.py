@@ -912,7 +912,7 @@ index --output . => is no index | counterfoil index
 indexed $clip :: index $clip my-photos --output my-index
     => exists and holds an index | --add adds to it
 indexed $clip :: index $clip my-photos --output x --backend fais
-    => 'fais' is not one of | faiss-hnsw
+    => 'fais' is not a search backend | faiss-hnsw
 indexed $clip :: index $clip my-photos --output x --address http://a
     => leave it out, or choose milvus
 indexed $clip :: index $clip my-photos --output my-index --add --backend exact

@@ -32,7 +32,7 @@ from counterfoil.core.io import (
 )
 from counterfoil.core.model_files import check_model_folder
 from counterfoil.core.optional import first_line
-from counterfoil.core.saved_names import short_name
+from counterfoil.core.registry import short_name
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.contents import ContentDigests
 from counterfoil.data.corrections import CORRECTIONS_FILE, judged_pairs, write_corrections

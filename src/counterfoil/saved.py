@@ -24,7 +24,7 @@ from counterfoil.core.config import Config, config_from_dict
 from counterfoil.core.io import atomic_folder, parse_json, read_json, write_json
 from counterfoil.core.model_files import check_settings
 from counterfoil.core.optional import first_line
-from counterfoil.core.saved_names import saved_name
+from counterfoil.core.shipped import PAPERS
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.processor import Processor
 from counterfoil.models.base import HasFiles, RetrievalModel
@@ -99,7 +99,9 @@ def save_model(
         "format": FORMAT,
         "version": __version__,
         "model": spec.to_dict(),
-        "packages": {saved_name(c.make): registry.package_of(c.make) for c in _inner_calls(spec)},
+        "packages": {
+            registry.name_of(c.make): registry.package_of(c.make) for c in _inner_calls(spec)
+        },
         "provenance": dict(provenance or {}),
         "metrics": dict(metrics or {}),
         "tokenizer": processor.tokenizer.digest if processor.tokenizer else None,
@@ -163,7 +165,7 @@ def read_card(folder: Path) -> SavedModelCard:
             f"reads format {FORMAT}; open it with the version that wrote it"
         )
     try:
-        spec = config_from_dict(content.get("model"), allow=("counterfoil",))
+        spec = config_from_dict(content.get("model"), kinds=registry.SAVED)
     except ValueError:
         _check_packages(content.get("packages"), path)
         raise
@@ -183,7 +185,7 @@ def read_card(folder: Path) -> SavedModelCard:
 def _check_packages(packages: object, path: Path) -> None:
     """Refuse names of a package that is not here, by the packages that were saved with them."""
     for name, package in packages.items() if isinstance(packages, dict) else ():
-        ours = package in ("counterfoil", registry.PAPERS)
+        ours = package in ("counterfoil", PAPERS)
         if not ours and not any(name in registry.names(kind) for kind in registry.SAVED):
             raise ValueError(
                 f"{path} calls {name!r} of the package {package!r}, which is not installed or has "
@@ -214,7 +216,8 @@ def check_reopens(spec: Config[RetrievalModel], name: str) -> None:
         ValueError: the call has a class that files may not name, or an argument that no file has.
     """
     try:
-        _check_calls(config_from_dict(json.loads(json.dumps(spec.to_dict()))), name)
+        plain = json.loads(json.dumps(spec.to_dict()))
+        _check_calls(config_from_dict(plain, kinds=registry.SAVED), name)
     except ValueError as error:
         raise ValueError(
             f"{name} could not be opened again from a folder: {error}; build it of "

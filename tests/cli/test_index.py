@@ -167,12 +167,21 @@ def test_reranked(photos, printed, models):
     assert [hit["score"] for hit in hits] == sorted((h["score"] for h in hits), reverse=True)
 
 
-def test_faiss_by_its_short_name(photos, printed, models):
+def test_faiss(photos, printed, models):
     shown = printed(
-        *("index", models / "clip", "my-photos", "--output", "x", "--backend", "faiss", "--half")
+        *(
+            "index",
+            models / "clip",
+            "my-photos",
+            "--output",
+            "x",
+            "--backend",
+            "faiss-hnsw",
+            "--half",
+        )
     )
     assert "faiss-hnsw" in shown
-    assert list(Path("x").glob("*.faiss"))
+    assert list(Path("x").glob("*.engine"))
     assert printed("search", "x", "a red circle", "--top", "1")
 
 

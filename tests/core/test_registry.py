@@ -41,7 +41,7 @@ ASKED: dict[str, Callable[[Path], object]] = {
     "the training 'ndgl'": lambda folder: fine_tune_recipe("ndgl", FineTunedModel(name="clip")),
     "the loss 'LSEHLoss'": lambda folder: registry.find("loss", "LSEHLoss"),
     "the verb 'papers'": lambda folder: registry.find("verb", "papers"),
-    "'SCAN'": lambda folder: config_from_dict({"call": "SCAN"}),
+    "the model 'SCAN'": lambda folder: config_from_dict({"call": "SCAN"}),
 }
 
 

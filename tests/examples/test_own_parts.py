@@ -39,13 +39,29 @@ def test_an_installed_package_adds_parts(tmp_path):
     ran(*counterfoil, *mined, "--texts", "4", "--images-per-text", "2", path=paths)
     shown = ran(*counterfoil, "evaluate", run / "trained", "--data", photos, path=paths)
     assert "cosine" in shown or "inner product" in shown
+    assert ran(*counterfoil, "count", photos, path=paths) == "5.0 captions an image\n"
+    index = ("index", run / "trained", photos, "--output", tmp_path / "index")
+    shown = ran(*counterfoil, *index, "--backend", "own-signs", path=paths)
+    assert "own-signs" in shown
+    assert list((tmp_path / "index").glob("*.engine"))
+    search = ("search", tmp_path / "index", "a red circle", "--top", "3")
+    assert "score" in ran(*counterfoil, *search, path=paths)
+    assert "'own-signs', which is no engine here" in refused(
+        "index", "--output", tmp_path / "index"
+    )
     # without the package the folder is refused in a sentence
+    folder = ("evaluate", run / "trained", "--data", "scenes:images=20")
+    assert "own-mean" in refused(*folder)
+
+
+def refused(*words: object) -> str:
+    """What is said without the package."""
     done = subprocess.run(
-        [sys.executable, *counterfoil, "evaluate", run / "trained", "--data", "scenes:images=20"],
+        [sys.executable, "-m", "counterfoil.cli", *map(str, words)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "own-mean" in done.stderr
+    return " ".join(done.stderr.split())
 
 
 def ran(*words: object, path: str | None = None) -> str:
@@ -70,3 +86,12 @@ def test_a_name_has_one_owner():
     with pytest.raises(ValueError, match="did you mean 'triplet'"):
         registry.find("training", "triplets")
     del registry._added["training", "of a test"]
+
+
+def test_calls_in_files_do_not_say_a_kind_so_their_names_are_of_one():
+    with pytest.raises(ValueError, match="there is a loss 'InfoNCELoss' already"):
+        registry.register.part("InfoNCELoss")(Path)
+    with pytest.raises(ValueError, match=r"'InfoNCELoss' is not .* the kinds model and part"):
+        registry.find_called("InfoNCELoss", registry.SAVED)
+    registry.register.engine("InfoNCELoss")(Path)  # no file calls an engine
+    del registry._added["engine", "InfoNCELoss"]

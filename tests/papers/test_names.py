@@ -13,6 +13,7 @@ import pytest
 
 import counterfoil
 from counterfoil.core import registry
+from counterfoil.core.shipped import SHIPPED
 from counterfoil.recipes.catalogue import recipe_arguments, recipe_function
 
 SOURCE = Path(counterfoil.__file__).parent
@@ -144,7 +145,7 @@ def stale_names(text: str) -> Iterator[str]:
         if not all(part.isidentifier() for part in parts) or parts[-1] == "txt":
             continue
         if parts[0] == "counterfoil":
-            group = len(parts) == 2 and parts[1] in registry.SHIPPED  # of entry points
+            group = len(parts) == 2 and parts[1] in SHIPPED  # of entry points
             if not group and not is_in_package(parts[1:]):
                 yield quoted
             continue

@@ -23,7 +23,6 @@ from counterfoil.model import load_model
 SECONDS = 3  # of a card; the largest took half an hour before sizes were bounded
 CALL = "is not something this file may call"
 UNKNOWN = "does not exist in this version"
-PART = "no part of a model"
 LARGE = "describes a much larger model than its weights are"
 ELSEWHERE = "asks for weights or a configuration from elsewhere"
 REPOSITORY = "somebody/repository"
@@ -65,14 +64,15 @@ CARDS: dict[str, tuple[dict[str, Any], str]] = {  # changes of the model's call;
     "a name of a later version": ({"call": "Newest"}, UNKNOWN),
     "a name that is no callable": ({"call": "annotations"}, UNKNOWN),
     "a module as a call": ({"call": "triplet"}, UNKNOWN),
-    "a loss as the model": ({"call": "InfoNCE"}, "no retrieval model"),
+    "a loss as the model": ({"call": "InfoNCELoss"}, CALL),
+    "a tower as the model": ({"call": "GRU", "words": 3, "width": 8}, "no retrieval model"),
     "a loss by its module": (
-        {"call": "counterfoil.losses.contrastive:InfoNCELoss"}, "no retrieval model",
+        {"call": "counterfoil.losses.contrastive:InfoNCELoss"}, CALL,
     ),
     "a helper by its module": ({"call": "counterfoil.losses.base:hinge"}, CALL),
-    "a function as a tower": (image(call="weighted_sum"), PART),
-    "a parser as a tower": (image(call="Rules"), PART),
-    "a file reader as a tower": (image(call="Stored", path="/etc/passwd"), PART),
+    "a function as a tower": (image(call="weighted_sum"), UNKNOWN),
+    "a parser as a tower": (image(call="RulePhraseParser"), CALL),
+    "a file reader as a tower": (image(call="PhraseFile", path="/etc/passwd"), CALL),
     "a text tower on the hub": (text(call="Bert", width=8, name=REPOSITORY), ELSEWHERE),
     "an image tower on the hub": (image(call="VisionModel", width=8, name=REPOSITORY), ELSEWHERE),
     "a configuration on the hub": (

@@ -77,7 +77,7 @@ def test_added_are_found_and_deleted_are_not(stored, tmp_path, kind):
     again = VectorIndex(tmp_path / "x")
     assert len(again.images) == 700
     assert [best[0][0] for best in found(again, stored[1800:1850], 1)] == names(50, 1800)
-    files = [path.name for path in (tmp_path / "x").glob("*.faiss")]
+    files = [path.name for path in (tmp_path / "x").glob("*.engine")]
     assert files == ([again.state.images.finder] if again.state.images.finder else [])
 
 
@@ -159,7 +159,7 @@ def test_few_vectors_have_no_cells(tmp_path):
     assert recall(index, stored[:20], stored) == 1
     more = torch.randn(ann.MIN_IVF_VECTORS, 8)
     index.change(images=images(names(len(more), 100), more))
-    assert index.state.images.finder.endswith(".faiss")
+    assert index.state.images.finder.endswith(".engine")
     assert recall(index, more[:20], torch.cat([stored, more])) >= 0.95
 
 
@@ -184,7 +184,7 @@ def test_damage_and_loss_are_sentences(stored, tmp_path):
     with pytest.raises(ValueError, match="is damaged: its checksum does not fit; restore"):
         VectorIndex(tmp_path / "x")
     resealed(tmp_path / "x")
-    with pytest.raises(ValueError, match="faiss is damaged; make the index again"):
+    with pytest.raises(ValueError, match="engine is damaged; make the index again"):
         VectorIndex(tmp_path / "x")
     path.unlink()
     with pytest.raises(ValueError, match="does not exist, but its manifest"):

@@ -147,11 +147,22 @@ def test_names_are_stored_with_their_packages(folder: Path, monkeypatch: Any) ->
         load_model(folder)
 
 
+def test_a_registered_part_has_to_be_a_module(folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(registry, "_added", {})
+    register.part("own-function")(len)
+    change(folder, model=call(VSE_, image=call("own-function")))
+    with pytest.raises(ValueError, match="calls len, which is no part of a model"):
+        load_model(folder)
+
+
 def test_a_model_of_the_papers_says_that_they_are_missing(folder: Path, monkeypatch: Any) -> None:
     change(folder, model={"call": "SCAN", "direction": "i2t"})
-    monkeypatch.setattr(registry, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"'SCAN' belongs to counterfoil\.papers, .*; install"):
-        load_model(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "find_spec", lambda name: None)
+        registry._owners.cache_clear()
+        with pytest.raises(ValueError, match=r"'SCAN' belongs to counterfoil\.papers, .*; install"):
+            load_model(folder)
+    registry._owners.cache_clear()
 
 
 def test_weights_of_another_model(folder: Path) -> None:

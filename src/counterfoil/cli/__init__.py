@@ -69,7 +69,7 @@ def application(verb: str = "") -> typer.Typer:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line: 0 for success, 2 for wrong input, 3 if it was stopped."""
     words = sys.argv[1:] if arguments is None else arguments
-    known = {*registry.names("verb"), *registry.SHIPPED["verb"]}
+    known = {*registry.names("verb"), *registry.absent("verb")}
     verb = words[0] if words and words[0] in known else ""
     try:
         app = application(verb)

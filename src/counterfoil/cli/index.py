@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from counterfoil.search.index import IndexUpdate
 
 
-BackendOption = Literal["exact", "faiss", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
-
 Model = Annotated[str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")]
 DataName = Annotated[
     str | None, typer.Argument(help="Data set, or a folder of images without captions.")
@@ -35,8 +33,11 @@ IndexFolder = Annotated[
     Path, typer.Option("--output", help="Folder of the index, a new one or one to change.")
 ]
 Backend = Annotated[
-    BackendOption | None,
-    typer.Option(help="Search backend; default `exact`; `faiss` is `faiss-hnsw`."),
+    str | None,
+    typer.Option(
+        help="Search backend: `exact` (the default), `faiss-hnsw`, `faiss-ivf-pq`, `milvus`, or "
+        "one of an installed package."
+    ),
 ]
 Address = Annotated[
     str | None, typer.Option(help="Address of a Milvus server; default a file in the index.")
@@ -170,8 +171,11 @@ def index(
     from counterfoil.core import distributed
     from counterfoil.core.console import output
     from counterfoil.model import load_model
+    from counterfoil.search.ann import EXACT, check_engine
     from counterfoil.search.index import build_index, open_index
 
+    engine, server = backend or EXACT, address or ""
+    check_engine(engine, server)  # before the model is read
     distributed.init()
     source = _source(data, caption_column=caption_column, image_column=image_column)
     if add:
@@ -185,10 +189,9 @@ def index(
             )
         output(update_note(update))
     else:
-        name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
         dataset, opened_model = _dataset(source, split, prefix), load_model(model)
         build_index(
-            opened_model, dataset, folder, backend=name, address=address or "", half=half
+            opened_model, dataset, folder, backend=engine, address=server, half=half
         ).close()
     if calibrate is not None:
         _calibrate(folder, _source(calibrate), words)

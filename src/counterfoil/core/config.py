@@ -2,7 +2,7 @@
 
 `config(SCAN, ...)` records a call without making it. The type checker checks the arguments against
 SCAN's own signature; the record prints as the call, hashes by content, is saved as JSON under a
-stable name (`counterfoil.core.saved_names`) and makes the call with `build()`. No second class has
+stable name (`counterfoil.core.registry`) and makes the call with `build()`. No second class has
 to be kept in step with the first, and no recipe names a class by a string.
 
 >>> from fractions import Fraction
@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, cast, final, get_args
 
 from counterfoil.core import registry
-from counterfoil.core.saved_names import is_place, place_of, saved_name
+from counterfoil.core.shipped import Kind
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,13 +172,13 @@ def unknown_name(name: str, known: list[str], noun: str) -> str:
     return f"{name!r} is not {noun}; {hint}: {', '.join(sorted(known)) or 'none'}."
 
 
-def config_from_dict(plain: object, *, allow: tuple[str, ...] = ("counterfoil",)) -> Config[Any]:
-    """Read the form of `Config.to_dict`; only callables of the allowed packages are looked up.
+def config_from_dict(plain: object, *, kinds: Sequence[Kind] = registry.CALLED) -> Config[Any]:
+    """Read the form of `Config.to_dict`; only registered names of these kinds are looked up.
 
     Raises:
-        ValueError: it is no recorded call, or it names something outside the allowed packages.
+        ValueError: it is no recorded call, or it calls anything else.
     """
-    recorded = _from_plain(plain, allow)
+    recorded = _from_plain(plain, kinds)
     if not isinstance(recorded, Config):
         raise ValueError("this is not a written call: a mapping with the key 'call' is needed")
     return recorded
@@ -213,7 +212,7 @@ def _fill(values: Mapping[str, Any], value: Placeholder) -> Any:
 def _to_plain(value: Any) -> Any:
     match value:
         case Config():
-            call = {"call": saved_name(value.make)}
+            call = {"call": registry.name_of(value.make)}
             return call | {name: _to_plain(v) for name, v in value.arguments.items()}
         case FromData():
             return {"late": value.name}
@@ -230,49 +229,18 @@ def _to_plain(value: Any) -> Any:
     )
 
 
-def _from_plain(value: Any, allow: tuple[str, ...]) -> Any:
+def _from_plain(value: Any, kinds: Sequence[Kind]) -> Any:
     match value:
         case {"late": str(name)} if len(value) == 1:
             return FromData(name)
         case {"call": str(call)}:
-            inner = {k: _from_plain(v, allow) for k, v in value.items() if k != "call"}
-            return Config(_look_up(call, allow), inner)
+            inner = {k: _from_plain(v, kinds) for k, v in value.items() if k != "call"}
+            return Config(registry.find_called(call, kinds), inner)
         case Mapping():
-            return {name: _from_plain(v, allow) for name, v in value.items()}
+            return {name: _from_plain(v, kinds) for name, v in value.items()}
         case list():
-            return tuple(_from_plain(v, allow) for v in value)
+            return tuple(_from_plain(v, kinds) for v in value)
     return value
-
-
-def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
-    place = place_of(call)
-    if not is_place(place):  # our own names come first
-        for kind in registry.SAVED:  # of installed packages, or of modules that the user imported
-            if call in registry.names(kind):
-                return cast("Callable[..., Any]", registry.find(kind, call))
-    module, _, name = place.partition(":")
-    missing = (
-        f"{call!r} does not exist in this version of counterfoil; the file was written by another "
-        "one"
-    )
-    package = module.partition(".")[0]
-    # checked before the import, which runs the module: a file may be untrusted
-    unnamed = package == "counterfoil" and not is_place(place)
-    if package not in allow or not name.isidentifier() or unnamed:
-        raise ValueError(
-            f"{call!r} is not something this file may call; allowed are what has a name in files "
-            f"(counterfoil.core.saved_names), and of other packages: "
-            f"{', '.join(one for one in allow if one != 'counterfoil') or 'nothing'}"
-        )
-    if module.startswith(f"{registry.PAPERS}.") and not registry.has_papers():
-        raise ValueError(registry.without_papers(repr(call)))
-    try:
-        target = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(missing) from error
-    if not callable(target):
-        raise ValueError(missing)
-    return cast("Callable[..., Any]", target)
 
 
 def parse_choice(choices: Iterable[str], text: object, noun: str) -> str:

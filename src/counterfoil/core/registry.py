@@ -1,135 +1,36 @@
-"""Names under which parts are found: losses, trainings, recipes, converters, verbs, ….
+"""Names under which parts are found: models, losses, sources, recipes, engines, verbs, ….
 
-A part has a kind and a name. Those of this package stand in `SHIPPED`, a table that is read without
-importing what it names, so that a command loads what it uses and no more. Other packages add
-names with a decorator, once their module is imported,
+A part has a kind and a name. Those of this package stand in `counterfoil.core.shipped`, a table
+that is read without importing what it names, so that a command loads what it uses and no more.
+Other packages add names with a decorator, once their module is imported,
 
     @register.training("mine")
     def mine(model, *, teachers, lengths): ...
 
 or as entry points of the groups ``counterfoil.loss``, ``counterfoil.training``, … in their
 ``pyproject.toml``. A name has one owner.
+
+Saved files call classes by these names (`name_of`, `find_called`); a class that was moved or
+renamed keeps its name, so that files open again.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import cache, partialmethod
 from importlib import import_module
 from importlib.metadata import entry_points, packages_distributions
 from importlib.util import find_spec
 from operator import attrgetter
-from typing import Any, Literal, TypeVar, final, get_args
+from typing import Any, TypeVar, final
 
-Kind = Literal[
-    "model",
-    "part",
-    "loss",
-    "training",
-    "scratch",
-    "recipe",
-    "loader",
-    "reader",
-    "features",
-    "verb",
-]
+from counterfoil.core.shipped import PAPERS, SHIPPED, Kind
+
 Part = TypeVar("Part")
 
-PAPERS = "counterfoil.papers"
-
-_COMPARED_LOSSES = (
-    "DistanceWeightedTripletLoss",
-    "LSEHLoss",
-    "SelfAdjustedCFMLoss",
-    "SelfExpandingLoss",
-    "SelfExploredCFMLoss",
-)
-# kind -> name -> module:attribute
-SHIPPED: Mapping[Kind, Mapping[str, str]] = {
-    # classes that a saved model folder may name; ours are in `counterfoil.core.saved_names`
-    "model": {},
-    "part": {},
-    "loss": {
-        **{name: f"counterfoil.papers.compared.losses:{name}" for name in _COMPARED_LOSSES},
-        "WordLoss": "counterfoil.papers.tags.losses:WordLoss",
-    },
-    # (FineTunedModel, TrainingOptions) -> stages that train a pretrained model
-    "training": {
-        "contrastive": "counterfoil.recipes.clip:contrastive_stages",
-        "triplet": "counterfoil.recipes.clip:triplet_stages",
-        "aoq": "counterfoil.papers.aoq.recipe:fine_tuning_stages",
-        "ndgl": "counterfoil.papers.ndgl.recipe:fine_tuning_stages",
-        "negclip": "counterfoil.papers.compared.negclip:fine_tuning_stages",
-    },
-    # `counterfoil.recipes.catalogue.ScratchModels`, of several models each
-    "scratch": {"papers": "counterfoil.papers.photos:SCRATCH"},
-    # functions with keyword arguments that return a Recipe, see `counterfoil.recipes.catalogue`
-    "recipe": {
-        "demo": "counterfoil.recipes.demo:demo_recipe",
-        "online": "counterfoil.papers.online:online",
-        "aoq": "counterfoil.papers.aoq.recipe:aoq",
-        "ndgl": "counterfoil.papers.ndgl.recipe:ndgl",
-        "tags": "counterfoil.papers.tags.recipe:tags",
-        "tags-dc": "counterfoil.papers.tags.recipe:tags_dc",
-        "tags-foils": "counterfoil.papers.tags.recipe:tags_foils",
-        "vse-c": "counterfoil.papers.compared.vsec:vse_c",
-        "negclip": "counterfoil.papers.compared.negclip:negclip",
-        "graph": "counterfoil.papers.aoq.recipe:graph",
-        "batches": "counterfoil.papers.aoq.recipe:batches",
-        "queue": "counterfoil.papers.online:queue",
-        "cascade": "counterfoil.papers.tags.recipe:cascade",
-        "patches": "counterfoil.papers.photos:patches",
-        "photos": "counterfoil.papers.photos:photos",
-    },
-    # (name, **options) -> Pretrained, by the prefix of a name, the library of a folder, or the
-    # model_type in its config.json, see `counterfoil.loading`
-    "loader": {
-        "blip": "counterfoil.loading.converted:load_blip",
-        "open_clip": "counterfoil.loading.open_clip:load_pair",
-        "sentence_transformers": "counterfoil.loading.sentence_transformers:load_embedder",
-        "timm": "counterfoil.loading.timm:load_towers",
-        "transformers": "counterfoil.loading.transformers:load_pair",
-        "vilt": "counterfoil.papers.models.vilt:load_vilt",
-    },
-    # Format, under the pattern of a file by which folders of this format are known
-    "reader": {
-        "*_caps.txt": "counterfoil.papers.readers.precomp:FORMAT",
-        "*_ims*.npy": "counterfoil.papers.readers.precomp:FORMAT",
-        "txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
-        "*/txt2img.json": "counterfoil.papers.readers.uniter:FORMAT",
-    },
-    # FeatureFormat
-    "features": {
-        "precomp": "counterfoil.papers.readers.precomp:FEATURES",
-        "img_db": "counterfoil.papers.readers.uniter:DATABASE",
-        "detections": "counterfoil.papers.readers.uniter:DETECTIONS",
-    },
-    # a Typer whose commands, or whose group if it is named, are the verb; the help has this order
-    "verb": {
-        "demo": "counterfoil.cli.run:app",
-        "data": "counterfoil.cli.data:app",
-        "audit": "counterfoil.cli.audit:app",
-        "evaluate": "counterfoil.cli.evaluate:app",
-        "train": "counterfoil.cli.train:app",
-        "mine": "counterfoil.cli.mine:app",
-        "judge": "counterfoil.cli.mine:app",
-        "diagnose": "counterfoil.cli.negatives:diagnose_app",
-        "negatives": "counterfoil.cli.negatives:app",
-        "report": "counterfoil.cli.run:app",
-        "explain": "counterfoil.cli.explain:app",
-        "foils": "counterfoil.cli.foils:app",
-        "index": "counterfoil.cli.index:app",
-        "search": "counterfoil.cli.search:app",
-        "serve": "counterfoil.cli.serve:app",
-        **dict.fromkeys(
-            ("export", "interpolate", "encode", "features", "cache"), "counterfoil.cli.models:app"
-        ),
-        **dict.fromkeys(("plan", "run"), "counterfoil.cli.run:app"),
-        "papers": "counterfoil.papers.cli:app",
-    },
-}
 SAVED: tuple[Kind, ...] = ("model", "part")  # kinds that a model folder may name
+CALLED: tuple[Kind, ...] = (*SAVED, "loss", "source")  # kinds that recorded calls name
 _added: dict[tuple[Kind, str], object] = {}
 
 
@@ -144,13 +45,12 @@ class Register:
     def _add(self, kind: Kind, name: str) -> Callable[[Part], Part]:
         def add(part: Part) -> Part:
             known = _added.get((kind, name))
-            again = known is not None and _place(known) == _place(
-                part
-            )  # a notebook's cell, run again
-            if name in _owners(kind) or (known is not None and not again):
-                raise ValueError(
-                    f"there is a {kind} {name!r} already; register yours under another name"
-                )
+            if known is None or _place(known) != _place(part):  # else a notebook's cell, run again
+                kinds = CALLED if kind in CALLED else (kind,)  # calls in files do not say which
+                if owner := next((other for other in kinds if name in names(other)), None):
+                    raise ValueError(
+                        f"there is a {owner} {name!r} already; register yours under another name"
+                    )
             _added[kind, name] = part
             return part
 
@@ -159,12 +59,14 @@ class Register:
     model = partialmethod(_add, "model")
     part = partialmethod(_add, "part")
     loss = partialmethod(_add, "loss")
+    source = partialmethod(_add, "source")
     training = partialmethod(_add, "training")
     scratch = partialmethod(_add, "scratch")
     recipe = partialmethod(_add, "recipe")
     loader = partialmethod(_add, "loader")
     reader = partialmethod(_add, "reader")
     features = partialmethod(_add, "features")
+    engine = partialmethod(_add, "engine")
     verb = partialmethod(_add, "verb")
 
 
@@ -212,6 +114,11 @@ def is_absent(kind: Kind, name: str) -> bool:
     return name in SHIPPED[kind] and name not in names(kind)
 
 
+def absent(kind: Kind) -> list[str]:
+    """Names of ours whose package is not installed."""
+    return [name for name in SHIPPED[kind] if is_absent(kind, name)]
+
+
 def without_papers(what: str) -> str:
     """The sentence on what belongs to the papers, where these are not installed."""
     return (
@@ -236,16 +143,48 @@ def package_of(make: object) -> str:
     return next(iter(packages_distributions().get(package, ())), package)
 
 
-def saved_by_name(make: object) -> str | None:
-    """The name under which files hold a class of another package; None where it has none."""
-    for kind in SAVED:
+def name_of(make: object) -> str:
+    """Name of a class or function in files; ``module:qualname`` where it has none."""
+    place = _place(make)
+    if name := _shipped_names().get(place):
+        return name
+    for kind in CALLED:
         for name in names(kind):
             if (kind, name) in _added:
-                if _place(_added[kind, name]) == _place(make):
+                if _place(_added[kind, name]) == place:
                     return name
-            elif any(_is_at(make, place) for place in _owners(kind).get(name, ())):
+            elif any(_is_at(make, known) for known in _owners(kind).get(name, ())):
                 return name
-    return None
+    return place
+
+
+def short_name(make: object) -> str:
+    """`name_of` without a module, for digests that do not depend on where the code is."""
+    return name_of(make).rpartition(":")[2]
+
+
+def find_called(name: str, kinds: Sequence[Kind] = CALLED) -> Any:
+    """What a file calls by a name of one of these kinds; its module is imported.
+
+    Raises:
+        ValueError: there is none, it is of another kind, or as in `find`.
+    """
+    known = [kind for kind in kinds if name in names(kind) or is_absent(kind, name)]
+    if len(known) == 1:
+        return find(known[0], name)
+    if known:
+        raise ValueError(
+            f"{name!r} is a {' and a '.join(known)} of different packages; uninstall one of them"
+        )
+    if name.isidentifier() and not any(name in names(kind) for kind in CALLED):
+        raise ValueError(
+            f"{name!r} does not exist in this version of counterfoil; the file was written by "
+            "another one"
+        )
+    raise ValueError(
+        f"{name!r} is not something this file may call; allowed are registered names of the kinds "
+        f"{' and '.join(kinds)}"
+    )
 
 
 def _place(part: object) -> str:
@@ -257,6 +196,12 @@ def _is_at(make: object, place: str) -> bool:
     module, _, attribute = place.partition(":")
     loaded = sys.modules.get(module)
     return place == _place(make) or getattr(loaded, attribute, None) is make
+
+
+@cache
+def _shipped_names() -> dict[str, str]:
+    """The name of every place of ours that files may call."""
+    return {place: name for kind in CALLED for name, place in SHIPPED[kind].items()}
 
 
 @cache
@@ -273,6 +218,3 @@ def _owners(kind: Kind) -> dict[str, tuple[str, ...]]:
         if point.value not in owners.get(point.name, ()):
             owners[point.name] = (*owners.get(point.name, ()), point.value)
     return owners
-
-
-assert set(SHIPPED) == set(get_args(Kind))

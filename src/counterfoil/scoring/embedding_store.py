@@ -35,6 +35,7 @@ from counterfoil.core.io import (
     write_array,
     write_lock,
 )
+from counterfoil.core.registry import short_name
 from counterfoil.core.resumable import (
     FACTS,
     WorkStopped,
@@ -42,7 +43,6 @@ from counterfoil.core.resumable import (
     check_facts,
     partial_folder,
 )
-from counterfoil.core.saved_names import short_name
 from counterfoil.core.types import Embeddings
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import image_cache_folder

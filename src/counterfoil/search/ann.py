@@ -1,8 +1,9 @@
-"""Approximate nearest neighbours: the backend protocol, FAISS and Milvus.
+"""Approximate nearest neighbours: what an engine is, FAISS and Milvus.
 
-A backend only proposes candidates; the index then computes their scores itself, so that scores are
-the same with every backend. Exact search needs no backend: the collection compares a query with all
-of its vectors.
+An `Engine` is found by its name in the registry, so that other packages can add one; it opens a
+backend for each side of an index. A backend only proposes candidates; the index then computes their
+scores itself, so that scores are the same with every backend. Exact search needs no backend: the
+collection compares a query with all of its vectors.
 """
 
 from __future__ import annotations
@@ -12,22 +13,27 @@ import math
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor
 
+from counterfoil.core import registry
+from counterfoil.core.config import parse_choice
 from counterfoil.core.io import atomic_write
 from counterfoil.core.optional import optional_import
+from counterfoil.scoring.encode import Side
 
 if TYPE_CHECKING:
     from counterfoil.search.vector_index import Collection, StoredIndex
 
 
-BackendName: TypeAlias = Literal["exact", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
+EXACT = "exact"  # search without an engine
 FaissKind: TypeAlias = Literal["hnsw", "ivf-pq"]
 NumberedVectors: TypeAlias = tuple[Tensor, Tensor]  # (N,) long numbers and (N, D) float32
 
@@ -72,13 +78,13 @@ class AnnBackend(Protocol):
         """
         ...
 
-    def update(self, after: Collection, added: NumberedVectors | None, tag: str) -> str:
+    def update(self, after: Collection, added: NumberedVectors | None, file: str) -> str:
         """Prepare for a commit; the state that was committed before can still be opened.
 
         Args:
             after: the collection as it will be.
             added: its new vectors; None for none.
-            tag: an unused file name stem.
+            file: an unused name of a file in the folder of the index, for a backend with one.
 
         Returns:
             The name under which the backend is opened after the commit, "" if it stores nothing.
@@ -94,20 +100,58 @@ class AnnBackend(Protocol):
         ...
 
 
-def open_ann_backend(stored: StoredIndex, side: str, name: str) -> AnnBackend | None:
-    """Open the ANN backend of one collection; None for the exact backend.
+@final
+@dataclass(frozen=True)
+class Engine:
+    """A library that searches an index: an entry of the registry of kind "engine".
+
+    Attributes:
+        open: called with the index, the side ("image" or "text") and what the last
+            `AnnBackend.update` returned, "" for a new index; gives the backend of this side.
+        address: whether it can be a server, whose address is in the manifest of the index.
+    """
+
+    open: Callable[[StoredIndex, Side, str], AnnBackend]
+    address: bool = False
+
+
+def engine_names() -> list[str]:
+    """All that can search an index: "exact" and the engines in the registry."""
+    return [EXACT, *registry.names("engine")]
+
+
+def check_engine(name: str, address: str = "") -> None:
+    """Refuse an unknown engine, and an address for one that is no server.
+
+    Raises:
+        ValueError: as said.
+    """
+    parse_choice(engine_names(), name, "a search backend")
+    if address and (name == EXACT or not registry.find("engine", name).address):
+        raise ValueError(
+            f"an address is that of a server, such as Milvus, and the backend is {name!r}; leave "
+            "it out, or choose milvus"
+        )
+
+
+def open_ann_backend(stored: StoredIndex, side: Side, name: str) -> AnnBackend | None:
+    """Open the ANN backend of one collection; None for the exact search.
 
     `name` is what the last `AnnBackend.update` returned, "" for a new one.
+
+    Raises:
+        ValueError: the engine is not installed, or refuses the index.
     """
-    match stored.manifest.backend:
-        case "faiss-hnsw":
-            return FaissBackend(stored, "hnsw", name)
-        case "faiss-ivf-pq":
-            return FaissBackend(stored, "ivf-pq", name)
-        case "milvus":
-            return MilvusBackend(stored, side, name)
-        case "exact":
-            return None
+    backend = stored.manifest.backend
+    if backend not in engine_names():
+        raise ValueError(
+            f"{stored.folder} is searched by {backend!r}, which is no engine here; install the "
+            "package that adds it, or make the index again"
+        )
+    if backend == EXACT:
+        return None
+    engine: Engine = registry.find("engine", backend)
+    return engine.open(stored, side, name)
 
 
 @final
@@ -117,7 +161,7 @@ class FaissBackend:
     Every update writes a new file, so that a killed write leaves the committed one untouched.
     """
 
-    def __init__(self, stored: StoredIndex, kind: FaissKind, name: str) -> None:
+    def __init__(self, stored: StoredIndex, side: Side, name: str, *, kind: FaissKind) -> None:
         self._faiss = _import("faiss", "FAISS")
         self._faiss.omp_set_num_threads(torch.get_num_threads())
         self._folder, self._kind, self._name = stored.folder, kind, name
@@ -140,18 +184,18 @@ class FaissBackend:
         _, numbers = self._index.search(queries.numpy(), min(k, self._index.ntotal))
         return torch.from_numpy(numbers)
 
-    def update(self, after: Collection, added: NumberedVectors | None, tag: str) -> str:
+    def update(self, after: Collection, added: NumberedVectors | None, file: str) -> str:
         """Add new vectors; rebuild when most are deleted or IVF has outgrown its cells."""
         count = len(after)
         if not count or (self._kind == "ivf-pq" and count < MIN_IVF_VECTORS):
             self._index, self._name = None, ""
         elif self._index is None or self._needs_rebuild(count):
             self._index = self._build(*after.live_vectors())
-            self._name = self._write(tag)
+            self._name = self._write(file)
         elif added is not None:
             numbers, vectors = added
             self._index.add_with_ids(vectors.numpy(), numbers.numpy())
-            self._name = self._write(tag)
+            self._name = self._write(file)
         return self._name
 
     def delete(self, numbers: Tensor) -> None:
@@ -189,10 +233,10 @@ class FaissBackend:
         index.add_with_ids(values, numbers.numpy())
         return index
 
-    def _write(self, tag: str) -> str:
-        with atomic_write(self._folder / f"{tag}.faiss") as temporary:
+    def _write(self, file: str) -> str:
+        with atomic_write(self._folder / file) as temporary:
             self._faiss.write_index(self._index, str(temporary))
-        return f"{tag}.faiss"
+        return file
 
     def _read(self, stored: StoredIndex) -> Any:
         stored.check(self._name)
@@ -201,6 +245,10 @@ class FaissBackend:
             return self._faiss.read_index(str(path))
         except RuntimeError:
             raise ValueError(f"{path} is damaged; make the index again") from None
+
+
+FAISS_HNSW = Engine(partial(FaissBackend, kind="hnsw"))
+FAISS_IVF_PQ = Engine(partial(FaissBackend, kind="ivf-pq"))
 
 
 def _code_bytes(width: int) -> int:
@@ -224,7 +272,7 @@ class MilvusBackend:
 
     files: tuple[str, ...] = ()  # its own file has no checksums: it grows in place
 
-    def __init__(self, stored: StoredIndex, side: str, name: str) -> None:
+    def __init__(self, stored: StoredIndex, side: Side, name: str) -> None:
         address, self._width = stored.manifest.address, stored.manifest.width
         self._address = address or str(stored.folder.resolve() / MILVUS_FILE)
         self._local, self._side, self._name = not address, side, name
@@ -255,7 +303,7 @@ class MilvusBackend:
             numbers[row, : len(own)] = torch.tensor(own, dtype=torch.long)
         return numbers
 
-    def update(self, after: Collection, added: NumberedVectors | None, tag: str) -> str:
+    def update(self, after: Collection, added: NumberedVectors | None, file: str) -> str:
         """Send new vectors; an upsert replaces what a killed write sent under the same numbers."""
         if added is None:
             return self._name
@@ -345,3 +393,6 @@ def _milvus_errors(address: str) -> Iterator[None]:
     finally:
         for logger, disabled in zip(loggers, before, strict=True):
             logger.disabled = disabled
+
+
+MILVUS = Engine(MilvusBackend, address=True)

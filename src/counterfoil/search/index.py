@@ -43,7 +43,7 @@ from counterfoil.scoring.encode import (
     texts_in_batches,
 )
 from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of, sort_descending
-from counterfoil.search.ann import BackendName
+from counterfoil.search.ann import EXACT, check_engine
 from counterfoil.search.calibrate import (
     MAX_CAPTIONS,
     MIN_IMAGES,
@@ -862,7 +862,7 @@ def build_index(
     dataset: ImageTextDataset,
     folder: str | Path,
     *,
-    backend: BackendName = "exact",
+    backend: str = EXACT,
     address: str = "",
     half: bool = False,
 ) -> SearchIndex:
@@ -876,20 +876,16 @@ def build_index(
         model: encodes each item as one vector, or as several that MaxSim compares.
         dataset: the data set; pictures beside its table are taken, too.
         folder: of the index; must not exist yet.
-        backend: what searches the vectors.
-        address: of a Milvus server; "" for a file in the index.
+        backend: what searches the vectors: "exact", or an engine, such as "faiss-hnsw".
+        address: of the engine's server; "" for a file in the index.
         half: store the vectors in float16.
 
     Raises:
-        ValueError: the folder exists, the data set is empty, the model cannot be indexed, or
-            FOLDER.partial is of another model or other data.
+        ValueError: the folder exists, the data set is empty, the model cannot be indexed, there is
+            no such backend, or FOLDER.partial is of another model or other data.
     """
     folder, dataset = Path(folder), dataset.with_unlisted()
-    if address and backend != "milvus":
-        raise ValueError(
-            f"an address is that of a Milvus server, and the backend is {backend!r}; leave it out, "
-            "or choose milvus"
-        )
+    check_engine(backend, address)
     if folder.exists():
         content = "an index; --add adds to it" if is_index(folder) else "something else"
         raise ValueError(f"{folder} exists and holds {content}; name a new folder")

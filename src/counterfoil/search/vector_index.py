@@ -50,7 +50,7 @@ from counterfoil.scoring.reducers import (
     scores_of,
     sort_descending,
 )
-from counterfoil.search.ann import AnnBackend, BackendName, NumberedVectors, open_ann_backend
+from counterfoil.search.ann import EXACT, AnnBackend, NumberedVectors, open_ann_backend
 from counterfoil.search.filters import Column, columns_of
 
 AGAIN = "make the index again"
@@ -59,7 +59,7 @@ _DATA_FILES = (".npy", ".numbers.npy", ".jsonl")
 _BAG_FILES = (".tokens.npy", ".lengths.npy")  # of multi-vector models
 # the names of files that a change writes, and of their temporary ones: nothing else is removed
 _OWN_FILE = re.compile(
-    r"\d{6,}-(images|texts)(-joined)?\.((numbers\.|tokens\.|lengths\.)?npy|jsonl|faiss)|"
+    r"\d{6,}-(images|texts)(-joined)?\.((numbers\.|tokens\.|lengths\.)?npy|jsonl|engine)|"
     r"\.(manifest\.json|\d{6,}-(images|texts)).*\.part"
 )
 
@@ -141,6 +141,7 @@ class IndexState(ArtifactManifest):
         model: its name or folder; relative if the model lies in the index.
         width: D.
         tokens: width of the vectors of a multi-vector model, of which a part keeps all; 0 for none.
+        backend: name of the engine that searches, "exact" for none.
         address: of a Milvus server, "" for a file in the index.
         half: whether vectors are stored in float16.
         writes: number of commits; new files are named after it.
@@ -152,7 +153,7 @@ class IndexState(ArtifactManifest):
     model: str
     width: int = Field(ge=1)
     tokens: int = Field(default=0, ge=0)
-    backend: BackendName = "exact"
+    backend: str = EXACT
     address: str = ""
     half: bool = False
     writes: int = Field(default=0, ge=0)
@@ -550,7 +551,7 @@ class Collection:
             stored, name, half=half
         )
         if self.backend is not None:
-            finder = self.backend.update(Collection(stored, state), added, name)
+            finder = self.backend.update(Collection(stored, state), added, f"{name}.engine")
             state = state.model_copy(update={"finder": finder})
         return stored, state, removed
 

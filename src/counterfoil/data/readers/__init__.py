@@ -176,8 +176,8 @@ def _known() -> str:
 def _unknown(source: Source) -> str:
     """What is wrong with a path that no format fits."""
     path = source.path
-    for pattern in registry.SHIPPED["reader"] if path.is_dir() else ():
-        if registry.is_absent("reader", pattern) and any(path.glob(pattern)):
+    for pattern in registry.absent("reader") if path.is_dir() else ():
+        if any(path.glob(pattern)):
             return registry.without_papers(f"the reader of {path} (a folder with {pattern})")
     files = [path] if path.is_file() else [f for f in source.listing.files if f.parent == path]
     for endings, reason in _NOT_READ.items():

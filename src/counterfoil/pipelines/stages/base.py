@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from counterfoil.core.config import Config, FromData, FromStage
-from counterfoil.core.saved_names import saved_name
+from counterfoil.core.registry import name_of
 from counterfoil.model import model_identity
 from counterfoil.negatives.aoq_format import lists_digest
 from counterfoil.negatives.generated import generated_digest
@@ -179,7 +179,7 @@ def _resolved(value: Any, known: Mapping[str, str]) -> Any:
         case FromData():
             return {"late": value.name}
         case Config():
-            return {"call": saved_name(value.make), **_resolved_fields(value, known)}
+            return {"call": name_of(value.make), **_resolved_fields(value, known)}
         case Mapping():
             return {str(key): _resolved(inner, known) for key, inner in value.items()}
         case tuple() | list():
