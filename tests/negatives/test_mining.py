@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -298,22 +297,12 @@ def test_an_ensemble_and_half_precision(model, dataset):
 
 def test_table_for_other_trainers(model, dataset):
     negatives = mine_hard_negatives(model, dataset, **SIZES)
-    table = negatives.to_dataset()
-    assert table.column_names == ["image_id", "caption", "negatives", "scores"]
+    table = negatives.to_dataset("n-tuple", "image-to-text", most=3)
     assert len(table) == len(dataset.texts)
-    row = table[0]
-    image = int(dataset.text_to_image[0])
-    assert row["image_id"] == dataset.image_ids[image]
-    assert row["caption"] == dataset.texts[0]
-    assert row["negatives"] == [dataset.texts[t] for t in negatives.lists.texts[image].tolist()]
-    assert row["scores"] == sorted(row["scores"], reverse=True)
-
-
-def test_table_without_datasets(model, dataset, monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    rows = mine_hard_negatives(model, dataset, **SIZES).to_dataset()
-    assert isinstance(rows, list)
-    assert rows[0]["caption"] == dataset.texts[0]
+    row, image = table[0], int(dataset.text_to_image[0])
+    assert row.pop("anchor").tobytes() == dataset.pictures.open(image).tobytes()
+    listed = negatives.lists.texts[image, :3].tolist()
+    assert list(row.values()) == [dataset.texts[text] for text in (0, *listed)]
 
 
 def test_filters_guides_and_checkpoints(model, dataset, tmp_path):

@@ -50,7 +50,7 @@ Other = Annotated[
     str | None, typer.Option(help="Other data, as --data: measure what is forgotten there.")
 ]
 
-DEFAULT_MOST, OURS, RANKINGS = 8, "counterfoil", "trec"
+OURS, RANKINGS = "counterfoil", "trec"
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -188,6 +188,7 @@ def export(
         export_negatives,
         negatives_kind,
     )
+    from counterfoil.negatives.tables import MOST
 
     store = Path(name)
     if negatives_kind(store) is not None:
@@ -199,7 +200,7 @@ def export(
         check(store, to, folder)
         dataset = data_source(data).split(split or "train")
         if batch is None:
-            lines = export_negatives(store, to, folder, dataset, most=most or DEFAULT_MOST)
+            lines = export_negatives(store, to, folder, dataset, most=most or MOST)
         else:
             lines = export_batches(store, to, folder, dataset, batch=batch, epochs=epochs or 1)
     elif to == RANKINGS:

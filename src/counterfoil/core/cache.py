@@ -13,6 +13,7 @@ from counterfoil.core.config import parse_choice
 from counterfoil.core.io import cache_folder
 
 KINDS = {
+    "files": "pictures for other trainers",
     "pixels": "decoded pictures",
     "states": "outputs of frozen models",
     "tokens": "tokenised captions",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from io import BytesIO
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, cast, final
 
@@ -87,6 +88,10 @@ class Pictures(ABC):
     def fingerprint(self, row: int) -> str:
         """What changes when the image does: its place, with size and time of its file if any."""
 
+    def stored(self, row: int) -> Path | bytes | None:
+        """The file of the image, or its content; None for an image that is drawn."""
+        return None
+
     def byte_count(self, row: int) -> int | None:
         """Bytes of the image's file; None if it has none."""
         return None
@@ -115,6 +120,10 @@ class PictureFiles(Pictures):
 
     def fingerprint(self, row: int) -> str:
         return f"{self.place(row)}{size_and_time(self.rows[row])}"
+
+    def stored(self, row: int) -> Path:
+        path: Path = self.rows[row]
+        return path
 
     def byte_count(self, row: int) -> int | None:
         known = size_and_time(self.rows[row])
@@ -620,3 +629,60 @@ def image_cache_folder(pictures: Pictures, key: str, kind: str = "pixels") -> Pa
     for row in range(len(pictures)):
         digest.update(pictures.fingerprint(row).encode(errors="surrogatepass"))
     return cache_folder() / kind / digest.hexdigest()[:24]
+
+
+def as_files(pictures: Pictures) -> list[Path]:
+    """Files in which any program that knows Pillow sees the images as they are opened here.
+
+    Images in no file of their own, and those that others read otherwise, as HEIC, 16 bits or
+    transparency, are written into the cache, once.
+    """
+    paths, odd = [Path()] * len(pictures), []
+    with progress("pictures looked at", len(pictures)) as advance:
+        for row in range(len(pictures)):
+            stored = pictures.stored(row)
+            if isinstance(stored, Path) and _is_plain(stored):
+                paths[row] = stored.absolute()
+            else:
+                odd.append(row)
+            advance(1)
+    for row, path in zip(odd, _written(pictures, odd)):
+        paths[row] = path
+    return paths
+
+
+def _is_plain(file: Path | BinaryIO) -> bool:
+    """Whether every program with Pillow opens an image alike; of the content little is read."""
+    try:
+        with Image.open(file) as picture:
+            return (
+                picture.mode in ("RGB", "L")
+                and picture.width * picture.height <= LARGEST
+                and picture.format in ("JPEG", "MPO", "PNG", "WEBP", "BMP")
+                and "transparency" not in picture.info
+            )
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return False
+
+
+def _written(pictures: Pictures, rows: Sequence[int]) -> list[Path]:
+    """Files of some images in the cache: their content as it is stored if that is plain, or PNG."""
+    import torch
+
+    from counterfoil.core.io import atomic_folder
+
+    if not rows:
+        return []
+    some = pictures.subset(torch.tensor(rows))
+    folder = image_cache_folder(some, "", "files")
+    with write_lock(folder.with_name(f"{folder.name}.lock"), folder, wait=True):
+        if not folder.is_dir():
+            with atomic_folder(folder) as new, progress("pictures written", len(some)) as advance:
+                for row in range(len(some)):
+                    content, file = some.stored(row), new / f"{row:06d}"
+                    if isinstance(content, bytes) and _is_plain(BytesIO(content)):
+                        file.write_bytes(content)
+                    else:
+                        some.open(row).save(file, "PNG")
+                    advance(1)
+    return [folder / f"{row:06d}" for row in range(len(some))]

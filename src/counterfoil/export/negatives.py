@@ -30,11 +30,9 @@ from counterfoil.data.readers.webdataset import write_sample
 from counterfoil.negatives.batch_mining import BatchMiningConfig, NeighbourBatches
 from counterfoil.negatives.generated import GeneratedCaption, GeneratedStore
 from counterfoil.negatives.store import NegativeStore
+from counterfoil.negatives.tables import TO_IMAGE, TO_TEXT, Direction, positive_rows
 
-Direction = Literal["image-to-text", "text-to-image"]
 NegativesKind = Literal["mined", "written"]
-TO_TEXT: Direction = "image-to-text"
-TO_IMAGE: Direction = "text-to-image"
 IMAGE_FOLDER = "pictures"  # of images that are in no file of their own
 TREC_TAG = "counterfoil"
 OPEN_CLIP_TABLE = "train.tsv"
@@ -137,21 +135,6 @@ def ranked_groups(
         right, wrong = tuple(map(answer, true)), tuple(map(answer, listed))
         groups.append(ExportGroup(query(row), right, wrong, known))
     return groups
-
-
-def positive_rows(dataset: ImageTextDataset) -> tuple[list[list[int]], list[list[int]]]:
-    """Text rows of each image and image rows of each text: its own first, then extra positives."""
-    texts: list[list[int]] = [[] for _ in range(len(dataset))]
-    images: list[list[int]] = [[] for _ in dataset.texts]
-    pairs = [(image, text) for text, image in enumerate(dataset.text_to_image.tolist())]
-    if dataset.extra_positives is not None:
-        extra = dataset.extra_positives
-        pairs += sorted(zip(extra.image.tolist(), extra.text.tolist(), strict=True))
-    for image, text in pairs:
-        if image >= 0 and text not in texts[image]:
-            texts[image].append(text)
-            images[text].append(image)
-    return texts, images
 
 
 def generated_negatives(
@@ -685,10 +668,15 @@ _PATHS = (
 
 
 def _write_readme(description: str, folder: Path) -> None:
-    """Write the description, with a YAML head that `datasets.load_dataset` reads."""
-    files = sorted(path.name for path in folder.glob("*.jsonl"))
+    """Write the description, with a YAML head by which `datasets.load_dataset` opens the folder.
+
+    Without a configuration's name it opens captions as queries, where there are such.
+    """
+    files = sorted((path.name for path in folder.glob("*.jsonl")), key=_opened_first)
     configs = "".join(
-        f"- config_name: {name.removesuffix('.jsonl')}\n  data_files: {name}\n" for name in files
+        f"- config_name: {name.removesuffix('.jsonl')}\n  data_files: {name}\n"
+        + ("  default: true\n" if name == files[0] else "")
+        for name in files
     )
     head = f"---\nconfigs:\n{configs}---\n\n" if files else ""
     # shards hold their pictures, and runs name ids
@@ -696,3 +684,7 @@ def _write_readme(description: str, folder: Path) -> None:
     (folder / "README.md").write_text(
         f"{head}{description}{_PATHS if named else ''}\n", encoding="utf-8"
     )
+
+
+def _opened_first(name: str) -> tuple[bool, str]:
+    return name not in (f"{TO_IMAGE}.jsonl", BATCHES), name

@@ -7,15 +7,9 @@ from pathlib import Path
 
 from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.export.negatives import (
-    TO_IMAGE,
-    TO_TEXT,
-    ExportItem,
-    positive_rows,
-    ranked_groups,
-    write_runs,
-)
+from counterfoil.export.negatives import ExportItem, ranked_groups, write_runs
 from counterfoil.model import Model
+from counterfoil.negatives.tables import TO_IMAGE, TO_TEXT, positive_rows
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 

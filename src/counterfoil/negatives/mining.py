@@ -30,6 +30,7 @@ from counterfoil.negatives.filters import (
 )
 from counterfoil.negatives.proposals import IVF, PROBES, import_faiss, propose_by_own_vectors
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.negatives.tables import MOST, TO_IMAGE, Direction, Form, training_tables
 from counterfoil.scoring.checkpoint import EVERY, Fact, StreamCheckpoint
 from counterfoil.scoring.embedding_store import model_digest
 from counterfoil.scoring.encode import EmbeddedDataset, ScoreTile, Side, device_of
@@ -84,13 +85,36 @@ class HardNegatives:
                 "scores": scores[image, : len(negatives)].tolist(),
             }
 
-    def to_dataset(self) -> Any:
-        """Return the `rows` as a `datasets.Dataset`, or as a list if `datasets` is missing."""
-        try:
-            import datasets
-        except ImportError:
-            return list(self.rows())
-        return datasets.Dataset.from_list(list(self.rows()))
+    def to_dataset(
+        self,
+        form: Form = "triplet",
+        direction: Direction | Literal["both"] = TO_IMAGE,
+        *,
+        images: bool = True,
+        most: int = MOST,
+    ) -> Any:
+        """Return a `datasets.Dataset` that sentence-transformers' and other trainers read as it is.
+
+        A query is a caption, or with "image-to-text" an image; its true counterparts are positives.
+        Pictures that are in no file of their own are written into the cache.
+
+        Args:
+            form: "triplet", a row for each query, positive and negative (columns anchor, positive,
+                negative); "n-tuple", a row for each query and positive (anchor, positive,
+                negative_1 to negative_n; queries with shorter lists are left out); "labeled-pair",
+                a row for each pair (anchor, candidate, label: 1 for true ones, 0 for negatives).
+            direction: "text-to-image", "image-to-text", or "both" for a `datasets.DatasetDict` of
+                the two, as a column holds either captions or pictures.
+            images: images as pictures; False for their ids.
+            most: negatives of a query, hardest first.
+
+        Raises:
+            ValueError: an unknown form or direction, no negative, no pictures, or `datasets` is
+                not installed.
+        """
+        return training_tables(
+            self.dataset, self.lists, form=form, direction=direction, images=images, most=most
+        )
 
     def __repr__(self) -> str:
         filters = "; ".join(self.store.manifest.filters) or "none"
@@ -143,8 +167,8 @@ def mine_hard_negatives(
             filters that lack a guide or an encoder, or that leave nothing.
 
     >>> negatives = mine_hard_negatives("openai/clip-vit-base-patch32", dataset)  # doctest: +SKIP
-    >>> negatives.to_dataset()[0]["negatives"]  # doctest: +SKIP
-    ['a dog on the beach', ...]
+    >>> negatives.to_dataset()[0]  # doctest: +SKIP
+    {'anchor': 'a dog in the snow', 'positive': <PIL.Image.Image ...>, 'negative': <PIL...>}
     """
     parse_literal(Precision, precision, "a precision of mining")
     dataset.check_captions("to mine")

@@ -68,15 +68,17 @@ class DatasetPictures(Pictures):
         self._paths = {split: _paths(table) for split, table in sources.items()}
 
     def open(self, row: int) -> Image.Image:
+        stored = self.stored(row)
+        file = stored if isinstance(stored, Path) else io.BytesIO(stored)
+        return decode_picture(file, self.place(row))
+
+    def stored(self, row: int) -> Path | bytes:
         split, place = self.rows[row]
         (cell,) = self.sources[split][place].values()
-        if cell is None:
-            raise ValueError(f"{self.place(row)} cannot be read as a picture: the cell is empty")
-        content, path = cell["bytes"], cell["path"]
+        content, path = (None, "") if cell is None else (cell["bytes"], cell["path"] or "")
         if content is None and not path:
             raise ValueError(f"{self.place(row)} cannot be read as a picture: the cell is empty")
-        file = Path(path) if content is None else io.BytesIO(content)
-        return decode_picture(file, self.place(row))
+        return Path(path) if content is None else bytes(content)
 
     def place(self, row: int) -> str:
         split, place = self.rows[row]

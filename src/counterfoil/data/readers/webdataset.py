@@ -122,6 +122,9 @@ class TarPictures(Pictures):
         self.stamps = stamps
 
     def open(self, row: int) -> Image.Image:
+        return decode_picture(io.BytesIO(self.stored(row)), self.place(row))
+
+    def stored(self, row: int) -> bytes:
         shard, _, start, count = self.rows[row]
         if size_and_time(shard) != self.stamps[shard]:
             raise ValueError(
@@ -131,10 +134,10 @@ class TarPictures(Pictures):
         try:
             with shard.open("rb") as file:
                 file.seek(start)
-                content = file.read(count)
+                content: bytes = file.read(count)
         except OSError as error:
             raise ValueError(f"{shard} cannot be read: {error}") from error
-        return decode_picture(io.BytesIO(content), self.place(row))
+        return content
 
     def place(self, row: int) -> str:
         shard, name, _, _ = self.rows[row]
