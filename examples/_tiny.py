@@ -69,7 +69,11 @@ def tiny_clip(folder: Path) -> str:
         single="$A <end>", special_tokens=[("<end>", end)]
     )
     transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, eos_token="<end>", unk_token="<unk>", pad_token="<pad>"
+        tokenizer_object=words,
+        eos_token="<end>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        model_max_length=32,
     ).save_pretrained(folder)
     size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     config = transformers.CLIPConfig(
