@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, final
 
 import typer
 
@@ -26,22 +29,25 @@ if TYPE_CHECKING:
 
     from counterfoil.pipelines.run import DataSource
     from counterfoil.search.index import SearchHit, SearchIndex, SearchTarget
+    from counterfoil.search.rerank import Reranker
 
 
 QueryKind = Literal["caption", "picture", "id"]
 
-Where = Annotated[str, typer.Argument(help="Folder of an index; or model folder or HF name.")]
-Query = Annotated[
-    str, typer.Argument(help="A caption, the path of an image, or an id of the index.")
-]
-Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
-Page = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        help="HTML page of thumbnails; default none, with a model `search.html`, numbered.",
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[INDEX] QUERY",
+        help="A caption in quotes, the path of an image, or an id; before it the folder of an "
+        "index, or a model's folder or HF name. Without these, photos are searched.",
     ),
 ]
+Photos = Annotated[
+    Path | None, typer.Option(help="Folder of photos to search; default the current folder.")
+]
+Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
+Page = Annotated[Path | None, typer.Option("--output", help="HTML page of thumbnails to write.")]
+Open = Annotated[bool, typer.Option("--open", help="Show a page of the results in the browser.")]
 Find = Annotated[
     Literal["images", "captions"] | None,
     typer.Option(help="Return `images` or `captions`; default the other modality."),
@@ -50,7 +56,13 @@ Kind = Annotated[
     QueryKind | None,
     typer.Option("--as", help="Kind of the query; by default it is recognised."),
 ]
-Model = Annotated[str | None, typer.Option(help="Model of the index, if it was moved.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Model of the index, if it was moved; for photos, any: default COUNTERFOIL_MODEL, "
+        "else openai/clip-vit-base-patch32."
+    ),
+]
 MinProbability = Annotated[
     float | None,
     typer.Option(help="Leave out images less probable to match; needs a calibrated index."),
@@ -68,11 +80,16 @@ Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
 
-PAGE = Path("search.html")
+INDEX_OPTIONS = (
+    "find", "kind", "rerank", "depth", "model", "plain", "min_probability", "filters",
+)  # fmt: skip
+NO_INDEX = "with a query alone, without an index or a model before it"
 
 
 @app.command(
     epilog=example(
+        'counterfoil search "a dog in the snow"',
+        'counterfoil search "a dog in the snow" --photos my-photos/ --open',
         'counterfoil search my-index/ "a dog in the snow"',
         "counterfoil search my-index/ photo.jpg --find images --top 20",
         "counterfoil search my-index/ beach.jpg --as id --json",
@@ -84,12 +101,13 @@ PAGE = Path("search.html")
 )
 def search(
     context: typer.Context,
-    where: Where,
-    query: Query,
+    words: Words,
     data: Data = None,
+    photos: Photos = None,
     split: Split = "test",
     top: Top = 10,
     page: Page = None,
+    show: Open = False,
     find: Find = None,
     kind: Kind = None,
     rerank: Rerank = None,
@@ -100,85 +118,174 @@ def search(
     min_probability: MinProbability = None,
     filters: Filters = None,
 ) -> None:
-    """Search an index for images or captions, by a caption, an image or an id.
+    """Search photos, or an index, for images or captions, by a caption, an image or an id.
 
-    With a model instead of an index, rank the images or captions of a data set's split.
+    A query alone is searched for in the photos of a folder, whose index is kept in a hidden folder
+    there. With a model instead of an index, rank the images or captions of a data set's split.
     """
     with loading():
-        from counterfoil.search.filters import parse_where
         from counterfoil.search.index import open_index
         from counterfoil.search.rerank import open_reranker
         from counterfoil.search.vector_index import is_index
-
-    folder = Path(where)
-    if not is_index(folder):
-        index_options = (
-            "find", "kind", "rerank", "depth", "model", "plain", "min_probability", "filters",
-        )  # fmt: skip
-        refuse(context, index_options, f"with an index, and {where} is none")
-        _search_dataset(where, query, data_source(data), split, top, page or _unused_page())
-        return
-    refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
-    source = data_source(data) if data else None
-    from counterfoil.core.console import output, printable_json
     from counterfoil.core.io import ensure_writable_file
 
     if page is not None:
         ensure_writable_file(page)
-    dataset = source.open() if source and rerank else None
-    reranker = open_reranker(rerank, depth, dataset)
-    with open_index(folder, model=model, rerank=reranker) as index:
-        kind = kind or _guess_kind(index, query)
-        find = find or _default_target(index, query, kind)
-        if kind == "caption":
-            hits = index.search(
-                query, top, find=find, min_probability=min_probability, where=filters
-            )
-        elif min_probability is not None:
-            raise ValueError(
-                f"{query!r} is a query by {kind}, and probabilities are those of images found by "
-                "a caption; leave out --min-probability"
-            )
-        else:
-            methods = {"picture": index.search_image, "id": index.search_id}
-            hits = methods[kind](query, top, find=find, where=filters)
-        note = f"{folder}: {index.description}; score: {index.score_name}"
-        used: dict[str, object] = {"model": index.model_name, "score": index.score_name}
-        conditions = parse_where(filters, list(index.vectors.images.columns) if filters else ())
-        columns = [*dict.fromkeys(condition.column for condition in conditions)]
+    where, query = _split(words)
+    if not where:
+        refuse(context, ("split", "data"), "with an index or a model before the query")
+        index = _open_photos(query, photos, model, open_reranker(rerank, depth, None))
+    elif is_index(Path(where)):
+        whole = f"with a model, and {where} is an index, which is searched whole"
+        refuse(context, ("split",), whole)
+        refuse(context, ("photos",), NO_INDEX)
+        source = data_source(data) if data else None
+        dataset = source.open() if source and rerank else None
+        index = open_index(where, model=model, rerank=open_reranker(rerank, depth, dataset))
+    else:
+        refuse(context, ("photos",), NO_INDEX)
+        refuse(context, INDEX_OPTIONS, f"with an index, and {where} is none")
+        _check_model(where, query, data)
+        answer = _search_dataset(where, query, data_source(data), split, top)
+        _show(answer, plain, page, show)
+        return
+    with index:
+        answer = _search_index(index, query, top, find, kind, min_probability, filters)
+    _show(answer, plain, page, show)
+
+
+@final
+@dataclass(frozen=True)
+class _Answer:
+    """The hits of a query, and what is printed of them and of the search."""
+
+    query: str
+    hits: Sequence[SearchHit]
+    find: SearchTarget
+    note: str
+    open_image: Callable[[SearchHit], Image.Image | None]
+    facts: Mapping[str, object] = field(default_factory=dict)  # of the JSON
+    columns: Sequence[str] = ()
+    nothing: str = ""  # what is said where there are no hits
+
+
+def _show(answer: _Answer, plain: bool, page: Path | None, show: bool) -> None:
+    """Print an answer, and write and open its page if one is asked for."""
+    from counterfoil.core.console import output, printable_json
+
+    hits = answer.hits
     if plain:
         results = [hit.to_dict() for hit in hits]
-        asked = {"query": query, "as": kind, **({"where": filters} if filters else {})}
-        content = {"index": str(folder), **used, **asked, "find": find, "results": results}
-        print(printable_json(content))
-    elif hits or not (filters or min_probability is not None):
-        print_hits(query, hits, find, columns)
-    elif min_probability is None:
-        output(f"{query}: no {find} of {where} fulfil {' and '.join(filters or ())}")
+        print(printable_json({**answer.facts, "find": answer.find, "results": results}))
+    elif hits or not answer.nothing:
+        print_hits(answer.query, hits, answer.find, answer.columns)
     else:
-        output(f"{query}: nothing here matches (with a probability of {min_probability:g} or more)")
-    if page is not None:
-        write_hits_page(query, hits, find, note, page)
-        if not plain:
-            output(str(page))
+        output(answer.nothing)
+    if page is None and not show:
+        return
+    page = page or Path(tempfile.mkdtemp(prefix="counterfoil-")) / "search.html"
+    write_hits_page(answer.query, hits, answer.find, answer.note, page, answer.open_image)
+    if not plain:
+        output(str(page))
+    if show:
+        webbrowser.open(page.resolve().as_uri())
 
 
-def _unused_page() -> Path:
-    """The default page, with the first number whose file does not exist: nothing is overwritten."""
-    numbered = (PAGE.with_stem(f"{PAGE.stem}-{number}") for number in itertools.count(2))
-    return next(path for path in itertools.chain([PAGE], numbered) if not path.exists())
+def _split(words: Sequence[str]) -> tuple[str, str]:
+    """What is searched, "" for photos, and the query."""
+    if len(words) > 2:
+        raise ValueError(
+            f"{len(words)} words are given; write the query in quotes, as in `counterfoil search "
+            '"a dog in the snow"`'
+        )
+    return words[0] if len(words) == 2 else "", words[-1]
 
 
-def _search_dataset(
-    name: str, query: str, source: DataSource, split: str, top_k: int, page: Path
-) -> None:
-    from counterfoil.core.console import output
-    from counterfoil.core.io import ensure_writable_file
+def _open_photos(
+    query: str, photos: Path | None, model: str | None, reranker: Reranker | None
+) -> SearchIndex:
+    from counterfoil.search.photos import MODEL, open_photos
+
+    if os.path.isdir(query):  # noqa: PTH112 - Path raises at a long caption
+        raise ValueError(
+            f"{query} is a folder, and no query is given, as in `counterfoil search "
+            f'"a dog in the snow" --photos {query}`'
+        )
+    chosen = model or os.environ.get("COUNTERFOIL_MODEL") or MODEL
+    return open_photos(photos or Path(), chosen, rerank=reranker)
+
+
+def _check_model(where: str, query: str, data: str | None) -> None:
+    """Refuse a folder of photos in the place of an index."""
+    from counterfoil.loading import is_pretrained_folder
+    from counterfoil.model import is_model_folder
+
+    folder = Path(where)
+    if (
+        data is None
+        and folder.is_dir()
+        and not (is_model_folder(folder) or is_pretrained_folder(folder))
+    ):
+        raise ValueError(
+            f"{where} is neither an index nor a model; to search a folder of photos: "
+            f'counterfoil search "{query}" --photos {where}'
+        )
+
+
+def _search_index(
+    index: SearchIndex,
+    query: str,
+    top: int,
+    find: SearchTarget | None,
+    kind: QueryKind | None,
+    min_probability: float | None,
+    filters: list[str] | None,
+) -> _Answer:
+    from counterfoil.search.filters import parse_where
+
+    kind = kind or _guess_kind(index, query)
+    find = find or _default_target(index, query, kind)
+    if kind == "caption":
+        hits = index.search(query, top, find=find, min_probability=min_probability, where=filters)
+    elif min_probability is not None:
+        raise ValueError(
+            f"{query!r} is a query by {kind}, and probabilities are those of images found by "
+            "a caption; leave out --min-probability"
+        )
+    else:
+        methods = {"picture": index.search_image, "id": index.search_id}
+        hits = methods[kind](query, top, find=find, where=filters)
+    conditions = parse_where(filters, list(index.vectors.images.columns) if filters else ())
+    nothing = ""
+    if min_probability is not None:
+        least = f"with a probability of {min_probability:g} or more"
+        nothing = f"{query}: nothing here matches ({least})"
+    elif filters:
+        nothing = f"{query}: no {find} of {index.folder} fulfil {' and '.join(filters)}"
+    return _Answer(
+        query,
+        hits,
+        find,
+        f"{index.folder}: {index.description}; score: {index.score_name}",
+        _open_file,
+        facts={
+            "index": str(index.folder),
+            "model": index.model_name,
+            "score": index.score_name,
+            "query": query,
+            "as": kind,
+            **({"where": filters} if filters else {}),
+        },
+        columns=[*dict.fromkeys(condition.column for condition in conditions)],
+        nothing=nothing,
+    )
+
+
+def _search_dataset(name: str, query: str, source: DataSource, split: str, top_k: int) -> _Answer:
     from counterfoil.data.images import is_picture_name
     from counterfoil.model import load_model
     from counterfoil.search.index import search_dataset
 
-    ensure_writable_file(page)
     path = Path(query)
     is_image = is_picture_name(path)
     if is_image and not path.is_file():
@@ -187,7 +294,6 @@ def _search_dataset(
     dataset = source.split(split)
     model = load_model(name)
     hits = search_dataset(model, path if is_image else query, dataset, top_k)
-    print_hits(query, hits, find)
     rows = {image_id: row for row, image_id in enumerate(dataset.image_ids)}
 
     def open_image(hit: SearchHit) -> Image.Image | None:
@@ -195,8 +301,7 @@ def _search_dataset(
 
     size = f"{len(dataset):,} images, {len(dataset.texts):,} texts"
     note = f"{dataset.name} {dataset.split_name}: {size}; score: {model.model.score_name}"
-    write_hits_page(query, hits, find, note, page, open_image)
-    output(str(page))
+    return _Answer(query, hits, find, note, open_image)
 
 
 def _guess_kind(index: SearchIndex, query: str) -> QueryKind:
@@ -236,7 +341,9 @@ def print_hits(
     table = Table("", "score", box=box.SIMPLE_HEAD, title=Text(query), title_justify="left")
     # a narrow terminal breaks captions before names of files, unless these would fill it
     whole = all(2 * len(_image_label(hit)) <= console().width for hit in hits)
-    for name in ("image", "caption") if find == "images" else ("caption", "image"):
+    told = find == "captions" or any(hit.captions for hit in hits)
+    names = ("image", "caption")[: 1 + told] if find == "images" else ("caption", "image")
+    for name in names:
         table.add_column(name, overflow="fold", no_wrap=whole and name == "image")
     calibrated = any(hit.probability is not None for hit in hits)
     if calibrated:
@@ -244,9 +351,9 @@ def print_hits(
     for name in columns:
         table.add_column(Text(name))
     for hit in hits:
-        cells = Text(_image_label(hit) + _file_note(hit)), Text(_caption_label(hit))
+        cells = [Text(_image_label(hit) + _file_note(hit)), Text(_caption_label(hit))]
         known = [f"{hit.probability or 0:.2f}"] if calibrated else []
-        row = cells if find == "images" else reversed(cells)
+        row = cells[: 1 + told] if find == "images" else reversed(cells)
         values = [Text(str(hit.columns.get(name, ""))) for name in columns]
         table.add_row(str(hit.rank), f"{hit.score:.3f}", *row, *known, *values)
     console().print(table)
@@ -268,7 +375,7 @@ def write_hits_page(
     find: SearchTarget,
     note: str,
     page: Path,
-    open_image: Callable[[SearchHit], Image.Image | None] = _open_file,
+    open_image: Callable[[SearchHit], Image.Image | None],
 ) -> None:
     """Write an HTML page of the hits: images as thumbnails, or captions."""
     from counterfoil.report import page as blocks

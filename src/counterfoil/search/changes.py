@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -50,6 +50,11 @@ class DatasetChanges:
     moved_texts: list[KeptEntry] = field(default_factory=list)
     pruned: list[int] = field(default_factory=list)
     unreadable: int = 0
+
+    @property
+    def any(self) -> bool:
+        """True if an index changes."""
+        return any(getattr(self, one.name) for one in fields(self) if one.name != "unreadable")
 
 
 def compare_dataset(

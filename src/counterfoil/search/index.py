@@ -494,13 +494,8 @@ class SearchIndex:
             changes = compare_dataset(dataset, self.vectors, replace=replace, prune=prune)
             if skip_unreadable:
                 changes = without_unreadable_rows(dataset, changes, self.vectors)
-            work = _encode(self.model, dataset, changes, self.proposals, self.folder)
-            with work as (images, texts, _):
-                if distributed.rank() == 0:
-                    try:
-                        _write(self.vectors, dataset, changes, images, texts)
-                    finally:
-                        self._remove_unused_images()
+            if changes.any:
+                self._apply(dataset, changes)
         distributed.barrier()
         added, known = len(changes.images), len(changes.relabelled) + len(changes.moved)
         return IndexUpdate(
@@ -512,6 +507,16 @@ class SearchIndex:
             moved=len(changes.moved),
             pruned=len(changes.pruned),
         )
+
+    def _apply(self, dataset: ImageTextDataset, changes: DatasetChanges) -> None:
+        """Encode and commit changes."""
+        work = _encode(self.model, dataset, changes, self.proposals, self.folder)
+        with work as (images, texts, _):
+            if distributed.rank() == 0:
+                try:
+                    _write(self.vectors, dataset, changes, images, texts)
+                finally:
+                    self._remove_unused_images()
 
     def delete(self, item_ids: Sequence[str]) -> IndexUpdate:
         """Delete images with their captions, or single captions, in one commit.

@@ -199,9 +199,8 @@ def test_pages_of_searches_are_never_overwritten(models, printed, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     words = ("search", models / "regions", "a dog", "--data", tmp_path / "pre")
     Path("search.html").write_text("mine")
-    for name in ("search-2.html", "search-3.html"):
-        assert name in printed(*words)
-        assert "test/0" in Path(name).read_text()
+    printed(*words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pre", "search.html"]
     assert recipes_cases.run(*words, "--output", "search.html") == 2
     assert "search.html exists and is left alone; name another file" in capsys.readouterr().err
     assert Path("search.html").read_text() == "mine"
